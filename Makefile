@@ -1,0 +1,56 @@
+# Everything runs in a virtual environment of its own, made on first use under
+# .venv/, one for each version of Python. Another interpreter: make test PYTHON=python3.12
+
+ifndef PYTHON
+PYTHON := $(shell python3.11 -c 'import ensurepip' >/dev/null 2>&1 \
+  && echo python3.11 || echo python3)
+endif
+
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ifeq ($(VERSION),)
+$(error '$(PYTHON)' is not a Python that runs: choose one with PYTHON=)
+endif
+
+VENV := .venv/$(VERSION)
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+WORKERS ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-quick check bench clean
+
+help:  ## list what make can do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "PYTHON=     the interpreter (now $(PYTHON), $(VERSION))"
+	@echo "ARGS=       further arguments to pytest, the demo or the benchmark"
+	@echo "WORKERS=    how many tests run side by side (now $(WORKERS))"
+
+demo: $(READY)  ## run the example that needs no data: examples/function_names.py
+	$(BIN)/python examples/function_names.py $(ARGS)
+
+test: $(READY)  ## run all tests and the examples in docstrings
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-quick: $(READY)  ## the same without the slow ones
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS)
+
+check: $(READY)  ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## measure against the perfect batch, as ratios
+	$(BIN)/python benchmarks/core.py $(ARGS)
+
+clean:  ## remove the environments, caches and build products
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -qq --disable-pip-version-check \
+	  --editable '.[dev,examples]'
+	@touch $@

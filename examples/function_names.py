@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guesses the first word of a function's name from its syntax tree.
+
+The data are the functions of the running Python's own standard library, so nothing is
+downloaded. Every tree has a shape of its own, yet all of them are trained in batches:
+the model says what happens at one node, and jfold does the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from matplotlib.figure import Figure
+from syntax_trees import (
+    Labels,
+    NamedFunction,
+    Tree,
+    count_numbers,
+    library_files,
+    read_functions,
+    without_copies,
+)
+from tqdm import tqdm
+from training import Batch, Clock, Params, Trainer, predict, shuffled_batches, table
+
+import jfold as jf
+
+# ---- the model -----------------------------------------------------------------------
+
+
+class Leaf(nn.Module):
+    """The state of a node without children, from its label alone."""
+
+    labels: int
+    width: int
+
+    @nn.compact
+    def __call__(self, label: jax.Array) -> jax.Array:  # [] -> [2 width]
+        gates = nn.Embed(self.labels, 4 * self.width)(label)
+        return _state(gates, jnp.zeros(self.width))
+
+
+class Inner(nn.Module):
+    """The state of a node from its label and the sum of its children's states."""
+
+    labels: int
+    width: int
+
+    @nn.compact
+    def __call__(self, label: jax.Array, children: jax.Array) -> jax.Array:
+        hidden, memory = jnp.split(children, 2)
+        gates = nn.Embed(self.labels, 4 * self.width)(label)
+        return _state(gates + nn.Dense(4 * self.width)(hidden), memory)
+
+
+def _state(gates: jax.Array, memory: jax.Array) -> jax.Array:
+    """A child-sum tree-LSTM whose children say themselves how much is kept of them."""
+    write, update, show, keep = jnp.split(gates, 4)
+    memory = memory + nn.sigmoid(write) * jnp.tanh(update)
+    shown = nn.sigmoid(show) * jnp.tanh(memory)
+    return jnp.concatenate([shown, nn.sigmoid(keep + 1) * memory])
+
+
+def make_block(labels: int, width: int, words: int) -> jf.Block:
+    """Logits [words] of a tree `(label, [subtrees])`."""
+    tree = jf.ForwardDeclaration()
+    label = jf.Scalar('int32')
+    leaf = jf.GetItem(0) >> label >> jf.Function(Leaf(labels, width))
+    children = jf.Map(tree()) >> jf.Sum()
+    inner = jf.Record((label, children)) >> jf.Function(Inner(labels, width))
+    tree.resolve_to(jf.OneOf(_has_children, {False: leaf, True: inner}))
+    return tree() >> jf.Function(nn.Dense(words, name='logits'))
+
+
+def _has_children(node: Tree) -> bool:
+    return bool(node[1])
+
+
+# ---- the data ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is guessed, and from what.
+
+    Attributes:
+      words: the words to choose from, the most frequent first.
+      train: the functions to learn from.
+      held_out: functions of other files.
+      labels: the numbers of the node labels, from `train`.
+    """
+
+    words: list[str]
+    train: list[NamedFunction]
+    held_out: list[NamedFunction]
+    labels: Labels
+
+    def numbers(
+        self, functions: Sequence[NamedFunction]
+    ) -> tuple[list[Tree], np.ndarray]:
+        """Trees of label numbers, and the numbers of their words."""
+        return list(map(self.labels.tree, functions)), self.targets(functions)
+
+    def targets(self, functions: Sequence[NamedFunction]) -> np.ndarray:
+        """The number of each function's word."""
+        number = {word: i for i, word in enumerate(self.words)}
+        return np.array([number[f.word] for f in functions], 'int32')
+
+    def __str__(self) -> str:
+        train, held_out = (Counter(f.word for f in p) for p in self._parts)
+        rows = [(word, str(train[word]), str(held_out[word])) for word in self.words]
+        total = [('functions', *(str(len(part)) for part in self._parts))]
+        nodes = [('nodes', *(str(count_nodes(part)) for part in self._parts))]
+        head = [('word', 'training', 'held out')]
+        return table([*head, *rows, *total, *nodes])
+
+    @property
+    def _parts(self) -> tuple[list[NamedFunction], list[NamedFunction]]:
+        return self.train, self.held_out
+
+
+def count_nodes(functions: Sequence[NamedFunction]) -> int:
+    """The nodes of all trees."""
+    return sum(len(f.nodes) for f in functions)
+
+
+def make_task(options: argparse.Namespace) -> Task:
+    """Reads the library and splits it by file: a fifth of the files is held out."""
+    files = library_files()
+    np.random.default_rng(options.seed).shuffle(files)  # type: ignore[arg-type]
+    files = files[: options.files]
+    functions = without_copies(
+        f
+        for file in tqdm(files, 'reading')
+        for f in read_functions(file, options.max_nodes)
+    )
+    last = {str(file) for file in files[: max(1, len(files) // 5)]}
+    train = [f for f in functions if f.file not in last]
+    counts = Counter(f.word for f in train).most_common(options.words)
+    words = [word for word, _ in counts]
+    train = [f for f in train if f.word in words]
+    held_out = [f for f in functions if f.file in last and f.word in words]
+    return Task(words, train, held_out, Labels.of(train, options.min_count))
+
+
+# ---- what the model has to beat ------------------------------------------------------
+
+
+def baselines(task: Task) -> dict[str, float]:
+    """Held-out accuracy of guesses that do not look at the structure."""
+    types, labels = task.labels.types, len(task.labels)
+    targets = task.targets(task.held_out)
+    return {
+        'most frequent word': float(np.mean(targets == 0)),
+        'bag of node types': bag_accuracy(task, task.labels.type_of, types),
+        'bag of labels': bag_accuracy(task, task.labels.__getitem__, labels),
+    }
+
+
+def bag_accuracy(task: Task, number: Callable[[Any], int], size: int) -> float:
+    """Held-out accuracy of logistic regression on logarithms of counts."""
+
+    def bag(functions: Sequence[NamedFunction]) -> np.ndarray:
+        return np.log1p(np.array([*count_numbers(functions, number, size)], 'float32'))
+
+    weights = fit_logistic(bag(task.train), task.targets(task.train), len(task.words))
+    return accuracy(bag(task.held_out) @ weights, task.targets(task.held_out))
+
+
+def fit_logistic(inputs: np.ndarray, targets: np.ndarray, classes: int) -> np.ndarray:
+    """Weights [features, classes]; the loss is convex, so the start does not matter."""
+    optimizer = optax.adamw(0.02, weight_decay=0.01)
+
+    def loss(weights: jax.Array) -> jax.Array:
+        return cross_entropy(inputs @ weights, targets)
+
+    def step(_: Any, carry: Any) -> Any:
+        weights, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(weights), state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    weights = jnp.zeros((inputs.shape[1], classes))
+    run = jax.jit(partial(jax.lax.fori_loop, 0, 300, step))
+    return np.asarray(run((weights, optimizer.init(weights)))[0])
+
+
+def cross_entropy(logits: jax.Array, targets: Any) -> jax.Array:
+    """Mean over the rows."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    return losses.mean()
+
+
+def accuracy(logits: Any, targets: np.ndarray) -> float:
+    """The fraction of rows whose largest logit is right."""
+    return float(np.mean(np.argmax(logits, -1) == targets))
+
+
+# ---- training ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    """How training went.
+
+    Attributes:
+      losses: mean training loss of each epoch.
+      accuracies: held-out accuracy after each epoch.
+      programs: how many programs the model compiled.
+      clock: where the time went.
+    """
+
+    losses: list[float]
+    accuracies: list[float]
+    programs: int
+    clock: Clock
+
+    def __str__(self) -> str:
+        clock = self.clock
+        return (
+            f'training: {clock.nodes / clock.whole:,.0f} nodes/s, of which building '
+            f'schedules takes {clock.schedule / clock.whole:.0%}\n'
+            f'compiled programs: {self.programs} ({clock.compile:.1f} s for training)'
+        )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The task as trees and numbers, the model, and how to train it."""
+
+    task: Task
+    model: jf.Model
+    options: argparse.Namespace
+
+    def loss(self, params: Params, schedule: Any, targets: Any) -> jax.Array:
+        """Mean cross entropy of a batch."""
+        return cross_entropy(self.model.apply(params, schedule), targets)
+
+    def batches(self, rng: np.random.Generator) -> list[Batch]:
+        """One epoch of the training functions."""
+        functions, trees, targets = self.task.train, *self.train_set
+        order = shuffled_batches(len(trees), self.options.batch_size, rng)
+        return [
+            Batch(
+                [trees[i] for i in batch],
+                count_nodes([functions[i] for i in batch]),
+                (targets[batch],),
+            )
+            for batch in order
+        ]
+
+    def accuracy(self, params: Params) -> float:
+        """On the held-out functions."""
+        (trees, targets), size = self.held_out_set, self.options.batch_size
+        logits = predict(self.model, self.apply, params, trees, size)
+        return accuracy(logits, targets)
+
+    @cached_property
+    def apply(self) -> Callable[..., jax.Array]:
+        """`(params, schedule) -> [functions, words]`, compiled."""
+        return jax.jit(self.model.apply)
+
+    @cached_property
+    def train_set(self) -> tuple[list[Tree], np.ndarray]:
+        """Trees, and the numbers of their words."""
+        return self.task.numbers(self.task.train)
+
+    @cached_property
+    def held_out_set(self) -> tuple[list[Tree], np.ndarray]:
+        """Trees, and the numbers of their words."""
+        return self.task.numbers(self.task.held_out)
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """AdamW whose rate falls to zero."""
+        steps = self.options.epochs * (len(self.task.train) // self.options.batch_size)
+        rate = optax.cosine_decay_schedule(self.options.rate, steps)
+        return optax.adamw(rate, weight_decay=self.options.weight_decay)
+
+
+def train(task: Task, options: argparse.Namespace) -> Result:
+    """Trains the tree model and scores it after every epoch."""
+    model = jf.compile(make_block(len(task.labels), options.width, len(task.words)))
+    experiment = Experiment(task, model, options)
+    trainer = Trainer(model, experiment.loss, experiment.optimizer)
+    params = model.init(jax.random.key(options.seed))
+    state, rng = trainer.optimizer.init(params), np.random.default_rng(options.seed)
+    losses, accuracies = [], []
+    for epoch in range(1, options.epochs + 1):
+        batches, title = experiment.batches(rng), f'epoch {epoch:2}'
+        params, state, found = trainer.epoch(params, state, batches, title)
+        losses.append(float(np.mean(found)))
+        accuracies.append(experiment.accuracy(params))
+        print(f'{title}: loss {losses[-1]:.3f}, held out {accuracies[-1]:.1%}')
+    return Result(losses, accuracies, model.programs, trainer.clock)
+
+
+def draw(result: Result, others: dict[str, float], path: Path) -> None:
+    """The learning curve, with the baselines as lines."""
+    figure = Figure(figsize=(7, 4), layout='constrained')
+    axes = figure.subplots()
+    epochs = range(1, len(result.accuracies) + 1)
+    axes.plot(epochs, result.accuracies, 'o-', label='tree model')
+    for name, style in zip(others, (':', '-.', '--'), strict=True):
+        axes.axhline(others[name], linestyle=style, color='gray', label=name)
+    axes.set(xlabel='epoch', ylabel='held-out accuracy', ylim=(0, 1))
+    losses = axes.twinx()
+    losses.plot(epochs, result.losses, color='tab:red', label='training loss')
+    losses.set_ylabel('training loss', color='tab:red')
+    losses.set_ylim(bottom=0)
+    axes.legend(loc='lower right')
+    figure.savefig(path, dpi=120)
+
+
+# ---- the command line ----------------------------------------------------------------
+
+
+def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options; `--quick` overrides the ones that cost time."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=HelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add('--epochs', type=int, default=12, help='passes over the functions')
+    add('--width', type=int, default=64, help='size of the states')
+    add('--batch-size', type=int, default=64, help='functions in a batch')
+    add('--rate', type=float, default=0.005, help='of AdamW, at first')
+    add('--weight-decay', type=float, default=0.1, help='of AdamW')
+    add('--words', type=int, default=20, help='how many words to choose from')
+    add('--max-nodes', type=int, default=500, help='drop larger functions')
+    add('--min-count', type=int, default=10, help='rarer labels become node types')
+    add('--files', type=int, help='read only so many files')
+    add('--seed', type=int, default=0, help='repeats a run')
+    add('--picture', type=Path, default='function_names.png', help='learning curve')
+    add('--quick', action='store_true', help='a small run that only shows it works')
+    options = parser.parse_args(argv)
+    if options.quick:
+        vars(options).update(epochs=2, width=16, batch_size=16, words=8, files=60)
+    return options
+
+
+class HelpFormatter(
+    argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter
+):
+    """Keeps the lines of the description and shows defaults."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Reads the library, trains, and compares with the baselines."""
+    options = read_options(argv)
+    task = make_task(options)
+    print(f'{task}\n')
+    others = baselines(task)
+    result = train(task, options)
+    rows = [*others.items(), ('tree model', result.accuracies[-1])]
+    print(f'\n{table((name, f"{value:.1%}") for name, value in rows)}\n\n{result}')
+    draw(result, others, options.picture)
+    print(f'learning curve: {options.picture}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host plan: a `Program` on a batch of examples gives a `Graph`.
+
+Each body runs on columns, which hold the whole batch's values at one point. A body that
+calls a declaration waits until all bodies that can run have run; then all calls of one
+declaration run as one, on the column of all their items. So the number of Python steps
+is the nesting depth of the data, not its number of nodes, and no Python recursion
+follows the data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jfold import program as p
+from jfold.convert import to_array
+from jfold.errors import BadItem, InputError, shown
+from jfold.graph import Graph, Trace
+
+Array = np.ndarray[Any, Any]
+Column = Any  # a list of objects, or an array
+Calls = list[tuple[p.Call, list[Column]]]
+Running = Generator[Calls, list[list[Column]], list[Column]]
+
+
+def trace(program: p.Program, examples: Sequence[Any]) -> Graph:
+    """Runs the host plan on a batch.
+
+    Raises:
+      InputError: an example does not fit the expression. Nothing is kept of the batch.
+    """
+    given: list[Column] = [len(examples)]
+    if program.body.carries_example:
+        given.append(np.arange(len(examples), dtype=np.int32))
+    given += [list(examples)] * (program.body.arity - len(given))
+    state = Trace(program, len(examples))
+    outputs = _evaluate(program, given, state)
+    return state.graph(outputs)
+
+
+# ---- frames: bodies at work, and their calls -----------------------------------------
+
+Origin = Callable[[int, int], tuple['Frame', int, int]]
+
+
+@dataclass(eq=False)
+class Frame:
+    """A body at work. `origin` tells where item `i` of input register `r` comes from:
+    a frame, a register and an item; `None` in the frame of the examples."""
+
+    body: p.Body
+    registers: list[Column]
+    origin: Origin | None
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A frame that waits for the results of its calls."""
+
+    running: Running
+    receivers: list[Receiver]
+    results: list[list[Column]] = field(default_factory=list)
+    missing: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Receiver:
+    """Who gets the results of a call, and how many items of them."""
+
+    waiting: Waiting
+    slot: int
+    size: int
+
+
+def start(body: p.Body, inputs: list[Column], origin: Origin | None) -> Frame:
+    """A frame at the beginning of its body."""
+    return Frame(body, inputs + [None] * (body.registers - len(inputs)), origin)
+
+
+def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Column]:
+    root = run(start(program.body, given, None), state)
+    pool: dict[int, list[tuple[Receiver, list[Column], Frame, p.Call]]] = {}
+    ready: list[tuple[Running, list[Receiver], Any]] = [(root, [], None)]
+    result: list[Column] = []
+    while ready or pool:
+        if not ready:
+            for number, calls in pool.items():
+                frame, receivers = _merge(program.declarations[number], calls)
+                ready.append((run(frame, state), receivers, None))
+            pool = {}
+        running, receivers, sent = ready.pop()
+        try:
+            frame_calls = running.send(sent)
+        except StopIteration as stop:
+            if not receivers:
+                result = stop.value
+            ready += _deliver(stop.value, receivers)
+            continue
+        waiting = _wait(running, receivers, frame_calls, pool)
+        if not waiting.missing:
+            ready.append((running, receivers, waiting.results))
+    return result
+
+
+def _wait(
+    running: Running, receivers: list[Receiver], calls: Any, pool: Any
+) -> Waiting:
+    """Puts a frame's calls into the pool; one on no items has its result at once."""
+    waiting = Waiting(running, receivers)
+    for slot, (frame, call, inputs) in enumerate(calls):
+        size = inputs[0]
+        if not size:
+            waiting.results.append([[] if l else _NONE for l in call.lists])
+            continue
+        waiting.results.append([])
+        waiting.missing += 1
+        item = (Receiver(waiting, slot, size), inputs, frame, call)
+        pool.setdefault(call.declaration, []).append(item)
+    return waiting
+
+
+_NONE = np.zeros(0, np.int32)
+
+
+def _merge(body: p.Body, calls: Any) -> tuple[Frame, list[Receiver]]:
+    """One frame for all calls that wait for the same declaration."""
+    columns = list(zip(*(inputs for _, inputs, _, _ in calls), strict=True))
+    sizes = list(columns[0])
+    inputs = [sum(sizes), *map(join, columns[1:])]
+
+    def origin(register: int, item: int) -> tuple[Frame, int, int]:
+        number = 0
+        while item >= sizes[number]:
+            item, number = item - sizes[number], number + 1
+        _, _, frame, call = calls[number]
+        return frame, call.inputs[register], item
+
+    return start(body, inputs, origin), [receiver for receiver, *_ in calls]
+
+
+def _deliver(
+    outputs: list[Column], receivers: list[Receiver]
+) -> Iterator[tuple[Running, list[Receiver], Any]]:
+    """Hands each caller its part of the results; the frames that can go on."""
+    end = 0
+    for receiver in receivers:
+        first, end = end, end + receiver.size
+        waiting = receiver.waiting
+        waiting.results[receiver.slot] = [x[first:end] for x in outputs]
+        waiting.missing -= 1
+        if not waiting.missing:
+            yield waiting.running, waiting.receivers, waiting.results
+
+
+def run(frame: Frame, state: Trace) -> Any:
+    """Runs a body; yields the calls of each stage and is sent their results."""
+    registers = frame.registers
+    for stage in frame.body.stages:
+        instruction: p.Instruction
+        try:
+            for instruction in stage.instructions:
+                kind = type(instruction)
+                if kind is p.FoldLoop:
+                    yield from _fold(instruction, frame, state)  # type: ignore[arg-type]
+                elif kind is p.ReduceLoop:
+                    yield from _reduce(instruction, frame, state)  # type: ignore[arg-type]
+                else:
+                    RULES[kind](instruction, registers, state)
+        except BadItem as error:
+            raise _located(error, instruction, frame) from error.__cause__
+        if stage.calls:
+            calls = [(frame, c, [registers[r] for r in c.inputs]) for c in stage.calls]
+            results = yield calls
+            for call, columns in zip(stage.calls, results, strict=True):
+                for register, column in zip(call.outputs, columns, strict=True):
+                    registers[register] = column
+    return [registers[r] for r in frame.body.outputs]
+
+
+# ---- where a value comes from --------------------------------------------------------
+
+
+def _located(error: BadItem, instruction: p.Instruction, frame: Frame) -> InputError:
+    example, path = _locate(frame, instruction.inputs[0], error.index)
+    return InputError(str(error), example, path, instruction.where)
+
+
+def _locate(frame: Frame, register: int, item: int) -> tuple[int, str]:
+    """The example of an item of a register, and its path in the example."""
+    steps: list[str] = []
+    while True:
+        if register < frame.body.arity:
+            if frame.origin is None:
+                return item, ''.join(reversed(steps))
+            frame, register, item = frame.origin(register, item)
+            continue
+        writer = frame.body.writer[register]
+        register, item, step = _previous(writer, frame.registers, register, item)
+        steps.append(step)
+
+
+def _previous(
+    writer: p.Instruction, r: list[Column], register: int, item: int
+) -> tuple[int, int, str]:
+    """One step back: the register and item it was made of, and the step in the data."""
+    source = writer.inputs[0]
+    if isinstance(writer, p.Field):
+        return source, item, _step(r[source][item], writer.key)
+    if isinstance(writer, p.Select):
+        return source, int(r[writer.inputs[1]][item]), ''
+    if isinstance(writer, p.Iterate) and register == writer.outputs[1]:
+        lengths = r[writer.outputs[0]]
+        owner = int(np.searchsorted(np.cumsum(lengths), item, side='right'))
+        return source, owner, f'[{item - int(lengths[:owner].sum())}]'
+    if isinstance(writer, p.Join):
+        for source in writer.inputs:
+            if item < len(r[source]):
+                break
+            item -= len(r[source])
+        return source, item, ''
+    if isinstance(writer, p.Interleave):
+        owner, number = divmod(item, len(writer.inputs))
+        return writer.inputs[number], owner, ''
+    if isinstance(writer, p.Call):
+        return writer.inputs[-1], item, ''
+    return source, item, ''
+
+
+def _step(value: Any, key: Any) -> str:
+    by_name = isinstance(key, str) and not hasattr(type(value), 'keys')
+    return f'.{key}' if by_name else f'[{key!r}]'
+
+
+# ---- columns -------------------------------------------------------------------------
+
+
+def take(column: Column, positions: Array) -> Column:
+    """The items at the given positions."""
+    if isinstance(column, list):
+        return list(map(column.__getitem__, positions.tolist()))
+    return column[positions]
+
+
+def join(columns: Sequence[Column]) -> Column:
+    """Columns one after another."""
+    if len(columns) == 1:
+        return columns[0]
+    if isinstance(columns[0], list):
+        return list(itertools.chain.from_iterable(columns))
+    return np.concatenate(columns)
+
+
+def each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """`fn` of each item; an error says at which."""
+    rest = iter(items)
+    try:
+        return list(map(fn, rest))
+    except Exception as error:
+        index = len(items) - operator.length_hint(rest) - 1
+        text = f'{type(error).__name__}: {error}, for {shown(items[index])}'
+        raise BadItem(index, text) from error
+
+
+def starts(lengths: Array) -> Array:
+    """Where each sequence begins among the items of all."""
+    return np.cumsum(lengths) - lengths
+
+
+def ranges(first: Array, lengths: Array) -> Array:
+    """`first[i], first[i] + 1, ...`, `lengths[i]` of them, for each i."""
+    total = int(lengths.sum())
+    return np.repeat(first - starts(lengths), lengths) + np.arange(total)
+
+
+# ---- a rule per instruction ----------------------------------------------------------
+
+
+def _convert(i: p.Convert, r: list[Column], state: Trace) -> None:
+    values = to_array(r[i.inputs[0]], i.tensor)
+    r[i.outputs[0]] = state.constants(i.type, values)
+
+
+def _constant(i: p.Constant, r: list[Column], state: Trace) -> None:
+    value = state.shared_constant(i.index)
+    r[i.outputs[0]] = np.full(r[i.inputs[0]], value, np.int32)
+
+
+def _numbers(i: p.Numbers, r: list[Column], state: Trace) -> None:
+    values = r[i.inputs[0]].astype(i.tensor.dtype)
+    r[i.outputs[0]] = state.constants(i.type, values)
+
+
+def _transform(i: p.Transform, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = each(i.fn, r[i.inputs[0]])
+
+
+def _field(i: p.Field, r: list[Column], state: Trace) -> None:
+    items = r[i.inputs[0]]
+    try:
+        r[i.outputs[0]] = list(map(operator.itemgetter(i.key), items))
+    except Exception:
+        r[i.outputs[0]] = each(_field_getter(i.key), items)
+
+
+def _field_getter(key: Any) -> Callable[[Any], Any]:
+    """Field `key` of an item: `item[key]`, or the attribute of an object without."""
+
+    def get(item: Any) -> Any:
+        if isinstance(key, str) and not hasattr(type(item), 'keys'):
+            return getattr(item, key)
+        return item[key]
+
+    return get
+
+
+def _pack(i: p.Pack, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = list(zip(*(r[k] for k in i.inputs), strict=True))
+
+
+def _group(i: p.Group, r: list[Column], state: Trace) -> None:
+    lengths, items = (r[k] for k in i.inputs)
+    rest = iter(items)
+    r[i.outputs[0]] = [list(itertools.islice(rest, n)) for n in lengths.tolist()]
+
+
+def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
+    size, *inputs = (r[k] for k in i.inputs)
+    made = state.apply(i.operation, size, inputs)
+    for register, values in zip(i.outputs, made, strict=True):
+        r[register] = values
+
+
+def _partition(i: p.Partition, r: list[Column], state: Trace) -> None:
+    keys = r[i.inputs[0]]
+    rest = iter(keys)
+    try:
+        codes = np.fromiter(map(i.case_of.__getitem__, rest), np.int32, len(keys))
+    except (KeyError, TypeError):
+        index = len(keys) - operator.length_hint(rest) - 1
+        cases = ', '.join(map(repr, itertools.islice(i.case_of, 20)))
+        text = f'expected one of the keys {cases}, got {shown(keys[index])}'
+        raise BadItem(index, text) from None
+    for case, register in enumerate(i.outputs):
+        r[register] = np.flatnonzero(codes == case)
+
+
+def _present(i: p.Present, r: list[Column], state: Trace) -> None:
+    items = r[i.inputs[0]]
+    absent = map(operator.is_, items, itertools.repeat(None))
+    is_absent = np.fromiter(absent, np.bool_, len(items))
+    r[i.outputs[0]] = np.flatnonzero(~is_absent)
+    r[i.outputs[1]] = np.flatnonzero(is_absent)
+
+
+def _size(i: p.Size, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = len(r[i.inputs[0]])
+
+
+def _total(i: p.Total, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = int(r[i.inputs[0]].sum())
+
+
+def _select(i: p.Select, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = take(r[i.inputs[0]], r[i.inputs[1]])
+
+
+def _join(i: p.Join, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = join([r[k] for k in i.inputs])
+
+
+def _order(i: p.Order, r: list[Column], state: Trace) -> None:
+    positions = join([r[k] for k in i.inputs])
+    order = np.empty(len(positions), np.intp)
+    order[positions] = np.arange(len(positions))
+    r[i.outputs[0]] = order
+
+
+def _ranges(i: p.Ranges, r: list[Column], state: Trace) -> None:
+    lengths, positions = (r[k] for k in i.inputs)
+    chosen = lengths[positions]
+    r[i.outputs[0]] = chosen
+    r[i.outputs[1]] = ranges(starts(lengths)[positions], chosen)
+
+
+def _spread(i: p.Spread, r: list[Column], state: Trace) -> None:
+    column, lengths = (r[k] for k in i.inputs)
+    r[i.outputs[0]] = np.repeat(column, lengths)
+
+
+def _iterate(i: p.Iterate, r: list[Column], state: Trace) -> None:
+    items = r[i.inputs[0]]
+    try:
+        lengths = np.fromiter(map(len, items), np.int64, len(items))
+        flat = list(itertools.chain.from_iterable(items))
+    except Exception:
+        items = each(list, items)
+        lengths = np.fromiter(map(len, items), np.int64, len(items))
+        flat = list(itertools.chain.from_iterable(items))
+    r[i.outputs[0]], r[i.outputs[1]] = lengths, flat
+
+
+def _interleave(i: p.Interleave, r: list[Column], state: Trace) -> None:
+    columns = [r[k] for k in i.inputs]
+    if isinstance(columns[0], list):
+        rows = zip(*columns, strict=True)
+        r[i.outputs[0]] = list(itertools.chain.from_iterable(rows))
+    else:
+        r[i.outputs[0]] = np.stack(columns, axis=1).ravel()
+
+
+def _fixed(i: p.Fixed, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = np.full(r[i.inputs[0]], i.length, np.int64)
+
+
+def _count(i: p.Count, r: list[Column], state: Trace) -> None:
+    items = r[i.inputs[0]]
+    r[i.outputs[0]] = np.array(each(len, items), np.int64)
+
+
+def _position(i: p.Position, r: list[Column], state: Trace) -> None:
+    lengths = r[i.inputs[0]]
+    inside = (lengths > i.key) if i.key >= 0 else (lengths >= -i.key)
+    if not inside.all():
+        index = int(np.argmin(inside))
+        text = f'expected an item {i.key}, got a sequence of length {lengths[index]}'
+        raise BadItem(index, text)
+    last = i.key if i.key >= 0 else lengths + i.key
+    r[i.outputs[0]] = starts(lengths) + last
+
+
+def _cut(i: p.Cut, r: list[Column], state: Trace) -> None:
+    lengths = r[i.inputs[0]]
+    cuts = [range(n)[i.key] for n in range(int(lengths.max(initial=0)) + 1)]
+    first, count = (np.array(x) for x in ([c.start for c in cuts], [*map(len, cuts)]))
+    chosen = count[lengths]
+    within = ranges(np.zeros_like(chosen), chosen) * cuts[0].step
+    base = np.repeat(starts(lengths) + first[lengths], chosen)
+    r[i.outputs[0]], r[i.outputs[1]] = chosen, base + within
+
+
+def _observe(i: p.Observe, r: list[Column], state: Trace) -> None:
+    example, *values = (r[k] for k in i.inputs)
+    state.observe(i.metric, example, values)
+
+
+RULES: dict[type, Callable[..., None]] = {
+    p.Convert: _convert,
+    p.Constant: _constant,
+    p.Numbers: _numbers,
+    p.Transform: _transform,
+    p.Field: _field,
+    p.Pack: _pack,
+    p.Group: _group,
+    p.Apply: _apply,
+    p.Partition: _partition,
+    p.Present: _present,
+    p.Size: _size,
+    p.Total: _total,
+    p.Select: _select,
+    p.Join: _join,
+    p.Order: _order,
+    p.Ranges: _ranges,
+    p.Spread: _spread,
+    p.Iterate: _iterate,
+    p.Interleave: _interleave,
+    p.Fixed: _fixed,
+    p.Count: _count,
+    p.Position: _position,
+    p.Cut: _cut,
+    p.Observe: _observe,
+}
+
+
+# ---- loops over sequences ------------------------------------------------------------
+
+
+def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
+    """Position by position, over the sequences that are long enough."""
+    r = frame.registers
+    lengths, *columns = (r[k] for k in i.inputs)
+    order = np.argsort(-lengths, kind='stable')
+    states = [take(column, order) for column in columns[: i.states]]
+    items = columns[i.states :]
+    first = starts(lengths)[order]
+    active = len(lengths) - np.searchsorted(
+        lengths[order[::-1]], np.arange(int(lengths.max(initial=0))), side='right'
+    )
+    for position, count in enumerate(active.tolist()):
+        at = first[:count] + position
+        given = [s[:count] for s in states] + [take(x, at) for x in items]
+        origin = _item_origin(frame, i, order, at)
+        inputs = [count, *given]
+        made = yield from run(start(i.combine, inputs, origin), state)
+        for column, new in zip(states[len(states) - len(made) :], made, strict=True):
+            column[:count] = new
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    for register, column in zip(i.outputs, states, strict=True):
+        r[register] = take(column, back)
+
+
+def _item_origin(frame: Frame, i: p.FoldLoop, order: Array, at: Array) -> Origin:
+    """Inputs of a fold's body: size, states in sorted order, items at positions."""
+
+    def origin(register: int, item: int) -> tuple[Frame, int, int]:
+        source = i.inputs[register]  # the size stands where the lengths do
+        in_items = register > i.states
+        return frame, source, int(at[item] if in_items else order[item])
+
+    return origin
+
+
+def _reduce(i: p.ReduceLoop, frame: Frame, state: Trace) -> Any:
+    """Rounds over adjacent pairs of all sequences at once."""
+    r = frame.registers
+    lengths, *items = (r[k] for k in i.inputs)
+    example = items.pop(0) if i.combine.carries_example else None
+    full, empty = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
+    while lengths.max(initial=0) > 1:
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        number = np.arange(len(owner)) - starts(lengths)[owner]
+        even = np.flatnonzero(number % 2 == 0)
+        paired = number[even] + 1 < lengths[owner[even]]
+        left = even[paired]
+        given = [take(x, left) for x in items] + [take(x, left + 1) for x in items]
+        if example is not None:
+            given.insert(0, example[owner[left]])
+        origin = _owner_origin(frame, i, owner[left])
+        inputs = [len(left), *given]
+        made = yield from run(start(i.combine, inputs, origin), state)
+        kept = [take(x, even) for x in items]
+        items = [_replace(x, paired, y) for x, y in zip(kept, made, strict=True)]
+        lengths = (lengths + 1) // 2
+    if len(empty):
+        inputs = [len(empty)] if example is None else [len(empty), example[empty]]
+        origin = _owner_origin(frame, i, empty)
+        made = yield from run(start(i.default, inputs, origin), state)
+        order = np.argsort(np.concatenate([full, empty]), kind='stable')
+        items = [take(join([x, y]), order) for x, y in zip(items, made, strict=True)]
+    for register, column in zip(i.outputs, items, strict=True):
+        r[register] = column
+
+
+def _replace(column: Column, mask: Array, values: Column) -> Column:
+    """The column with `values` where the mask is set."""
+    if isinstance(column, list):
+        for position, value in zip(np.flatnonzero(mask).tolist(), values, strict=True):
+            column[position] = value
+    else:
+        column[mask] = values
+    return column
+
+
+def _owner_origin(frame: Frame, i: p.ReduceLoop, owner: Array) -> Origin:
+    """Inputs of a reduction's body are traced back to their sequence as a whole."""
+    return lambda register, item: (frame, i.inputs[0], int(owner[item]))

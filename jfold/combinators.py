@@ -1,0 +1,608 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The language: blocks, and the ways to compose them.
+
+A block maps one example's value to another. Blocks are small immutable values: one may
+be used in any number of places, and nothing happens before `jfold.compile`. Names and
+meanings follow TensorFlow Fold (Looks et al. 2017, section 3).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jfold.types import TensorType, Type, convert_to_type
+
+
+class Block:
+    """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
+
+    # The eager twin: `eval(example, params=None)`, supplied by `jfold.eager`.
+    eval: ClassVar[Callable[..., Any]]
+
+    def __rshift__(self, other: Any) -> Pipe:
+        return Pipe(self, other)
+
+    def __rrshift__(self, other: Any) -> Pipe:
+        return Pipe(other, self)
+
+
+def block(cls: type[Any]) -> type[Any]:
+    """Class decorator: a frozen dataclass compared by identity, printed by its fields.
+
+    Identity, because a block may hold arrays and functions, and because sharing is
+    decided by the callables inside `Function`, not by blocks.
+    """
+    return dataclass(frozen=True, eq=False, repr=False)(cls)
+
+
+def convert_to_block(value: Any) -> Block:
+    """Reads the short-hands for blocks.
+
+    A block is itself, a dict, list or tuple a `Record`, an array a `FromTensor`, any
+    other callable a `Function`.
+
+    >>> convert_to_block({'left': jnp.tanh, 'right': Identity()})
+    Record({'left': Function(tanh), 'right': Identity()})
+
+    Raises:
+      TypeError: `value` is none of these.
+    """
+    if isinstance(value, Block):
+        return value
+    if isinstance(value, ForwardDeclaration):
+        raise TypeError(
+            f'expected a block, got {value!r} itself: call it, `declaration()`, to get '
+            'a block that refers to it'
+        )
+    if isinstance(value, dict | list | tuple):
+        return Record(value)
+    if isinstance(value, np.ndarray | jax.Array):
+        return FromTensor(value)
+    if callable(value) and not isinstance(value, type):
+        return Function(value)
+    raise TypeError(
+        'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
+        f'got {value!r}'
+    )
+
+
+def _shown(*parts: Any, **options: Any) -> str:
+    named = [f'{k}={v!r}' for k, v in options.items() if v is not None]
+    return ', '.join([*map(repr, parts), *named])
+
+
+def callable_name(fn: Any) -> str:
+    """What a callable is called in prints and as a key of the parameters."""
+    inner = fn.func if isinstance(fn, functools.partial) else fn
+    name = getattr(inner, '__name__', None) or type(inner).__name__
+    return 'function' if name == '<lambda>' else str(name)
+
+
+# ---- input ---------------------------------------------------------------------------
+
+
+@block
+class Tensor(Block):
+    """A Python value as a tensor of exactly this shape and dtype; strict.
+
+    A wrong shape, `None`, a string, a value that the dtype cannot hold (3.7 as int32,
+    300 as int8) is an error that names the example and the path to the value.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any = 'float32'
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, 'type', TensorType(self.shape, self.dtype))
+
+    type: ClassVar[TensorType]
+
+    def __repr__(self) -> str:
+        dtype = self.type.dtype.name
+        if len(self.type.shape) > 1:
+            return f'Tensor({self.type.shape}, {dtype!r})'
+        name = 'Vector' if self.type.shape else 'Scalar'
+        return f'{name}({_shown(*self.type.shape, dtype)})'
+
+
+def Scalar(dtype: Any = 'float32') -> Tensor:
+    """A Python number as a tensor []; see `Tensor`.
+
+    >>> print(Scalar('int32').eval(3))
+    3
+    """
+    return Tensor((), dtype)
+
+
+def Vector(size: int, dtype: Any = 'float32') -> Tensor:
+    """A list or array of `size` numbers as a tensor [size]; see `Tensor`."""
+    return Tensor((size,), dtype)
+
+
+@block
+class InputTransform(Block):
+    """A Python function of the data, object to object, run while a schedule is built.
+
+    >>> (InputTransform(len) >> Scalar()).eval('four').item()
+    4.0
+    """
+
+    fn: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise TypeError(f'InputTransform: expected a callable, got {self.fn!r}')
+
+    def __repr__(self) -> str:
+        return f'InputTransform({callable_name(self.fn)})'
+
+
+@block
+class FromTensor(Block):
+    """A constant array; takes no input. For trained arrays use `Function` with `init`.
+
+    Raises:
+      TypeError: `value` is not a NumPy or JAX array.
+    """
+
+    value: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, np.ndarray | np.generic | jax.Array):
+            raise TypeError(f'FromTensor: expected an array, got {self.value!r}')
+        object.__setattr__(self, 'value', np.asarray(self.value))
+
+    def __repr__(self) -> str:
+        return f'FromTensor({TensorType(self.value.shape, self.value.dtype)!r})'
+
+
+@block
+class Zeros(Block):
+    """Zeros of any type of tensors: recursive in tuples, sequences are empty.
+
+    >>> Zeros(('int32', 2)).eval(None)
+    (array(0, dtype=int32), array([0., 0.], dtype=float32))
+    """
+
+    type: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, 'type', convert_to_type(self.type))
+
+    def __repr__(self) -> str:
+        return f'Zeros({self.type!r})'
+
+
+@block
+class Void(Block):
+    """Drops any value."""
+
+    def __repr__(self) -> str:
+        return 'Void()'
+
+
+# ---- tensors -------------------------------------------------------------------------
+
+
+@block
+class Function(Block):
+    """A function of tensors, written for ONE example; batching is not its concern.
+
+    The same callable in several places is one operation with one set of parameters.
+    A tuple input is unpacked into arguments (nested tuples stay tuples); the result is
+    an array or a (nested) tuple of arrays.
+
+    Args:
+      fn: a plain callable `fn(*inputs)`; a Flax Linen module; or, with `init`, a
+        callable `fn(params, *inputs)`.
+      init: `init(key, *specs) -> params`, with a `jax.ShapeDtypeStruct` per input.
+      name: the key of its parameters; the callable's own name when left out. Two names
+        for one callable give two sets of parameters.
+      batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
+        of the result may depend only on the same row of the inputs.
+
+    Raises:
+      TypeError: `fn` or `init` is not callable.
+
+    >>> (Record((Scalar(), Scalar())) >> Function(jnp.subtract)).eval((5, 3)).item()
+    2.0
+    """
+
+    fn: Callable[..., Any]
+    init: Callable[..., Any] | None = None
+    name: str | None = None
+    batched: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn) or isinstance(self.fn, Block):
+            raise TypeError(f'Function: expected a callable, got {self.fn!r}')
+        if self.init is not None and not callable(self.init):
+            raise TypeError(f'Function: expected `init` callable, got {self.init!r}')
+        if self.name is not None and not isinstance(self.name, str):
+            raise TypeError(f'Function: expected `name` as str, got {self.name!r}')
+
+    def __repr__(self) -> str:
+        return f'Function({self.name or callable_name(self.fn)})'
+
+
+@functools.cache
+def _concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
+    def concat(*inputs: Any) -> jax.Array:
+        arrays = jax.tree.leaves(inputs) if flatten else inputs
+        return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
+
+    return concat
+
+
+def Concat(concat_dim: int = 0, flatten: bool = False) -> Function:
+    """A tuple of tensors joined along `concat_dim`; scalars count as vectors [1].
+
+    Args:
+      concat_dim: the axis, batch dimension not counted.
+      flatten: also accept nested tuples.
+    """
+    return Function(_concatenate(concat_dim, flatten))
+
+
+# ---- composition ---------------------------------------------------------------------
+
+
+@block
+class Identity(Block):
+    """Passes its input on."""
+
+    def __repr__(self) -> str:
+        return 'Identity()'
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Pipe(Block):
+    """Blocks one after another, left to right; `Pipe()` is the identity."""
+
+    blocks: tuple[Block, ...]
+
+    def __init__(self, *blocks: Any) -> None:
+        flat: list[Block] = []
+        for each in map(convert_to_block, blocks):
+            flat.extend(each.blocks if isinstance(each, Pipe) else [each])
+        object.__setattr__(self, 'blocks', tuple(flat))
+
+    def __repr__(self) -> str:
+        return ' >> '.join(map(repr, self.blocks)) or 'Pipe()'
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Record(Block):
+    """One block per field of a dict, list, tuple or object; gives a tuple.
+
+    A plain dict gives its results sorted by key; an `OrderedDict`, a list of pairs or a
+    tuple of blocks (keys 0, 1, ...) in the order given. A block that takes no input
+    (`Zeros`, `FromTensor`) reads no field.
+
+    >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
+    >>> [x.item() for x in fields.eval({'a': 1, 'b': 2})]
+    [1, 2]
+
+    Raises:
+      TypeError: the keys cannot be sorted, or a value is not convertible to a block.
+    """
+
+    fields: tuple[tuple[Any, Block], ...]
+
+    def __init__(self, spec: Any) -> None:
+        pairs = [(key, convert_to_block(b)) for key, b in _pairs('Record', spec)]
+        object.__setattr__(self, 'fields', tuple(pairs))
+
+    def __repr__(self) -> str:
+        return f'Record({dict(self.fields)!r})'
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class AllOf(Block):
+    """Gives the same input to every block; a tuple of their results."""
+
+    blocks: tuple[Block, ...]
+
+    def __init__(self, *blocks: Any) -> None:
+        object.__setattr__(self, 'blocks', tuple(map(convert_to_block, blocks)))
+
+    def __repr__(self) -> str:
+        return f'AllOf({_shown(*self.blocks)})'
+
+
+@block
+class GetItem(Block):
+    """One item: `x[key]` of a Python value, a tuple, a sequence or a tensor.
+
+    A slice of a tuple is a tuple, of a sequence a sequence. An index that is out of
+    range is an error at compile for tuples and tensors, at schedule otherwise.
+    """
+
+    key: Any
+
+    def __repr__(self) -> str:
+        return f'GetItem({self.key!r})'
+
+
+def _pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
+    """The (key, value) pairs of a dict, a list of pairs, or a tuple or list."""
+    if type(spec) is dict:
+        try:
+            return sorted(spec.items(), key=lambda pair: pair[0])
+        except TypeError:
+            raise TypeError(
+                f'{name}: keys {list(spec)!r} cannot be sorted; pass a list of pairs to '
+                'fix their order'
+            ) from None
+    if isinstance(spec, Mapping):
+        return list(spec.items())
+    if isinstance(spec, list) and all(_is_pair(item) for item in spec):
+        return list(spec)
+    if isinstance(spec, tuple | list):
+        return list(enumerate(spec))
+    raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
+
+
+def _is_pair(item: Any) -> bool:
+    return (
+        isinstance(item, tuple)
+        and len(item) == 2
+        and isinstance(item[0], str | int | bytes | float | type | tuple | slice)
+        and not isinstance(item[1], str | int)
+    )
+
+
+# ---- control -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class OneOf(Block):
+    """Dispatches each value to one of several blocks by a key.
+
+    Args:
+      key_fn: a Python function of the value, or a block that gives an object.
+      cases: key to block: a dict, a list of pairs, or a tuple (keys 0, 1, ...; a tuple
+        also takes negative keys). All cases give one type.
+      pre_block: applied before the cases; `key_fn` sees the original.
+
+    >>> sign = OneOf(lambda x: x < 0, {True: Zeros([]), False: Scalar()})
+    >>> sign.eval(-3.0).item(), sign.eval(2.0).item()
+    (0.0, 2.0)
+
+    Raises:
+      TypeError: `key_fn` is not callable; ValueError: no cases.
+    """
+
+    key_fn: Any
+    cases: tuple[tuple[Any, Block], ...]
+    pre_block: Block | None
+
+    def __init__(self, key_fn: Any, cases: Any, pre_block: Any = None) -> None:
+        if not callable(key_fn) and not isinstance(key_fn, Block):
+            raise TypeError(f'OneOf: expected a callable `key_fn`, got {key_fn!r}')
+        ordered = list(cases.items()) if isinstance(cases, Mapping) else None
+        pairs = dict(_pairs('OneOf', cases) if ordered is None else ordered)
+        if not pairs:
+            raise ValueError('OneOf: expected at least one case, got none')
+        if isinstance(cases, tuple | list) and list(pairs) == list(range(len(pairs))):
+            pairs |= {k - len(pairs): b for k, b in pairs.items()}
+        blocks: dict[int, Block] = {}
+        made = [
+            (k, blocks.setdefault(id(b), convert_to_block(b))) for k, b in pairs.items()
+        ]
+        pre = None if pre_block is None else convert_to_block(pre_block)
+        object.__setattr__(self, 'key_fn', key_fn)
+        object.__setattr__(self, 'cases', tuple(made))
+        object.__setattr__(self, 'pre_block', pre)
+
+    def __repr__(self) -> str:
+        is_block = isinstance(self.key_fn, Block)
+        key = repr(self.key_fn) if is_block else callable_name(self.key_fn)
+        options = _shown(dict(self.cases), pre_block=self.pre_block)
+        return f'OneOf({key}, {options})'
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Optional(Block):
+    """`some_case` for a value, `none_case` (zeros when left out) for `None`.
+
+    >>> Optional(Scalar()).eval(None).item()
+    0.0
+    """
+
+    some_case: Block
+    none_case: Block | None
+
+    def __init__(self, some_case: Any, none_case: Any = None) -> None:
+        none = None if none_case is None else convert_to_block(none_case)
+        object.__setattr__(self, 'some_case', convert_to_block(some_case))
+        object.__setattr__(self, 'none_case', none)
+
+    def __repr__(self) -> str:
+        return f'Optional({_shown(self.some_case, none_case=self.none_case)})'
+
+
+class ForwardDeclaration:
+    """A name for a block that is defined later, so that it can refer to itself.
+
+    Args:
+      input_type: what it takes, when inference cannot tell.
+      output_type: what it gives, when inference cannot tell: a recursion in which
+        every case depends on the recursion itself.
+
+    >>> tree = ForwardDeclaration()
+    >>> leaf, pair = Scalar(), Record((tree(), tree())) >> jnp.add
+    >>> tree.resolve_to(OneOf(type, {float: leaf, tuple: pair}))
+    >>> tree().eval((1.0, (2.0, 3.0))).item()
+    6.0
+    """
+
+    def __init__(
+        self, input_type: Any = None, output_type: Any = None, name: str | None = None
+    ) -> None:
+        self.input_type = None if input_type is None else convert_to_type(input_type)
+        self.output_type = None if output_type is None else convert_to_type(output_type)
+        self.name = name or 'declaration'
+        self.target: Block | None = None
+
+    def __call__(self) -> Reference:
+        """A block that stands for the one this is, or will be, resolved to."""
+        return Reference(self)
+
+    def resolve_to(self, target: Any) -> None:
+        """Says which block this is.
+
+        Raises:
+          TypeError: it was resolved before, or `target` is no block.
+        """
+        if self.target is not None:
+            raise TypeError(f'{self!r} is resolved already, to {self.target!r}')
+        self.target = convert_to_block(target)
+
+    def __repr__(self) -> str:
+        return f'ForwardDeclaration({self.name!r})'
+
+
+@block
+class Reference(Block):
+    """A use of a `ForwardDeclaration`, made by calling it."""
+
+    declaration: ForwardDeclaration
+
+    def __repr__(self) -> str:
+        return f'{self.declaration.name}()'
+
+
+@block
+class Metric(Block):
+    """Collects a value per node under a name; a sink.
+
+    Takes a tensor or a (nested) tuple of tensors; `apply` then returns
+    `(values, metrics)` with a `MetricValues` per name.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f'Metric: expected `name` as str, got {self.name!r}')
+
+    def __repr__(self) -> str:
+        return f'Metric({self.name!r})'
+
+
+# ---- sequences -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Map(Block):
+    """A block on every item of a sequence, a tuple of one type, or a Python iterable.
+
+    >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
+    6.0
+    """
+
+    fn: Block
+
+    def __init__(self, fn: Any) -> None:
+        object.__setattr__(self, 'fn', convert_to_block(fn))
+
+    def __repr__(self) -> str:
+        return f'Map({self.fn!r})'
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Fold(Block):
+    """Left fold: `state = combine((state, item))` over the items, from `start`.
+
+    Its depth is the length. An empty sequence gives `start`, which takes no input.
+    """
+
+    combine: Block
+    start: Block
+
+    def __init__(self, combine: Any, start: Any) -> None:
+        object.__setattr__(self, 'combine', convert_to_block(combine))
+        object.__setattr__(self, 'start', convert_to_block(start))
+
+    def __repr__(self) -> str:
+        return f'Fold({self.combine!r}, {self.start!r})'
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Reduce(Block):
+    """Balanced reduction: rounds over adjacent pairs, an odd last item passes.
+
+    Its depth is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. One
+    item is itself; none gives `default`, or zeros.
+    """
+
+    combine: Block
+    default: Block | None
+
+    def __init__(self, combine: Any, default: Any = None) -> None:
+        made = None if default is None else convert_to_block(default)
+        object.__setattr__(self, 'combine', convert_to_block(combine))
+        object.__setattr__(self, 'default', made)
+
+    def __repr__(self) -> str:
+        return f'Reduce({_shown(self.combine, default=self.default)})'
+
+
+@block
+class Length(Block):
+    """The length of a sequence, a tuple or a Python value with `len`, as a scalar."""
+
+    dtype: Any = 'float32'
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, 'type', TensorType((), self.dtype))
+
+    type: ClassVar[Type]
+
+    def __repr__(self) -> str:
+        return f'Length({self.type.dtype.name!r})'  # type: ignore[attr-defined]
+
+
+def _ratio(total: Any, count: Any) -> Any:
+    return total / jnp.maximum(count, 1).astype(total.dtype)
+
+
+def Sum() -> Reduce:
+    """The sum of a sequence of tensors; zeros when empty."""
+    return Reduce(jnp.add)
+
+
+def Max(default: Any = None) -> Reduce:
+    """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
+    return Reduce(jnp.maximum, default)
+
+
+def Min(default: Any = None) -> Reduce:
+    """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
+    return Reduce(jnp.minimum, default)
+
+
+def Mean() -> Pipe:
+    """The mean of a sequence of tensors of any float dtype; zeros when empty."""
+    return AllOf(Sum(), Length()) >> Function(_ratio, name='mean')
+
+
+def is_constant(block: Block) -> bool:
+    """Whether a block takes no input, so that a `Record` reads no field for it."""
+    if isinstance(block, Pipe):
+        return bool(block.blocks) and is_constant(block.blocks[0])
+    parts: Iterable[Block] = ()
+    if isinstance(block, Record):
+        parts = [part for _, part in block.fields]
+    elif isinstance(block, AllOf):
+        parts = block.blocks
+    constant = isinstance(block, FromTensor | Zeros)
+    return constant or (bool(parts) and all(map(is_constant, parts)))

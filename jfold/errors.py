@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors that jfold raises about data and about compiled programs."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """An example does not fit the expression.
+
+    Attributes:
+      example: its number in the batch.
+      path: how the value at fault is reached from the example, as `['left'][0]`.
+      block: the path of the block in the expression.
+    """
+
+    def __init__(self, message: str, example: int, path: str, block: str) -> None:
+        place = f'example {example}' + (f', at {path}' if path else '')
+        super().__init__(f'{place}: {message}; in {block}')
+        self.example = example
+        self.path = path
+        self.block = block
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (str(self), self.example, self.path, self.block)
+
+
+def _restore(text: str, example: int, path: str, block: str) -> InputError:
+    error = InputError('', example, path, block)
+    error.args = (text,)
+    return error
+
+
+class ProgramBudgetError(RuntimeError):
+    """One more shape of schedule would exceed `max_programs`."""
+
+
+class BadItem(Exception):
+    """Raised inside column evaluation: item `index` of the first input is at fault."""
+
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A short `repr`, with the type where that says more."""
+    text = repr(value)
+    text = text if len(text) <= limit else f'{text[: limit - 3]}...'
+    obvious = value is None or isinstance(value, str | bool | int | float)
+    return text if obvious else f'{text} ({type(value).__name__})'

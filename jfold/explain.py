@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A readable account of a schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jfold.layout import layout, tile_widths
+from jfold.schedule import Schedule
+
+SHOWN_LEVELS = 12
+
+
+def explain(schedule: Schedule, programs: int, max_programs: int) -> str:
+    """Levels by operations, spare rows, capacities, bytes, compiled programs, time."""
+    return '\n'.join(
+        [
+            _summary(schedule, programs, max_programs),
+            '',
+            *_operations(schedule),
+            '',
+            *_levels(schedule),
+            '',
+            *_memory(schedule),
+        ]
+    )
+
+
+def _summary(schedule: Schedule, programs: int, max_programs: int) -> str:
+    counts = schedule.counts
+    built = '' if schedule.seconds is None else f', built in {_time(schedule.seconds)}'
+    return (
+        f'{schedule.examples} examples, {int(counts.sum())} nodes, depth '
+        f'{schedule.depth}{built}; {programs} of {max_programs} programs'
+    )
+
+
+def _operations(schedule: Schedule) -> list[str]:
+    rows = []
+    spec = schedule.spec
+    for o, operation in enumerate(spec.program.operations):
+        widths, nodes = tile_widths(operation), int(schedule.counts[o])
+        tiles = schedule.tiles(o)[:, 1:].sum(axis=0)
+        computed = int(tiles @ np.array(widths))
+        spare = 1 - nodes / computed if computed else 0.0
+        rows.append(
+            (
+                repr(operation),
+                f'{nodes}',
+                f'{spec.capacity.rows[o]}',
+                ' '.join(f'{n}x{w}' for n, w in zip(tiles, widths, strict=True)),
+                f'{spare:.0%}',
+            )
+        )
+    return _table(('operation', 'nodes', 'capacity', 'tiles', 'spare rows'), rows)
+
+
+def _levels(schedule: Schedule) -> list[str]:
+    operations = schedule.spec.program.operations
+    names = [operation.layer.name for operation in operations]
+    first = np.array([schedule.tiles(o)[:, 0] for o in range(len(operations))])
+    ends = np.append(
+        first.reshape(len(operations), -1)[:, 1:], schedule.counts[:, None], axis=1
+    )
+    counts = (ends - first.reshape(ends.shape) if first.size else ends[:, :0]).T
+    rows = [
+        (f'{level}', *(f'{n or "."}' for n in of_level))
+        for level, of_level in enumerate(counts.tolist(), 1)
+    ]
+    if len(rows) > SHOWN_LEVELS:
+        half = SHOWN_LEVELS // 2
+        dots = tuple('...' for _ in range(len(names) + 1))
+        rows = [*rows[:half], dots, *rows[-half:]]
+    return _table(('level', *names), rows)
+
+
+def _memory(schedule: Schedule) -> list[str]:
+    spec, places = schedule.spec, layout(schedule.spec)
+    rows = []
+    for t, type_ in enumerate(spec.program.types):
+        size = type_.size * type_.dtype.itemsize
+        values, edges = places.value_rows[t] * size, places.edge_rows[t] * size
+        edges = edges if spec.capacity.fans[t] else 0
+        constants = f'{spec.capacity.constants[t]}'
+        rows.append((repr(type_), constants, _bytes(values), _bytes(edges)))
+    header = ('buffer of', 'constants', 'values', 'edges (in training)')
+    return [*_table(header, rows), f'indices: {_bytes(4 * places.size)}']
+
+
+def _table(header: tuple[str, ...], rows: list[Any]) -> list[str]:
+    lines = [header, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return [
+        '  '.join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _bytes(number: int) -> str:
+    for unit in ('B', 'kB', 'MB'):
+        if number < 1000:
+            return f'{number:.3g} {unit}'
+        number = number / 1000  # type: ignore[assignment]
+    return f'{number:.3g} GB'
+
+
+def _time(seconds: float) -> str:
+    return f'{seconds * 1e3:.3g} ms' if seconds < 1 else f'{seconds:.3g} s'

@@ -1,0 +1,581 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Type inference: an expression to its `Typed` tree, or an error that names the block.
+
+Every use of a block gets an input and an output type. What is known flows forwards from
+the root, which takes an object, and backwards by unification; what must wait (a
+function whose arguments are not known yet) is a *constraint*, tried again until nothing
+changes. A declaration is typed once, for all its uses.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jfold import combinators as c
+from jfold.layers import adapt, arguments_of, identity, result_type, to_spec
+from jfold.program import Layer
+from jfold.types import (
+    BroadcastType,
+    Mismatch,
+    ObjectType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeVariable,
+    Unifier,
+    VoidType,
+    is_object,
+    terminals,
+)
+
+
+@dataclass(eq=False)
+class Typed:
+    """One use of a block, with its types.
+
+    Attributes:
+      where: the blocks that lead to it, as `Pipe[1].Record['left']`.
+      parts: the uses inside; `None` where an optional one is absent.
+      layer: of a function, and of an item of a tensor.
+    """
+
+    block: c.Block
+    where: str
+    input: Type
+    output: Type
+    parts: tuple[Typed | None, ...] = ()
+    layer: Layer | None = None
+
+    def __str__(self) -> str:
+        shown = repr(self.block)
+        shown = shown if len(shown) <= 60 else f'{shown[:57]}...'
+        return f'{self.where}.{shown}' if self.where else shown
+
+
+@dataclass(frozen=True, eq=False)
+class Typing:
+    """A typed expression: its root, its declarations, its layers in order of use."""
+
+    root: Typed
+    declarations: dict[c.ForwardDeclaration, Typed]
+    layers: tuple[Layer, ...]
+    metrics: dict[str, Type]
+
+
+@dataclass(eq=False)
+class Inference:
+    """The state of one inference."""
+
+    types: Unifier = field(default_factory=Unifier)
+    nodes: list[Typed] = field(default_factory=list)
+    waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
+    declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
+    layers: dict[Any, Layer] = field(default_factory=dict)
+
+    def visit(self, block: c.Block, given: Type, where: str) -> Typed:
+        """Types one use of `block`, and the uses inside it."""
+        node = Typed(block, where, given, self.types.fresh())
+        self.nodes.append(node)
+        self.equal(node, node.output, rule(block, node, self), 'to give')
+        return node
+
+    def part(self, node: Typed, block: c.Block, given: Type, label: str) -> Typed:
+        """Types a block inside `node`; one that takes no input is given none."""
+        where = f'{type(node.block).__name__}{label}'
+        where = f'{node.where}.{where}' if node.where else where
+        return self.visit(block, VoidType() if c.is_constant(block) else given, where)
+
+    def equal(self, node: Typed, got: Type, expected: Type, verb: str) -> None:
+        """Unifies two types; the error names `node`."""
+        try:
+            self.types.unify(got, expected)
+        except Mismatch:
+            shown = [self.types.resolve(t) for t in (expected, got)]
+            fail(node, f'{verb} {shown[0]}', str(shown[1]))
+
+    def when(self, node: Typed, constraint: Callable[[], bool]) -> None:
+        """Runs `constraint` now or later, until it says that it is met."""
+        if not constraint():
+            self.waiting.append((node, constraint))
+
+    def when_head(
+        self, node: Typed, then: Callable[[Type], None], of: Type | None = None
+    ) -> None:
+        """Calls `then` with the input type once its outermost form is known."""
+
+        def constraint() -> bool:
+            head = self.types.head(node.input if of is None else of)
+            if isinstance(head, TypeVariable):
+                return False
+            then(head)
+            return True
+
+        self.when(node, constraint)
+
+    def objects(self, node: Typed, hint: str = '') -> None:
+        """Demands that the input is made of Python objects."""
+
+        def constraint() -> bool:
+            given = self.types.resolve(node.input)
+            if is_object(given):
+                return True
+            if isinstance(given, TypeVariable):
+                self.equal(node, given, ObjectType(), 'an')
+                return True
+            if not self.types.known(given):
+                return False
+            fail(node, 'an object', str(given), hint)
+
+        self.when(node, constraint)
+
+    def solve(self) -> None:
+        """Tries what waits until nothing changes.
+
+        Raises:
+          TypeError: something is still unknown.
+        """
+        while self.waiting:
+            before, self.waiting = self.waiting, []
+            for node, constraint in before:
+                self.when(node, constraint)
+            if len(self.waiting) == len(before):
+                break
+        for node in [*(node for node, _ in self.waiting), *self.nodes]:
+            for type_ in (node.input, node.output):
+                if not self.types.known(type_):
+                    raise TypeError(
+                        f'{node}: cannot determine its types, '
+                        f'{self.types.resolve(node.input)} to '
+                        f'{self.types.resolve(node.output)}; say them, as in '
+                        '`ForwardDeclaration(output_type=...)`'
+                    )
+        for node in self.nodes:
+            node.input = self.types.resolve(node.input)
+            node.output = self.types.resolve(node.output)
+
+
+def infer(root: c.Block) -> Typing:
+    """Types an expression whose input is a Python object.
+
+    Raises:
+      TypeError: types clash or cannot be determined; the message starts with the path
+        of the block at fault.
+    """
+    state = Inference()
+    top = state.visit(root, VoidType() if c.is_constant(root) else ObjectType(), '')
+    state.solve()
+    metrics: dict[str, Type] = {}
+    for node in state.nodes:
+        if isinstance(node.block, c.Metric):
+            _check_metric(node, metrics)
+    layers = tuple(layer for layer in state.layers.values() if layer is not None)
+    return Typing(top, state.declarations, layers, metrics)
+
+
+def fail(node: Typed, expected: str, got: str, hint: str = '') -> Any:
+    """Raises the error that names a block, what it expects and what it gets."""
+    raise TypeError(f'{node}: expected {expected}, got {got}{hint and f"; {hint}"}')
+
+
+def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
+    assert isinstance(node.block, c.Metric)
+    leaves = list(terminals(node.input))
+    if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
+        fail(node, 'a tensor or a tuple of tensors', str(node.input))
+    known = metrics.setdefault(node.block.name, node.input)
+    if known != node.input:
+        fail(node, f'{known}, as at its other uses', str(node.input))
+
+
+def check_dtype(node: Typed, type_: Type) -> None:
+    """Refuses what JAX, as configured, would silently make narrower."""
+    for leaf in terminals(type_):
+        if isinstance(leaf, SequenceType):
+            check_dtype(node, leaf.item)
+        elif isinstance(leaf, TensorType):
+            narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
+            if narrow != leaf.dtype:
+                fail(
+                    node,
+                    f'a dtype that JAX keeps, such as {narrow.name}',
+                    leaf.dtype.name,
+                    "say it, or set jax.config.update('jax_enable_x64', True)",
+                )
+
+
+# ---- a rule per block: types its parts, gives its output type ------------------------
+
+
+@functools.singledispatch
+def rule(block: c.Block, node: Typed, state: Inference) -> Type:
+    """The output type of `node`; sets its parts."""
+    raise NotImplementedError(f'type inference has no rule for {block!r}')
+
+
+@rule.register
+def _(block: c.Tensor, node: Typed, state: Inference) -> Type:
+    state.objects(node, 'it reads Python values, before any tensor block')
+    check_dtype(node, block.type)
+    return block.type
+
+
+@rule.register
+def _(block: c.InputTransform, node: Typed, state: Inference) -> Type:
+    state.objects(node, 'to compute with tensors use Function')
+    return ObjectType()
+
+
+@rule.register
+def _(block: c.FromTensor, node: Typed, state: Inference) -> Type:
+    state.equal(node, node.input, VoidType(), 'no input:')
+    type_ = TensorType(block.value.shape, block.value.dtype)
+    check_dtype(node, type_)
+    return type_
+
+
+@rule.register
+def _(block: c.Zeros, node: Typed, state: Inference) -> Type:
+    state.equal(node, node.input, VoidType(), 'no input:')
+    check_zeros(node, block.type)
+    check_dtype(node, block.type)
+    return block.type
+
+
+def check_zeros(node: Typed, type_: Type) -> None:
+    """Refuses types that have no zero."""
+    for leaf in terminals(type_):
+        if not isinstance(leaf, TensorType | SequenceType):
+            fail(node, 'a type that has zeros: tensors, tuples, sequences', str(type_))
+
+
+@rule.register
+def _(block: c.Void, node: Typed, state: Inference) -> Type:
+    return VoidType()
+
+
+@rule.register
+def _(block: c.Identity, node: Typed, state: Inference) -> Type:
+    return node.input
+
+
+@rule.register
+def _(block: c.Function, node: Typed, state: Inference) -> Type:
+    output = state.types.fresh()
+
+    def constraint() -> bool:
+        if not state.types.known(node.input):
+            return False
+        given = state.types.resolve(node.input)
+        for leaf in terminals(given):
+            if not isinstance(leaf, TensorType):
+                hint = 'turn objects into tensors by Scalar, Vector or Tensor'
+                fail(node, 'tensors or tuples of tensors', str(given), hint)
+        state.equal(node, output, apply_layer(node, given, block, state), 'to give')
+        return True
+
+    state.when(node, constraint)
+    return output
+
+
+def apply_layer(
+    node: Typed, given: Type, function: c.Function, state: Inference
+) -> Type:
+    """Finds or makes the layer of a function, and the type that it gives."""
+    arguments, key = arguments_of(given), identity(function)
+    try:
+        if key not in state.layers:
+            state.layers[key] = _make_layer(function, arguments, state)
+        node.layer = layer = state.layers[key]
+        return result_type(layer.call, layer.params, arguments, layer.batched)
+    except Exception as error:
+        shown = ', '.join(map(repr, arguments))
+        raise TypeError(
+            f'{node}: failed on inputs ({shown}): {type(error).__name__}: {error}'
+        ) from error
+
+
+def _make_layer(
+    function: c.Function, arguments: tuple[Type, ...], state: Inference
+) -> Layer:
+    call, init = adapt(function)
+    base = function.name or c.callable_name(function.fn)
+    taken, name = {layer.name for layer in state.layers.values()}, base
+    for number in range(1, len(taken) + 1):
+        name = f'{base}_{number}' if name in taken else name
+    if init is None:
+        return Layer(name, call, None, None, function.batched)
+    specs = [to_spec(argument) for argument in arguments]
+    params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
+    if not jax.tree.leaves(params):
+        empty = jax.tree.structure(params)
+        bare = functools.partial(call, jax.tree.unflatten(empty, []))
+        return Layer(name, lambda _, *x: bare(*x), None, None, function.batched)
+    draw = functools.partial(_draw, init, specs)
+    return Layer(name, call, draw, params, function.batched)
+
+
+def _draw(init: Callable[..., Any], specs: list[Any], key: jax.Array) -> Any:
+    return init(key, *specs)
+
+
+@rule.register
+def _(block: c.Pipe, node: Typed, state: Inference) -> Type:
+    parts: list[Typed] = []
+    given = node.input
+    for i, each in enumerate(block.blocks):
+        where = f'{node.where}.Pipe[{i}]' if node.where else f'Pipe[{i}]'
+        constant = i == 0 and c.is_constant(each)
+        parts.append(state.visit(each, VoidType() if constant else given, where))
+        given = parts[-1].output
+    node.parts = tuple(parts)
+    return given
+
+
+@rule.register
+def _(block: c.AllOf, node: Typed, state: Inference) -> Type:
+    parts = [
+        state.part(node, each, node.input, f'[{i}]')
+        for i, each in enumerate(block.blocks)
+    ]
+    node.parts = tuple(parts)
+    return TupleType(part.output for part in parts)
+
+
+@rule.register
+def _(block: c.Record, node: Typed, state: Inference) -> Type:
+    parts = [
+        state.part(node, each, state.types.fresh(), f'[{key!r}]')
+        for key, each in block.fields
+    ]
+    node.parts = tuple(parts)
+    read = [
+        (key, part)
+        for (key, each), part in zip(block.fields, parts, strict=True)
+        if not c.is_constant(each)
+    ]
+
+    def link(head: Type) -> None:
+        for key, part in read:
+            if isinstance(head, TupleType):
+                state.equal(part, part.input, _tuple_item(node, head, key), 'an input')
+            elif isinstance(head, ObjectType) or is_object(state.types.resolve(head)):
+                state.equal(part, part.input, ObjectType(), 'an')
+            else:
+                fail(node, 'an object or a tuple', str(state.types.resolve(head)))
+
+    if read:
+        state.when_head(node, link)
+    return TupleType(part.output for part in parts)
+
+
+def _tuple_item(node: Typed, given: TupleType, key: Any) -> Type:
+    if isinstance(key, bool) or not isinstance(key, int | np.integer):
+        fail(node, f'int keys, for its input is the tuple {given}', repr(key))
+    if not -len(given) <= key < len(given):
+        fail(node, f'at least {key + 1 if key >= 0 else -key} items', str(given))
+    return given.items[key]
+
+
+@rule.register
+def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
+    output = state.types.fresh()
+
+    def link(head: Type) -> None:
+        state.equal(node, output, _item_type(block, node, head, state), 'to give')
+
+    state.when_head(node, link)
+    return output
+
+
+@functools.cache
+def take_item(key: Any) -> Callable[[Any], Any]:
+    """The function `x[key]`; one object per key, so that its uses are one layer."""
+
+    def item(x: Any) -> Any:
+        return x[key]
+
+    return item
+
+
+def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> Type:
+    key = block.key
+    if isinstance(head, ObjectType):
+        return ObjectType()
+    if isinstance(head, TupleType):
+        if isinstance(key, slice):
+            return TupleType(head.items[key])
+        return _tuple_item(node, head, key)
+    if isinstance(head, SequenceType) and isinstance(key, int | slice):
+        return head if isinstance(key, slice) else head.item
+    if isinstance(head, TensorType):
+        if isinstance(key, int) and not (
+            head.shape and -head.shape[0] <= key < head.shape[0]
+        ):
+            fail(node, f'a tensor with an item {key}', str(head))
+        hashable = (key.start, key.stop, key.step) if isinstance(key, slice) else key
+        fn = _take_slice(*hashable) if isinstance(key, slice) else take_item(key)
+        return apply_layer(node, head, c.Function(fn), state)
+    return fail(node, 'an object, tuple, sequence or tensor', str(head))  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _take_slice(*bounds: Any) -> Callable[[Any], Any]:
+    return lambda x: x[slice(*bounds)]
+
+
+@rule.register
+def _(block: c.OneOf, node: Typed, state: Inference) -> Type:
+    key = pre = None
+    if isinstance(block.key_fn, c.Block):
+        key = state.part(node, block.key_fn, node.input, '.key_fn')
+        state.when_head(node, functools.partial(_check_key, key, state), key.output)
+    else:
+        hint = 'a key function reads Python values; for tensors pass a block'
+        state.objects(node, hint)
+    given = node.input
+    if block.pre_block is not None:
+        pre = state.part(node, block.pre_block, given, '.pre_block')
+        given = pre.output
+    cases: dict[int, Typed] = {}
+    for name, each in block.cases:
+        if id(each) not in cases:
+            case = state.part(node, each, given, f'[{name!r}]')
+            for first in list(cases.values())[:1]:
+                state.equal(case, case.output, first.output, 'to give')
+            cases[id(each)] = case
+    node.parts = (key, pre, *cases.values())
+    return next(iter(cases.values())).output
+
+
+def _check_key(key: Typed, state: Inference, head: Type) -> None:
+    if not is_object(state.types.resolve(head)):
+        fail(key, 'to give an object, the key', str(state.types.resolve(head)))
+
+
+@rule.register
+def _(block: c.Optional, node: Typed, state: Inference) -> Type:
+    state.objects(node)
+    some = state.part(node, block.some_case, ObjectType(), '.some_case')
+    none = None
+    if block.none_case is not None:
+        none = state.part(node, block.none_case, VoidType(), '.none_case')
+        state.equal(none, none.output, some.output, 'to give')
+    else:
+        state.when(node, lambda: _check_default(node, some.output, state))
+    node.parts = (some, none)
+    return some.output
+
+
+def _check_default(node: Typed, type_: Type, state: Inference) -> bool:
+    if not state.types.known(type_):
+        return False
+    check_zeros(node, state.types.resolve(type_))
+    return True
+
+
+@rule.register
+def _(block: c.Reference, node: Typed, state: Inference) -> Type:
+    declaration = block.declaration
+    if declaration.target is None:
+        raise TypeError(f'{node}: {declaration!r} was not resolved by `resolve_to`')
+    if declaration not in state.declarations:
+        given = declaration.input_type or state.types.fresh()
+        output = declaration.output_type or state.types.fresh()
+        body = Typed(c.Identity(), declaration.name, given, output)
+        state.declarations[declaration] = body
+        inner = state.visit(declaration.target, given, declaration.name)
+        state.equal(inner, inner.output, output, 'to give')
+        state.nodes.append(body)
+        body.parts = (inner,)
+    body = state.declarations[declaration]
+    state.equal(node, node.input, body.input, 'an input')
+    return body.output
+
+
+@rule.register
+def _(block: c.Metric, node: Typed, state: Inference) -> Type:
+    return VoidType()
+
+
+# ---- sequences -----------------------------------------------------------------------
+
+
+def items(node: Typed, state: Inference, item: Type, broadcast: bool = False) -> None:
+    """Links `item` to the items of the input."""
+
+    def link(head: Type) -> None:
+        if isinstance(head, ObjectType):
+            state.equal(node, ObjectType(), item, 'items of type')
+        elif isinstance(head, SequenceType) or (
+            broadcast and isinstance(head, BroadcastType)
+        ):
+            state.equal(node, head.item, item, 'items of type')
+        elif isinstance(head, TupleType) and head.items:
+            for each in head:
+                state.equal(node, each, item, 'items of one type,')
+        else:
+            expected = 'a sequence, a non-empty tuple of one type, or an object'
+            fail(node, expected, str(state.types.resolve(head)))
+
+    state.when_head(node, link)
+
+
+@rule.register
+def _(block: c.Map, node: Typed, state: Inference) -> Type:
+    item, output = state.types.fresh(), state.types.fresh()
+    fn = state.part(node, block.fn, item, '')
+    node.parts = (fn,)
+    items(node, state, item, broadcast=True)
+
+    def link(head: Type) -> None:
+        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
+        state.equal(node, output, kind(fn.output), 'to give')
+
+    state.when_head(node, link)
+    return output
+
+
+@rule.register
+def _(block: c.Fold, node: Typed, state: Inference) -> Type:
+    item = state.types.fresh()
+    start = state.part(node, block.start, VoidType(), '.start')
+    given = TupleType(start.output, item)
+    combine = state.part(node, block.combine, given, '.combine')
+    state.equal(combine, combine.output, start.output, 'to give its state,')
+    items(node, state, item)
+    node.parts = (combine, start)
+    return start.output
+
+
+@rule.register
+def _(block: c.Reduce, node: Typed, state: Inference) -> Type:
+    item = state.types.fresh()
+    items(node, state, item)
+    combine = state.part(node, block.combine, TupleType(item, item), '.combine')
+    state.equal(combine, combine.output, item, 'to give an item,')
+    default = None
+    if block.default is not None:
+        default = state.part(node, block.default, VoidType(), '.default')
+        state.equal(default, default.output, item, 'to give an item,')
+    else:
+        state.when(node, lambda: _check_default(node, item, state))
+    node.parts = (combine, default)
+    return item
+
+
+@rule.register
+def _(block: c.Length, node: Typed, state: Inference) -> Type:
+    def check(head: Type) -> None:
+        if not isinstance(head, ObjectType | SequenceType | TupleType):
+            fail(node, 'a sequence, a tuple or an object', str(head))
+
+    state.when_head(node, check)
+    check_dtype(node, block.type)
+    return block.type

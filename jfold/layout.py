@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes: the capacities of a schedule, and where everything lies in its arrays.
+
+A compiled program depends on a `Spec` and nothing else: the program and a capacity.
+`Layout` is what follows from a spec by arithmetic.
+
+On the device each tensor type has one *value buffer*, [constants, then a region of rows
+per operation and output], and, if gradients flow through it, one *edge buffer*, where
+each use of a value leaves a cotangent: [a region per operation and input, outputs,
+metrics, sums, one row of zeros]. All indices of a batch are one int32 array, whose
+sections are laid out here too.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import numpy as np
+
+from jfold.program import Operation, Program
+
+SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
+SUM_WIDTH = 64
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How much fits into a schedule. Only shapes: the counts of a batch are data.
+
+    Attributes:
+      examples: exactly how many there are.
+      levels: how many levels.
+      constants: per type.
+      rows: nodes per operation.
+      fans: per type, how many uses of a value are gathered at once; 0 where no
+        gradient flows.
+      sums: per type, rows for sums over wider uses.
+      stages: how many rounds such sums take.
+      metrics: values per metric.
+    """
+
+    examples: int
+    levels: int
+    constants: tuple[int, ...]
+    rows: tuple[int, ...]
+    fans: tuple[int, ...]
+    sums: tuple[int, ...]
+    stages: int
+    metrics: tuple[int, ...]
+
+    def dimensions(self) -> Iterable[tuple[str, int]]:
+        """Every number with a name that tells what it counts."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, tuple):
+                for index, number in enumerate(value):
+                    yield f'{each.name}[{index}]', number
+            else:
+                yield each.name, value
+
+
+def grow(old: Capacity | None, need: Capacity) -> Capacity:
+    """The capacity for `need`: `old` if it fits, else one with room to spare.
+
+    Growing is rare and generous, since spare room costs memory and its clearing but no
+    arithmetic: every dimension that is close to full grows, and those that were too
+    small by half at least, so that a stream meets few shapes.
+    """
+    if old is not None and all(
+        a >= b
+        for (_, a), (_, b) in zip(old.dimensions(), need.dimensions(), strict=True)
+    ):
+        return old
+
+    def rows(name: str) -> tuple[int, ...]:
+        wanted = getattr(need, name)
+        had = getattr(old, name) if old is not None else (0,) * len(wanted)
+        return tuple(map(_room, had, wanted))
+
+    levels = max(need.levels + need.levels // 4, 32)
+    return Capacity(
+        need.examples,
+        max(_power(levels), old.levels if old else 0),
+        rows('constants'),
+        rows('rows'),
+        tuple(map(max, _fans(need), old.fans if old else _fans(need))),
+        rows('sums'),
+        max(2 * need.stages, old.stages if old else 0),
+        rows('metrics'),
+    )
+
+
+def _fans(need: Capacity) -> tuple[int, ...]:
+    return tuple(_power(fan) if fan else 0 for fan in need.fans)
+
+
+def _room(had: int, wanted: int) -> int:
+    if not had and not wanted:
+        return 0
+    if had and wanted > had:
+        wanted = max(wanted, int(had * 1.5))
+    return max(had, _step(max(wanted + wanted // 4, 128)))
+
+
+def _step(number: int) -> int:
+    """Rounded up to one of eight steps an octave."""
+    unit = max(_power(number + 1) // 16, 1)
+    return -(-number // unit) * unit
+
+
+def _power(number: int) -> int:
+    """Rounded up to a power of two."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a compiled program depends on; static and hashable."""
+
+    program: Program
+    capacity: Capacity
+
+
+# ---- what an operation needs ---------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def tile_widths(operation: Operation) -> tuple[int, ...]:
+    """Rows per tile, widest first.
+
+    Larger weights want wider tiles, since a tile reads them once; beyond 128 rows a
+    tile no longer stays in cache. Narrow tiles serve the narrow levels near the roots.
+    """
+    if parameter_bytes(operation) >= 1 << 20:
+        return 128, 32, 8
+    return 64, 16, 4
+
+
+def parameter_bytes(operation: Operation) -> int:
+    """The size of an operation's parameters."""
+    leaves = jax.tree.leaves(operation.layer.params)
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)
+
+
+def row_bytes(program: Program, operation: Operation) -> int:
+    """The size of one node's inputs and outputs."""
+    types = [program.types[n] for n in operation.inputs + operation.outputs]
+    return sum(t.size * t.dtype.itemsize for t in types) or 4
+
+
+def has_gradient(operation: Operation) -> bool:
+    """Whether an operation has parameters that are trained."""
+    leaves = jax.tree.leaves(operation.layer.params)
+    return any(np.issubdtype(x.dtype, np.inexact) for x in leaves)
+
+
+@functools.lru_cache(maxsize=256)
+def active_types(program: Program) -> frozenset[int]:
+    """The types through which gradients flow: made, somewhere, from parameters."""
+    active: set[int] = set()
+    while True:
+        before = len(active)
+        for operation in program.operations:
+            if has_gradient(operation) or active.intersection(operation.inputs):
+                active.update(
+                    n for n in operation.outputs if program.types[n].differentiable
+                )
+        if len(active) == before:
+            return frozenset(active)
+
+
+# ---- layout --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where things lie. Tuples go by operation, type or metric as in the program.
+
+    Attributes:
+      region: per operation, its rows in a buffer: capacity, one tile to overrun into,
+        whole chunks.
+      chunk: per operation, rows per step of the deferred parameter gradients.
+      value_base: per operation and output, the first row in the value buffer.
+      value_rows: per type.
+      edge_base: per operation and input; -1 where no gradient flows.
+      edge_outputs, edge_metrics, edge_sums: likewise, per tensor and type.
+      edge_rows: per type, the row of zeros at the end included.
+      sections: start in the index array by name; see `build`.
+      size: of the index array.
+    """
+
+    region: tuple[int, ...]
+    chunk: tuple[int, ...]
+    value_base: tuple[tuple[int, ...], ...]
+    value_rows: tuple[int, ...]
+    edge_base: tuple[tuple[int, ...], ...]
+    edge_outputs: tuple[int, ...]
+    edge_metrics: tuple[tuple[int, ...], ...]
+    edge_sums: tuple[int, ...]
+    edge_rows: tuple[int, ...]
+    sections: dict[Any, int]
+    size: int
+
+
+class _Cursor:
+    """Hands out consecutive places."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def take(self, size: int) -> int:
+        first, self.next = self.next, self.next + size
+        return first
+
+
+@functools.lru_cache(maxsize=256)
+def layout(spec: Spec) -> Layout:
+    """The layout of a spec."""
+    program, capacity = spec.program, spec.capacity
+    chunk = tuple(
+        _chunk(program, operation, rows)
+        for operation, rows in zip(program.operations, capacity.rows, strict=True)
+    )
+    region = tuple(
+        max(rows + tile_widths(operation)[0], -(-rows // size) * size)
+        for operation, rows, size in zip(
+            program.operations, capacity.rows, chunk, strict=True
+        )
+    )
+    values = [_Cursor() for _ in program.types]
+    for cursor, rows in zip(values, capacity.constants, strict=True):
+        cursor.take(rows)
+    value_base = tuple(
+        tuple(values[t].take(rows) for t in operation.outputs)
+        for operation, rows in zip(program.operations, region, strict=True)
+    )
+    value_rows = tuple(cursor.next for cursor in values)
+    edges = _edges(spec, region)
+    sections, size = _sections(spec, region, value_rows)
+    return Layout(
+        region, chunk, value_base, value_rows, *edges, sections=sections, size=size
+    )
+
+
+def _chunk(program: Program, operation: Operation, rows: int) -> int:
+    """Rows whose parameter gradients are taken at once.
+
+    Each chunk costs a pass over the parameters, so a chunk's rows should outweigh them:
+    one chunk for a large embedding table, several for a matrix.
+    """
+    balanced = parameter_bytes(operation) // row_bytes(program, operation)
+    return max(min(max(512, balanced), rows), 1)
+
+
+def _edges(spec: Spec, region: tuple[int, ...]) -> tuple[Any, ...]:
+    program, capacity = spec.program, spec.capacity
+    active = active_types(program)
+    cursors = [_Cursor() for _ in program.types]
+
+    def take(number: int, rows: int) -> int:
+        return cursors[number].take(rows) if number in active else -1
+
+    base = tuple(
+        tuple(take(t, rows) for t in operation.inputs)
+        for operation, rows in zip(program.operations, region, strict=True)
+    )
+    outputs = tuple(take(t, capacity.examples) for t in program.output_types)
+    metrics = tuple(
+        tuple(take(t, rows) for t in types)
+        for (_, _, types), rows in zip(program.metrics, capacity.metrics, strict=True)
+    )
+    sums = tuple(
+        take(t, rows + SUM_WIDTH if rows else 0) for t, rows in enumerate(capacity.sums)
+    )
+    rows = tuple(cursor.take(1) + 1 for cursor in cursors)
+    return base, outputs, metrics, sums, rows
+
+
+def _sections(
+    spec: Spec, region: tuple[int, ...], value_rows: tuple[int, ...]
+) -> tuple[dict[Any, int], int]:
+    program, capacity = spec.program, spec.capacity
+    cursor = _Cursor()
+    sections: dict[Any, int] = {
+        'depth': cursor.take(1),
+        'counts': cursor.take(len(program.operations)),
+        'observed': cursor.take(len(program.metrics)),
+        'tiles': cursor.take(capacity.levels * tile_columns(program)),
+    }
+    for o, operation in enumerate(program.operations):
+        for a in range(len(operation.inputs)):
+            sections['input', o, a] = cursor.take(region[o])
+    for j in range(len(program.output_types)):
+        sections['output', j] = cursor.take(capacity.examples)
+    for m, (_, _, types) in enumerate(program.metrics):
+        sections['example', m] = cursor.take(capacity.metrics[m])
+        for j in range(len(types)):
+            sections['metric', m, j] = cursor.take(capacity.metrics[m])
+    for t, fan in enumerate(capacity.fans):
+        for f in range(fan):
+            rows = value_rows[t] - capacity.constants[t]
+            sections['consumer', t, f] = cursor.take(rows)
+        if capacity.sums[t]:
+            steps = 2 * capacity.levels * capacity.stages
+            sections['steps', t] = cursor.take(steps)
+            for f in range(SUM_ARITY):
+                rows = capacity.sums[t] + SUM_WIDTH
+                sections['sum', t, f] = cursor.take(rows)
+    return sections, cursor.next
+
+
+def tile_columns(program: Program) -> int:
+    """Numbers per level in the table of tiles: a first row and a count per width."""
+    return sum(1 + len(tile_widths(o)) for o in program.operations)
+
+
+def tile_column(program: Program, operation: int) -> int:
+    """Where an operation's numbers begin in a row of the table of tiles."""
+    before = itertools.islice(program.operations, operation)
+    return sum(1 + len(tile_widths(o)) for o in before)

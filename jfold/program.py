@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `Program`: what lowering makes of an expression, and all that later parts see.
+
+Two halves. *Operations* run on the device: a layer's function at given tensor types,
+one per distinct callable and types. *Bodies* run on the host, on columns: straight-line
+lists of instructions over registers, one for the expression, one for each declaration,
+one for each block inside a `Fold` or `Reduce`. A register holds what a whole batch has
+at that point: a list of Python objects, an int32 array of value ids (a tensor each), an
+array of lengths or positions, or the number of items. Tuples do not exist here; a
+sequence is a register of lengths beside registers of its items, one after another.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from jfold.types import TensorType, Type
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A callable with its parameters; shared by every use of that callable."""
+
+    name: str
+    call: Callable[..., Any]  # (params, *inputs) -> outputs
+    init: Callable[..., Any] | None  # (key) -> params
+    params: Any  # pytree of jax.ShapeDtypeStruct, None without parameters
+    batched: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A layer at given types; the unit of batching.
+
+    Types are given twice: as the user wrote them (nested tuples), and flat, as numbers
+    in `Program.types`.
+    """
+
+    layer: Layer
+    arguments: tuple[Type, ...]
+    result: Type
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        given = ', '.join(map(repr, self.arguments))
+        return f'{self.layer.name}({given}) -> {self.result!r}'
+
+
+# ---- instructions --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """Reads and writes registers; `where` is the path of the block it comes from."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    where: str
+
+    def __str__(self) -> str:
+        shown = [
+            f'{f.name}={getattr(self, f.name)}'
+            for f in fields(self)
+            if f.name not in ('inputs', 'outputs', 'where')
+        ]
+        out, given = (
+            ' '.join(f'r{r}' for r in rs) for rs in (self.outputs, self.inputs)
+        )
+        return f'{out} = {type(self).__name__} {given} {" ".join(shown)}'.strip()
+
+
+@dataclass(frozen=True, eq=False)
+class Convert(Instruction):
+    """Objects to tensors."""
+
+    type: int
+    tensor: TensorType
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Instruction):
+    """The same constant for each of `size` items."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers(Instruction):
+    """An array of numbers to tensors []."""
+
+    type: int
+    tensor: TensorType
+
+
+@dataclass(frozen=True, eq=False)
+class Transform(Instruction):
+    """A Python function of each object."""
+
+    fn: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Field(Instruction):
+    """One field of each object."""
+
+    key: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Pack(Instruction):
+    """Columns of objects to a column of tuples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group(Instruction):
+    """Lengths and items to a column of lists."""
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Instruction):
+    """An operation; inputs are the size, then value ids."""
+
+    operation: int
+
+
+@dataclass(frozen=True, eq=False)
+class Partition(Instruction):
+    """Keys to the positions of each case."""
+
+    case_of: dict[Any, int]
+    cases: int
+
+
+@dataclass(frozen=True, eq=False)
+class Present(Instruction):
+    """Objects to the positions of those that are not `None`, and of those that are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Size(Instruction):
+    """The number of items of a column."""
+
+
+@dataclass(frozen=True, eq=False)
+class Total(Instruction):
+    """The number of items of all sequences together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Instruction):
+    """A column's items at given positions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Instruction):
+    """Columns one after another."""
+
+
+@dataclass(frozen=True, eq=False)
+class Order(Instruction):
+    """Positions of each case to the permutation that restores the original order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges(Instruction):
+    """Lengths and positions to the lengths there and the positions of their items."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spread(Instruction):
+    """A column's items, each as often as its sequence has items."""
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate(Instruction):
+    """Python iterables to lengths and items."""
+
+
+@dataclass(frozen=True, eq=False)
+class Interleave(Instruction):
+    """Columns to one: the first item of each, the second of each, and so on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed(Instruction):
+    """The same length for each of `size` sequences."""
+
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Count(Instruction):
+    """The `len` of each object."""
+
+
+@dataclass(frozen=True, eq=False)
+class Position(Instruction):
+    """Lengths to the position of item `key` of each sequence."""
+
+    key: int
+
+
+@dataclass(frozen=True, eq=False)
+class Cut(Instruction):
+    """Lengths to those of `sequence[key]` and the positions of its items."""
+
+    key: slice
+
+
+@dataclass(frozen=True, eq=False)
+class FoldLoop(Instruction):
+    """Inputs: lengths, then `states` registers of states, then registers of items."""
+
+    combine: Body
+    states: int
+
+
+@dataclass(frozen=True, eq=False)
+class ReduceLoop(Instruction):
+    """Inputs: lengths, then registers of items; `default` gives an empty one's."""
+
+    combine: Body
+    default: Body
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Instruction):
+    """A declaration's body on a column; all calls that wait for it run as one."""
+
+    declaration: int
+    lists: tuple[bool, ...]  # of each output, whether it holds objects
+
+
+@dataclass(frozen=True, eq=False)
+class Observe(Instruction):
+    """Collects values for a metric; inputs are the example numbers, then value ids."""
+
+    metric: int
+
+
+# ---- bodies and programs -------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A straight line of instructions.
+
+    Its first `arity` registers are its inputs: the number of items, the example of each
+    item where metrics need it, then the values.
+    """
+
+    name: str
+    arity: int
+    stages: tuple[Stage, ...]
+    outputs: tuple[int, ...]
+    registers: int
+    carries_example: bool
+    writer: dict[int, Instruction] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f'<{self.name}>'
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Instructions, then calls that wait together."""
+
+    instructions: tuple[Instruction, ...]
+    calls: tuple[Call, ...]
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return itertools.chain(self.instructions, self.calls)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """An expression, lowered. Compared and hashed by identity.
+
+    Attributes:
+      types: the tensor types; each has one buffer on the device.
+      constants: arrays that are the same in every batch, with the number of their type.
+      body: where evaluation starts; its input is the column of examples.
+      declarations: bodies that calls refer to.
+      output: the type of one example's result.
+      metrics: name and type of what each metric collects.
+    """
+
+    types: tuple[TensorType, ...]
+    layers: tuple[Layer, ...]
+    operations: tuple[Operation, ...]
+    constants: tuple[tuple[int, np.ndarray[Any, Any]], ...]
+    body: Body
+    declarations: tuple[Body, ...]
+    output: Type
+    output_types: tuple[int, ...]
+    metrics: tuple[tuple[str, Type, tuple[int, ...]], ...]
+
+    def __str__(self) -> str:
+        lines = ['operations']
+        lines += [f'  {i}: {op!r}' for i, op in enumerate(self.operations)]
+        for body in all_bodies(self):
+            given = ' '.join(f'r{r}' for r in range(body.arity))
+            lines.append(f'{body} {given}')
+            for stage in body.stages:
+                lines += [f'  {instruction}' for instruction in stage]
+            lines.append(f'  return {" ".join(f"r{r}" for r in body.outputs)}')
+        return '\n'.join(lines)
+
+
+def all_bodies(program: Program) -> Iterator[Body]:
+    """The expression's body, the declarations', and those inside `Fold`, `Reduce`."""
+    waiting = [program.body, *program.declarations]
+    while waiting:
+        body = waiting.pop(0)
+        yield body
+        for instruction in itertools.chain(*body.stages):
+            if isinstance(instruction, FoldLoop):
+                waiting.append(instruction.combine)
+            elif isinstance(instruction, ReduceLoop):
+                waiting += [instruction.combine, instruction.default]
+
+
+def check_program(program: Program) -> None:
+    """Every register is written once, before it is read; every number is in range."""
+    for body in all_bodies(program):
+        _check_body(body, program)
+    for operation in program.operations:
+        for number in operation.inputs + operation.outputs:
+            _require(number < len(program.types), f'{operation!r} has no type {number}')
+
+
+def _check_body(body: Body, program: Program) -> None:
+    written = set(range(body.arity))
+    for stage in body.stages:
+        for instruction in stage:
+            missing = set(instruction.inputs) - written
+            _require(not missing, f'{body}: {instruction} reads {missing} too early')
+            again = set(instruction.outputs) & written
+            _require(not again, f'{body}: {instruction} writes {again} again')
+            if not isinstance(instruction, Call):
+                written |= set(instruction.outputs)
+            else:
+                known = instruction.declaration < len(program.declarations)
+                _require(known, f'{body}: {instruction} has no such declaration')
+        written |= {r for call in stage.calls for r in call.outputs}
+    _require(set(body.outputs) <= written, f'{body} returns what it does not write')
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(f'jfold made a wrong program, please report it: {message}')

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scheduling: a `Graph` to a `Schedule`, the arrays that drive the compiled program.
+
+Rows of an operation are sorted by level and dense: the tiles of a level may run past
+its end, into rows that the next level writes again. Trip counts are data. For the
+reverse pass each value row knows its *consumers*, the edge rows where its uses leave
+their cotangents; the few values with many uses get sums in between, in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jfold.graph import Graph, value_counts
+from jfold.layout import (
+    SUM_ARITY,
+    SUM_WIDTH,
+    Capacity,
+    Layout,
+    Spec,
+    active_types,
+    layout,
+    tile_column,
+    tile_columns,
+    tile_widths,
+)
+from jfold.program import Program
+
+Array = np.ndarray[Any, Any]
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(eq=False)
+class Schedule:
+    """A batch, ready for the device: a pytree with a static, hashable spec.
+
+    Attributes:
+      indices: [size] int32, all indices and counts; sections are named in `layout`.
+      constants: per type [capacity, *shape].
+      spec: what a compiled program depends on.
+      seconds: how long building took; `None` after a pytree transformation.
+    """
+
+    indices: Any
+    constants: tuple[Any, ...]
+    spec: Spec
+    seconds: float | None = None
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Spec]:
+        """For JAX: the arrays, and what is static."""
+        return (self.indices, self.constants), self.spec
+
+    @classmethod
+    def tree_unflatten(cls, spec: Spec, children: tuple[Any, ...]) -> Schedule:
+        """For JAX: the inverse of `tree_flatten`."""
+        return cls(*children, spec)
+
+    def section(self, name: Any, size: int) -> Any:
+        """A named part of `indices`."""
+        first = layout(self.spec).sections[name]
+        return self.indices[first : first + size]
+
+    @property
+    def examples(self) -> int:
+        """How many examples there are."""
+        return self.spec.capacity.examples
+
+    @property
+    def depth(self) -> int:
+        """How many levels run."""
+        return int(self.section('depth', 1)[0])
+
+    @property
+    def counts(self) -> Array:
+        """Nodes per operation."""
+        return np.asarray(self.section('counts', len(self.spec.program.operations)))
+
+    def tiles(self, operation: int) -> Array:
+        """Per level [depth, 1 + widths]: first row, then the tiles of each width."""
+        program = self.spec.program
+        columns = tile_columns(program)
+        table = np.asarray(self.section('tiles', self.depth * columns))
+        first = tile_column(program, operation)
+        width = 1 + len(tile_widths(program.operations[operation]))
+        return table.reshape(-1, columns)[:, first : first + width]
+
+    def __repr__(self) -> str:
+        try:
+            data = f'{int(self.counts.sum())} nodes, depth {self.depth}'
+        except (TypeError, ValueError, jax.errors.JAXTypeError):
+            data = 'traced'
+        return f'Schedule({self.examples} examples, {data})'
+
+
+# ---- what a graph needs --------------------------------------------------------------
+
+
+def needs(program: Program, graph: Graph) -> Capacity:
+    """The least capacity that holds a graph."""
+    fans, sums, stages = [], [], 0
+    for t in range(len(program.types)):
+        uses = _uses(program, graph, t)
+        widest = int(uses.max(initial=1))
+        fans.append(min(widest, SUM_ARITY) if t in active_types(program) else 0)
+        rows, rounds = _sum_rows(uses) if widest > SUM_ARITY else (0, 0)
+        sums.append(rows)
+        stages = max(stages, rounds)
+    return Capacity(
+        graph.examples,
+        graph.depth,
+        tuple(map(len, graph.constants)),
+        tuple(map(len, graph.levels)),
+        tuple(fans),
+        tuple(sums),
+        stages,
+        tuple(len(example) for example, _ in graph.metrics),
+    )
+
+
+def _uses(program: Program, graph: Graph, number: int) -> Array:
+    """How often each computed value of a type is used; empty where no gradient flows."""
+    if number not in active_types(program):
+        return np.zeros(0, np.int64)
+    used = [values for t, values in _all_uses(program, graph) if t == number]
+    constants = len(graph.constants[number])
+    return np.bincount(np.concatenate([*used, np.zeros(0, np.int32)]))[constants:]
+
+
+def _all_uses(program: Program, graph: Graph) -> Iterator[tuple[int, Array]]:
+    """Each place where values are used: their type, and which values."""
+    for operation, inputs in zip(program.operations, graph.inputs, strict=True):
+        yield from zip(operation.inputs, inputs, strict=True)
+    yield from zip(program.output_types, graph.outputs, strict=True)
+    for (_, _, types), (_, values) in zip(program.metrics, graph.metrics, strict=True):
+        yield from zip(types, values, strict=True)
+
+
+def _sum_rows(uses: Array) -> tuple[int, int]:
+    """Rows and rounds of the sums that leave no value with more than `SUM_ARITY`."""
+    rows = rounds = 0
+    while (wide := uses[uses > SUM_ARITY]).size:
+        uses = -(-wide // SUM_ARITY)
+        rows, rounds = rows + int(uses.sum()), rounds + 1
+    return rows, rounds
+
+
+# ---- building ------------------------------------------------------------------------
+
+
+def build(graph: Graph, spec: Spec) -> Schedule:
+    """Fills the arrays of `spec`, which must hold the graph.
+
+    Sections of `indices`, by name, for operation o, type t, metric m:
+      'depth', 'counts', 'observed': how many levels, nodes, metric values
+      'tiles': [levels, columns] per operation a first row and tiles per width
+      ('input', o, a): rows of the value buffer
+      ('output', j), ('metric', m, j): likewise; ('example', m): examples
+      ('consumer', t, f): per computed value row, the f-th edge row to sum
+      ('steps', t): [levels, stages, 2] first row and tiles of the sums of a level
+      ('sum', t, f): per sum, the f-th edge row
+    """
+    writer = _Writer(graph, spec)
+    writer.write_header()
+    writer.write_operations()
+    writer.write_results()
+    for t in sorted(active_types(spec.program)):
+        writer.write_consumers(t)
+    return Schedule(writer.flat, writer.constants(), spec)
+
+
+class _Writer:
+    """Writes the sections of one schedule."""
+
+    def __init__(self, graph: Graph, spec: Spec) -> None:
+        self.graph = graph
+        self.program = spec.program
+        self.capacity = spec.capacity
+        self.layout: Layout = layout(spec)
+        self.flat = np.empty(self.layout.size, np.int32)
+        self.order = [_order(levels) for levels in graph.levels]
+        self.rows = self._value_rows()
+        # Per type: where its values are used, as (value rows, first edge row).
+        self.used: list[list[tuple[Array, int]]] = [[] for _ in spec.program.types]
+
+    def section(self, name: Any, size: int) -> Array:
+        """A named part of the index array, to be written."""
+        first = self.layout.sections[name]
+        return self.flat[first : first + size]
+
+    def fill(self, name: Any, size: int, values: Array, spare: int) -> None:
+        """Writes values, then `spare` to the end of the section."""
+        section = self.section(name, size)
+        section[: len(values)] = values
+        section[len(values) :] = spare
+
+    def constants(self) -> tuple[Array, ...]:
+        """The constants of each type, with room to spare."""
+        return tuple(
+            _padded(values, rows)
+            for values, rows in zip(
+                self.graph.constants, self.capacity.constants, strict=True
+            )
+        )
+
+    def _value_rows(self) -> list[Array]:
+        """Per type, the row of each value number."""
+        counts = value_counts(self.program, self.graph)
+        rows = [np.empty(count, np.int32) for count in counts]
+        ends = [len(x) for x in self.graph.constants]
+        for values, end in zip(rows, ends, strict=True):
+            values[:end] = np.arange(end)
+        for operation, order, bases in zip(
+            self.program.operations, self.order, self.layout.value_base, strict=True
+        ):
+            for t, base in zip(operation.outputs, bases, strict=True):
+                part = rows[t][ends[t] : ends[t] + len(order)]
+                part[order] = np.arange(base, base + len(order))
+                ends[t] += len(order)
+        return rows
+
+    def write_header(self) -> None:
+        """Counts of everything whose number is data."""
+        counts = [len(levels) for levels in self.graph.levels]
+        self.section('depth', 1)[:] = self.graph.depth
+        self.section('counts', len(counts))[:] = counts
+        observed = [len(example) for example, _ in self.graph.metrics]
+        self.section('observed', len(observed))[:] = observed
+
+    def write_operations(self) -> None:
+        """Tiles and input rows of every operation."""
+        columns = tile_columns(self.program)
+        tiles = self.section('tiles', self.capacity.levels * columns)
+        tiles = tiles.reshape(-1, columns)
+        tiles[:] = 0
+        for o, (operation, order) in enumerate(
+            zip(self.program.operations, self.order, strict=True)
+        ):
+            column = tile_column(self.program, o)
+            widths = tile_widths(operation)
+            part = tiles[: self.graph.depth, column : column + 1 + len(widths)]
+            _write_tiles(part, self.graph.levels[o], widths)
+            for a, t in enumerate(operation.inputs):
+                rows = self.rows[t][self.graph.inputs[o][a][order]]
+                spare = rows[-1] if len(rows) else 0
+                self.fill(('input', o, a), self.layout.region[o], rows, spare)
+                self.used[t].append((rows, self.layout.edge_base[o][a]))
+
+    def write_results(self) -> None:
+        """The rows of outputs and metrics."""
+        for j, t in enumerate(self.program.output_types):
+            rows = self.rows[t][self.graph.outputs[j]]
+            self.fill(('output', j), self.capacity.examples, rows, 0)
+            self.used[t].append((rows, self.layout.edge_outputs[j]))
+        for m, (example, values) in enumerate(self.graph.metrics):
+            size = self.capacity.metrics[m]
+            self.fill(('example', m), size, example, self.capacity.examples)
+            for j, t in enumerate(self.program.metrics[m][2]):
+                rows = self.rows[t][values[j]]
+                spare = rows[-1] if len(rows) else 0
+                self.fill(('metric', m, j), size, rows, spare)
+                self.used[t].append((rows, self.layout.edge_metrics[m][j]))
+
+    def write_consumers(self, t: int) -> None:
+        """Which edge rows the cotangent of each computed value of a type is summed of."""
+        computed = self.capacity.constants[t]
+        used = [(np.zeros(0, np.int32), 0), *self.used[t]]
+        rows = np.concatenate([rows for rows, _ in used])
+        edges = np.concatenate(
+            [np.arange(base, base + len(rows), dtype=np.int32) for rows, base in used]
+        )
+        if computed:
+            kept = np.flatnonzero(rows >= computed)
+            rows, edges = rows[kept] - computed, edges[kept]
+        if self.capacity.sums[t]:
+            rows, edges = self._write_sums(t, rows, edges)
+        size = self.layout.value_rows[t] - computed
+        zero = self.layout.edge_rows[t] - 1
+        for f in range(self.capacity.fans[t]):
+            table = self.section(('consumer', t, f), size)
+            table[:] = zero
+            table[rows] = edges  # of several uses one stays; the others go on
+            if f + 1 < self.capacity.fans[t]:
+                left = np.flatnonzero(table[rows] != edges)
+                rows, edges = rows[left], edges[left]
+
+    def _write_sums(self, t: int, rows: Array, edges: Array) -> tuple[Array, Array]:
+        """Sums the uses of values that have many; the uses that are left."""
+        base, zero = self.layout.edge_sums[t], self.layout.edge_rows[t] - 1
+        levels = self._row_levels(t)
+        tables, keys, made, stage = [], [], 0, 0
+        while np.bincount(rows, minlength=1).max() > SUM_ARITY:
+            wide = np.bincount(rows)[rows] > SUM_ARITY
+            table, targets = _groups(rows[wide], edges[wide], zero)
+            new = np.arange(base + made, base + made + len(targets), dtype=np.int32)
+            rows = np.concatenate([rows[~wide], targets])
+            edges = np.concatenate([edges[~wide], new])
+            tables.append(table)
+            keys.append(np.stack([levels[targets], np.full(len(targets), stage)]))
+            made, stage = made + len(targets), stage + 1
+        key = np.concatenate([np.zeros((2, 0), np.int64), *keys], axis=1)
+        order = np.lexsort((key[1], key[0]))
+        place = np.empty(made, np.int32)
+        place[order] = np.arange(base, base + made)
+
+        def placed(edge: Array) -> Array:
+            is_sum = (edge >= base) & (edge < base + made)
+            return np.where(is_sum, place[np.where(is_sum, edge - base, 0)], edge)
+
+        if made:
+            table, edges = placed(np.concatenate(tables)[order]), placed(edges)
+        else:
+            table = np.zeros((0, SUM_ARITY), np.int32)
+        size = self.capacity.sums[t] + SUM_WIDTH
+        for f in range(SUM_ARITY):
+            self.fill(('sum', t, f), size, table[:, f], zero)
+        self._write_steps(t, key[:, order])
+        return rows, edges
+
+    def _write_steps(self, t: int, key: Array) -> None:
+        shape = (self.capacity.levels, self.capacity.stages, 2)
+        steps = self.section(('steps', t), int(np.prod(shape))).reshape(shape)
+        steps[:] = 0
+        level, stage = key
+        groups, first, count = np.unique(
+            (level - 1) * self.capacity.stages + stage,
+            return_index=True,
+            return_counts=True,
+        )
+        flat = steps.reshape(-1, 2)
+        flat[groups, 0], flat[groups, 1] = first, -(-count // SUM_WIDTH)
+
+    def _row_levels(self, t: int) -> Array:
+        """The level of each computed row of a type."""
+        computed = self.capacity.constants[t]
+        levels = np.zeros(self.layout.value_rows[t] - computed, np.int64)
+        for o, operation in enumerate(self.program.operations):
+            for k, number in enumerate(operation.outputs):
+                if number == t:
+                    first = self.layout.value_base[o][k] - computed
+                    of_rows = self.graph.levels[o][self.order[o]]
+                    levels[first : first + len(of_rows)] = of_rows
+        return levels
+
+
+def _order(levels: Array) -> Array:
+    """The stable order of nodes by level."""
+    if not len(levels) or levels.min() == levels.max():
+        return np.arange(len(levels))
+    small = levels.max() < 1 << 15  # sixteen bits are sorted by radix
+    return np.argsort(levels.astype(np.int16) if small else levels, kind='stable')
+
+
+def _write_tiles(part: Array, levels: Array, widths: tuple[int, ...]) -> None:
+    """First row and tiles per width of each level, 1 to depth."""
+    counts = np.bincount(levels, minlength=len(part) + 1)[1:]
+    part[:, 0] = np.cumsum(counts) - counts
+    left = counts
+    for column, width in enumerate(widths, 1):
+        # Half a tile or less is left to narrower tiles, if there are any.
+        spare = width - 1 if width == widths[-1] else width // 2 - 1
+        part[:, column] = (left + spare) // width
+        left = np.maximum(left - part[:, column] * width, 0)
+
+
+def _padded(values: Array, rows: int) -> Array:
+    result = np.zeros((rows, *values.shape[1:]), values.dtype)
+    result[: len(values)] = values
+    return result
+
+
+def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array]:
+    """Uses in groups of `SUM_ARITY` per value: edge rows [groups, arity], and values."""
+    order = np.argsort(rows, kind='stable')
+    rows, edges = rows[order], edges[order]
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    uses = np.diff(first, append=len(rows))
+    within = np.arange(len(rows)) - np.repeat(first, uses)
+    begins = within % SUM_ARITY == 0
+    group = np.cumsum(begins) - 1
+    table = np.full((int(begins.sum()), SUM_ARITY), zero, np.int32)
+    table[group, within % SUM_ARITY] = edges
+    return table, rows[begins]
