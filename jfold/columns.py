@@ -116,7 +116,7 @@ def _wait(
     for slot, (frame, call, inputs) in enumerate(calls):
         size = inputs[0]
         if not size:
-            waiting.results.append([[] if l else _NONE for l in call.lists])
+            waiting.results.append([[] if x else _NONE for x in call.lists])
             continue
         waiting.results.append([])
         waiting.missing += 1
@@ -214,10 +214,14 @@ def _previous(
         return source, item, _step(r[source][item], writer.key)
     if isinstance(writer, p.Select):
         return source, int(r[writer.inputs[1]][item]), ''
+    if isinstance(writer, p.Partition | p.Present):
+        return source, int(r[register][item]), ''
+    if isinstance(writer, p.Total):
+        owner, _ = _owner(r[source], item)
+        return source, owner, ''
     if isinstance(writer, p.Iterate) and register == writer.outputs[1]:
-        lengths = r[writer.outputs[0]]
-        owner = int(np.searchsorted(np.cumsum(lengths), item, side='right'))
-        return source, owner, f'[{item - int(lengths[:owner].sum())}]'
+        owner, number = _owner(r[writer.outputs[0]], item)
+        return source, owner, f'[{number}]'
     if isinstance(writer, p.Join):
         for source in writer.inputs:
             if item < len(r[source]):
@@ -232,9 +236,20 @@ def _previous(
     return source, item, ''
 
 
+def _owner(lengths: Array, item: int) -> tuple[int, int]:
+    """To which sequence an item of all belongs, and its number there."""
+    owner = int(np.searchsorted(np.cumsum(lengths), item, side='right'))
+    return owner, item - int(lengths[:owner].sum())
+
+
 def _step(value: Any, key: Any) -> str:
-    by_name = isinstance(key, str) and not hasattr(type(value), 'keys')
-    return f'.{key}' if by_name else f'[{key!r}]'
+    by_item = hasattr(type(value), '__getitem__') and not hasattr(value, '_fields')
+    if isinstance(key, str) and not by_item:
+        return f'.{key}'
+    if isinstance(key, slice):
+        parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
+        return f'[{":".join("" if part is None else repr(part) for part in parts)}]'
+    return f'[{key!r}]'
 
 
 # ---- columns -------------------------------------------------------------------------
@@ -260,11 +275,14 @@ def each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     """`fn` of each item; an error says at which."""
     rest = iter(items)
     try:
-        return list(map(fn, rest))
+        made = list(map(fn, rest))
+        if len(made) < len(items):  # StopIteration looks like the end of the items
+            raise RuntimeError('the function raised StopIteration')
     except Exception as error:
         index = len(items) - operator.length_hint(rest) - 1
         text = f'{type(error).__name__}: {error}, for {shown(items[index])}'
         raise BadItem(index, text) from error
+    return made
 
 
 def starts(lengths: Array) -> Array:
@@ -312,9 +330,13 @@ def _field_getter(key: Any) -> Callable[[Any], Any]:
     """Field `key` of an item: `item[key]`, or the attribute of an object without."""
 
     def get(item: Any) -> Any:
-        if isinstance(key, str) and not hasattr(type(item), 'keys'):
+        try:
+            return item[key]
+        except TypeError:
+            # Attributes of Python's own types are their methods, never data.
+            if not isinstance(key, str) or type(item).__module__ == 'builtins':
+                raise
             return getattr(item, key)
-        return item[key]
 
     return get
 
@@ -396,13 +418,18 @@ def _spread(i: p.Spread, r: list[Column], state: Trace) -> None:
 def _iterate(i: p.Iterate, r: list[Column], state: Trace) -> None:
     items = r[i.inputs[0]]
     try:
-        lengths = np.fromiter(map(len, items), np.int64, len(items))
-        flat = list(itertools.chain.from_iterable(items))
+        made = _flat(items)
     except Exception:
-        items = each(list, items)
-        lengths = np.fromiter(map(len, items), np.int64, len(items))
-        flat = list(itertools.chain.from_iterable(items))
-    r[i.outputs[0]], r[i.outputs[1]] = lengths, flat
+        made = _flat(each(list, items))
+    r[i.outputs[0]], r[i.outputs[1]] = made
+
+
+def _flat(items: list[Any]) -> tuple[Array, list[Any]]:
+    lengths = np.fromiter(map(len, items), np.int64, len(items))
+    flat = list(itertools.chain.from_iterable(items))
+    if len(flat) != lengths.sum():
+        raise ValueError('a length is not the number of items')
+    return lengths, flat
 
 
 def _interleave(i: p.Interleave, r: list[Column], state: Trace) -> None:
@@ -493,7 +520,8 @@ def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
     )
     for position, count in enumerate(active.tolist()):
         at = first[:count] + position
-        given = [s[:count] for s in states] + [take(x, at) for x in items]
+        # Copies, since what the body traces keeps them and the states are overwritten.
+        given = [s[:count].copy() for s in states] + [take(x, at) for x in items]
         origin = _item_origin(frame, i, order, at)
         inputs = [count, *given]
         made = yield from run(start(i.combine, inputs, origin), state)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.types import TensorType, Type, convert_to_type
+from jfold.types import TensorType, convert_to_type
 
 
 class Block:
@@ -25,6 +25,8 @@ class Block:
 
     # The eager twin: `eval(example, params=None)`, supplied by `jfold.eager`.
     eval: ClassVar[Callable[..., Any]]
+    # Keeps NumPy from taking `array >> block` apart, element by element.
+    __array_ufunc__: ClassVar[None] = None
 
     def __rshift__(self, other: Any) -> Pipe:
         return Pipe(self, other)
@@ -33,7 +35,11 @@ class Block:
         return Pipe(other, self)
 
 
-def block(cls: type[Any]) -> type[Any]:
+T = TypeVar('T')
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def block(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass compared by identity, printed by its fields.
 
     Identity, because a block may hold arrays and functions, and because sharing is
@@ -56,12 +62,9 @@ def convert_to_block(value: Any) -> Block:
     """
     if isinstance(value, Block):
         return value
-    if isinstance(value, ForwardDeclaration):
-        raise TypeError(
-            f'expected a block, got {value!r} itself: call it, `declaration()`, to get '
-            'a block that refers to it'
-        )
-    if isinstance(value, dict | list | tuple):
+    if getattr(value, '__module__', None) == __name__:
+        raise TypeError(f'expected a block, got {value!r} itself: call it to get one')
+    if isinstance(value, Mapping | list | tuple):
         return Record(value)
     if isinstance(value, np.ndarray | jax.Array):
         return FromTensor(value)
@@ -101,6 +104,7 @@ class Tensor(Block):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, 'type', TensorType(self.shape, self.dtype))
+        object.__setattr__(self, 'shape', self.type.shape)
 
     type: ClassVar[TensorType]
 
@@ -149,7 +153,7 @@ class FromTensor(Block):
     """A constant array; takes no input. For trained arrays use `Function` with `init`.
 
     Raises:
-      TypeError: `value` is not a NumPy or JAX array.
+      TypeError: `value` is not a NumPy or JAX array of numbers.
     """
 
     value: Any
@@ -157,10 +161,16 @@ class FromTensor(Block):
     def __post_init__(self) -> None:
         if not isinstance(self.value, np.ndarray | np.generic | jax.Array):
             raise TypeError(f'FromTensor: expected an array, got {self.value!r}')
-        object.__setattr__(self, 'value', np.asarray(self.value))
+        type_ = TensorType(self.value.shape, self.value.dtype)
+        value = np.array(self.value, type_.dtype)  # a copy, which nobody else changes
+        value.flags.writeable = False
+        object.__setattr__(self, 'value', value)
+        object.__setattr__(self, 'type', type_)
+
+    type: ClassVar[TensorType]
 
     def __repr__(self) -> str:
-        return f'FromTensor({TensorType(self.value.shape, self.value.dtype)!r})'
+        return f'FromTensor({self.type!r})'
 
 
 @block
@@ -236,6 +246,10 @@ class Function(Block):
 def _concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
     def concat(*inputs: Any) -> jax.Array:
         arrays = jax.tree.leaves(inputs) if flatten else inputs
+        if not flatten and any(isinstance(x, tuple) for x in inputs):
+            raise TypeError('expected tensors, got a tuple; pass `flatten=True`')
+        if len({x.dtype for x in arrays}) > 1:
+            raise TypeError('expected tensors of one dtype')
         return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
 
     return concat
@@ -284,7 +298,7 @@ class Record(Block):
 
     A plain dict gives its results sorted by key; an `OrderedDict`, a list of pairs or a
     tuple of blocks (keys 0, 1, ...) in the order given. A block that takes no input
-    (`Zeros`, `FromTensor`) reads no field.
+    (`Zeros`, `FromTensor`, what follows a `Void`) reads no field.
 
     >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
     >>> [x.item() for x in fields.eval({'a': 1, 'b': 2})]
@@ -301,7 +315,7 @@ class Record(Block):
         object.__setattr__(self, 'fields', tuple(pairs))
 
     def __repr__(self) -> str:
-        return f'Record({dict(self.fields)!r})'
+        return f'Record({_shown_pairs(self.fields)})'
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -327,6 +341,10 @@ class GetItem(Block):
 
     key: Any
 
+    def __post_init__(self) -> None:
+        if isinstance(self.key, np.integer):
+            object.__setattr__(self, 'key', int(self.key))
+
     def __repr__(self) -> str:
         return f'GetItem({self.key!r})'
 
@@ -338,8 +356,8 @@ def _pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
             return sorted(spec.items(), key=lambda pair: pair[0])
         except TypeError:
             raise TypeError(
-                f'{name}: keys {list(spec)!r} cannot be sorted; pass a list of pairs to '
-                'fix their order'
+                f'{name}: keys {list(spec)!r} cannot be sorted; pass a list of pairs '
+                'to fix their order'
             ) from None
     if isinstance(spec, Mapping):
         return list(spec.items())
@@ -351,12 +369,20 @@ def _pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_pair(item: Any) -> bool:
-    return (
-        isinstance(item, tuple)
-        and len(item) == 2
-        and isinstance(item[0], str | int | bytes | float | type | tuple | slice)
-        and not isinstance(item[1], str | int)
-    )
+    return isinstance(item, tuple) and len(item) == 2 and _is_key(item[0])
+
+
+def _is_key(value: Any) -> bool:
+    """Whether a value can only be a key, not something that converts to a block."""
+    if isinstance(value, tuple):
+        return all(map(_is_key, value))
+    array = isinstance(value, np.ndarray | jax.Array)
+    convertible = array or isinstance(value, Block | Mapping | list)
+    return isinstance(value, type) or not (convertible or callable(value))
+
+
+def _shown_pairs(pairs: Iterable[tuple[Any, Any]]) -> str:
+    return f'{{{", ".join(f"{key!r}: {value!r}" for key, value in pairs)}}}'
 
 
 # ---- control -------------------------------------------------------------------------
@@ -383,16 +409,15 @@ class OneOf(Block):
     key_fn: Any
     cases: tuple[tuple[Any, Block], ...]
     pre_block: Block | None
+    positional: bool
 
     def __init__(self, key_fn: Any, cases: Any, pre_block: Any = None) -> None:
         if not callable(key_fn) and not isinstance(key_fn, Block):
             raise TypeError(f'OneOf: expected a callable `key_fn`, got {key_fn!r}')
-        ordered = list(cases.items()) if isinstance(cases, Mapping) else None
-        pairs = dict(_pairs('OneOf', cases) if ordered is None else ordered)
+        is_mapping = isinstance(cases, Mapping)
+        pairs = dict(cases if is_mapping else _pairs('OneOf', cases))
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
-        if isinstance(cases, tuple | list) and list(pairs) == list(range(len(pairs))):
-            pairs |= {k - len(pairs): b for k, b in pairs.items()}
         blocks: dict[int, Block] = {}
         made = [
             (k, blocks.setdefault(id(b), convert_to_block(b))) for k, b in pairs.items()
@@ -401,12 +426,21 @@ class OneOf(Block):
         object.__setattr__(self, 'key_fn', key_fn)
         object.__setattr__(self, 'cases', tuple(made))
         object.__setattr__(self, 'pre_block', pre)
+        object.__setattr__(self, 'positional', isinstance(cases, tuple))
+
+    @property
+    def targets(self) -> dict[Any, Block]:
+        """The block of every key, negative ones included."""
+        found = dict(self.cases)
+        if self.positional:
+            found |= {key - len(found): block for key, block in self.cases}
+        return found
 
     def __repr__(self) -> str:
         is_block = isinstance(self.key_fn, Block)
         key = repr(self.key_fn) if is_block else callable_name(self.key_fn)
-        options = _shown(dict(self.cases), pre_block=self.pre_block)
-        return f'OneOf({key}, {options})'
+        pre = '' if self.pre_block is None else f', pre_block={self.pre_block!r}'
+        return f'OneOf({key}, {_shown_pairs(self.cases)}{pre})'
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -565,14 +599,17 @@ class Length(Block):
     def __post_init__(self) -> None:
         object.__setattr__(self, 'type', TensorType((), self.dtype))
 
-    type: ClassVar[Type]
+    type: ClassVar[TensorType]
 
     def __repr__(self) -> str:
-        return f'Length({self.type.dtype.name!r})'  # type: ignore[attr-defined]
+        return f'Length({self.type.dtype.name!r})'
 
 
 def _ratio(total: Any, count: Any) -> Any:
-    return total / jnp.maximum(count, 1).astype(total.dtype)
+    # The division is in float32 at least: float16 counts to 2048 only.
+    ratio = total / jnp.maximum(count, 1)
+    inexact = jnp.issubdtype(total.dtype, jnp.inexact)
+    return ratio.astype(total.dtype) if inexact else ratio
 
 
 def Sum() -> Reduce:
@@ -591,7 +628,7 @@ def Min(default: Any = None) -> Reduce:
 
 
 def Mean() -> Pipe:
-    """The mean of a sequence of tensors of any float dtype; zeros when empty."""
+    """The mean of a sequence of tensors; zeros when empty. Ints give a float32."""
     return AllOf(Sum(), Length()) >> Function(_ratio, name='mean')
 
 
@@ -604,5 +641,5 @@ def is_constant(block: Block) -> bool:
         parts = [part for _, part in block.fields]
     elif isinstance(block, AllOf):
         parts = block.blocks
-    constant = isinstance(block, FromTensor | Zeros)
+    constant = isinstance(block, FromTensor | Zeros | Void)
     return constant or (bool(parts) and all(map(is_constant, parts)))

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 from jfold.errors import BadItem, shown
@@ -18,22 +19,66 @@ Array = np.ndarray[Any, Any]
 def to_array(items: Sequence[Any], type_: TensorType) -> Array:
     """A list of values as one array [items, *shape], all converted at once.
 
+    Whether a value is accepted, and what it becomes, does not depend on the others.
+
     Raises:
       BadItem: one has another shape, is no number, or would not survive the cast.
     """
     try:
-        return _cast(_stack(items, type_), type_)
-    except (ValueError, TypeError, OverflowError):
-        pass
-    for index, item in enumerate(items):
+        stacked = _stack(items, type_)
+        result = _cast(stacked, type_)
+    except Exception:
+        return _one_by_one(items, type_, range(len(items)))
+    if alone := _perhaps_rounded(items, stacked, type_):
+        result[alone] = _one_by_one(items, type_, alone)
+    return result
+
+
+def _one_by_one(
+    items: Sequence[Any], type_: TensorType, chosen: Iterable[int]
+) -> Array:
+    made = []
+    for index in chosen:
         try:
-            _cast(_stack([item], type_), type_)
-        except (ValueError, TypeError, OverflowError) as error:
-            text = f'expected {type_}, got {shown(item)}{error}'
-            raise BadItem(index, text) from None
-    # Each fits alone and all together do not: they mix kinds of numbers.
-    parts = [_cast(_stack([item], type_), type_) for item in items]
-    return np.concatenate(parts)
+            made.append(_cast(_stack([items[index]], type_), type_))
+        except Exception as error:
+            refused = isinstance(error, _RefusedError)
+            reason = f'{error}' if refused else f'; {type(error).__name__}: {error}'
+            text = f'expected {type_}, got {shown(items[index])}{reason}'
+            raise BadItem(index, text) from None if refused else error
+    return np.concatenate(made)
+
+
+def _perhaps_rounded(
+    items: Sequence[Any], stacked: Array, type_: TensorType
+) -> list[int]:
+    """The items to convert alone: NumPy may have made floats of large ints in them.
+
+    It does so with ints that stand among floats, before anyone can see the loss.
+    """
+    if stacked.dtype not in (np.float64, np.complex128):
+        return []
+    large = abs(stacked) >= _exact_below(type_.dtype)
+    if not large.any():
+        return []
+    of_items = large.reshape(len(items), -1).any(axis=1)
+    return [i for i in np.flatnonzero(of_items).tolist() if not _is_float(items[i])]
+
+
+@functools.cache
+def _exact_below(dtype: np.dtype[Any]) -> float:
+    """Up to where both `dtype` and float64 hold every whole number."""
+    finfo: Any = jnp.finfo
+    bits = finfo(dtype).nmant + 1 if _is_inexact(dtype) else 53
+    return float(2 ** min(bits, 53))
+
+
+def _is_float(item: Any) -> bool:
+    return isinstance(item, float) or getattr(item, 'dtype', None) == np.float64
+
+
+class _RefusedError(Exception):
+    """What is wrong with a value."""
 
 
 def _stack(items: Sequence[Any], type_: TensorType) -> Array:
@@ -42,11 +87,11 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
     try:
         array = np.asarray(items)
     except ValueError:
-        raise ValueError(', which is ragged') from None
+        raise _RefusedError(', which is ragged') from None
     if array.dtype.kind not in 'biufcV' or array.dtype.names:
-        raise TypeError('')
+        raise _RefusedError('')
     if array.shape != (len(items), *type_.shape):
-        raise ValueError(f' of shape {array.shape[1:]}')
+        raise _RefusedError(f' of shape {array.shape[1:]}')
     return array
 
 
@@ -55,20 +100,27 @@ def _cast(array: Array, type_: TensorType) -> Array:
     target = type_.dtype
     if array.dtype == target:
         return array
-    if array.dtype.kind == 'c' and target.kind != 'c':
-        raise ValueError(f', which {target.name} cannot hold')
     with np.errstate(all='ignore'):
-        result = array.astype(target)
-        if _is_float(array.dtype) and _is_float(target):
-            kept = np.isfinite(result) | ~np.isfinite(array)
-        else:
-            kept = (result == array) | ((result != result) & (array != array))
-            if target.kind in 'iu' and array.dtype.kind in 'iu':
-                kept &= (result < 0) == (array < 0)
-    if not kept.all():
-        raise ValueError(f', which {target.name} cannot hold')
+        lost = array.dtype.kind == 'c' and target.kind != 'c'
+        result = array.real.astype(target) if lost else array.astype(target)
+        kept = not lost and bool(_kept(array, result).all())
+    if not kept:
+        raise _RefusedError(f', which {target.name} cannot hold')
     return result
 
 
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in 'fc' or dtype == ml_dtypes.bfloat16
+def _kept(array: Array, result: Array) -> Array:
+    """Which numbers survived a cast; read by casting back."""
+    if _is_inexact(array.dtype) and _is_inexact(result.dtype):
+        return np.isfinite(result) | ~np.isfinite(array)
+    result = result.real if result.dtype.kind == 'c' else result
+    kept = (result.astype(array.dtype) == array) & ((result < 0) == (array < 0))
+    for floats, ints in ((array, result), (result, array)):
+        if _is_inexact(floats.dtype) and ints.dtype.kind in 'iu':
+            # Beyond, a cast to int gives what it likes, which may look the same.
+            kept &= floats < float(np.iinfo(ints.dtype).max) + 1
+    return np.asarray(kept)
+
+
+def _is_inexact(dtype: np.dtype[Any]) -> bool:
+    return bool(jnp.issubdtype(dtype, np.inexact))

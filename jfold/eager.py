@@ -8,6 +8,7 @@ so that a user can step through a model. It is slow and recursive, on purpose.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,14 +82,24 @@ def zeros(type_: Type) -> Any:
 
 @value_of.register
 def _(block: c.Tensor, node: Typed, x: Any, state: Eager) -> Any:
-    given, dtype = np.asarray(x), block.type.dtype
-    if given.shape != block.type.shape or given.dtype.kind in 'OSUMm':
-        raise TypeError(f'{node}: expected {block.type}, got {x!r}')
-    made = given.astype(dtype)
-    exact = dtype.kind not in 'fcV' or given.dtype.kind not in 'fcV'
-    if exact and not np.array_equal(made, given):
-        raise TypeError(f'{node}: expected {block.type}, got {x!r}')
-    return made
+    given = np.asarray(x)
+    if given.shape == block.type.shape and given.dtype.kind in 'biufcV':
+        with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
+            made = given.astype(block.type.dtype)
+        if _is_same(given, made):
+            return made
+    raise TypeError(f'{node}: expected {block.type}, got {x!r}')
+
+
+def _is_same(given: Any, made: Any) -> bool:
+    """Whether no number was changed, but for rounding a float to a float."""
+    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (given, made)]
+    if all(kinds):
+        complex_lost = given.dtype.kind == 'c' and made.dtype.kind != 'c'
+        overflow = np.isfinite(given) & ~np.isfinite(made)
+        return not (complex_lost or overflow.any())
+    # Python compares ints and floats exactly, NumPy after rounding.
+    return bool(given.tolist() == made.tolist())
 
 
 @value_of.register
@@ -130,11 +141,19 @@ def call(node: Typed, x: Any, state: Eager) -> Any:
     if layer.batched:
         inputs = jax.tree.map(lambda a: a[None], inputs)
     if layer.params is not None and layer.name not in state.params:
-        raise KeyError(f'{node}: expected parameters {layer.name!r}, got none')
+        raise TypeError(
+            f'{node}: expected parameters for layer {layer.name!r}, got '
+            f'{list(state.params)}; `model.init(key)` makes them'
+        )
     result = layer.call(state.params.get(layer.name), *inputs)
     if layer.batched:
         result = jax.tree.map(lambda a: a[0], result)
-    return _tuples(result)
+    return _tuples(jax.tree.map(_strong, result))
+
+
+def _strong(x: Any) -> jax.Array:
+    """An array whose dtype does not give way: weak types do not reach a buffer."""
+    return jnp.asarray(x, jnp.result_type(x))
 
 
 def _tuples(value: Any) -> Any:
@@ -164,6 +183,9 @@ def get(x: Any, key: Any) -> Any:
     try:
         return x[key]
     except TypeError:
+        # Attributes of Python's own types are their methods, never data.
+        if not isinstance(key, str) or type(x).__module__ == 'builtins':
+            raise
         return getattr(x, key)
 
 
@@ -178,7 +200,7 @@ def _(block: c.GetItem, node: Typed, x: Any, state: Eager) -> Any:
 def _(block: c.OneOf, node: Typed, x: Any, state: Eager) -> Any:
     key, pre, *cases = node.parts
     chosen = block.key_fn(x) if key is None else part(key, x, state)
-    target = dict(block.cases)[chosen]
+    target = block.targets[chosen]
     given = x if pre is None else part(pre, x, state)
     case = next(each for each in cases if each and each.block is target)
     return part(case, given, state)
@@ -235,4 +257,4 @@ def _round(combine: Typed | None, items: list[Any], state: Eager) -> Iterator[An
 
 @value_of.register
 def _(block: c.Length, node: Typed, x: Any, state: Eager) -> Any:
-    return np.asarray(len(x), block.type.dtype)  # type: ignore[attr-defined]
+    return np.asarray(len(x), block.type.dtype)

@@ -9,12 +9,13 @@ class InputError(ValueError):
 
     Attributes:
       example: its number in the batch.
-      path: how the value at fault is reached from the example, as `['left'][0]`.
+      path: how the value at fault is reached from the example, as `['left'][0]`; the
+        message leaves out the middle of a long one.
       block: the path of the block in the expression.
     """
 
     def __init__(self, message: str, example: int, path: str, block: str) -> None:
-        place = f'example {example}' + (f', at {path}' if path else '')
+        place = f'example {example}' + (f', at {_middle_out(path)}' if path else '')
         super().__init__(f'{place}: {message}; in {block}')
         self.example = example
         self.path = path
@@ -22,6 +23,11 @@ class InputError(ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (str(self), self.example, self.path, self.block)
+
+
+def _middle_out(text: str, limit: int = 240) -> str:
+    half = limit // 2 - 2
+    return text if len(text) <= limit else f'{text[:half]} ... {text[-half:]}'
 
 
 def _restore(text: str, example: int, path: str, block: str) -> InputError:

@@ -61,10 +61,9 @@ def _levels(schedule: Schedule) -> list[str]:
     operations = schedule.spec.program.operations
     names = [operation.layer.name for operation in operations]
     first = np.array([schedule.tiles(o)[:, 0] for o in range(len(operations))])
-    ends = np.append(
-        first.reshape(len(operations), -1)[:, 1:], schedule.counts[:, None], axis=1
-    )
-    counts = (ends - first.reshape(ends.shape) if first.size else ends[:, :0]).T
+    first = first.reshape(len(operations), schedule.depth)
+    ends = np.append(first[:, 1:], schedule.counts[:, None], axis=1)
+    counts = (ends - first if first.size else ends[:, :0]).T
     rows = [
         (f'{level}', *(f'{n or "."}' for n in of_level))
         for level, of_level in enumerate(counts.tolist(), 1)

@@ -12,9 +12,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
@@ -78,6 +79,7 @@ class Inference:
     waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
     declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
+    readers: list[Typed] = field(default_factory=list)
 
     def visit(self, block: c.Block, given: Type, where: str) -> Typed:
         """Types one use of `block`, and the uses inside it."""
@@ -96,9 +98,9 @@ class Inference:
         """Unifies two types; the error names `node`."""
         try:
             self.types.unify(got, expected)
-        except Mismatch:
+        except Mismatch as error:
             shown = [self.types.resolve(t) for t in (expected, got)]
-            fail(node, f'{verb} {shown[0]}', str(shown[1]))
+            fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error))
 
     def when(self, node: Typed, constraint: Callable[[], bool]) -> None:
         """Runs `constraint` now or later, until it says that it is met."""
@@ -126,14 +128,23 @@ class Inference:
             given = self.types.resolve(node.input)
             if is_object(given):
                 return True
-            if isinstance(given, TypeVariable):
-                self.equal(node, given, ObjectType(), 'an')
-                return True
             if not self.types.known(given):
                 return False
             fail(node, 'an object', str(given), hint)
 
+        self.readers.append(node)
         self.when(node, constraint)
+
+    def assume_object(self) -> bool:
+        """Takes an unknown input that must be made of objects to be one object.
+
+        Only when nothing else helps, since it may prove to be a tuple of objects.
+        """
+        for node in self.readers:
+            if isinstance(self.types.head(node.input), TypeVariable):
+                self.types.unify(node.input, ObjectType())
+                return True
+        return False
 
     def solve(self) -> None:
         """Tries what waits until nothing changes.
@@ -145,7 +156,7 @@ class Inference:
             before, self.waiting = self.waiting, []
             for node, constraint in before:
                 self.when(node, constraint)
-            if len(self.waiting) == len(before):
+            if len(self.waiting) == len(before) and not self.assume_object():
                 break
         for node in [*(node for node, _ in self.waiting), *self.nodes]:
             for type_ in (node.input, node.output):
@@ -179,7 +190,7 @@ def infer(root: c.Block) -> Typing:
     return Typing(top, state.declarations, layers, metrics)
 
 
-def fail(node: Typed, expected: str, got: str, hint: str = '') -> Any:
+def fail(node: Typed, expected: str, got: str, hint: str = '') -> NoReturn:
     """Raises the error that names a block, what it expects and what it gets."""
     raise TypeError(f'{node}: expected {expected}, got {got}{hint and f"; {hint}"}')
 
@@ -234,24 +245,35 @@ def _(block: c.InputTransform, node: Typed, state: Inference) -> Type:
 
 @rule.register
 def _(block: c.FromTensor, node: Typed, state: Inference) -> Type:
-    state.equal(node, node.input, VoidType(), 'no input:')
-    type_ = TensorType(block.value.shape, block.value.dtype)
-    check_dtype(node, type_)
-    return type_
+    takes_nothing(node, state)
+    check_dtype(node, block.type)
+    return block.type
 
 
 @rule.register
 def _(block: c.Zeros, node: Typed, state: Inference) -> Type:
-    state.equal(node, node.input, VoidType(), 'no input:')
-    check_zeros(node, block.type)
-    check_dtype(node, block.type)
-    return block.type
+    takes_nothing(node, state)
+    type_: Type = block.type
+    check_zeros(node, type_)
+    check_dtype(node, type_)
+    return type_
+
+
+def takes_nothing(node: Typed, state: Inference) -> None:
+    """Demands that there is no input."""
+    try:
+        state.types.unify(node.input, VoidType())
+    except Mismatch:
+        got = state.types.resolve(node.input)
+        fail(node, 'no input', str(got), 'drop it first, by Void()')
 
 
 def check_zeros(node: Typed, type_: Type) -> None:
     """Refuses types that have no zero."""
     for leaf in terminals(type_):
-        if not isinstance(leaf, TensorType | SequenceType):
+        if isinstance(leaf, SequenceType):
+            check_zeros(node, leaf.item)
+        elif not isinstance(leaf, TensorType):
             fail(node, 'a type that has zeros: tensors, tuples, sequences', str(type_))
 
 
@@ -322,7 +344,7 @@ def _make_layer(
 
 
 def _draw(init: Callable[..., Any], specs: list[Any], key: jax.Array) -> Any:
-    return init(key, *specs)
+    return jax.tree.map(jnp.asarray, init(key, *specs))
 
 
 @rule.register
@@ -350,36 +372,42 @@ def _(block: c.AllOf, node: Typed, state: Inference) -> Type:
 
 @rule.register
 def _(block: c.Record, node: Typed, state: Inference) -> Type:
-    parts = [
-        state.part(node, each, state.types.fresh(), f'[{key!r}]')
-        for key, each in block.fields
-    ]
-    node.parts = tuple(parts)
+    given = [state.types.fresh() for _ in block.fields]
     read = [
-        (key, part)
-        for (key, each), part in zip(block.fields, parts, strict=True)
+        (key, item)
+        for (key, each), item in zip(block.fields, given, strict=True)
         if not c.is_constant(each)
     ]
 
     def link(head: Type) -> None:
-        for key, part in read:
-            if isinstance(head, TupleType):
-                state.equal(part, part.input, _tuple_item(node, head, key), 'an input')
-            elif isinstance(head, ObjectType) or is_object(state.types.resolve(head)):
-                state.equal(part, part.input, ObjectType(), 'an')
-            else:
-                fail(node, 'an object or a tuple', str(state.types.resolve(head)))
+        for key, item in read:
+            state.equal(node, item, _field_type(node, head, key, state), 'an input')
 
     if read:
         state.when_head(node, link)
+    parts = [
+        state.part(node, each, item, f'[{key!r}]')
+        for (key, each), item in zip(block.fields, given, strict=True)
+    ]
+    node.parts = tuple(parts)
     return TupleType(part.output for part in parts)
 
 
-def _tuple_item(node: Typed, given: TupleType, key: Any) -> Type:
+def _field_type(node: Typed, head: Type, key: Any, state: Inference) -> Type:
+    if isinstance(head, TupleType):
+        return _tuple_item(node, head, key, state)
+    given = state.types.resolve(head)
+    if not is_object(given):
+        fail(node, 'an object or a tuple', str(given))
+    return ObjectType()
+
+
+def _tuple_item(node: Typed, given: TupleType, key: Any, state: Inference) -> Type:
+    shown = str(state.types.resolve(given))
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
-        fail(node, f'int keys, for its input is the tuple {given}', repr(key))
+        fail(node, f'int keys, for its input is the tuple {shown}', repr(key))
     if not -len(given) <= key < len(given):
-        fail(node, f'at least {key + 1 if key >= 0 else -key} items', str(given))
+        fail(node, f'at least {key + 1 if key >= 0 else -key} items', shown)
     return given.items[key]
 
 
@@ -395,13 +423,28 @@ def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
 
 
 @functools.cache
-def take_item(key: Any) -> Callable[[Any], Any]:
+def take_item(frozen: Any) -> Callable[[Any], Any]:
     """The function `x[key]`; one object per key, so that its uses are one layer."""
+    key = _thawed(frozen)
 
     def item(x: Any) -> Any:
         return x[key]
 
     return item
+
+
+def _frozen(key: Any) -> tuple[Any, ...]:
+    """A key as a hashable value: slices are not, and `True` is not 1."""
+    if isinstance(key, slice):
+        return slice, key.start, key.stop, key.step
+    return (tuple, *map(_frozen, key)) if isinstance(key, tuple) else (type(key), key)
+
+
+def _thawed(frozen: tuple[Any, ...]) -> Any:
+    kind, *parts = frozen
+    if kind is tuple:
+        return tuple(map(_thawed, parts))
+    return slice(*parts) if kind is slice else parts[0]
 
 
 def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> Type:
@@ -411,23 +454,27 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
     if isinstance(head, TupleType):
         if isinstance(key, slice):
             return TupleType(head.items[key])
-        return _tuple_item(node, head, key)
-    if isinstance(head, SequenceType) and isinstance(key, int | slice):
+        return _tuple_item(node, head, key, state)
+    if isinstance(head, SequenceType):
+        if not isinstance(key, int | slice):
+            given = state.types.resolve(head)
+            fail(node, f'an int or a slice, for its input is {given}', repr(key))
         return head if isinstance(key, slice) else head.item
     if isinstance(head, TensorType):
-        if isinstance(key, int) and not (
-            head.shape and -head.shape[0] <= key < head.shape[0]
-        ):
-            fail(node, f'a tensor with an item {key}', str(head))
-        hashable = (key.start, key.stop, key.step) if isinstance(key, slice) else key
-        fn = _take_slice(*hashable) if isinstance(key, slice) else take_item(key)
-        return apply_layer(node, head, c.Function(fn), state)
-    return fail(node, 'an object, tuple, sequence or tensor', str(head))  # type: ignore[no-any-return]
+        return _part_type(node, head, key, state)
+    fail(node, 'an object, tuple, sequence or tensor', str(head))
 
 
-@functools.cache
-def _take_slice(*bounds: Any) -> Callable[[Any], Any]:
-    return lambda x: x[slice(*bounds)]
+def _part_type(node: Typed, given: TensorType, key: Any, state: Inference) -> Type:
+    first = key[0] if isinstance(key, tuple) and key else key
+    size = given.shape[0] if given.shape else 0
+    if isinstance(first, int) and not -size <= first < size:
+        fail(node, f'a tensor with an item {key}', str(given))
+    try:
+        fn = take_item(_frozen(key))
+    except TypeError:
+        fail(node, 'ints and slices as the key of a tensor', repr(key))
+    return apply_layer(node, given, c.Function(fn), state)
 
 
 @rule.register
@@ -530,9 +577,9 @@ def items(node: Typed, state: Inference, item: Type, broadcast: bool = False) ->
 @rule.register
 def _(block: c.Map, node: Typed, state: Inference) -> Type:
     item, output = state.types.fresh(), state.types.fresh()
+    items(node, state, item, broadcast=True)
     fn = state.part(node, block.fn, item, '')
     node.parts = (fn,)
-    items(node, state, item, broadcast=True)
 
     def link(head: Type) -> None:
         kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
@@ -545,11 +592,11 @@ def _(block: c.Map, node: Typed, state: Inference) -> Type:
 @rule.register
 def _(block: c.Fold, node: Typed, state: Inference) -> Type:
     item = state.types.fresh()
+    items(node, state, item)
     start = state.part(node, block.start, VoidType(), '.start')
     given = TupleType(start.output, item)
     combine = state.part(node, block.combine, given, '.combine')
     state.equal(combine, combine.output, start.output, 'to give its state,')
-    items(node, state, item)
     node.parts = (combine, start)
     return start.output
 

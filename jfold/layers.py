@@ -19,10 +19,11 @@ from jfold.combinators import Function
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init = Callable[..., Any]
+Struct: Any = jax.ShapeDtypeStruct  # untyped, in some versions of JAX
 
 
 def identity(function: Function) -> tuple[Any, ...]:
-    """What makes two `Function` blocks one layer: equal callables, names and options."""
+    """What makes two `Function` blocks one layer: callables, name and options."""
     return (
         _callable_key(function.fn),
         _callable_key(function.init),
@@ -93,7 +94,7 @@ def to_spec(type_: Type, rows: int | None = None) -> Any:
         return tuple(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)
     leading = () if rows is None else (rows,)
-    return jax.ShapeDtypeStruct(leading + type_.shape, type_.dtype)
+    return Struct(leading + type_.shape, type_.dtype)
 
 
 def to_type(value: Any, rows: int | None = None) -> Type:

@@ -17,7 +17,7 @@ import functools
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -241,10 +241,8 @@ def layout(spec: Spec) -> Layout:
     )
     value_rows = tuple(cursor.next for cursor in values)
     edges = _edges(spec, region)
-    sections, size = _sections(spec, region, value_rows)
-    return Layout(
-        region, chunk, value_base, value_rows, *edges, sections=sections, size=size
-    )
+    sections = _sections(spec, region, value_rows)
+    return Layout(region, chunk, value_base, value_rows, *edges, *sections)
 
 
 def _chunk(program: Program, operation: Operation, rows: int) -> int:
@@ -257,7 +255,16 @@ def _chunk(program: Program, operation: Operation, rows: int) -> int:
     return max(min(max(512, balanced), rows), 1)
 
 
-def _edges(spec: Spec, region: tuple[int, ...]) -> tuple[Any, ...]:
+_Edges: TypeAlias = tuple[
+    tuple[tuple[int, ...], ...],
+    tuple[int, ...],
+    tuple[tuple[int, ...], ...],
+    tuple[int, ...],
+    tuple[int, ...],
+]
+
+
+def _edges(spec: Spec, region: tuple[int, ...]) -> _Edges:
     program, capacity = spec.program, spec.capacity
     active = active_types(program)
     cursors = [_Cursor() for _ in program.types]

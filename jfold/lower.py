@@ -30,7 +30,6 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    is_object,
     terminals,
 )
 
@@ -69,7 +68,7 @@ def lower(root: c.Block) -> p.Program:
         tensors; the message starts with the path of the block at fault.
     """
     typing = infer(root)
-    _check_output(typing.root)
+    _check_output(typing.root, typing.metrics)
     builder = Builder(typing)
     body = builder.body('expression', typing.root, None)
     builder.write_declarations()
@@ -95,7 +94,9 @@ def lower(root: c.Block) -> p.Program:
     return result
 
 
-def _check_output(root: Typed) -> None:
+def _check_output(root: Typed, metrics: dict[str, Type]) -> None:
+    if not metrics and not any(terminals(root.output)):
+        fail(root, 'a result of tensors, or a Metric', str(root.output))
     for leaf in terminals(root.output):
         if isinstance(leaf, SequenceType):
             hint = 'reduce the sequence, or collect its items by Metric'
@@ -179,8 +180,8 @@ class Builder:
                 for callee, where in self.unconsumed.get(waiting.pop(), []):
                     if callee == start:
                         raise TypeError(
-                            f'{where}: refers to itself on the same input, without end; '
-                            'a recursion must go to a part of its input'
+                            f'{where}: refers to itself on the same input, without '
+                            'end; a recursion must go to a part of its input'
                         )
                     if callee not in seen:
                         seen.add(callee)
@@ -260,8 +261,8 @@ class Writer:
         """Values one after another."""
         first = values[0]
         if isinstance(first, tuple):
-            parts = [[v[i] for v in values] for i in range(len(first))]  # type: ignore[index]
-            return tuple(self.join(part, node) for part in parts)
+            parts = zip(*values, strict=True)
+            return tuple(self.join(list(part), node) for part in parts)
         if isinstance(first, Ragged):
             sequences = [v for v in values if isinstance(v, Ragged)]
             lengths = self.one(p.Join, [s.lengths for s in sequences], node)
@@ -298,7 +299,7 @@ class Writer:
     def interleave(self, values: list[Value], node: Typed) -> Value:
         """The items of a tuple of one type, as those of a sequence."""
         if isinstance(values[0], tuple):
-            parts = zip(*values, strict=True)  # type: ignore[arg-type]
+            parts = zip(*values, strict=True)
             return tuple(self.interleave(list(part), node) for part in parts)
         if isinstance(values[0], Ragged):
             fail(node, 'a tuple of tensors or objects', str(node.input))
@@ -502,7 +503,8 @@ def _(
     block: c.GetItem, node: Typed, value: Value, context: Context, w: Writer
 ) -> Value:
     if isinstance(value, tuple):
-        return value[block.key]
+        item: Value = value[block.key]
+        return item
     if isinstance(value, Ragged):
         if isinstance(block.key, slice):
             cut = (value.lengths,)
@@ -525,7 +527,7 @@ def _(block: c.OneOf, node: Typed, value: Value, context: Context, w: Writer) ->
     if pre is not None:
         value = emit_part(pre, value, context, w)
     blocks = [case.block for case in cases if case is not None]
-    case_of = {k: blocks.index(b) for k, b in block.cases}
+    case_of = {k: blocks.index(b) for k, b in block.targets.items()}
     options = {'case_of': case_of, 'cases': len(cases)}
     positions = w.add(p.Partition, (keys,), node, outputs=len(cases), **options)
     return emit_cases(cases, positions, value, node, context, w)
@@ -609,7 +611,7 @@ def _(block: c.Map, node: Typed, value: Value, context: Context, w: Writer) -> V
 
 def _check_state(node: Typed, type_: Type) -> None:
     for leaf in terminals(type_):
-        if not isinstance(leaf, TensorType) and not is_object(leaf):
+        if not isinstance(leaf, TensorType | ObjectType):
             fail(node, 'items and states of tensors or objects', str(type_))
 
 

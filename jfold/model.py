@@ -145,8 +145,8 @@ class Model:
         for layer in self.program.layers:
             if layer.params is not None and layer.name not in params:
                 raise TypeError(
-                    f'expected parameters for layer {layer.name!r}, got {list(params)}; '
-                    '`model.init(key)` makes them'
+                    f'expected parameters for layer {layer.name!r}, got those of '
+                    f'{list(params)}; `model.init(key)` makes them'
                 )
 
     def _metrics(self, metrics: Any, schedule: Schedule) -> dict[str, MetricValues]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -26,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jfold.layers import pack
 from jfold.layout import (
     SUM_ARITY,
     SUM_WIDTH,
@@ -41,9 +39,8 @@ from jfold.layout import (
 )
 from jfold.program import Operation
 from jfold.schedule import Schedule
-from jfold.types import TupleType
+from jfold.tile import Arrays, Tile, combine, partition
 
-Arrays = list[Any]
 Params = dict[str, Any]
 
 
@@ -89,107 +86,6 @@ def _no_gradient(x: Any) -> Any:
     return np.zeros(x.shape, jax.dtypes.float0)
 
 
-# ---- one operation on one tile -------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tile:
-    """An operation as the runtime sees it: flat lists of arrays with a row axis."""
-
-    operation: Operation
-    active: tuple[bool, ...]  # per input, whether a gradient flows into it
-
-    def outputs(self, params: Any, inputs: Sequence[Any], rows: int) -> Arrays:
-        """Runs the operation on `rows` rows."""
-        return list(jax.tree.leaves(self._call(rows)(params, *self._arguments(inputs))))
-
-    def linearized(
-        self, params: Any, inputs: Sequence[Any], rows: int
-    ) -> tuple[Arrays, Any]:
-        """Outputs, and the reverse as a pytree whose leaves are what it remembers.
-
-        Only products of matrices are remembered beside parameters and inputs.
-        """
-        trained, rest = _partition(params)
-        moving = [x for x, active in zip(inputs, self.active, strict=True) if active]
-        policy = jax.checkpoint_policies.dots_saveable
-        call = self._call(rows, policy)
-
-        def outputs(trained: Arrays, moving: Arrays) -> Arrays:
-            moved = iter(moving)
-            given = [
-                next(moved) if active else x
-                for x, active in zip(inputs, self.active, strict=True)
-            ]
-            joined = _join(trained, rest, params)
-            return list(jax.tree.leaves(call(joined, *self._arguments(given))))
-
-        return jax.vjp(outputs, trained, moving)
-
-    def _arguments(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        arguments = pack(TupleType(self.operation.arguments), list(inputs))
-        return tuple(arguments)
-
-    def _call(self, rows: int, policy: Any = None) -> Callable[..., Any]:
-        layer = self.operation.layer
-        call = layer.call
-        if policy is not None:
-            call = jax.checkpoint(call, policy=policy, prevent_cse=False)
-        if layer.batched:
-            return call
-        axes = (None, *(0 for _ in self.operation.arguments))
-        return jax.vmap(call, axes, axis_size=rows)
-
-    def remembered(self, params: Any, specs: Sequence[Any]) -> list[int | None]:
-        """Of each leaf of the reverse, the row axis of what must be stored, or `None`.
-
-        What is a parameter, an input, or has no rows is at hand in the reverse pass.
-        """
-        shapes = [self._shapes(params, specs, rows) for rows in (2, 3)]
-        return [
-            None if known else _row_axis(a, b)
-            for (a, known), (b, _) in zip(*shapes, strict=True)
-        ]
-
-    def _shapes(
-        self, params: Any, specs: Sequence[Any], rows: int
-    ) -> list[tuple[tuple[int, ...], bool]]:
-        found: list[tuple[tuple[int, ...], bool]] = []
-
-        def look(params: Any, inputs: Arrays) -> None:
-            _, reverse = self.linearized(params, inputs, rows)
-            known = {id(x) for x in jax.tree.leaves((params, inputs))}
-            leaves = jax.tree.leaves(reverse)
-            found.extend((np.shape(x), id(x) in known) for x in leaves)
-
-        tiles = [jax.ShapeDtypeStruct((rows, *s.shape), s.dtype) for s in specs]
-        jax.eval_shape(look, params, tiles)
-        return found
-
-
-def _row_axis(two: tuple[int, ...], three: tuple[int, ...]) -> int | None:
-    axes = [i for i, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
-    return axes[0] if len(axes) == 1 else None
-
-
-def _is_trained(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-
-
-def _partition(params: Any) -> tuple[Arrays, Arrays]:
-    leaves = jax.tree.leaves(params)
-    trained = [x for x in leaves if _is_trained(x)]
-    return trained, [x for x in leaves if not _is_trained(x)]
-
-
-def _join(trained: Arrays, rest: Arrays, params: Any) -> Any:
-    leaves, structure = jax.tree.flatten(params)
-    parts = iter(trained), iter(rest)
-    return jax.tree.unflatten(
-        structure, [next(parts[0] if _is_trained(x) else parts[1]) for x in leaves]
-    )
-
-
 # ---- a whole schedule ----------------------------------------------------------------
 
 
@@ -203,13 +99,13 @@ class _Run:
         self.layout: Layout = layout(spec)
         self.indices, self.constant = indices, constants
         self.active = active_types(spec.program)
-        operations = self.program.operations
-        self.tiles = [
-            Tile(o, tuple(t in self.active for t in o.inputs)) for o in operations
-        ]
-        self.params = [params.get(o.layer.name) for o in operations]
-        self.computed = {t for o in operations for t in o.outputs}
-        self._known_axes: dict[int, list[int | None]] = {}
+        self.tiles = [self._tile(o, params) for o in self.program.operations]
+        self.computed = {t for o in self.program.operations for t in o.outputs}
+
+    def _tile(self, operation: Operation, params: Params) -> Tile:
+        types = tuple(self.program.types[t] for t in operation.inputs)
+        active = tuple(t in self.active for t in operation.inputs)
+        return Tile(operation, params.get(operation.layer.name), types, active)
 
     # ---- reading the index array
 
@@ -222,21 +118,28 @@ class _Run:
         """One number of the index array."""
         return self.index(name, at, 1)[0]
 
-    def loop(
-        self, tile: Callable[..., Any], level: Any, operation: int, carry: Any
+    def level(
+        self,
+        tile: Callable[..., Any],
+        level: Any,
+        operations: Sequence[int],
+        carry: Any,
     ) -> Any:
-        """`tile(operation, first row, width, carry)` for the tiles of a level."""
-        widths = tile_widths(self.program.operations[operation])
-        column = tile_column(self.program, operation)
-        at = level * tile_columns(self.program) + column
-        first, *counts = self.index('tiles', at, 1 + len(widths))
-        for width, count in zip(widths, counts, strict=True):
-
-            def body(i: Any, carry: Any, width: int = width, first: Any = first) -> Any:
-                return tile(operation, first + i * width, width, carry)
-
-            carry = lax.fori_loop(0, count, body, carry)
-            first = first + count * width
+        """`tile(operation, first row, width, carry)` for all tiles of a level."""
+        # Each loop starts from what the one before has counted. Without this chain XLA
+        # may reorder two loops, and copies a buffer that one reads and one writes.
+        before: Any = 0
+        for o in operations:
+            widths = tile_widths(self.program.operations[o])
+            column = tile_column(self.program, o)
+            at = level * tile_columns(self.program) + column
+            first, *counts = self.index('tiles', at, 1 + len(widths))
+            first = first + before
+            for width, count in zip(widths, counts, strict=True):
+                step = functools.partial(tile, o, first, width)
+                done, carry = _repeat(step, count, carry)
+                first = first + done * width
+                before = done - count
         return carry
 
     # ---- forward
@@ -245,24 +148,19 @@ class _Run:
         """Value buffers of computed types, and what the reverse pass needs."""
         values = {t: self._new_values(t) for t in sorted(self.computed)}
         stored = [self._new_stored(o) if keep else [] for o in self._operations]
-        return lax.fori_loop(
-            0,
-            self.scalar('depth'),
-            lambda level, carry: self._forward_level(level, carry, keep),
-            (values, stored),
+        step = functools.partial(self._forward_level, keep=keep)
+        done: tuple[dict[int, Any], list[Arrays]] = lax.fori_loop(
+            0, self.scalar('depth'), step, (values, stored)
         )
+        return done
 
     @property
     def _operations(self) -> range:
         return range(len(self.tiles))
 
     def _forward_level(self, level: Any, carry: Any, keep: bool) -> Any:
-        def tile(o: int, first: Any, rows: int, carry: Any) -> Any:
-            return self._forward_tile(o, first, rows, carry, keep)
-
-        for o in self._operations:
-            carry = self.loop(tile, level, o, carry)
-        return carry
+        tile = functools.partial(self._forward_tile, keep=keep)
+        return self.level(tile, level, self._operations, carry)
 
     def _new_values(self, t: int) -> Any:
         type_ = self.program.types[t]
@@ -272,23 +170,24 @@ class _Run:
         return _write(buffer, jnp.asarray(self.constant[t]), 0)
 
     def _new_stored(self, o: int) -> Arrays:
-        specs = self._stored_specs(o)
-        return [jnp.zeros((self.layout.region[o], *s.shape), s.dtype) for s in specs]
+        if not self._reverses(o):
+            return []
+        rows = self.layout.region[o]
+        return [jnp.zeros((rows, *s.shape), s.dtype) for s in self.tiles[o].stored]
 
     def _forward_tile(
-        self, o: int, first: Any, rows: int, carry: Any, keep: bool
+        self, o: int, start: Any, rows: int, i: Any, carry: Any, *, keep: bool
     ) -> Any:
-        values, stored = carry
+        (values, stored), first = carry, start + i * rows
         inputs = self._inputs(o, values, first, rows)
         if keep and self._reverses(o):
-            made, reverse = self.tiles[o].linearized(self.params[o], inputs, rows)
-            kept = self._kept(o, reverse)
+            made, kept = self.tiles[o].keep(inputs, rows)
             written = [
                 _write(b, x, first) for b, x in zip(stored[o], kept, strict=True)
             ]
             stored = [*stored[:o], written, *stored[o + 1 :]]
         else:
-            made = self.tiles[o].outputs(self.params[o], inputs, rows)
+            made = self.tiles[o].outputs(inputs, rows)
         values = dict(values)
         operation = self.program.operations[o]
         bases = self.layout.value_base[o]
@@ -311,55 +210,7 @@ class _Run:
     def _reverses(self, o: int) -> bool:
         """Whether the reverse pass has anything to do for an operation."""
         operation = self.program.operations[o]
-        return has_gradient(operation) or any(self.tiles[o].active)
-
-    def _input_specs(self, o: int) -> list[Any]:
-        types = [self.program.types[t] for t in self.program.operations[o].inputs]
-        return [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
-
-    def _axes(self, o: int) -> list[int | None]:
-        if o not in self._known_axes:
-            specs = self._input_specs(o)
-            self._known_axes[o] = self.tiles[o].remembered(self.params[o], specs)
-        return self._known_axes[o]
-
-    def _stored_specs(self, o: int) -> list[Any]:
-        if not self._reverses(o):
-            return []
-        specs: list[Any] = []
-
-        def look(params: Any, inputs: Arrays) -> None:
-            _, reverse = self.tiles[o].linearized(params, inputs, 2)
-            kept = self._kept(o, reverse)
-            specs.extend(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in kept)
-
-        tiles = [
-            jax.ShapeDtypeStruct((2, *s.shape), s.dtype) for s in self._input_specs(o)
-        ]
-        jax.eval_shape(look, self.params[o], tiles)
-        return specs
-
-    def _kept(self, o: int, reverse: Any) -> Arrays:
-        """The leaves of a reverse to be stored, rows first."""
-        leaves = jax.tree.leaves(reverse)
-        axes = self._axes(o)
-        return [
-            jnp.moveaxis(x, axis, 0)
-            for x, axis in zip(leaves, axes, strict=True)
-            if axis is not None
-        ]
-
-    def _revived(self, o: int, inputs: Arrays, stored: Arrays, rows: int) -> Any:
-        """The reverse of a tile around what was stored of it."""
-        _, reverse = self.tiles[o].linearized(self.params[o], inputs, rows)
-        leaves, structure = jax.tree.flatten(reverse)
-        rest = iter(stored)
-        axes = self._axes(o)
-        leaves = [
-            x if axis is None else jnp.moveaxis(next(rest), 0, axis)
-            for x, axis in zip(leaves, axes, strict=True)
-        ]
-        return jax.tree.unflatten(structure, leaves)
+        return has_gradient(operation) or self.tiles[o].moves
 
     # ---- results
 
@@ -425,9 +276,9 @@ class _Run:
             return jax.tree.map(
                 lambda x: _no_gradient(jnp.zeros(x.shape, x.dtype)), layer.params
             )
-        params = self.params[found.index(name)]
-        _, rest = _partition(params)
-        return _join(grads.get(name, []), [_no_gradient(x) for x in rest], params)
+        params = self.tiles[found.index(name)].params
+        _, rest = partition(params)
+        return combine(grads.get(name, []), [_no_gradient(x) for x in rest], params)
 
     def _new_edges(self, t: int, cotangents: Any) -> Any:
         outputs, metrics = cotangents
@@ -446,16 +297,12 @@ class _Run:
     def _backward_level(
         self, level: Any, edges: Any, values: dict[int, Any], stored: list[Arrays]
     ) -> Any:
-        def tile(o: int, first: Any, rows: int, edges: Any) -> Any:
-            return self._backward_tile(o, first, rows, edges, values, stored)
-
+        tile = functools.partial(self._backward_tile, values=values, stored=stored)
         for t in sorted(self.active):
             if self.capacity.sums[t]:
                 edges = edges | {t: self._sums(t, level, edges[t])}
-        for o in self._operations:
-            if any(self.tiles[o].active):
-                edges = self.loop(tile, level, o, edges)
-        return edges
+        moving = [o for o in self._operations if self.tiles[o].moves]
+        return self.level(tile, level, moving, edges)
 
     def _sums(self, t: int, level: Any, buffer: Any) -> Any:
         """Sums the uses of this level's values that have many."""
@@ -497,11 +344,20 @@ class _Run:
             yield _sum(edges[t], indices)
 
     def _backward_tile(
-        self, o: int, first: Any, rows: int, edges: Any, values: Any, stored: Any
+        self,
+        o: int,
+        start: Any,
+        rows: int,
+        i: Any,
+        edges: Any,
+        *,
+        values: Any,
+        stored: Any,
     ) -> Any:
+        first = start + i * rows
         inputs = self._inputs(o, values, first, rows)
         kept = [_slice(b, first, rows) for b in stored[o]]
-        reverse = self._revived(o, inputs, kept, rows)
+        reverse = self.tiles[o].reverse(inputs, kept, rows)
         _, moving = reverse(list(self._cotangents(o, edges, first, rows)))
         edges, moving = dict(edges), iter(moving)
         operation = self.program.operations[o]
@@ -528,17 +384,31 @@ class _Run:
                 x if x.dtype == jax.dtypes.float0 else _masked(x, real)
                 for x in self._cotangents(o, edges, first, rows)
             ]
-            trained, _ = self._revived(o, inputs, kept, rows)(cotangents)
+            trained, _ = self.tiles[o].reverse(inputs, kept, rows)(cotangents)
             return list(map(jnp.add, total, trained))
 
-        zeros = [jnp.zeros_like(x) for x in _partition(self.params[o])[0]]
-        return lax.fori_loop(0, -(-count // rows), chunk, zeros)
+        zeros = [jnp.zeros_like(x) for x in partition(self.tiles[o].params)[0]]
+        total: Arrays = lax.fori_loop(0, -(-count // rows), chunk, zeros)
+        return total
+
+
+def _repeat(step: Callable[[Any, Any], Any], count: Any, carry: Any) -> Any:
+    """How often `step(i, carry)` ran, which is `count`, and the last carry."""
+
+    def body(state: Any) -> Any:
+        i, carry = state
+        return i + 1, step(i, carry)
+
+    start = jnp.zeros((), jnp.int32)
+    return lax.while_loop(lambda state: state[0] < count, body, (start, carry))
 
 
 # ---- buffers -------------------------------------------------------------------------
 
 
 def _take(buffer: Any, rows: Any) -> Any:
+    if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
+        return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)
     return buffer.at[rows].get(mode='promise_in_bounds')
 
 

@@ -56,9 +56,10 @@ class Schedule:
         return (self.indices, self.constants), self.spec
 
     @classmethod
-    def tree_unflatten(cls, spec: Spec, children: tuple[Any, ...]) -> Schedule:
+    def tree_unflatten(cls, spec: Spec, children: tuple[Any, Any]) -> Schedule:
         """For JAX: the inverse of `tree_flatten`."""
-        return cls(*children, spec)
+        indices, constants = children
+        return cls(indices, constants, spec)
 
     def section(self, name: Any, size: int) -> Any:
         """A named part of `indices`."""
@@ -123,7 +124,7 @@ def needs(program: Program, graph: Graph) -> Capacity:
 
 
 def _uses(program: Program, graph: Graph, number: int) -> Array:
-    """How often each computed value of a type is used; empty where no gradient flows."""
+    """How often each computed value of a type is used; empty without gradients."""
     if number not in active_types(program):
         return np.zeros(0, np.int64)
     used = [values for t, values in _all_uses(program, graph) if t == number]
@@ -235,7 +236,7 @@ class _Writer:
         """Tiles and input rows of every operation."""
         columns = tile_columns(self.program)
         tiles = self.section('tiles', self.capacity.levels * columns)
-        tiles = tiles.reshape(-1, columns)
+        tiles = tiles.reshape(self.capacity.levels, columns)
         tiles[:] = 0
         for o, (operation, order) in enumerate(
             zip(self.program.operations, self.order, strict=True)
@@ -266,7 +267,7 @@ class _Writer:
                 self.used[t].append((rows, self.layout.edge_metrics[m][j]))
 
     def write_consumers(self, t: int) -> None:
-        """Which edge rows the cotangent of each computed value of a type is summed of."""
+        """Which edge rows the cotangent of each computed value is summed of."""
         computed = self.capacity.constants[t]
         used = [(np.zeros(0, np.int32), 0), *self.used[t]]
         rows = np.concatenate([rows for rows, _ in used])
@@ -374,7 +375,7 @@ def _padded(values: Array, rows: int) -> Array:
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array]:
-    """Uses in groups of `SUM_ARITY` per value: edge rows [groups, arity], and values."""
+    """Uses in groups per value: edge rows [groups, arity], and the value of each."""
     order = np.argsort(rows, kind='stable')
     rows, edges = rows[order], edges[order]
     first = np.flatnonzero(np.diff(rows, prepend=-1))

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -52,7 +53,7 @@ class TensorType(Type):
     @property
     def differentiable(self) -> bool:
         """Whether gradients can flow through a value of this type."""
-        return bool(np.issubdtype(self.dtype, np.inexact)) or self.dtype.kind == 'V'
+        return bool(jnp.issubdtype(self.dtype, np.inexact))
 
 
 @dataclass(frozen=True, init=False)
@@ -80,26 +81,36 @@ class TupleType(Type):
     def __iter__(self) -> Iterator[Type]:
         return iter(self.items)
 
+    def __getitem__(self, key: int | slice) -> Type:
+        items = self.items[key]
+        return TupleType(items) if isinstance(items, tuple) else items
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False)
 class SequenceType(Type):
     """A finite sequence of values of one type; its length is known per example.
 
-    >>> SequenceType(TensorType([3]))
+    >>> SequenceType([3])
     [float32[3]]
     """
 
     item: Type
 
+    def __init__(self, item: Any) -> None:
+        object.__setattr__(self, 'item', convert_to_type(item))
+
     def __repr__(self) -> str:
         return f'[{self.item!r}]'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class BroadcastType(Type):
     """An infinite repetition of one value; not equal to any `SequenceType`."""
 
     item: Type
+
+    def __init__(self, item: Any) -> None:
+        object.__setattr__(self, 'item', convert_to_type(item))
 
     def __repr__(self) -> str:
         return f'[{self.item!r} ...]'
@@ -151,8 +162,8 @@ def convert_to_type(spec: Any) -> Type:
         has_dtype = bool(spec) and not isinstance(spec[-1], int | np.integer)
         return TensorType(spec[:-1], spec[-1]) if has_dtype else TensorType(spec)
     if isinstance(spec, int | np.integer):
-        return TensorType((spec,))
-    if (spec is not None and isinstance(spec, str | np.dtype | type)) or callable(spec):
+        return TensorType((int(spec),))
+    if isinstance(spec, str | np.dtype) or callable(spec):
         return TensorType((), spec)
     raise TypeError(
         f'expected a type or a short-hand for one (a tuple of types, a list of ints, '
@@ -235,7 +246,7 @@ class Unifier:
 
     def _bind(self, variable: TypeVariable, type_: Type) -> None:
         if self._occurs(variable, type_):
-            raise Mismatch(f'a type would contain itself: {self.resolve(type_)}')
+            raise Mismatch('a type would contain itself')
         self.bound[variable] = type_
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
@@ -257,7 +268,7 @@ class Unifier:
         ):
             self.unify(left.item, right.item)  # type: ignore[attr-defined]
             return
-        raise Mismatch(f'{self.resolve(left)} is not {self.resolve(right)}')
+        raise Mismatch
 
 
 def _shape(shape: Iterable[int]) -> tuple[int, ...]:
@@ -273,11 +284,17 @@ def _shape(shape: Iterable[int]) -> tuple[int, ...]:
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
-        result = np.dtype(dtype)
-    except TypeError:
-        result = None
-    if dtype is None or result is None or result.kind in 'OSUMm' or result.fields:
+        result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
+    except (TypeError, ValueError):
+        result = np.dtype(object)
+    if dtype is None or not _is_number(result):
         raise TypeError(
             f"expected `dtype` as a number type such as 'float32', got {dtype!r}"
         )
     return result
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    # What JAX adds, such as bfloat16, is of NumPy's kind V but not built in.
+    added = dtype.kind == 'V' and dtype.isbuiltin == 2
+    return added or (dtype.kind in 'biufc' and dtype.char not in 'gG')
