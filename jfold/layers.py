@@ -19,7 +19,6 @@ from jfold.combinators import Function
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init = Callable[..., Any]
-Struct: Any = jax.ShapeDtypeStruct  # untyped, in some versions of JAX
 
 
 def identity(function: Function) -> tuple[Any, ...]:
@@ -88,13 +87,18 @@ def _nnx(module: Any) -> tuple[Callable[..., Any], Init]:
 # ---- types and arrays ----------------------------------------------------------------
 
 
+def array_spec(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    """Stands for an array while only shapes are looked at."""
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+
 def to_spec(type_: Type, rows: int | None = None) -> Any:
     """A type as `jax.ShapeDtypeStruct`s in tuples, with a leading axis if `rows`."""
     if isinstance(type_, TupleType):
         return tuple(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)
     leading = () if rows is None else (rows,)
-    return Struct(leading + type_.shape, type_.dtype)
+    return array_spec(leading + type_.shape, type_.dtype)
 
 
 def to_type(value: Any, rows: int | None = None) -> Type:

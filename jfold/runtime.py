@@ -39,7 +39,7 @@ from jfold.layout import (
 )
 from jfold.program import Operation
 from jfold.schedule import Schedule
-from jfold.tile import Arrays, Tile, combine, partition
+from jfold.tile import Arrays, Tile, combine, make_tile, partition
 
 Params = dict[str, Any]
 
@@ -105,7 +105,7 @@ class _Run:
     def _tile(self, operation: Operation, params: Params) -> Tile:
         types = tuple(self.program.types[t] for t in operation.inputs)
         active = tuple(t in self.active for t in operation.inputs)
-        return Tile(operation, params.get(operation.layer.name), types, active)
+        return make_tile(operation, params.get(operation.layer.name), types, active)
 
     # ---- reading the index array
 
@@ -147,7 +147,10 @@ class _Run:
     def forward(self, keep: bool) -> tuple[dict[int, Any], list[Arrays]]:
         """Value buffers of computed types, and what the reverse pass needs."""
         values = {t: self._new_values(t) for t in sorted(self.computed)}
-        stored = [self._new_stored(o) if keep else [] for o in self._operations]
+        stored = [
+            self._new_rows(o, self.tiles[o].stored) if keep else []
+            for o in self._operations
+        ]
         step = functools.partial(self._forward_level, keep=keep)
         done: tuple[dict[int, Any], list[Arrays]] = lax.fori_loop(
             0, self.scalar('depth'), step, (values, stored)
@@ -169,11 +172,12 @@ class _Run:
             return buffer
         return _write(buffer, jnp.asarray(self.constant[t]), 0)
 
-    def _new_stored(self, o: int) -> Arrays:
+    def _new_rows(self, o: int, specs: Sequence[Any]) -> Arrays:
+        """Buffers with an operation's rows."""
         if not self._reverses(o):
             return []
         rows = self.layout.region[o]
-        return [jnp.zeros((rows, *s.shape), s.dtype) for s in self.tiles[o].stored]
+        return [jnp.zeros((rows, *s.shape), s.dtype) for s in specs]
 
     def _forward_tile(
         self, o: int, start: Any, rows: int, i: Any, carry: Any, *, keep: bool
@@ -246,19 +250,16 @@ class _Run:
     ) -> Params:
         """Gradients of the parameters, given the cotangents of the results."""
         edges = {t: self._new_edges(t, cotangents) for t in sorted(self.active)}
+        crossed = [self._new_rows(o, self.tiles[o].crossing) for o in self._operations]
+        step = functools.partial(self._backward_level, values=values, stored=stored)
         depth = self.scalar('depth')
-        edges = lax.fori_loop(
-            0,
-            depth,
-            lambda i, edges: self._backward_level(depth - 1 - i, edges, values, stored),
-            edges,
-        )
+        edges, crossed = lax.fori_loop(0, depth, step, (edges, crossed))
         grads: Params = {}
         for o, operation in enumerate(self.program.operations):
             if has_gradient(operation):
                 name, grad = (
                     operation.layer.name,
-                    self._deferred(o, values, stored, edges),
+                    self._deferred(o, values, stored[o], edges, crossed[o]),
                 )
                 add = functools.partial(jax.tree.map, jnp.add)
                 grads[name] = add(grads[name], grad) if name in grads else grad
@@ -295,14 +296,16 @@ class _Run:
         return buffer
 
     def _backward_level(
-        self, level: Any, edges: Any, values: dict[int, Any], stored: list[Arrays]
+        self, i: Any, carry: Any, *, values: dict[int, Any], stored: list[Arrays]
     ) -> Any:
-        tile = functools.partial(self._backward_tile, values=values, stored=stored)
+        level = self.scalar('depth') - 1 - i
+        edges, crossed = carry
         for t in sorted(self.active):
             if self.capacity.sums[t]:
                 edges = edges | {t: self._sums(t, level, edges[t])}
+        tile = functools.partial(self._backward_tile, values=values, stored=stored)
         moving = [o for o in self._operations if self.tiles[o].moves]
-        return self.level(tile, level, moving, edges)
+        return self.level(tile, level, moving, (edges, crossed))
 
     def _sums(self, t: int, level: Any, buffer: Any) -> Any:
         """Sums the uses of this level's values that have many."""
@@ -349,25 +352,27 @@ class _Run:
         start: Any,
         rows: int,
         i: Any,
-        edges: Any,
+        carry: Any,
         *,
-        values: Any,
-        stored: Any,
+        values: dict[int, Any],
+        stored: list[Arrays],
     ) -> Any:
-        first = start + i * rows
+        (edges, crossed), first = carry, start + i * rows
         inputs = self._inputs(o, values, first, rows)
         kept = [_slice(b, first, rows) for b in stored[o]]
-        reverse = self.tiles[o].reverse(inputs, kept, rows)
-        _, moving = reverse(list(self._cotangents(o, edges, first, rows)))
-        edges, moving = dict(edges), iter(moving)
+        cotangents = list(self._cotangents(o, edges, first, rows))
+        moving, crossing = self.tiles[o].move(inputs, kept, cotangents, rows)
+        edges, rest = dict(edges), iter(moving)
         operation = self.program.operations[o]
         for t, base in zip(operation.inputs, self.layout.edge_base[o], strict=True):
             if t in self.active:
-                edges[t] = _write(edges[t], next(moving), base + first)
-        return edges
+                edges[t] = _write(edges[t], next(rest), base + first)
+        pairs = zip(crossed[o], crossing, strict=True)
+        written = [_write(b, x, first) for b, x in pairs]
+        return edges, [*crossed[:o], written, *crossed[o + 1 :]]
 
     def _deferred(
-        self, o: int, values: Any, stored: list[Arrays], edges: Any
+        self, o: int, values: Any, stored: Arrays, edges: Any, crossed: Arrays
     ) -> Arrays:
         """The gradients of an operation's trained parameters, over all its rows."""
         rows = self.layout.chunk[o]
@@ -379,13 +384,15 @@ class _Run:
             inputs = self._inputs(o, values, first, rows)
             # Rows that stand for no node repeat a real one, with a cotangent of zero:
             # on zeros the operation may give NaN, and zero times NaN is NaN.
-            kept = [_repeated(_slice(b, first, rows), real) for b in stored[o]]
+            kept = [_repeated(_slice(b, first, rows), real) for b in stored]
+            crossing = [_masked(_slice(b, first, rows), real) for b in crossed]
             cotangents = [
                 x if x.dtype == jax.dtypes.float0 else _masked(x, real)
                 for x in self._cotangents(o, edges, first, rows)
             ]
-            trained, _ = self.tiles[o].reverse(inputs, kept, rows)(cotangents)
-            return list(map(jnp.add, total, trained))
+            tile = self.tiles[o]
+            grads = tile.train(inputs, kept, cotangents, crossing, rows)
+            return list(map(jnp.add, total, grads))
 
         zeros = [jnp.zeros_like(x) for x in partition(self.tiles[o].params)[0]]
         total: Arrays = lax.fori_loop(0, -(-count // rows), chunk, zeros)
@@ -413,13 +420,12 @@ def _take(buffer: Any, rows: Any) -> Any:
 
 
 def _slice(buffer: Any, first: Any, rows: int) -> Any:
-    start = (first,) + (0,) * (buffer.ndim - 1)
-    return lax.dynamic_slice(buffer, start, (rows, *buffer.shape[1:]))
+    return lax.dynamic_slice_in_dim(buffer, first, rows)
 
 
 def _write(buffer: Any, rows: Any, first: Any) -> Any:
-    start = (first,) + (0,) * (buffer.ndim - 1)
-    return lax.dynamic_update_slice(buffer, rows.astype(buffer.dtype), start)
+    rows = rows.astype(buffer.dtype)
+    return lax.dynamic_update_slice_in_dim(buffer, rows, first, 0)
 
 
 def _sum(buffer: Any, indices: list[Any]) -> Any:

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """One operation on a tile of rows, and its reverse, for any function of the user.
 
-`jax.vjp` of the vmapped function under `jax.checkpoint`, with the policy that keeps
-matrix products, returns a pytree. Its leaves that *are* parameters or inputs are at
-hand again in the reverse pass; the rest has an axis of rows and is stored. There the
-same pytree is made once more, around the stored rows; what is not asked of it then is
-dead code, which XLA removes.
+The reverse has two halves. `move` runs in the loop: from the cotangents of a tile's
+outputs to those of its inputs. `train` runs after the loop, over all rows of the
+operation: the gradients of its parameters, as a few large products. Matrix products of
+the forward pass are stored; elementwise values are computed again. Two forms give the
+same gradients:
+
+- `SplitTile` cuts the jaxpr of the reverse by dependence, so that nothing runs in both
+  halves; the values that cross (mostly cotangents of products) are stored.
+- `WholeTile` runs the whole reverse in both halves, each of which XLA frees from what
+  it is not asked for. It serves functions whose reverse cannot be cut: with loops or
+  conditionals in which parameters and inputs meet.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,19 +26,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.layers import pack, to_spec
+from jfold import jaxprs
+from jfold.layers import array_spec, pack, to_spec
 from jfold.program import Operation
 from jfold.types import TensorType, TupleType
 
 Arrays = list[Any]
+Specs = list[jax.ShapeDtypeStruct]
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A leaf of a reverse that is stored: the axis of its rows, and one row's spec."""
+def per_tile(method: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    """Computes a method once per tile and number of rows; freed with the tile."""
 
-    axis: int
-    row: jax.ShapeDtypeStruct
+    @functools.wraps(method)
+    def cached(self: Any, rows: int) -> Any:
+        key = f'{method.__name__}({rows})'
+        if key not in self.__dict__:
+            self.__dict__[key] = method(self, rows)
+        return self.__dict__[key]
+
+    return cached
 
 
 @dataclass(eq=False)
@@ -55,52 +69,356 @@ class Tile:
 
     def outputs(self, inputs: Sequence[Any], rows: int) -> Arrays:
         """Runs the operation on `rows` rows."""
-        call = self._batched(self.operation.layer.call, rows)
-        return list(jax.tree.leaves(call(self.params, *self._arguments(inputs))))
+        return self.call(self.operation.layer.call, self.params, inputs, rows)
 
-    def keep(self, inputs: Sequence[Any], rows: int) -> tuple[Arrays, Arrays]:
-        """Outputs, and what the reverse needs, rows first."""
-        outputs, reverse = self._linearized(self.params, inputs, rows)
-        kept = [
-            jnp.moveaxis(leaf, stored.axis, 0)
-            for leaf, stored in zip(jax.tree.leaves(reverse), self._leaves, strict=True)
-            if stored is not None
+    def call(
+        self, fn: Callable[..., Any], params: Any, inputs: Sequence[Any], rows: int
+    ) -> Arrays:
+        """Runs a layer's function on rows."""
+        if not self.operation.layer.batched:
+            axes = (None, *(0 for _ in self.operation.arguments))
+            fn = jax.vmap(fn, axes, axis_size=rows)
+        packed = pack(TupleType(self.operation.arguments), list(inputs))
+        return list(jax.tree.leaves(fn(params, *packed)))
+
+    def merge(self, moving: Sequence[Any], inputs: Sequence[Any]) -> Arrays:
+        """The inputs, with the active ones from `moving`."""
+        rest = iter(moving)
+        pairs = zip(inputs, self.active, strict=True)
+        return [next(rest) if active else x for x, active in pairs]
+
+    def moving(self, inputs: Sequence[Any]) -> Arrays:
+        """The active ones of the inputs."""
+        return [x for x, active in zip(inputs, self.active, strict=True) if active]
+
+    def specs(self, rows: int) -> Specs:
+        """The inputs of a tile."""
+        return [to_spec(t, rows) for t in self.types]
+
+    # ---- what each form supplies; rows come first in all that is stored
+
+    @property
+    def stored(self) -> Specs:
+        """One row of each array that `keep` returns."""
+        raise NotImplementedError
+
+    @property
+    def crossing(self) -> Specs:
+        """One row of each array that crosses from `move` to `train`."""
+        raise NotImplementedError
+
+    def keep(self, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+        """Outputs, and what the reverse needs stored."""
+        raise NotImplementedError
+
+    def move(
+        self, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
+        """Cotangents of the active inputs, and what crosses."""
+        raise NotImplementedError
+
+    def train(
+        self,
+        inputs: Arrays,
+        kept: Arrays,
+        cotangents: Arrays,
+        crossing: Arrays,
+        rows: int,
+    ) -> Arrays:
+        """Gradients of the trained parameters, summed over the rows."""
+        raise NotImplementedError
+
+
+def make_tile(
+    operation: Operation,
+    params: Any,
+    types: tuple[TensorType, ...],
+    active: tuple[bool, ...],
+) -> Tile:
+    """The split form where it is possible, the whole form elsewhere."""
+    split = SplitTile(operation, params, types, active)
+    whole = WholeTile(operation, params, types, active)
+    return split if split.possible else whole
+
+
+# ---- rows ----------------------------------------------------------------------------
+
+
+def row_axis(two: Any, three: Any) -> int | None:
+    """The axis of rows of an array whose specs at two and at three rows are given."""
+    pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
+    axes = [axis for axis, (a, b) in pairs if a != b]
+    clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)
+    return axes[0] if clean else None
+
+
+def one_row(two: Any, axis: int) -> jax.ShapeDtypeStruct:
+    """The spec of one row, from that of two."""
+    return array_spec(two.shape[:axis] + two.shape[axis + 1 :], two.dtype)
+
+
+def spec_of(x: Any) -> jax.ShapeDtypeStruct:
+    """The spec of an array, or of what stands for one."""
+    return array_spec(np.shape(x), x.dtype)
+
+
+# ---- the split form ------------------------------------------------------------------
+
+
+class SplitTile(Tile):
+    """The reverse cut by dependence."""
+
+    @functools.cached_property
+    def possible(self) -> bool:
+        """Whether all that crosses has an axis of rows."""
+        return None not in self._crossing_axes
+
+    @functools.cached_property
+    def stored(self) -> Specs:
+        two = self._products(2)
+        return [one_row(two[i], axis) for i, axis in self._product_axes]
+
+    @functools.cached_property
+    def crossing(self) -> Specs:
+        two = [v.aval for v in self._cut(2).crossing]
+        axes = self._crossing_axes
+        return [one_row(x, a) for x, a in zip(two, axes, strict=True) if a is not None]
+
+    def keep(self, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+        """Outputs, and the products that the reverse reads."""
+        outputs, products = self._with_products(inputs, rows)
+        axes = self._product_axes
+        return outputs, [jnp.moveaxis(products[i], axis, 0) for i, axis in axes]
+
+    def move(
+        self, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
+        """The early half."""
+        arguments = self._arguments(inputs, kept, cotangents, rows)
+        moving, crossing = self._cut(rows).run_early(arguments)
+        pairs = zip(crossing, self._crossing_axes, strict=True)
+        return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
+
+    def train(
+        self,
+        inputs: Arrays,
+        kept: Arrays,
+        cotangents: Arrays,
+        crossing: Arrays,
+        rows: int,
+    ) -> Arrays:
+        """The late half."""
+        arguments = self._arguments(inputs, kept, cotangents, rows)
+        pairs = zip(crossing, self._crossing_axes, strict=True)
+        crossed = [jnp.moveaxis(x, 0, axis) for x, axis in pairs]
+        grads: Arrays = self._cut(rows).run_late(arguments, crossed)
+        return grads
+
+    # The jaxprs below depend on shapes alone. Their arguments are flat: trained
+    # parameters, other parameters, inputs; then products, then cotangents.
+
+    @functools.cached_property
+    def _fixed(self) -> tuple[Specs, Specs]:
+        trained, rest = partition(self.params)
+        return list(map(spec_of, trained)), list(map(spec_of, rest))
+
+    def _with_products(self, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+        products: Arrays = []
+
+        def product(multiply: Any, operands: Arrays) -> Any:
+            products.append(multiply(*operands))
+            return products[-1]
+
+        trained, rest = partition(self.params)
+        arguments = [*trained, *rest, *inputs]
+        return jaxprs.evaluate(self._forward(rows), arguments, product), products
+
+    @per_tile
+    def _forward(self, rows: int) -> Any:
+        trained, rest = self._fixed
+        cuts = len(trained), len(trained) + len(rest)
+
+        def outputs(*leaves: Any) -> Arrays:
+            parts = leaves[: cuts[0]], leaves[cuts[0] : cuts[1]], leaves[cuts[1] :]
+            params = combine(list(parts[0]), list(parts[1]), self.params)
+            return self.call(self.operation.layer.call, params, parts[2], rows)
+
+        return jaxprs.trace(outputs, [*trained, *rest, *self.specs(rows)])
+
+    @per_tile
+    def _products(self, rows: int) -> Specs:
+        """All products of the forward pass."""
+
+        def products(params: Any, inputs: Arrays) -> Arrays:
+            tile = type(self)(self.operation, params, self.types, self.active)
+            return tile._with_products(inputs, rows)[1]
+
+        specs: Specs = jax.eval_shape(products, self.params, self.specs(rows))
+        return specs
+
+    @functools.cached_property
+    def _row_products(self) -> list[tuple[int, int]]:
+        """Number and row axis of the products that have rows."""
+        pairs = zip(self._products(2), self._products(3), strict=True)
+        axes = [row_axis(*pair) for pair in pairs]
+        return [(i, axis) for i, axis in enumerate(axes) if axis is not None]
+
+    @functools.cached_property
+    def _product_axes(self) -> list[tuple[int, int]]:
+        """Those of them that the reverse reads."""
+        first = len(self._fixed[0]) + len(self._fixed[1]) + len(self.types)
+        cut = self._cut(2)
+        found = enumerate(self._row_products, first)
+        return [product for place, product in found if cut.reads(place)]
+
+    def _arguments(
+        self, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
+    ) -> Arrays:
+        read, specs = iter(kept), self._products(rows)
+        products = [
+            jnp.moveaxis(next(read), 0, axis)
+            if (i, axis) in self._product_axes
+            else jnp.zeros(specs[i].shape, specs[i].dtype)
+            for i, axis in self._row_products
         ]
-        return outputs, kept
+        trained, rest = partition(self.params)
+        wanted = [x for x in cotangents if x.dtype != jax.dtypes.float0]
+        return [*trained, *rest, *inputs, *products, *wanted]
 
-    def reverse(self, inputs: Sequence[Any], kept: Arrays, rows: int) -> Any:
-        """Cotangents of outputs to those of trained parameters and active inputs."""
+    @per_tile
+    def _cut(self, rows: int) -> jaxprs.Cut:
+        trained, rest = self._fixed
+        forward, products = self._forward(rows), self._products(rows)
+        outputs = list(map(spec_of, forward.out_avals))
+        inexact = [jnp.issubdtype(x.dtype, jnp.inexact) for x in outputs]
+        groups = (
+            trained,
+            rest,
+            self.specs(rows),
+            [products[i] for i, _ in self._row_products],
+            [spec for spec, yes in zip(outputs, inexact, strict=True) if yes],
+        )
+        ends = np.cumsum([0, *map(len, groups)])
+
+        def reverse(*leaves: Any) -> Arrays:
+            parts = [list(leaves[a:b]) for a, b in itertools.pairwise(ends)]
+            known = dict(zip((i for i, _ in self._row_products), parts[3], strict=True))
+
+            def differentiable(trained: Arrays, moving: Arrays) -> Arrays:
+                inputs = self.merge(moving, parts[2])
+                given = _given_products(known)
+                made = jaxprs.evaluate(forward, [*trained, *parts[1], *inputs], given)
+                return [x for x, yes in zip(made, inexact, strict=True) if yes]
+
+            _, pull = jax.vjp(differentiable, parts[0], self.moving(parts[2]))
+            cotangents = pull(parts[4])
+            return [*cotangents[0], *cotangents[1]]
+
+        specs = [spec for group in groups for spec in group]
+        closed = jaxprs.trace(reverse, specs)
+        return jaxprs.cut(closed, late=len(trained), fixed=len(trained) + len(rest))
+
+    @functools.cached_property
+    def _crossing_axes(self) -> list[Any]:
+        pairs = zip(self._cut(2).crossing, self._cut(3).crossing, strict=True)
+        return [row_axis(a.aval, b.aval) for a, b in pairs]
+
+
+def _given_products(known: dict[int, Any]) -> jaxprs.Product:
+    """Stands in for products: values as stored, derivatives those of the product."""
+    count = iter(range(1 << 30))
+
+    def product(multiply: Callable[..., Any], operands: Arrays) -> Any:
+        number = next(count)
+        if number not in known or not all(map(is_trained, operands)):
+            return multiply(*operands)
+        given = jax.custom_jvp(lambda left, right, value: value)
+
+        def tangent(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            (left, right, value), (d_left, d_right, _) = primals, tangents
+            return value, multiply(d_left, right) + multiply(left, d_right)
+
+        given.defjvp(tangent)
+        return given(*operands, known[number])
+
+    return product
+
+
+# ---- the whole form ------------------------------------------------------------------
+
+
+class WholeTile(Tile):
+    """The reverse as the pytree that `jax.vjp` returns.
+
+    Under `jax.checkpoint`, its leaves are parameters and inputs, which are at hand in
+    the reverse pass, and products, which are stored.
+    """
+
+    @property
+    def crossing(self) -> Specs:
+        """Nothing crosses."""
+        return []
+
+    @functools.cached_property
+    def stored(self) -> Specs:
+        pairs = zip(self._leaves(2), self._axes, strict=True)
+        return [one_row(two, axis) for two, axis in pairs if axis is not None]
+
+    def keep(self, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+        """Outputs, and the leaves to be stored."""
+        outputs, reverse = self._linearized(self.params, inputs, rows)
+        pairs = zip(jax.tree.leaves(reverse), self._axes, strict=True)
+        return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
+
+    def move(
+        self, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
+        """The whole reverse; what belongs to parameters is dead code."""
+        return self._revived(inputs, kept, rows)(cotangents)[1], []
+
+    def train(
+        self,
+        inputs: Arrays,
+        kept: Arrays,
+        cotangents: Arrays,
+        crossing: Arrays,
+        rows: int,
+    ) -> Arrays:
+        """The whole reverse; what belongs to inputs alone is dead code."""
+        grads: Arrays = self._revived(inputs, kept, rows)(cotangents)[0]
+        return grads
+
+    def _revived(self, inputs: Arrays, kept: Arrays, rows: int) -> Any:
+        """The reverse around what was stored of it."""
         _, reverse = self._linearized(self.params, inputs, rows)
         leaves, structure = jax.tree.flatten(reverse)
         rest = iter(kept)
         revived = [
-            leaf if stored is None else jnp.moveaxis(next(rest), 0, stored.axis)
-            for leaf, stored in zip(leaves, self._leaves, strict=True)
+            leaf if axis is None else jnp.moveaxis(next(rest), 0, axis)
+            for leaf, axis in zip(leaves, self._axes, strict=True)
         ]
         return jax.tree.unflatten(structure, revived)
 
-    @property
-    def stored(self) -> list[jax.ShapeDtypeStruct]:
-        """One row of each array that `keep` returns."""
-        return [stored.row for stored in self._leaves if stored is not None]
-
     @functools.cached_property
-    def _leaves(self) -> list[Stored | None]:
-        two, three = self._shapes(2), self._shapes(3)
-        return [_stored(*pair) for pair in zip(two, three, strict=True)]
+    def _axes(self) -> list[int | None]:
+        """Of each leaf, the row axis if it is to be stored."""
+        two, three = self._leaves(2), self._leaves(3)
+        return [
+            None if a is None else row_axis(a, b)
+            for a, b in zip(two, three, strict=True)
+        ]
 
-    def _shapes(self, rows: int) -> list[jax.ShapeDtypeStruct | None]:
+    def _leaves(self, rows: int) -> list[Any]:
         """Of each leaf of the reverse, its spec, or `None` if it is at hand."""
-        found: list[jax.ShapeDtypeStruct | None] = []
+        found: list[Any] = []
 
         def look(params: Any, inputs: Arrays) -> None:
             _, reverse = self._linearized(params, inputs, rows)
             known = {id(x) for x in jax.tree.leaves((params, inputs))}
             for leaf in jax.tree.leaves(reverse):
-                spec = jax.eval_shape(jnp.asarray, leaf)
-                found.append(None if id(leaf) in known else spec)
+                found.append(None if id(leaf) in known else spec_of(leaf))
 
-        jax.eval_shape(look, self.params, [to_spec(t, rows) for t in self.types])
+        jax.eval_shape(look, self.params, self.specs(rows))
         return found
 
     def _linearized(
@@ -108,44 +426,15 @@ class Tile:
     ) -> tuple[Arrays, Any]:
         policy = jax.checkpoint_policies.dots_saveable
         layer = self.operation.layer
-        call = jax.checkpoint(layer.call, policy=policy, prevent_cse=False)
-        call = self._batched(call, rows)
+        fn = jax.checkpoint(layer.call, policy=policy, prevent_cse=False)
         trained, rest = partition(params)
-        moving = [x for x, active in zip(inputs, self.active, strict=True) if active]
 
         def outputs(trained: Arrays, moving: Arrays) -> Arrays:
-            moved = iter(moving)
-            given = [
-                next(moved) if active else x
-                for x, active in zip(inputs, self.active, strict=True)
-            ]
             joined = combine(trained, rest, params)
-            return list(jax.tree.leaves(call(joined, *self._arguments(given))))
+            return self.call(fn, joined, self.merge(moving, inputs), rows)
 
-        made, reverse = jax.vjp(outputs, trained, moving)
+        made, reverse = jax.vjp(outputs, trained, self.moving(inputs))
         return made, reverse
-
-    def _arguments(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        packed = pack(TupleType(self.operation.arguments), list(inputs))
-        return tuple(packed)
-
-    def _batched(self, call: Callable[..., Any], rows: int) -> Callable[..., Any]:
-        if self.operation.layer.batched:
-            return call
-        axes = (None, *(0 for _ in self.operation.arguments))
-        return jax.vmap(call, axes, axis_size=rows)
-
-
-def _stored(two: Any, three: Any) -> Stored | None:
-    """What differs between two and three rows has rows, at the axis that differs."""
-    if two is None:
-        return None
-    pairs = zip(two.shape, three.shape, strict=True)
-    axes = [axis for axis, (a, b) in enumerate(pairs) if a != b]
-    if len(axes) != 1:
-        return None
-    row = np.delete(two.shape, axes[0]).tolist()
-    return Stored(axes[0], jax.eval_shape(lambda: jnp.zeros(row, two.dtype)))
 
 
 # ---- parameters: what is trained, and the rest ---------------------------------------

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All reading of jaxprs: running one, watching its products, and cutting one in two.
+
+Only `jax.make_jaxpr`, `jax.extend.core` and what an equation offers are used. Since
+jax 0.11 a closed jaxpr is a jaxpr; `_opened` hides the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.extend import core
+
+Arrays = list[Any]
+Product = Callable[[Callable[..., Any], Arrays], Any]
+
+
+def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
+
+
+def evaluate(closed: Any, arguments: Iterable[Any], product: Any = None) -> Arrays:
+    """Runs a jaxpr, nested `jit`s inlined.
+
+    Args:
+      product: called as `product(multiply, operands)` for every matrix product, nested
+        ones in other control flow left out; gives what stands for its result.
+    """
+    jaxpr, constants = _opened(closed)
+    env = dict(zip(jaxpr.invars, arguments, strict=True))
+    env |= dict(zip(jaxpr.constvars, constants, strict=True))
+    return run(jaxpr.eqns, env, jaxpr.outvars, product)
+
+
+def run(
+    equations: Iterable[Any], env: dict[Any, Any], outputs: Any, product: Any = None
+) -> Arrays:
+    """Runs equations over an environment; the values of `outputs`."""
+    env = dict(env)
+
+    def read(variable: Any) -> Any:
+        literal = isinstance(variable, core.Literal)
+        return variable.val if literal else env[variable]
+
+    for equation in equations:
+        values = list(map(read, equation.invars))
+        env |= zip(equation.outvars, _result(equation, values, product), strict=True)
+    return list(map(read, outputs))
+
+
+def _result(equation: Any, values: Arrays, product: Any) -> Arrays:
+    name = equation.primitive.name
+    if name == 'jit':
+        return evaluate(equation.params['jaxpr'], values, product)
+    if name == 'dot_general' and product is not None:
+        return [product(lambda *operands: _bind(equation, operands)[0], values)]
+    return _bind(equation, values)
+
+
+def _bind(equation: Any, values: Sequence[Any]) -> Arrays:
+    params = equation.primitive.get_bind_params(equation.params)
+    if isinstance(params, tuple):
+        functions, params = params
+        values = [*functions, *values]
+    result = equation.primitive.bind(*values, **params)
+    return list(result) if equation.primitive.multiple_results else [result]
+
+
+def trace(fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
+    """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
+    nested = jax.make_jaxpr(fn)(*specs)
+    return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A jaxpr in two: what its early outputs need, and what only the late ones need.
+
+    Attributes:
+      crossing: variables that the early part makes and the late part reads.
+    """
+
+    closed: Any
+    early: tuple[Any, ...]
+    late: tuple[Any, ...]
+    early_outputs: tuple[Any, ...]
+    late_outputs: tuple[Any, ...]
+    crossing: tuple[Any, ...]
+
+    def run_early(self, arguments: Sequence[Any]) -> tuple[Arrays, Arrays]:
+        """The early outputs, and the values that cross."""
+        wanted = self.early_outputs + self.crossing
+        made = run(self.early, self._environment(arguments), wanted)
+        count = len(self.early_outputs)
+        return made[:count], made[count:]
+
+    def run_late(self, arguments: Sequence[Any], crossing: Sequence[Any]) -> Arrays:
+        """The late outputs."""
+        env = self._environment(arguments)
+        env |= zip(self.crossing, crossing, strict=True)
+        return run(self.late, env, self.late_outputs)
+
+    def reads(self, index: int) -> bool:
+        """Whether anything reads argument `index`."""
+        variable = _opened(self.closed)[0].invars[index]
+        read = {v for e in self.early + self.late for v in _variables(e.invars)}
+        return variable in read or variable in self.early_outputs + self.late_outputs
+
+    def _environment(self, arguments: Sequence[Any]) -> dict[Any, Any]:
+        jaxpr, constants = _opened(self.closed)
+        env = dict(zip(jaxpr.invars, arguments, strict=True))
+        return env | dict(zip(jaxpr.constvars, constants, strict=True))
+
+
+def cut(closed: Any, late: int, fixed: int) -> Cut:
+    """Cuts a jaxpr by dependence.
+
+    Args:
+      late: how many of its outputs, the first ones, are late.
+      fixed: how many of its arguments, the first ones, are at hand in both parts; what
+        depends on nothing else is computed in both.
+    """
+    jaxpr, _ = _opened(closed)
+    late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
+    early = _needed(jaxpr.eqns, early_outputs)
+    moving = set(jaxpr.invars[fixed:])
+    varying = []
+    for equation in jaxpr.eqns:
+        if moving.intersection(_variables(equation.invars)):
+            moving.update(equation.outvars)
+            varying.append(equation)
+    shared = [e for e in early if e in varying]
+    rest = [e for e in _needed(jaxpr.eqns, late_outputs) if e not in shared]
+    made = {v for e in shared for v in e.outvars}
+    read = [v for e in rest for v in e.invars] + list(late_outputs)
+    crossing = dict.fromkeys(v for v in _variables(read) if v in made)
+    # What `rest` needs only through values that cross is not needed any more.
+    rest = _needed(rest, late_outputs, known=made)
+    parts = map(tuple, (early, rest, early_outputs, late_outputs, crossing))
+    return Cut(closed, *parts)
+
+
+def _needed(equations: Any, outputs: Any, known: Iterable[Any] = ()) -> list[Any]:
+    live, kept = set(_variables(outputs)) - set(known), []
+    for equation in reversed(equations):
+        if live.intersection(equation.outvars):
+            kept.append(equation)
+            live.update(v for v in _variables(equation.invars) if v not in known)
+    return kept[::-1]
+
+
+def _variables(atoms: Iterable[Any]) -> list[Any]:
+    return [v for v in atoms if not isinstance(v, core.Literal)]
