@@ -85,7 +85,7 @@ class Inference:
         """Types one use of `block`, and the uses inside it."""
         node = Typed(block, where, given, self.types.fresh())
         self.nodes.append(node)
-        self.equal(node, node.output, rule(block, node, self), 'to give')
+        self.equal(node, rule(block, node, self), node.output, 'to give')
         return node
 
     def part(self, node: Typed, block: c.Block, given: Type, label: str) -> Typed:
@@ -299,7 +299,7 @@ def _(block: c.Function, node: Typed, state: Inference) -> Type:
             if not isinstance(leaf, TensorType):
                 hint = 'turn objects into tensors by Scalar, Vector or Tensor'
                 fail(node, 'tensors or tuples of tensors', str(given), hint)
-        state.equal(node, output, apply_layer(node, given, block, state), 'to give')
+        state.equal(node, apply_layer(node, given, block, state), output, 'to give')
         return True
 
     state.when(node, constraint)
@@ -381,7 +381,8 @@ def _(block: c.Record, node: Typed, state: Inference) -> Type:
 
     def link(head: Type) -> None:
         for key, item in read:
-            state.equal(node, item, _field_type(node, head, key, state), 'an input')
+            field = _field_type(node, head, key, state)
+            state.equal(node, field, item, f'for {key!r}')
 
     if read:
         state.when_head(node, link)
@@ -416,7 +417,7 @@ def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
     output = state.types.fresh()
 
     def link(head: Type) -> None:
-        state.equal(node, output, _item_type(block, node, head, state), 'to give')
+        state.equal(node, _item_type(block, node, head, state), output, 'to give')
 
     state.when_head(node, link)
     return output
@@ -583,7 +584,7 @@ def _(block: c.Map, node: Typed, state: Inference) -> Type:
 
     def link(head: Type) -> None:
         kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
-        state.equal(node, output, kind(fn.output), 'to give')
+        state.equal(node, kind(fn.output), output, 'to give')
 
     state.when_head(node, link)
     return output

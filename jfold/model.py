@@ -19,6 +19,7 @@ from jfold.errors import ProgramBudgetError
 from jfold.layers import pack
 from jfold.layout import Capacity, Spec, grow
 from jfold.lower import lower
+from jfold.policies import shortest
 from jfold.program import Program
 from jfold.runtime import execute
 from jfold.schedule import Schedule, build, needs
@@ -103,7 +104,7 @@ class Model:
             the model is as it was before.
         """
         begin = time.perf_counter()
-        graph = trace(self.program, examples)
+        graph = shortest(self.program, trace(self.program, examples))
         need = needs(self.program, graph)
         old = self._capacities.get(need.examples)
         spec = Spec(self.program, grow(old, need))

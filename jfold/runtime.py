@@ -196,7 +196,8 @@ class _Run:
         operation = self.program.operations[o]
         bases = self.layout.value_base[o]
         for t, base, x in zip(operation.outputs, bases, made, strict=True):
-            values[t] = _write(values[t], x, base + first)
+            read = _of_type(t, operation.inputs, inputs)
+            values[t] = _write(values[t], _after(read, x, first), base + first)
         return values, stored
 
     def _inputs(self, o: int, values: dict[int, Any], first: Any, rows: int) -> Arrays:
@@ -366,7 +367,9 @@ class _Run:
         operation = self.program.operations[o]
         for t, base in zip(operation.inputs, self.layout.edge_base[o], strict=True):
             if t in self.active:
-                edges[t] = _write(edges[t], next(rest), base + first)
+                read = _of_type(t, operation.outputs, cotangents)
+                x = _after(read, next(rest), first)
+                edges[t] = _write(edges[t], x, base + first)
         pairs = zip(crossed[o], crossing, strict=True)
         written = [_write(b, x, first) for b, x in pairs]
         return edges, [*crossed[:o], written, *crossed[o + 1 :]]
@@ -426,6 +429,21 @@ def _slice(buffer: Any, first: Any, rows: int) -> Any:
 def _write(buffer: Any, rows: Any, first: Any) -> Any:
     rows = rows.astype(buffer.dtype)
     return lax.dynamic_update_slice_in_dim(buffer, rows, first, 0)
+
+
+def _of_type(t: int, types: Sequence[int], arrays: Sequence[Any]) -> Arrays:
+    return [x for n, x in zip(types, arrays, strict=True) if n == t]
+
+
+def _after(read: Arrays, x: Any, first: Any) -> Any:
+    """`x`, in a form that XLA cannot compute before what was `read` of a buffer.
+
+    Where a result does not depend on an input of its own type, XLA may write the one
+    before it reads the other, and then copies the whole buffer for each tile.
+    """
+    for each in read:
+        x = jnp.where(first >= 0, x.astype(each.dtype), each)
+    return x
 
 
 def _sum(buffer: Any, indices: list[Any]) -> Any:

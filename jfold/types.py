@@ -139,7 +139,7 @@ class TypeVariable(Type):
     number: int
 
     def __repr__(self) -> str:
-        return f'?{self.number}'
+        return '?'
 
 
 def convert_to_type(spec: Any) -> Type:
