@@ -210,8 +210,8 @@ class Function(Block):
     an array or a (nested) tuple of arrays.
 
     Args:
-      fn: a plain callable `fn(*inputs)`; a Flax Linen module; or, with `init`, a
-        callable `fn(params, *inputs)`.
+      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module; or, with `init`,
+        a callable `fn(params, *inputs)`.
       init: `init(key, *specs) -> params`, with a `jax.ShapeDtypeStruct` per input.
       name: the key of its parameters; the callable's own name when left out. Two names
         for one callable give two sets of parameters.

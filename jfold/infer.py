@@ -79,7 +79,7 @@ class Inference:
     waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
     declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
-    readers: list[Typed] = field(default_factory=list)
+    guesses: list[tuple[Typed, Type]] = field(default_factory=list)
 
     def visit(self, block: c.Block, given: Type, where: str) -> Typed:
         """Types one use of `block`, and the uses inside it."""
@@ -132,18 +132,21 @@ class Inference:
                 return False
             fail(node, 'an object', str(given), hint)
 
-        self.readers.append(node)
+        self.guesses.append((node, ObjectType()))
         self.when(node, constraint)
 
-    def assume_object(self) -> bool:
-        """Takes an unknown input that must be made of objects to be one object.
+    def guess(self) -> bool:
+        """Takes one unknown input to be what it most likely is.
 
-        Only when nothing else helps, since it may prove to be a tuple of objects.
+        Only when nothing else helps: what must be made of objects is taken to be one
+        object, and may yet prove to be a tuple of objects.
         """
-        for node in self.readers:
-            if isinstance(self.types.head(node.input), TypeVariable):
-                self.types.unify(node.input, ObjectType())
-                return True
+        for node, type_ in self.guesses:
+            before = self.types.resolve(node.input)
+            if isinstance(before, TypeVariable):
+                self.types.unify(before, type_)
+                if self.types.resolve(before) != before:
+                    return True
         return False
 
     def solve(self) -> None:
@@ -156,7 +159,7 @@ class Inference:
             before, self.waiting = self.waiting, []
             for node, constraint in before:
                 self.when(node, constraint)
-            if len(self.waiting) == len(before) and not self.assume_object():
+            if len(self.waiting) == len(before) and not self.guess():
                 break
         for node in [*(node for node, _ in self.waiting), *self.nodes]:
             for type_ in (node.input, node.output):
@@ -543,7 +546,18 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Type:
         state.nodes.append(body)
         body.parts = (inner,)
     body = state.declarations[declaration]
-    state.equal(node, node.input, body.input, 'an input')
+
+    def link() -> bool:
+        given = state.types.resolve(node.input)
+        if not state.types.known(given):
+            return False
+        if is_object(given) and declaration.input_type is None:
+            given = ObjectType()  # a tuple of objects here may be a list elsewhere
+        state.equal(node, given, body.input, 'an input')
+        return True
+
+    state.guesses.append((node, body.input))
+    state.when(node, link)
     return body.output
 
 

@@ -567,6 +567,8 @@ def _(
     block: c.Reference, node: Typed, value: Value, context: Context, w: Writer
 ) -> Value:
     number = w.builder.declaration(block.declaration)
+    if isinstance(w.builder.typing.declarations[block.declaration].input, ObjectType):
+        value = w.object(value, node)
     given = list(flatten(value))
     if w.declaration is not None and w.untouched.issuperset(given):
         unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])

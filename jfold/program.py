@@ -68,14 +68,18 @@ class Instruction:
 
     def __str__(self) -> str:
         shown = [
-            f'{f.name}={getattr(self, f.name)}'
+            f'{f.name}={_shown(getattr(self, f.name))}'
             for f in fields(self)
             if f.name not in ('inputs', 'outputs', 'where')
         ]
-        out, given = (
-            ' '.join(f'r{r}' for r in rs) for rs in (self.outputs, self.inputs)
-        )
-        return f'{out} = {type(self).__name__} {given} {" ".join(shown)}'.strip()
+        out, given = ([f'r{r}' for r in rs] for rs in (self.outputs, self.inputs))
+        equals = ['='] if out else []
+        return ' '.join([*out, *equals, type(self).__name__, *given, *shown])
+
+
+def _shown(value: Any) -> str:
+    name = getattr(value, '__name__', None)  # of a function, without its address
+    return str(name or value)
 
 
 @dataclass(frozen=True, eq=False)

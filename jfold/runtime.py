@@ -17,6 +17,7 @@ slices, and written by `dynamic_update_slice`, never inside a conditional.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -100,6 +101,7 @@ class _Run:
         self.indices, self.constant = indices, constants
         self.active = active_types(spec.program)
         self.tiles = [self._tile(o, params) for o in self.program.operations]
+        self._buffers = itertools.count(0, 2)
         self.computed = {t for o in self.program.operations for t in o.outputs}
 
     def _tile(self, operation: Operation, params: Params) -> Tile:
@@ -167,7 +169,7 @@ class _Run:
 
     def _new_values(self, t: int) -> Any:
         type_ = self.program.types[t]
-        buffer = jnp.zeros((self.layout.value_rows[t], *type_.shape), type_.dtype)
+        buffer = self._zeros(self.layout.value_rows[t], type_.shape, type_.dtype)
         if not self.capacity.constants[t]:
             return buffer
         return _write(buffer, jnp.asarray(self.constant[t]), 0)
@@ -177,7 +179,14 @@ class _Run:
         if not self._reverses(o):
             return []
         rows = self.layout.region[o]
-        return [jnp.zeros((rows, *s.shape), s.dtype) for s in specs]
+        return [self._zeros(rows, s.shape, s.dtype) for s in specs]
+
+    def _zeros(self, rows: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A new buffer, a few rows longer than the one before.
+
+        Of two buffers of one shape XLA makes one, and copies it.
+        """
+        return jnp.zeros((rows + next(self._buffers), *shape), dtype)
 
     def _forward_tile(
         self, o: int, start: Any, rows: int, i: Any, carry: Any, *, keep: bool
@@ -250,6 +259,7 @@ class _Run:
         self, values: dict[int, Any], stored: list[Arrays], cotangents: Any
     ) -> Params:
         """Gradients of the parameters, given the cotangents of the results."""
+        self._buffers = itertools.count(1, 2)  # none as long as one of the forward pass
         edges = {t: self._new_edges(t, cotangents) for t in sorted(self.active)}
         crossed = [self._new_rows(o, self.tiles[o].crossing) for o in self._operations]
         step = functools.partial(self._backward_level, values=values, stored=stored)
@@ -285,7 +295,7 @@ class _Run:
     def _new_edges(self, t: int, cotangents: Any) -> Any:
         outputs, metrics = cotangents
         type_ = self.program.types[t]
-        buffer = jnp.zeros((self.layout.edge_rows[t], *type_.shape), type_.dtype)
+        buffer = self._zeros(self.layout.edge_rows[t], type_.shape, type_.dtype)
         for j, number in enumerate(self.program.output_types):
             if number == t:
                 buffer = _write(buffer, outputs[j], self.layout.edge_outputs[j])
