@@ -26,6 +26,8 @@ from jfold.graph import Graph, Trace
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
 Calls = list[tuple[p.Call, list[Column]]]
+MAX_DEPTH = 1_000_000  # beyond it, data that contains itself would fill the memory
+
 Running = Generator[Calls, list[list[Column]], list[Column]]
 
 
@@ -88,8 +90,12 @@ def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Col
     pool: dict[int, list[tuple[Receiver, list[Column], Frame, p.Call]]] = {}
     ready: list[tuple[Running, list[Receiver], Any]] = [(root, [], None)]
     result: list[Column] = []
+    depth = 0
     while ready or pool:
         if not ready:
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _too_deep(next(iter(pool.values())))
             for number, calls in pool.items():
                 frame, receivers = _merge(program.declarations[number], calls)
                 ready.append((run(frame, state), receivers, None))
@@ -106,6 +112,13 @@ def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Col
         if not waiting.missing:
             ready.append((running, receivers, waiting.results))
     return result
+
+
+def _too_deep(calls: list[tuple[Receiver, list[Column], Frame, p.Call]]) -> InputError:
+    _, _, frame, call = calls[0]
+    text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
+    example, path = _locate(frame, call.inputs[-1], 0)
+    return InputError(text, example, path, call.where)
 
 
 def _wait(

@@ -143,10 +143,13 @@ class Inference:
         """
         for node, type_ in self.guesses:
             before = self.types.resolve(node.input)
-            if isinstance(before, TypeVariable):
-                self.types.unify(before, type_)
-                if self.types.resolve(before) != before:
-                    return True
+            partly = not isinstance(before, TypeVariable)
+            if self.types.known(before) or (partly and type_ == ObjectType()):
+                continue
+            known = len(self.types.bound)
+            self.equal(node, before, type_, 'an input')
+            if len(self.types.bound) > known:
+                return True
         return False
 
     def solve(self) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jfold.program import Operation, Program
@@ -156,7 +157,7 @@ def row_bytes(program: Program, operation: Operation) -> int:
 def has_gradient(operation: Operation) -> bool:
     """Whether an operation has parameters that are trained."""
     leaves = jax.tree.leaves(operation.layer.params)
-    return any(np.issubdtype(x.dtype, np.inexact) for x in leaves)
+    return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
 
 
 @functools.lru_cache(maxsize=256)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,19 +92,28 @@ class Model:
             if layer.init is not None
         }
 
-    def schedule(self, examples: Sequence[Any]) -> Schedule:
+    def schedule(self, examples: Iterable[Any]) -> Schedule:
         """Turns examples into the arrays that drive the compiled program.
 
         Runs on the host. Shapes are kept from batch to batch, per number of examples,
         and only grow, so that a stationary stream compiles a handful of programs.
 
+        Args:
+          examples: a list, or any other iterable, of what the expression takes.
+
         Raises:
+          TypeError: `examples` is a dict or a string, which is one example at most.
           InputError: an example does not fit the expression.
           ProgramBudgetError: one more shape would exceed `max_programs`. In both cases
             the model is as it was before.
         """
+        if isinstance(examples, str | bytes | Mapping):
+            raise TypeError(
+                f'expected a sequence of examples, got one {type(examples).__name__}: '
+                'pass `[example]`'
+            )
         begin = time.perf_counter()
-        graph = shortest(self.program, trace(self.program, examples))
+        graph = shortest(self.program, trace(self.program, list(examples)))
         need = needs(self.program, graph)
         old = self._capacities.get(need.examples)
         spec = Spec(self.program, grow(old, need))
@@ -191,7 +200,8 @@ def compile(block: Any, max_programs: int = 8) -> Model:
       TypeError: types clash or cannot be determined; the message names the path of the
         block at fault, what it expects and what it gets.
 
-    >>> model = compile({'x': c.Scalar(), 'y': c.Scalar()} >> c.Function(jnp.add))
+    >>> from jfold import Function, Scalar
+    >>> model = compile({'x': Scalar(), 'y': Scalar()} >> Function(jnp.add))
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """

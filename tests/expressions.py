@@ -1,0 +1,717 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random expressions with data that fits them, and what the tests share.
+
+`expressions()` is a hypothesis strategy. It goes by types: a *source* of a type is a
+block that makes values of that type from Python data, together with a way to draw such
+data; `Maker.between` is a block from one type to another. Functions are kept per pair
+of types, so that one operation occurs at many sites.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold.types import TensorType, TupleType, terminals
+
+Rng = np.random.Generator
+TABLE = 7
+
+
+@dataclass(frozen=True)
+class Source:
+    """A block that takes Python data, and how to draw data for it."""
+
+    block: Any
+    sample: Callable[[Rng], Any]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What `expressions()` draws."""
+
+    block: Any
+    sample: Callable[[Rng], Any]
+    dtype: str
+
+    def __repr__(self) -> str:
+        return f'Expression({self.block!r})'
+
+    def batch(self, rng: Rng, size: int) -> list[Any]:
+        """Draws examples."""
+        return [self.sample(rng) for _ in range(size)]
+
+
+# ---- functions from types to types ---------------------------------------------------
+
+
+def numbers(inputs: Any, dtype: str) -> tuple[Any, Any]:
+    """All floats of the inputs as one vector, all ints as another."""
+    flat = [jnp.ravel(x) for x in jax.tree.leaves(inputs)]
+    floats = [x for x in flat if jnp.issubdtype(x.dtype, jnp.inexact)]
+    ints = [x for x in flat if not jnp.issubdtype(x.dtype, jnp.inexact)]
+    joined = jnp.concatenate([jnp.zeros(0, dtype), *floats])
+    return joined, jnp.concatenate([jnp.zeros(0, 'int32'), *ints])
+
+
+def float_leaves(type_: Any) -> list[TensorType]:
+    """The float tensors in nested tuples."""
+    return [t for t in terminals(type_) if t.differentiable]
+
+
+def width(type_: Any) -> int:
+    """How many floats a type has."""
+    return sum(t.size for t in float_leaves(type_))
+
+
+def filled(type_: Any, floats: Any, ints: Any) -> Any:
+    """A value of a type: its floats from a vector, its ints from other ints."""
+    rest = iter(jnp.split(floats, np.cumsum([t.size for t in float_leaves(type_)])))
+
+    def fill(part: Any) -> Any:
+        if isinstance(part, TupleType):
+            return tuple(map(fill, part))
+        if part.differentiable:
+            return next(rest).reshape(part.shape)
+        return jnp.broadcast_to((ints.sum() + 1) % TABLE, part.shape).astype(part.dtype)
+
+    return fill(type_)
+
+
+def dense(want: Any, dtype: str) -> jf.Function:
+    """A dense layer with an `init`; ints look up a table."""
+
+    def init(key: Any, *specs: Any) -> Any:
+        floats, ints = jax.eval_shape(lambda *x: numbers(x, dtype), *specs)
+        inner = floats.size + ints.size
+        keys = jax.random.split(key, 3)
+        scale = 1 / math.sqrt(max(inner, 1))
+        return {
+            'weight': scale * jax.random.normal(keys[0], (width(want), inner), dtype),
+            'bias': jax.random.normal(keys[1], (width(want),), dtype),
+            'table': jax.random.normal(keys[2], (TABLE,), dtype),
+        }
+
+    def layer(params: Any, *inputs: Any) -> Any:
+        floats, ints = numbers(inputs, dtype)
+        x = jnp.concatenate([floats, params['table'][ints % TABLE]])
+        return filled(want, jnp.tanh(params['weight'] @ x + params['bias']), ints)
+
+    return jf.Function(layer, init, name='dense')
+
+
+def plain(want: Any, dtype: str) -> jf.Function:
+    """A function without parameters."""
+
+    def mixed(*inputs: Any) -> Any:
+        floats, ints = numbers(inputs, dtype)
+        x = jnp.concatenate([floats, jnp.sin(ints.astype(dtype)), jnp.ones(1, dtype)])
+        return filled(want, jnp.sin(jnp.resize(x, width(want)) + x.mean()), ints)
+
+    return jf.Function(mixed, name='plain')
+
+
+class Dense(nn.Module):
+    """A dense layer as a Flax Linen module."""
+
+    want: Any
+    dtype: str
+
+    @nn.compact
+    def __call__(self, *inputs: Any) -> Any:
+        floats, ints = numbers(inputs, self.dtype)
+        x = jnp.concatenate([floats, jnp.cos(ints.astype(self.dtype))])
+        kind = {'dtype': self.dtype, 'param_dtype': self.dtype}
+        made = nn.Dense(width(self.want), **kind)(x)
+        return filled(self.want, nn.sigmoid(made), ints)
+
+
+def linen(want: Any, dtype: str) -> jf.Function:
+    """A Flax Linen module as a block."""
+    return jf.Function(Dense(want, dtype))
+
+
+def whole_tiles(want: Any, dtype: str) -> jf.Function:
+    """A function with parameters that takes whole tiles."""
+    one = dense(want, dtype)
+
+    def tile(params: Any, *inputs: Any) -> Any:
+        return jax.vmap(one.fn, (None, *(0 for _ in inputs)))(params, *inputs)
+
+    return jf.Function(tile, one.init, name='tile', batched=True)
+
+
+def nested(want: Any, dtype: str) -> jf.Function:
+    """A layer with a `jit`, a loop and a product of parameters alone inside."""
+    one = dense(want, dtype)
+
+    def layer(params: Any, *inputs: Any) -> Any:
+        weight = params['weight'] @ (params['weight'].T @ params['weight'])
+        return jax.jit(one.fn)(params | {'weight': weight}, *inputs)
+
+    return jf.Function(layer, one.init, name='nested')
+
+
+# ---- the generator -------------------------------------------------------------------
+
+
+@dataclass
+class Maker:
+    """Draws blocks; functions are kept, to be met again.
+
+    Attributes:
+      draw: hypothesis' `draw`.
+      dtype: of all floats.
+    """
+
+    draw: Any
+    dtype: str
+    functions: dict[Any, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    kinds: dict[Any, str] = field(default_factory=dict)
+
+    def pick(self, options: Any) -> Any:
+        """One of several."""
+        return self.draw(st.sampled_from(list(options)))
+
+    def tensor(self, *shape: int) -> TensorType:
+        """A float tensor type."""
+        return TensorType(shape, self.dtype)
+
+    def type(self) -> Any:
+        """A tensor or a tuple of tensors, of a few, so that equal ones meet."""
+        number, vector, matrix = self.tensor(), self.tensor(3), self.tensor(2, 2)
+        pair = TupleType(vector, number)
+        mixed = TupleType(vector, TupleType(matrix, TensorType((), 'int32')))
+        return self.pick([vector, vector, number, matrix, pair, mixed])
+
+    # ---- blocks from type to type
+
+    def function(self, given: Any, want: Any) -> Any:
+        """A function, new or met before."""
+        known = self.functions[given, want]
+        choice = self.draw(st.integers(0, 1))
+        while len(known) <= choice:
+            known.append(self.new_function(given, want))
+        return known[choice]
+
+    def new_function(self, given: Any, want: Any) -> Any:
+        """A function of any kind."""
+        kinds: list[Any] = [dense, plain]
+        if given != TupleType():
+            kinds += [dense, linen, nested, whole_tiles]
+        made = [self.pick(kinds)(want, self.dtype)]
+        if isinstance(want, TensorType) and want.differentiable:
+            if given == want:
+                made.append(jf.Function(jnp.tanh))
+            if given == TupleType(want, want):
+                made += [jf.Function(jnp.multiply), jf.Function(jnp.logaddexp)]
+        return self.pick(made)
+
+    def between(self, given: Any, want: Any, depth: int) -> Any:
+        """A block from one type to another."""
+        if given == want and self.draw(st.integers(0, 3)) == 0:
+            return jf.Identity()
+        options = [self.function]
+        if depth > 0:
+            deep = [self.pipe, self.observed, self.fan_out, self.declared, self.items]
+            options += [self.function] * 3 + deep  # type: ignore[list-item]
+        chosen = self.pick(options)
+        if chosen == self.function:
+            return self.function(given, want)
+        return chosen(given, want, depth - 1)
+
+    def pipe(self, given: Any, want: Any, depth: int) -> Any:
+        """By way of another type."""
+        middle = self.type()
+        first = self.between(given, middle, depth)
+        return first >> self.between(middle, want, depth)
+
+    def observed(self, given: Any, want: Any, depth: int) -> Any:
+        """With a metric on the way."""
+        return self.metric(given) >> self.between(given, want, depth)
+
+    def metric(self, type_: Any) -> Any:
+        """Passes its input on and observes it; a name per type."""
+        name = self.kinds.setdefault(type_, f'seen_{len(self.kinds)}')
+        return jf.AllOf(jf.Identity(), jf.Metric(name)) >> jf.GetItem(0)
+
+    def fan_out(self, given: Any, want: Any, depth: int) -> Any:
+        """The same value used several times."""
+        uses = self.pick([2, 3, 6])
+        many = jf.AllOf(*[jf.Identity()] * uses)
+        return many >> self.function(TupleType((given,) * uses), want)
+
+    def declared(self, given: Any, want: Any, depth: int) -> Any:
+        """A declaration used twice, without recursion."""
+        declaration = jf.ForwardDeclaration()
+        declaration.resolve_to(self.between(given, want, depth))
+        twice = jf.AllOf(declaration(), declaration())
+        return twice >> self.between(TupleType(want, want), want, depth)
+
+    def items(self, given: Any, want: Any, depth: int) -> Any:
+        """A tuple of one type, taken as a sequence."""
+        item = self.type()
+        parts = [self.between(given, item, depth) for _ in range(self.pick([2, 3]))]
+        if self.draw(st.booleans()):
+            last = jf.Map(self.between(item, want, depth)) >> jf.GetItem(-1)
+            return jf.AllOf(*parts) >> last
+        return jf.AllOf(*parts) >> self.reducer(item, want, depth)
+
+    def reducer(self, item: Any, want: Any, depth: int) -> Any:
+        """A block from sequences of a type to another type."""
+        options = [self.fold, self.reduce, self.sliced]
+        if isinstance(want, TensorType) and want.differentiable:
+            options += [self.total, self.total, self.count]
+        return self.pick(options)(item, want, depth)
+
+    def fold(self, item: Any, want: Any, depth: int) -> Any:
+        """`Fold` from a constant or trained start."""
+        start = self.constant(want)
+        return jf.Fold(self.between(TupleType(want, item), want, depth - 1), start)
+
+    def reduce(self, item: Any, want: Any, depth: int) -> Any:
+        """`Map`, then `Reduce`."""
+        default = self.pick([None, self.constant(want)])
+        combine = self.between(TupleType(want, want), want, depth - 1)
+        return jf.Map(self.between(item, want, depth - 1)) >> jf.Reduce(
+            combine, default
+        )
+
+    def sliced(self, item: Any, want: Any, depth: int) -> Any:
+        """Some of the items, then the rest of the way."""
+        part = jf.GetItem(self.pick([slice(1, None), slice(None, None, -1)]))
+        return part >> self.pick([self.fold, self.reduce])(item, want, depth)
+
+    def total(self, item: Any, want: Any, depth: int) -> Any:
+        """`Map`, then `Sum`, `Max` or `Mean`."""
+        kinds = [jf.Sum(), jf.Max(), jf.Mean()]
+        return jf.Map(self.between(item, want, depth - 1)) >> self.pick(kinds)
+
+    def count(self, item: Any, want: Any, depth: int) -> Any:
+        """A sum and the length."""
+        both = jf.AllOf(self.total(item, want, depth), jf.Length(self.dtype))
+        return both >> self.function(TupleType(want, self.tensor()), want)
+
+    def constant(self, want: Any) -> Any:
+        """Takes no input: zeros, arrays, or trained parameters."""
+        kind = self.draw(st.integers(0, 2))
+        if kind == 0:
+            return jf.Zeros(want)
+        if kind == 1:
+            return self.function(TupleType(), want)
+        if isinstance(want, TupleType):
+            return jf.AllOf(*map(self.fixed, want))
+        return self.fixed(want)
+
+    def fixed(self, want: Any) -> Any:
+        """Constant arrays."""
+        if isinstance(want, TupleType):
+            return jf.AllOf(*map(self.fixed, want))
+        numbers = np.arange(1, 1 + want.size).reshape(want.shape)
+        array = numbers / 5 if want.differentiable else numbers % TABLE
+        return jf.FromTensor(np.asarray(array, want.dtype))
+
+    # ---- sources
+
+    def source(self, want: Any, depth: int) -> Source:
+        """A block from data to a type."""
+        simple = self.record if isinstance(want, TupleType) else self.leaf
+        options = [simple, simple, *self.deep()] if depth > 0 else [simple]
+        return self.pick(options)(want, depth - 1)
+
+    def deep(self) -> list[Any]:
+        """The sources that are made of others."""
+        simple = [self.computed, self.shared, self.with_constant, self.optional]
+        choices = [self.one_of, self.typed_one_of]
+        return [*simple, *choices, self.sequence, self.sequence, self.tree]
+
+    def whole(self, want: Any, depth: int) -> Source:
+        """A source with something in it, and with a block behind."""
+        given = self.type()
+        source = self.pick(self.deep())(given, depth)
+        return Source(source.block >> self.function(given, want), source.sample)
+
+    def leaf(self, want: TensorType, depth: int) -> Source:
+        """`Tensor`, perhaps behind an `InputTransform`."""
+
+        def sample(rng: Rng) -> Any:
+            if not want.differentiable:
+                return rng.integers(TABLE, size=want.shape).tolist()
+            return rng.uniform(-1, 1, want.shape).round(3).tolist()
+
+        tensor = jf.Tensor(want.shape, want.dtype)
+        if self.draw(st.booleans()):
+            return Source(tensor, sample)
+        block = jf.InputTransform(lambda x: x['here']) >> tensor
+        return Source(block, lambda rng: {'here': sample(rng)})
+
+    def record(self, want: TupleType, depth: int) -> Source:
+        """`Record` of a dict or of a tuple."""
+        parts = [self.source(item, depth) for item in want]
+        keys = range(len(parts)) if self.draw(st.booleans()) else 'abcdef'
+        blocks = {k: part.block for k, part in zip(keys, parts, strict=False)}
+
+        def sample(rng: Rng) -> Any:
+            return {k: s.sample(rng) for k, s in zip(keys, parts, strict=False)}
+
+        return Source(jf.Record(blocks), sample)
+
+    def computed(self, want: Any, depth: int) -> Source:
+        """By way of another type."""
+        given = self.type()
+        source = self.source(given, depth)
+        return Source(source.block >> self.between(given, want, depth), source.sample)
+
+    def shared(self, want: Any, depth: int) -> Source:
+        """The same data read twice by the same block."""
+        given = self.type()
+        source = self.source(given, depth)
+        twice = jf.AllOf(source.block, source.block)
+        block = twice >> self.function(TupleType(given, given), want)
+        return Source(block, source.sample)
+
+    def with_constant(self, want: Any, depth: int) -> Source:
+        """A record in which a field is a constant."""
+        given, fixed = self.type(), self.type()
+        source = self.source(given, depth)
+        block = jf.Record({'a': source.block, 'b': jf.Zeros(fixed)})
+        block >>= self.function(TupleType(given, fixed), want)
+        return Source(block, lambda rng: {'a': source.sample(rng)})
+
+    def one_of(self, want: Any, depth: int) -> Source:
+        """`OneOf` by a Python function or by a block."""
+        cases = [self.source(want, depth) for _ in range(self.pick([1, 2, 3]))]
+        first, rest = jf.GetItem(0), jf.GetItem(1)
+        blocks = {i: case.block for i, case in enumerate(cases)}
+        if self.draw(st.booleans()):
+            block = jf.OneOf(first, blocks, pre_block=rest)
+        else:
+            cases_of_pair = {i: rest >> b for i, b in blocks.items()}
+            block = jf.OneOf(lambda x: x[0], cases_of_pair)
+        return Source(block, _choice(cases))
+
+    def typed_one_of(self, want: Any, depth: int) -> Source:
+        """`OneOf` between blocks on tensors, by a key beside them."""
+        given = self.type()
+        source = self.source(given, depth)
+        cases = {k: self.between(given, want, depth) for k in ('x', 'y')}
+        pair = jf.Record((jf.Identity(), source.block))
+        block = pair >> jf.OneOf(jf.GetItem(0), cases, pre_block=jf.GetItem(1))
+        return Source(
+            block, lambda rng: (str(rng.choice(['x', 'y'])), source.sample(rng))
+        )
+
+    def optional(self, want: Any, depth: int) -> Source:
+        """`Optional` with or without a case for `None`."""
+        source = self.source(want, depth)
+        none = self.pick([None, self.constant(want)])
+
+        def sample(rng: Rng) -> Any:
+            return None if rng.random() < 0.3 else source.sample(rng)
+
+        return Source(jf.Optional(source.block, none), sample)
+
+    def sequence(self, want: Any, depth: int) -> Source:
+        """A list of items, reduced."""
+        item = self.type()
+        source = self.source(item, depth)
+        block = jf.Map(source.block) >> self.reducer(item, want, depth)
+
+        def sample(rng: Rng) -> Any:
+            return [source.sample(rng) for _ in range(rng.choice([0, 1, 2, 4]))]
+
+        return Source(block, sample)
+
+    def tree(self, want: Any, depth: int) -> Source:
+        """A recursion, of one declaration or of two in turn, of fixed or free arity."""
+        leaf = self.source(want, min(depth, 1))
+        label = self.source(self.tensor(3), 0)
+        number = self.pick([1, 1, 2])
+        arity = self.pick([None, 2])
+        declarations = [jf.ForwardDeclaration(name=f'tree{i}') for i in range(number)]
+        for declaration, child in zip(
+            declarations, declarations[1:] + declarations[:1], strict=True
+        ):
+            body = self.node(want, child, arity, label, depth)
+            cases = {'leaf': jf.GetItem(1) >> leaf.block, 'node': jf.GetItem(1) >> body}
+            block = jf.OneOf(lambda x: x[0], cases)
+            if self.draw(st.integers(0, 3)) == 0:
+                block = block >> self.metric(want)
+            declaration.resolve_to(block)
+
+        def sample(rng: Rng) -> Any:
+            return random_tree(rng, int(rng.integers(1, 6)), leaf.sample, node, arity)
+
+        def node(rng: Rng, children: list[Any]) -> Any:
+            return {'children': children, 'label': label.sample(rng)}
+
+        return Source(declarations[0](), sample)
+
+    def node(
+        self, want: Any, child: Any, arity: int | None, label: Source, depth: int
+    ) -> Any:
+        """What a recursion does with a node's children and label."""
+        if arity is None:
+            children = jf.Map(child()) >> self.reducer(want, want, depth)
+        else:
+            children = jf.Record((child(),) * arity) >> self.between(
+                TupleType((want,) * arity), want, depth
+            )
+        if self.draw(st.booleans()):
+            return jf.Record({'children': children}) >> jf.GetItem(0)
+        both = jf.Record({'children': children, 'label': label.block})
+        return both >> self.function(TupleType(want, self.tensor(3)), want)
+
+
+def _choice(cases: list[Source]) -> Callable[[Rng], Any]:
+    def sample(rng: Rng) -> Any:
+        chosen = int(rng.integers(len(cases)))
+        return chosen, cases[chosen].sample(rng)
+
+    return sample
+
+
+def random_tree(
+    rng: Rng,
+    leaves: int,
+    leaf: Callable[[Rng], Any],
+    node: Callable[[Rng, list[Any]], Any],
+    arity: int | None = None,
+) -> Any:
+    """A random tree of ('leaf', data) and ('node', data); without arity, also empty."""
+    if arity is None and rng.random() < 0.1:
+        return 'node', node(rng, [])
+    if leaves == 1:
+        return 'leaf', leaf(rng)
+    parts = min(arity or int(rng.integers(1, 4)), leaves)
+    sizes = shares(rng, leaves, parts)
+    children = [random_tree(rng, n, leaf, node, arity) for n in sizes]
+    return 'node', node(rng, children)
+
+
+def shares(rng: Rng, total: int, parts: int) -> list[int]:
+    """Splits a number into positive parts."""
+    cuts = np.sort(rng.choice(total - 1, parts - 1, replace=False) + 1)
+    return np.diff(cuts, prepend=0, append=total).tolist()
+
+
+@st.composite
+def expressions(draw: Any, root: str = 'whole', dtype: str = 'float32') -> Expression:
+    """Expressions from Python data to tensors.
+
+    Args:
+      root: the method of `Maker` that makes the outermost block.
+      dtype: of all floats.
+    """
+    maker = Maker(draw, dtype)
+    made = getattr(maker, root)(maker.type(), 2)
+    return Expression(jf.Pipe(made.block), made.sample, dtype)
+
+
+# ---- comparing a model with its eager twin -------------------------------------------
+
+
+def projection(shape: tuple[int, ...], dtype: Any, salt: int = 0) -> Any:
+    """Weights that differ from entry to entry, the same at every call."""
+    size = math.prod(shape)
+    return jnp.asarray(np.cos(1.7 * np.arange(size) + salt).reshape(shape), dtype)
+
+
+def weighted(tree: Any, salt: int = 0) -> Any:
+    """A number that depends on every float of a pytree in its own way."""
+    leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
+    terms = [
+        jnp.sum(jnp.asarray(x) * projection(jnp.shape(x), x.dtype, salt + i))
+        for i, x in enumerate(leaves)
+    ]
+    return sum(terms, jnp.zeros((), 'float32'))
+
+
+def is_float(x: Any) -> bool:
+    """Whether an array holds floats."""
+    return bool(jnp.issubdtype(jnp.asarray(x).dtype, jnp.inexact))
+
+
+def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
+    """A number made of everything that `apply` returns, and what it returns."""
+    made = model.apply(params, schedule)
+    values, metrics = made if model.program.metrics else (made, {})
+    total = jnp.zeros((), 'float32')
+    for i in range(schedule.examples):
+        total += weighted(jax.tree.map(lambda x, i=i: x[i], values), i)
+    for metric in metrics.values():
+        for x in jax.tree.leaves(metric.values):
+            if is_float(x):
+                total += jnp.sum(x * projection(x.shape[1:], x.dtype))
+    return total, (values, metrics)
+
+
+def eager_loss(params: Any, model: jf.Model, examples: list[Any]) -> Any:
+    """The same by evaluating one example after another."""
+    total, found = jnp.zeros((), 'float32'), []
+    for i, example in enumerate(examples):
+        made = model.eval(example, params)
+        value, metrics = made if model.program.metrics else (made, {})
+        found.append((value, metrics))
+        total += weighted(value, i)
+        for rows in metrics.values():
+            for x in jax.tree.leaves(rows):
+                if is_float(x):
+                    total += jnp.sum(x * projection(jnp.shape(x), x.dtype))
+    return total, found
+
+
+# Compiling dominates these tests, so it is asked not to try hard.
+_batched_grad = jax.jit(
+    jax.value_and_grad(batched_loss, has_aux=True),
+    static_argnums=1,
+    compiler_options={'xla_backend_optimization_level': 0},
+)
+_eager_grad = jax.value_and_grad(eager_loss, has_aux=True)
+
+
+def agree(
+    model: jf.Model,
+    params: Any,
+    examples: list[Any],
+    rtol: float = 1e-5,
+    forward: bool = False,
+) -> None:
+    """Values, metrics and gradients equal those of the eager twin.
+
+    With `forward`, also those of `apply` where no gradient is asked for.
+    """
+    schedule = model.schedule(examples)
+    (total, (values, metrics)), grads = _batched_grad(params, model, schedule)
+    (expected, found), expected_grads = _eager_grad(params, model, examples)
+    same_results(values, metrics, found, rtol)
+    close(total, expected, 10 * rtol)
+    close(grads, expected_grads, rtol)
+    if forward:
+        _, (values, metrics) = batched_loss(params, model, schedule)
+        same_results(values, metrics, found, rtol)
+
+
+def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> None:
+    """A batch's values and metrics are those of its examples."""
+    for i, (value, rows) in enumerate(found):
+        close(jax.tree.map(lambda x, i=i: x[i], values), value, rtol)
+        for name, metric in metrics.items():
+            mine = np.asarray(metric.mask & (metric.example == i))
+            here = jax.tree.map(lambda x, mine=mine: np.asarray(x)[mine], metric.values)
+            same_multiset(list(_rows(here, int(mine.sum()))), rows[name], rtol)
+
+
+def _rows(columns: Any, count: int) -> Iterator[Any]:
+    for i in range(count):
+        yield jax.tree.map(lambda x, i=i: x[i], columns)
+
+
+def same_multiset(left: list[Any], right: list[Any], rtol: float) -> None:
+    """Both hold the same rows, in any order."""
+    assert len(left) == len(right)
+    rest = [_flat(row) for row in right]
+    for row in map(_flat, left):
+        distances = [np.abs(row - each).max(initial=0) for each in rest]
+        best = int(np.argmin(distances))
+        close(row, rest.pop(best), 10 * rtol)
+
+
+def _flat(row: Any) -> Any:
+    leaves = [np.ravel(x).astype('float64') for x in jax.tree.leaves(row)]
+    return np.concatenate([np.zeros(0), *leaves])
+
+
+def close(left: Any, right: Any, rtol: float) -> None:
+    """Two pytrees agree, relative to the largest entry of each array."""
+    lefts, rights = (map(np.asarray, jax.tree.leaves(x)) for x in (left, right))
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(lefts, rights, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        if a.dtype.kind in 'iub':
+            np.testing.assert_array_equal(a, b)
+            continue
+        scale = max(float(np.abs(b).max(initial=0)), 1e-2)
+        wide = 'complex128' if a.dtype.kind == 'c' else 'float64'
+        difference = np.abs(a.astype(wide) - b.astype(wide)).max(initial=0)
+        assert difference <= rtol * scale, f'{a} is not {b}'  # nor if it is no number
+
+
+# ---- trees ---------------------------------------------------------------------------
+
+
+def binary_tree(rng: Rng, leaves: int, words: int = 16) -> Any:
+    """Nested pairs around ints, built without recursion so that it may be deep."""
+    made: list[Any] = []
+    todo: list[int] = [leaves]
+    while todo:
+        size = todo.pop()
+        if size == 0:
+            right, left = made.pop(), made.pop()
+            made.append((left, right))
+        elif size == 1:
+            made.append(int(rng.integers(words)))
+        else:
+            left_size = int(rng.integers(1, size))
+            todo += [0, size - left_size, left_size]
+    return made[0]
+
+
+def chain(length: int) -> Any:
+    """The deepest binary tree, built without recursion."""
+    made: Any = 0
+    for i in range(length):
+        made = (made, i % 16)
+    return made
+
+
+def kind_of(tree: Any) -> str:
+    """Whether a binary tree is a leaf."""
+    return 'pair' if isinstance(tree, tuple) else 'word'
+
+
+def embedding(size: int, words: int = 16, name: str = 'embed') -> jf.Function:
+    """A table of vectors."""
+
+    def init(key: Any, _: Any) -> Any:
+        return jax.random.normal(key, (words, size))
+
+    return jf.Function(lambda table, word: table[word], init, name=name)
+
+
+def dense_cell(size: int, name: str = 'cell') -> jf.Function:
+    """A cell of one matrix on two vectors."""
+
+    def init(key: Any, *_: Any) -> Any:
+        weight = jax.random.normal(key, (size, 2 * size)) / math.sqrt(2 * size)
+        return {'weight': weight, 'bias': jnp.full(size, 0.1)}
+
+    def cell(params: Any, left: Any, right: Any) -> Any:
+        x = jnp.concatenate([left, right])
+        return jnp.tanh(params['weight'] @ x + params['bias'])
+
+    return jf.Function(cell, init, name=name)
+
+
+def binary(leaf: Any, cell: Any) -> Any:
+    """A recursion over binary trees."""
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> cell
+    tree.resolve_to(jf.OneOf(kind_of, {'word': leaf, 'pair': pair}))
+    return tree()
+
+
+def tree_block(size: int = 4) -> Any:
+    """A small tree network."""
+    return binary(jf.Scalar('int32') >> embedding(size), dense_cell(size))

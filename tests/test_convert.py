@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python values to arrays: as NumPy does it where nothing is lost, else refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold.convert import to_array
+from jfold.errors import BadItem
+
+INTS = ['int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64']
+FLOATS = ['float16', 'float32', 'float64']
+SIGNED = st.integers(-(2**63), 2**63 - 1)
+LARGE = st.integers(0, 2**64 - 1)
+NEAR = st.builds(lambda e, d, s: s * (2**e + d), st.integers(0, 62),
+                 st.integers(-2, 2), st.sampled_from([-1, 1]))  # fmt: skip
+REAL = st.floats(width=64)
+BELOW_ONE = st.builds(math.ldexp, st.floats(-1, 1), st.integers(-20, 70))
+SCALARS = st.one_of(
+    SIGNED, LARGE, NEAR, NEAR.map(float), REAL, BELOW_ONE, st.booleans()
+)
+
+
+def expected(value: Any, dtype: str) -> Any:
+    """By Python's own numbers, which are exact; `None` where something is lost."""
+    kind = np.dtype(dtype).kind
+    if kind == 'b':
+        return bool(value) if value in (0, 1) else None
+    if kind in 'iu':
+        info = np.iinfo(dtype)
+        whole = math.isfinite(value) and value == int(value)
+        return int(value) if whole and info.min <= value <= info.max else None
+    with np.errstate(over='ignore'):
+        made = float(np.asarray(value).astype(dtype))
+    if isinstance(value, float):
+        return None if math.isinf(made) and math.isfinite(value) else made
+    return made if math.isfinite(made) and int(made) == value else None
+
+
+def converted(values: list[Any], dtype: str) -> Any:
+    """The converted values as Python's, or the index of the one that is refused."""
+    try:
+        return to_array(values, jf.TensorType((), dtype)).tolist()
+    except BadItem as error:
+        return error
+
+
+def agree(got: Any, want: Any) -> bool:
+    """Equal, where NaN equals NaN."""
+    return bool(got == want or (math.isnan(got) and math.isnan(want)))
+
+
+@given(
+    st.lists(SCALARS, min_size=1, max_size=5), st.sampled_from([*INTS, *FLOATS, 'bool'])
+)
+@example([2**24 + 1], 'float32')
+@example([0.5, 2**24 + 1], 'float32')
+@example([2**53 + 1, 0.5], 'float64')
+@example([2**53 + 1, 1.0], 'int64')
+@example([2**60 + 1], 'float32')
+@example([2**63, -1], 'int64')
+@example([2.0**63], 'int64')
+@example([2.0**64], 'uint64')
+@example([2**64 - 1], 'float64')
+@example([-1], 'uint64')
+@example([float('nan')], 'int32')
+@example([float('nan')], 'bool')
+@settings(max_examples=400)
+def test_agrees_with_exact_numbers(values: list[Any], dtype: str) -> None:
+    wanted = [expected(value, dtype) for value in values]
+    got = converted(values, dtype)
+    if None in wanted:
+        assert isinstance(got, BadItem)
+        assert got.index == wanted.index(None)
+    else:
+        assert isinstance(got, list)
+        assert all(map(agree, got, wanted))
+
+
+@given(
+    st.lists(SCALARS, min_size=1, max_size=5), st.sampled_from([*INTS, *FLOATS, 'bool'])
+)
+@settings(max_examples=200)
+def test_the_eager_twin_agrees(values: list[Any], dtype: str) -> None:
+    for value in values:
+        # Types of 64 bits are for x64 alone; converting does not depend on it.
+        if np.dtype(dtype).itemsize == 8:
+            continue
+        got = converted([value], dtype)
+        if isinstance(got, BadItem):
+            with pytest.raises(TypeError, match='expected'):
+                jf.Scalar(dtype).eval(value)
+        else:
+            assert agree(jf.Scalar(dtype).eval(value).tolist(), got[0])
+
+
+@given(
+    st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), max_size=4),
+    st.sampled_from([list, tuple, np.array, jnp.array]),
+)
+@settings(max_examples=50)
+def test_vectors(rows: list[list[int]], make: Any) -> None:
+    for dtype in ('float32', 'int8', 'complex64', jnp.bfloat16):
+        type_ = jf.TensorType((3,), dtype)
+        got = to_array([make(row) for row in rows], type_)
+        assert got.dtype == type_.dtype
+        assert got.shape == (len(rows), 3)
+        np.testing.assert_array_equal(got.real, np.reshape(rows, (-1, 3)))
+
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (3.7, 'int32', 'expected int32[], got 3.7, which int32 cannot hold'),
+    (300, 'int8', 'expected int8[], got 300, which int8 cannot hold'),
+    (-1, 'uint8', 'expected uint8[], got -1, which uint8 cannot hold'),
+    (2**24 + 1, [], 'expected float32[], got 16777217, which float32 cannot hold'),
+    (1e300, [], 'expected float32[], got 1e+300, which float32 cannot hold'),
+    (257, 'bfloat16', 'expected bfloat16[], got 257, which bfloat16 cannot hold'),
+    (1j, [], 'expected float32[], got 1j (complex), which float32 cannot hold'),
+    (2, 'bool', 'expected bool[], got 2, which bool cannot hold'),
+    (None, [], 'expected float32[], got None'),
+    ('3.5', [], "expected float32[], got '3.5'"),
+    (b'3', [], "expected float32[], got b'3' (bytes)"),
+    ({}, [], 'expected float32[], got {} (dict)'),
+    ([1], [], 'expected float32[], got [1] (list) of shape (1,)'),
+    (1, 2, 'expected float32[2], got 1 of shape ()'),
+    ([1, 2, 3], 2, 'expected float32[2], got [1, 2, 3] (list) of shape (3,)'),
+    ([1, [2]], 2, 'expected float32[2], got [1, [2]] (list), which is ragged'),
+    ([1, None], 2, 'expected float32[2], got [1, None] (list)'),
+]
+
+
+@pytest.mark.parametrize(('value', 'spec', 'message'), REFUSED)
+def test_refusals(value: Any, spec: Any, message: str) -> None:
+    type_ = jf.convert_to_type(spec)
+    assert isinstance(type_, jf.TensorType)
+    good = np.zeros(type_.shape).tolist()
+    for before in ([], [good], [good, good]):
+        with pytest.raises(BadItem, match=f'^{re.escape(message)}$') as caught:
+            to_array([*before, value, good], type_)
+        assert caught.value.index == len(before)
+
+
+def test_long_values_are_cut_short() -> None:
+    with pytest.raises(BadItem) as caught:
+        to_array([list(range(100))], jf.TensorType((2,)))
+    assert len(str(caught.value)) < 120
+
+
+def test_what_a_value_raises_is_kept() -> None:
+    class Broken:
+        def __array__(self, *_: Any, **__: Any) -> Any:
+            raise OSError('no file')
+
+    with pytest.raises(BadItem, match=r'; OSError: no file$') as caught:
+        to_array([1, Broken()], jf.TensorType(()))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_no_items() -> None:
+    got = to_array([], jf.TensorType((2, 0), 'int8'))
+    assert (got.shape, got.dtype) == ((0, 2, 0), np.int8)

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`apply` on a batch equals `eval` on its examples, in values and in gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expressions import (
+    Expression,
+    agree,
+    binary_tree,
+    chain,
+    close,
+    dense_cell,
+    embedding,
+    expressions,
+    kind_of,
+    tree_block,
+)
+from hypothesis import given, settings
+
+import jfold as jf
+
+
+def check(expression: Expression, rtol: float, forward: bool = False) -> None:
+    """An expression's model agrees with its eager twin on two batches."""
+    model = jf.compile(expression.block)
+    params = model.init(jax.random.key(1))
+    rng = np.random.default_rng(2)
+    for size in (4, 4):
+        agree(model, params, expression.batch(rng, size), rtol, forward)
+
+
+# ---- generated expressions -----------------------------------------------------------
+
+
+@settings(max_examples=7)
+@given(expressions('whole'))
+def test_any_expression_equals_its_eager_twin(expression: Expression) -> None:
+    """Values, metrics and gradients, in float32."""
+    check(expression, 1e-5)
+
+
+@settings(max_examples=5)
+@given(expressions('tree'))
+def test_any_recursion_equals_its_eager_twin(expression: Expression) -> None:
+    """Trees of fixed and free arity, one declaration or two in turn."""
+    check(expression, 1e-5)
+
+
+@settings(max_examples=4)
+@given(expressions('sequence'))
+def test_any_reduction_equals_its_eager_twin(expression: Expression) -> None:
+    """Lists, empty ones too, under `Fold`, `Reduce`, `Sum`, `Max`, `Mean`."""
+    check(expression, 1e-5)
+
+
+@settings(max_examples=4)
+@given(expressions('tree', 'float64'))
+def test_agreement_is_to_twelve_digits_in_float64(expression: Expression) -> None:
+    """So that what differs in float32 is rounding and nothing else."""
+    with jax.enable_x64(True):
+        check(expression, 1e-12, forward=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(expressions('whole', 'float64'))
+def test_many_expressions_equal_their_eager_twins(expression: Expression) -> None:
+    """As above, more of them."""
+    with jax.enable_x64(True):
+        check(expression, 1e-12, forward=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(expressions('tree'))
+def test_many_recursions_equal_their_eager_twins(expression: Expression) -> None:
+    """As above, more of them."""
+    check(expression, 1e-5, forward=True)
+
+
+# ---- trees ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('leaves', [(1,), (1, 1, 1), (3, 1, 33, 64, 5)], ids=str)
+def test_trees_of_any_size_in_one_batch(leaves: tuple[int, ...]) -> None:
+    """Among them a batch of one and examples that are single leaves."""
+    model = jf.compile(tree_block())
+    rng = np.random.default_rng(0)
+    trees = [binary_tree(rng, n) for n in leaves]
+    agree(model, model.init(jax.random.key(0)), trees, forward=True)
+
+
+def test_chains_and_trees_share_a_batch() -> None:
+    """Levels of one node after levels of many."""
+    model = jf.compile(tree_block())
+    trees = [chain(25), binary_tree(np.random.default_rng(0), 30), chain(7)]
+    agree(model, model.init(jax.random.key(0)), trees)
+
+
+def test_two_declarations_in_turn() -> None:
+    """Mutual recursion, with states of two types and children of any number."""
+    even, odd = jf.ForwardDeclaration(name='even'), jf.ForwardDeclaration(name='odd')
+    leaf = jf.Scalar('int32') >> embedding(3)
+    halves = jf.AllOf(jf.Function(nn.Dense(3)), jf.Function(nn.Dense(2)))
+    joined = odd() >> jf.Concat() >> nn.Dense(3)
+    even.resolve_to(jf.OneOf(type, {int: leaf, list: jf.Map(joined) >> jf.Sum()}))
+    mean = jf.Map(even()) >> jf.Mean()
+    odd.resolve_to(jf.OneOf(type, {int: leaf, list: mean}) >> jnp.tanh >> halves)
+    model = jf.compile(even())
+    trees = [[1, [2, [3, 4]]], 5, [], [[], [6, [7]], [[[8]]]]]
+    agree(model, model.init(jax.random.key(0)), trees, forward=True)
+
+
+# ---- the edges of a batch ------------------------------------------------------------
+
+
+def seen(name: str) -> Any:
+    """Passes its input on and observes it."""
+    return jf.AllOf(jf.Identity(), jf.Metric(name)) >> jf.GetItem(0)
+
+
+def test_an_empty_batch() -> None:
+    """Arrays of no rows, empty metrics, gradients of zero."""
+    model = jf.compile(tree_block() >> seen('root'))
+    params = model.init(jax.random.key(0))
+    schedule = model.schedule([])
+    values, metrics = model.apply(params, schedule)
+    assert values.shape == (0, 4)
+    assert not metrics['root'].mask.any()
+    grads = jax.grad(lambda p: model.apply(p, schedule)[0].sum())(params)
+    assert all(not x.any() for x in jax.tree.leaves(grads))
+
+
+def test_empty_sequences() -> None:
+    """Zeros, or the default, or the start; also when all of a batch are empty."""
+    items = jf.Map(jf.Vector(2) >> jf.Function(nn.Dense(2)))
+    default = jf.FromTensor(np.array([2.0, 3.0], 'float32'))
+    cell = dense_cell(2)
+    block = items >> jf.AllOf(
+        jf.Mean(),
+        jf.Max(default),
+        jf.Reduce(cell),
+        jf.Fold(cell, default),
+        jf.Length(),
+        jf.GetItem(slice(1, None)) >> jf.Sum(),
+    )
+    model = jf.compile(block)
+    params = model.init(jax.random.key(0))
+    agree(model, params, [[], [[1, 2]], [[1, 2], [3, 4], [5, 7]]])
+    agree(model, params, [[], [], []])
+
+
+def test_an_operation_that_does_not_occur() -> None:
+    """A batch of leaves alone, before and after one with every operation."""
+    model = jf.compile(tree_block())
+    params = model.init(jax.random.key(0))
+    agree(model, params, [1, 2, 3])
+    agree(model, params, [1, (2, 3), ((4, 5), 6)])
+    agree(model, params, [4, 5, 6])
+
+
+def test_no_operation_at_all() -> None:
+    """Input that is output."""
+    model = jf.compile(jf.Record((jf.Scalar('int32'), jf.Zeros((2, 'int32')))))
+    schedule = model.schedule([(1,), (2,)])
+    number, (zeros, none) = model.apply({}, schedule)
+    assert number.tolist() == [1, 2]
+    assert zeros.tolist() == [[0, 0], [0, 0]]
+    assert none.tolist() == [0, 0]
+    assert '2 examples' in model.explain(schedule)
+
+
+# ---- operations ----------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    """Several results of several types, nested."""
+
+    @nn.compact
+    def __call__(self, x: Any, pair: Any) -> Any:
+        number, matrix = pair
+        y = nn.Dense(3)(x) * number
+        rest = jnp.tanh(matrix @ matrix), (y.sum(), (number > 0).astype('int32'))
+        return y, rest
+
+
+def test_several_inputs_and_results() -> None:
+    """Nested tuples both ways; of the results some are not used."""
+    pair = jf.Record((jf.Scalar(), jf.Tensor((2, 2)) >> jnp.sin))
+    parts = jf.Record((jf.Vector(3), pair)) >> jf.Function(Parts())
+    again = jf.Record((jf.Identity(), jf.Identity() >> jf.GetItem(0)))
+    model = jf.compile(parts >> jf.AllOf(jf.GetItem(0), again >> jf.GetItem(1)))
+    rng = np.random.default_rng(0)
+    examples = [
+        (rng.normal(size=3), (rng.normal(), rng.normal(size=(2, 2)))) for _ in range(3)
+    ]
+    agree(model, model.init(jax.random.key(0)), examples, forward=True)
+
+
+def test_one_operation_at_many_sites() -> None:
+    """The same callable anywhere is one operation with one set of parameters."""
+    layer = nn.Dense(4)
+    twice = jf.Function(layer) >> jf.Function(layer)
+    block = jf.Map(jf.Vector(4) >> layer) >> jf.AllOf(
+        jf.Sum() >> twice, jf.Fold(jf.GetItem(1) >> twice, jf.Zeros([4]))
+    )
+    model = jf.compile(block)
+    assert [str(o.layer) for o in model.program.operations].count('Dense') == 1
+    rng = np.random.default_rng(0)
+    examples = [list(rng.normal(size=(n, 4))) for n in (0, 1, 3)]
+    agree(model, model.init(jax.random.key(0)), examples)
+
+
+def test_a_value_used_many_times() -> None:
+    """Cotangents are summed over all uses, be it one or a tree of sums of them."""
+    fold = jf.Fold(dense_cell(2), jf.Zeros([2]))
+    cases = {
+        uses: jf.GetItem('x')
+        >> jf.Vector(2)
+        >> nn.Dense(2, name=f'Dense_{uses}')
+        >> jf.AllOf(*[jf.Identity()] * uses)
+        >> fold
+        for uses in (1, 2, 4, 5, 17, 40)
+    }
+    model = jf.compile(jf.OneOf(jf.GetItem('uses'), cases))
+    rng = np.random.default_rng(0)
+    uses = [*cases, 4, 5, 40]
+    examples = [{'uses': n, 'x': rng.normal(size=2)} for n in uses]
+    agree(model, model.init(jax.random.key(0)), examples)
+
+
+@pytest.mark.slow
+def test_a_value_used_many_times_by_one_operation() -> None:
+    """All arguments of a function are one value."""
+
+    def combined(*inputs: Any) -> Any:
+        return sum(jnp.sin((i + 1) * x) for i, x in enumerate(inputs))
+
+    many = jf.AllOf(*[jf.Identity()] * 40) >> combined
+    model = jf.compile(jf.Map(jf.Vector(2) >> nn.Dense(2) >> many) >> jf.Sum())
+    rng = np.random.default_rng(0)
+    examples = [list(rng.normal(size=(n, 2))) for n in (1, 2, 5)]
+    agree(model, model.init(jax.random.key(0)), examples)
+
+
+# ---- metrics -------------------------------------------------------------------------
+
+
+def test_a_metric_at_every_node() -> None:
+    """Its rows are the nodes of each example; its gradient joins the parent's."""
+    tree = jf.ForwardDeclaration(name='tree')
+    cases = {
+        'word': jf.Scalar('int32') >> embedding(3),
+        'pair': jf.Record((tree(), tree())) >> dense_cell(3),
+    }
+    node = jf.OneOf(kind_of, cases)
+    tree.resolve_to(node >> seen('state') >> seen('again'))
+    model = jf.compile(tree())
+    rng = np.random.default_rng(0)
+    trees = [binary_tree(rng, n) for n in (1, 9, 4, 20)]
+    params = model.init(jax.random.key(0))
+    agree(model, params, trees, forward=True)
+    _, metrics = model.apply(params, model.schedule(trees))
+    counts = np.bincount(metrics['state'].example, minlength=5)[:4]
+    assert counts.tolist() == [1, 17, 7, 39]
+
+
+def test_metrics_of_tuples_and_ints() -> None:
+    """With the results void, everything is in the metrics."""
+    fields = {'a': jf.Scalar('int32'), 'b': jf.Vector(2) >> nn.Dense(1)}
+    block = jf.Map(jf.Record(fields) >> jf.Metric('both')) >> jf.Void()
+    model = jf.compile(block)
+    item = {'a': 3, 'b': [1.0, 2.0]}
+    examples = [[item], [], [item, item]]
+    agree(model, model.init(jax.random.key(0)), examples)
+
+
+# ---- independence --------------------------------------------------------------------
+
+
+def test_the_order_of_a_batch_does_not_matter() -> None:
+    """An example's result and the gradients are the same in any order."""
+    model = jf.compile(tree_block() >> seen('root'))
+    params = model.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    trees = [binary_tree(rng, n) for n in (1, 40, 7, 7, 90)]
+    order = [3, 0, 4, 2, 1]
+    straight, _ = model.apply(params, model.schedule(trees))
+    shuffled, _ = model.apply(params, model.schedule([trees[i] for i in order]))
+    close(shuffled, straight[np.array(order)], 1e-6)
+
+
+def test_the_rest_of_a_batch_does_not_matter() -> None:
+    """An example's result is that of a batch of its own; gradients add up."""
+    model = jf.compile(tree_block())
+    params = model.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    trees = [binary_tree(rng, n) for n in (1, 40, 7, 90)]
+
+    def loss(params: Any, schedule: jf.Schedule) -> Any:
+        values = model.apply(params, schedule)
+        return (values**2).sum(), values
+
+    grad = jax.jit(jax.grad(loss, has_aux=True))
+    together, values = grad(params, model.schedule(trees))
+    alone = [grad(params, model.schedule([tree])) for tree in trees]
+    close(values, jnp.concatenate([v for _, v in alone]), 1e-6)
+    close(together, jax.tree.map(lambda *x: sum(x), *[g for g, _ in alone]), 1e-6)

@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors about data name the example, the path in the data and the block."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pickle
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jfold as jf
+
+number = jf.Scalar()
+whole = jf.Scalar('int32')
+numbers = jf.Map(number)
+add = jf.Function(jnp.add)
+
+
+def error(block: Any, examples: list[Any]) -> jf.InputError:
+    """The error of a batch; eager evaluation of its example fails too."""
+    model = jf.compile(block)
+    with pytest.raises(jf.InputError) as caught:
+        model.schedule(examples)
+    assert model.programs == 0
+    # Generators are used up by now.
+    if not isinstance(bad := examples[caught.value.example], Iterator):
+        with pytest.raises((TypeError, ValueError, LookupError, ArithmeticError)):
+            model.eval(bad)
+    return caught.value
+
+
+def refuses(block: Any, good: list[Any], bad: Any, message: str, path: str) -> None:
+    """`bad` fails with exactly this message wherever it stands in a batch."""
+    for before in range(len(good) + 1):
+        found = error(block, [*good[:before], bad, *good[before:]])
+        place = f'example {before}' + (f', at {path}' if path else '')
+        assert str(found) == f'{place}: {message}'
+        assert (found.example, found.path) == (before, path)
+        assert message.endswith(f'; in {found.block}')
+
+
+# ---- what may be wrong with a value --------------------------------------------------
+
+WRONG: list[tuple[Any, list[Any], Any, str, str]] = [
+    (number, [1], None, "expected float32[], got None; in Scalar('float32')", ''),
+    (number, [1], '3.5', "expected float32[], got '3.5'; in Scalar('float32')", ''),
+    (
+        number,
+        [1, 2.5],
+        2**24 + 1,
+        'expected float32[], got 16777217, which float32 cannot hold; in '
+        "Scalar('float32')",
+        '',
+    ),
+    (
+        number,
+        [1],
+        1e300,
+        'expected float32[], got 1e+300, which float32 cannot hold; in '
+        "Scalar('float32')",
+        '',
+    ),
+    (
+        number,
+        [1],
+        1j,
+        'expected float32[], got 1j (complex), which float32 cannot hold; in '
+        "Scalar('float32')",
+        '',
+    ),
+    (
+        {'x': whole},
+        [{'x': 3}],
+        {'x': 3.7},
+        'expected int32[], got 3.7, which int32 cannot hold; in '
+        "Record['x'].Scalar('int32')",
+        "['x']",
+    ),
+    (
+        jf.GetItem('x') >> jf.Scalar('int8'),
+        [{'x': 127}],
+        {'x': 300},
+        "expected int8[], got 300, which int8 cannot hold; in Pipe[1].Scalar('int8')",
+        "['x']",
+    ),
+    (
+        (jf.Scalar('uint8'),),
+        [(0,)],
+        (-1,),
+        'expected uint8[], got -1, which uint8 cannot hold; in '
+        "Record[0].Scalar('uint8')",
+        '[0]',
+    ),
+    (
+        jf.Vector(2),
+        [[1, 2]],
+        [1, 2, 3],
+        'expected float32[2], got [1, 2, 3] (list) of shape (3,); in '
+        "Vector(2, 'float32')",
+        '',
+    ),
+    (
+        jf.Tensor((2, 2)),
+        [np.ones((2, 2))],
+        [[1, 2], [3]],
+        'expected float32[2,2], got [[1, 2], [3]] (list), which is ragged; in '
+        "Tensor((2, 2), 'float32')",
+        '',
+    ),
+    (
+        {'x': number},
+        [{'x': 1}],
+        {'y': 1},
+        "KeyError: 'x', for {'y': 1} (dict); in Record({'x': Scalar('float32')})",
+        '',
+    ),
+    (
+        {'x': number},
+        [{'x': 1}],
+        None,
+        "TypeError: 'NoneType' object is not subscriptable, for None; in "
+        "Record({'x': Scalar('float32')})",
+        '',
+    ),
+    (
+        {'count': number},
+        [{'count': 1}],
+        [1, 2],
+        'TypeError: list indices must be integers or slices, not str, for [1, 2] '
+        "(list); in Record({'count': Scalar('float32')})",
+        '',
+    ),
+    (
+        jf.GetItem(2) >> number,
+        [[1, 2, 3]],
+        (1, 2),
+        'IndexError: tuple index out of range, for (1, 2) (tuple); in '
+        'Pipe[0].GetItem(2)',
+        '',
+    ),
+    (
+        numbers >> jf.GetItem(-2),
+        [[1, 2]],
+        [1],
+        'expected an item -2, got a sequence of length 1; in Pipe[1].GetItem(-2)',
+        '',
+    ),
+    (
+        numbers >> jf.Sum(),
+        [[1], []],
+        3,
+        "TypeError: 'int' object is not iterable, for 3; in "
+        "Pipe[0].Map(Scalar('float32'))",
+        '',
+    ),
+    (
+        jf.Length(),
+        [[1], ''],
+        3,
+        "TypeError: object of type 'int' has no len(), for 3; in Length('float32')",
+        '',
+    ),
+    (
+        jf.OneOf(lambda x: x, {'a': jf.Zeros([]), 'b': jf.Zeros([])}),
+        ['a', 'b'],
+        'c',
+        "expected one of the keys 'a', 'b', got 'c'; in OneOf(function, {'a': "
+        "Zeros(float32[]), 'b': Zeros(float3...",
+        '',
+    ),
+    (
+        jf.OneOf(jf.GetItem('k'), (jf.Zeros([]),)),
+        [{'k': 0}, {'k': -1}],
+        {'k': [0]},
+        'expected one of the keys 0, -1, got [0] (list); in '
+        'OneOf(GetItem(\'k\'), {0: Zeros(float32[])})',
+        "['k']",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('block', 'good', 'bad', 'message', 'path'), WRONG)
+def test_wrong_values(
+    block: Any, good: list[Any], bad: Any, message: str, path: str
+) -> None:
+    refuses(block, good, bad, message, path)
+
+
+def test_of_many_keys_twenty_are_shown() -> None:
+    found = error(jf.OneOf(abs, dict.fromkeys(range(50), number)), [-50])
+    assert 'expected one of the keys 0, 1, 2, ' in str(found)
+    assert ', 19, got 50' in str(found)
+
+
+# ---- user functions ------------------------------------------------------------------
+
+
+def test_a_function_of_the_data_that_raises() -> None:
+    block = {'x': jf.InputTransform(lambda x: 1 / x) >> number}
+    refuses(
+        block,
+        [{'x': 1}, {'x': 2}],
+        {'x': 0},
+        'ZeroDivisionError: division by zero, for 0; in '
+        "Record['x'].Pipe[0].InputTransform(function)",
+        "['x']",
+    )
+    assert isinstance(error(block, [{'x': 0}]).__cause__, ZeroDivisionError)
+
+
+def test_a_key_function_that_raises() -> None:
+    block = jf.OneOf(lambda x: x['kind'], {1: jf.GetItem('x') >> number})
+    found = error(block, [{'kind': 1, 'x': 1}, {}])
+    assert str(found).startswith(
+        "example 1: KeyError: 'kind', for {} (dict); in OneOf("
+    )
+    assert isinstance(found.__cause__, KeyError)
+
+
+def test_stop_iteration_is_an_error_too() -> None:
+    block = jf.InputTransform(lambda x: next(iter(x))) >> number
+    model = jf.compile(block)
+    with pytest.raises(jf.InputError, match=r'^example 1: .* StopIteration, for \[\]'):
+        model.schedule([[1], [], [2]])
+
+
+def test_a_generator_that_raises() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError('gone')
+
+    found = error(numbers >> jf.Sum(), [[1, 2], broken(), [3]])
+    assert found.example == 1
+    assert 'OSError: gone' in str(found)
+
+
+# ---- how the value is reached --------------------------------------------------------
+
+counted = jf.Record((jf.Identity(), {'n': number})) >> (lambda s, x: s + x[0])
+
+
+def tree() -> jf.Block:
+    """Pairs of pairs of ints, to their sum."""
+    declaration = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((declaration(), declaration())) >> add
+    declaration.resolve_to(
+        jf.OneOf(type, [(tuple, pair), (int, whole >> jf.Function(jnp.float32))])
+    )
+    return declaration()
+
+
+def test_deep_in_a_recursion() -> None:
+    block = jf.Record({'tree': tree()})
+    good = [{'tree': 1}, {'tree': ((1, 2), (3, 4))}]
+    refuses(
+        block,
+        good,
+        {'tree': ((1, 2.5), 3)},
+        "expected one of the keys <class 'tuple'>, <class 'int'>, got <class 'float'> "
+        "(type); in tree.OneOf(type, {<class 'tuple'>: Record({0: tree(), 1: tree(...",
+        "['tree'][0][1]",
+    )
+    refuses(
+        block,
+        good,
+        {'tree': (1, ((2, 2**31), 3))},
+        'expected int32[], got 2147483648, which int32 cannot hold; in '
+        "tree.OneOf[<class 'int'>].Pipe[0].Scalar('int32')",
+        "['tree'][1][0][1]",
+    )
+    refuses(
+        block,
+        good,
+        {'tree': (1, (2,))},
+        'IndexError: tuple index out of range, for (2,) (tuple); in '
+        "tree.OneOf[<class 'tuple'>].Pipe[0].Record({0: tree(), 1: tree()})",
+        "['tree'][1]",
+    )
+
+
+def test_the_middle_of_a_long_path_is_left_out() -> None:
+    bad: Any = 1.5
+    for _ in range(5000):
+        bad = (0, bad)
+    model = jf.compile(tree())
+    with pytest.raises(jf.InputError) as caught:
+        model.schedule([1, bad])
+    assert caught.value.path == '[1]' * 5000
+    assert len(str(caught.value)) < 500
+    assert re.fullmatch(
+        r'example 1, at (\[1\])+\[? \.\.\. 1?\]?(\[1\])+: .*', str(caught.value)
+    )
+
+
+Pair = collections.namedtuple('Pair', 'left right')
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A record as a dataclass."""
+
+    left: Any
+    right: Any
+
+
+def test_paths_are_written_as_the_data_are_read() -> None:
+    block = (
+        jf.Record({'left': number, 'right': jf.Optional(numbers >> jf.Sum())}) >> add
+    )
+    found = error(block, [Node(1, [2, 3]), Node(1, [2, 'x'])])
+    assert (found.example, found.path) == (1, '.right[1]')
+    found = error(block, [Pair(1, [2, 3]), Pair(None, [])])
+    assert (found.example, found.path) == (1, '.left')
+    found = error(block, [{'left': 1, 'right': None}, {'left': 'x', 'right': None}])
+    assert (found.example, found.path) == (1, "['left']")
+    cut = jf.GetItem(slice(1, 3)) >> jf.GetItem(slice(None, None, 2)) >> jf.Vector(1)
+    assert error(cut, [[1, 2, 3], [1]]).path == '[1:3][::2]'
+
+
+@pytest.mark.parametrize(
+    ('block', 'good', 'bad', 'path', 'where'),
+    [
+        (
+            jf.Map({'x': numbers >> jf.Sum()}) >> jf.Map(jf.GetItem(0)) >> jf.Sum(),
+            [[], [{'x': [1]}]],
+            [{'x': [1, 2]}, {'x': []}, {'x': [3, None]}],
+            "[2]['x'][1]",
+            "Pipe[0].Map.Record['x'].Pipe[0].Map.Scalar('float32')",
+        ),
+        (
+            jf.GetItem('xs') >> jf.Fold(counted, jf.Zeros([])),
+            [{'xs': []}, {'xs': [{'n': 1}] * 3}],
+            {'xs': [{'n': 1}, {'n': 2}, {'n': ''}]},
+            "['xs'][2]['n']",
+            "Pipe[1].Fold.combine.Pipe[0].Record[1].Record['n'].Scalar('float32')",
+        ),
+        (
+            jf.Map({'n': number, 'm': numbers >> jf.Max()} >> add) >> jf.Reduce(add),
+            [[], [{'n': 1, 'm': [1]}]],
+            [{'n': 1, 'm': [1]}, {'n': 1, 'm': [{}]}],
+            "[1]['m'][0]",
+            "Pipe[0].Map.Pipe[0].Record['m'].Pipe[0].Map.Scalar('float32')",
+        ),
+        (
+            {'a': jf.Optional({'b': jf.Optional(whole)})},
+            [{'a': None}, {'a': {'b': None}}, {'a': {'b': 1}}],
+            {'a': {'b': 1.5}},
+            "['a']['b']",
+            "Record['a'].Optional.some_case.Record['b'].Optional.some_case.Scalar('int32')",
+        ),
+        (
+            jf.OneOf(len, {1: jf.GetItem(0) >> number, 2: jf.GetItem(1) >> number},),
+            [[1], [1, 2], [3]],
+            [1, 'x'],
+            '[1]',
+            "OneOf[2].Pipe[1].Scalar('float32')",
+        ),
+        (
+            jf.AllOf(jf.GetItem(0), jf.GetItem(1)) >> jf.Map(number) >> jf.Sum(),
+            [(1, 2)],
+            (1, 'x'),
+            '[1]',
+            "Pipe[1].Map.Scalar('float32')",
+        ),
+        (
+            jf.Map(jf.InputTransform(abs)) >> jf.GetItem(slice(None, None, -1))
+            >> jf.Map(jf.Scalar('int8')) >> jf.Sum(),
+            [[], [1, 2]],
+            [1, 300, 2],
+            '[1]',
+            "Pipe[2].Map.Scalar('int8')",
+        ),
+    ],
+)  # fmt: skip
+def test_inside(block: Any, good: list[Any], bad: Any, path: str, where: str) -> None:
+    for before in range(len(good) + 1):
+        found = error(block, [*good[:before], bad, *good[before:]])
+        assert (found.example, found.path, found.block) == (before, path, where)
+
+
+def test_with_metrics_the_paths_are_the_same() -> None:
+    observed = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
+    item = jf.Record((jf.Identity(), number >> observed)) >> add
+    block = jf.Map(jf.Fold(item, jf.Zeros([])) >> observed) >> jf.Sum()
+    found = error(block, [[[1], [2, 3]], [[1], [], [4, 5, 'x', 6]]])
+    assert (found.example, found.path) == (1, '[2][2]')
+
+
+def test_the_first_bad_item_of_a_column_is_named() -> None:
+    found = error(numbers >> jf.Sum(), [[1], [2, 'a'], ['b'], [None]])
+    assert (found.example, found.path) == (1, '[1]')
+
+
+# ---- the error as a value ------------------------------------------------------------
+
+
+def test_an_input_error_is_a_value_error_with_attributes() -> None:
+    found = error({'x': number}, [{'x': 1}, {'x': 'a'}])
+    assert isinstance(found, ValueError)
+    assert found.example == 1
+    assert found.path == "['x']"
+    assert found.block == "Record['x'].Scalar('float32')"
+
+
+def test_an_input_error_can_be_pickled() -> None:
+    found = error({'x': number}, [{'x': 1}, {'x': 'a'}])
+    again = pickle.loads(pickle.dumps(found))
+    assert type(again) is jf.InputError
+    assert str(again) == str(found)
+    assert vars(again) == vars(found)
+
+
+def test_nothing_is_kept_of_a_bad_batch() -> None:
+    model = jf.compile(numbers >> jf.Sum())
+    values = model.apply({}, model.schedule([[1, 2], [3]]))
+    assert values.tolist() == [3, 3]
+    capacities, programs = dict(model._capacities), model.programs
+    for bad in ([[1] * 5000, [None]], [[1] * 5000, 3], [None, []]):
+        with pytest.raises(jf.InputError):
+            model.schedule(bad)
+    assert model._capacities == capacities
+    assert model.programs == programs == 1
+    assert model.apply({}, model.schedule([[1, 5], []])).tolist() == [6, 0]
+    assert model.programs == 1

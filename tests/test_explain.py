@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What models, programs and schedules print."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jfold as jf
+
+EXAMPLES = [((1, 2), 3), 4, (5, (6, (7, 1)))]
+
+
+def embed(table: Any, word: Any) -> Any:
+    return table[word]
+
+
+def cell(weight: Any, left: Any, right: Any) -> Any:
+    return jnp.tanh(weight @ (left + right))
+
+
+def is_leaf(value: Any) -> bool:
+    return isinstance(value, int)
+
+
+@pytest.fixture(name='model', scope='module')
+def model_of_trees() -> jf.Model:
+    tree = jf.ForwardDeclaration(name='tree')
+    leaf = jf.Scalar('int32') >> jf.Function(embed, lambda key, word: jnp.ones((8, 4)))
+    node = jf.Record((tree(), tree())) >> jf.Function(cell, lambda *_: jnp.eye(4))
+    tree.resolve_to(jf.OneOf(is_leaf, {True: leaf, False: node}))
+    return jf.compile(tree() >> jf.AllOf(jf.Identity(), jf.Metric('root')))
+
+
+def test_a_model_prints_its_result_and_layers(model: jf.Model) -> None:
+    assert str(model) == 'Model((float32[4], void), layers: embed, cell)'
+    assert str(jf.compile(jf.Scalar())) == 'Model(float32[], layers: none)'
+
+
+PROGRAM = """\
+operations
+  0: embed(int32[]) -> float32[4]
+  1: cell(float32[4], float32[4]) -> float32[4]
+<expression> r0 r1 r2
+  r3 = Call r0 r1 r2 declaration=0 lists=(False,)
+  Observe r1 r3 metric=0
+  return r3
+<tree> r0 r1 r2
+  r3 = Transform r2 fn=is_leaf
+  r4 r5 = Partition r3 case_of={True: 0, False: 1} cases=2
+  r7 = Size r4
+  r8 = Select r2 r4
+  r9 = Convert r8 type=0 tensor=int32[]
+  r10 = Apply r7 r9 operation=0
+  r11 = Select r1 r5
+  r12 = Size r5
+  r13 = Select r2 r5
+  r14 = Field r13 key=0
+  r16 = Field r13 key=1
+  r19 = Order r4 r5
+  r15 = Call r12 r11 r14 declaration=0 lists=(False,)
+  r17 = Call r12 r11 r16 declaration=0 lists=(False,)
+  r18 = Apply r12 r15 r17 operation=1
+  r20 = Join r10 r18
+  r21 = Select r20 r19
+  return r21"""
+
+
+def test_a_program_prints_its_operations_and_bodies(model: jf.Model) -> None:
+    assert str(model.program) == PROGRAM
+    assert model.explain() == PROGRAM
+
+
+def test_loops_print_with_their_bodies() -> None:
+    numbers = jf.Map(jf.Scalar())
+    text = str(jf.compile(numbers >> jf.Fold(jnp.add, jf.Zeros([]))).program)
+    assert 'FoldLoop' in text
+    assert 'combine=<' in text
+    assert '0x' not in text
+    text = str(jf.compile(numbers >> jf.Max() >> (lambda x: x)).program)
+    assert 'ReduceLoop' in text
+    assert 'default=<' in text
+    assert '0x' not in text
+
+
+def test_a_schedule_prints_its_size(model: jf.Model) -> None:
+    schedule = model.schedule(EXAMPLES)
+    assert repr(schedule) == 'Schedule(3 examples, 13 nodes, depth 4)'
+    seen = []
+
+    @jax.jit
+    def look(schedule: Any) -> Any:
+        seen.append(repr(schedule))
+        return schedule.indices.sum()
+
+    look(schedule)
+    assert seen == ['Schedule(3 examples, traced)']
+
+
+def columns(text: str, count: int) -> list[list[str]]:
+    """The first cells of each line of a table."""
+    return [re.split(r' {2,}', line)[:count] for line in text.splitlines()]
+
+
+def test_explain_a_schedule(model: jf.Model) -> None:
+    text = model.explain(model.schedule(EXAMPLES))
+    summary, operations, levels, memory = text.split('\n\n')
+    assert re.fullmatch(
+        r'3 examples, 13 nodes, depth 4, built in [\d.]+ m?s; 1 of 8 programs', summary
+    )
+    assert columns(operations, 3) == [
+        ['operation', 'nodes', 'capacity'],
+        ['embed(int32[]) -> float32[4]', '8', '128'],
+        ['cell(float32[4], float32[4]) -> float32[4]', '5', '128'],
+    ]
+    assert levels == (
+        'level  embed  cell\n'
+        '1          8     .\n'
+        '2          .     2\n'
+        '3          .     2\n'
+        '4          .     1'
+    )
+    assert columns(memory, 2)[:3] == [
+        ['buffer of', 'constants'],
+        ['int32[]', '128'],
+        ['float32[4]', '0'],
+    ]
+    assert re.fullmatch(r'indices: [\d.]+ k?B', memory.splitlines()[-1])
+
+
+def test_explain_leaves_out_the_middle_of_many_levels(model: jf.Model) -> None:
+    chain: Any = 1
+    for _ in range(30):
+        chain = (chain, 2)
+    text = model.explain(model.schedule([chain]))
+    levels = text.split('\n\n')[2].splitlines()
+    assert [line.split()[0] for line in levels] == [
+        'level', *map(str, range(1, 7)), '...', *map(str, range(26, 32))
+    ]  # fmt: skip
+
+
+def test_explain_a_schedule_without_operations() -> None:
+    model = jf.compile(jf.Scalar())
+    summary, operations, levels, _ = model.explain(model.schedule([1, 2])).split('\n\n')
+    assert summary.startswith('2 examples, 0 nodes, depth 0, built in ')
+    assert len(operations.splitlines()) == len(levels.splitlines()) == 1
+
+
+def test_graphs_print_their_counts(model: jf.Model) -> None:
+    from jfold.columns import trace
+
+    graph = trace(model.program, EXAMPLES)
+    assert str(graph) == 'Graph(3 examples, nodes (8, 5), depth 4)'

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled program: nothing in its loops is as large as a buffer but the buffers.
+
+The checks read the optimised HLO. A computation is *in a loop* if a `while` reaches it
+by its body or condition, through any chain of calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from expressions import binary, binary_tree, chain
+from jax import lax
+
+import jfold as jf
+from jfold.layout import active_types, layout
+
+# ---- reading HLO ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of HLO.
+
+    Attributes:
+      opcode: as `copy` or `while`.
+      rows: the leading axis of the result; of a tuple, of any part.
+      calls: the computations that it refers to.
+    """
+
+    name: str
+    opcode: str
+    rows: frozenset[int]
+    calls: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f'{self.name} = {self.opcode} of {sorted(self.rows)} rows'
+
+
+Module = dict[str, list[Instruction]]
+
+_HEADER = re.compile(r'^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$')
+_LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
+_OPCODE = re.compile(r'^(\(.*?\)|\S+) ([\w\-]+)\(')
+_SHAPE = re.compile(r'\b[a-z]+\d*\w*\[(\d+)[,\]]')
+_CALL = re.compile(
+    r'(?:body|condition|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)'
+)
+_BRANCHES = re.compile(r'(?:branch_computations|called_computations)=\{([^}]*)\}')
+
+
+def parse(text: str) -> Module:
+    """The computations of a module by name."""
+    module: Module = {}
+    current: list[Instruction] = []
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            current = module.setdefault(header[1], [])
+        elif found := _LINE.match(line):
+            current.append(_instruction(found[1], found[2]))
+    return module
+
+
+def _instruction(name: str, rest: str) -> Instruction:
+    # Layouts such as {1,0:T(8,128)} and comments stand in the way of tuples' brackets.
+    plain = re.sub(r'/\*.*?\*/|(?<=\])\{[^}]*\}', '', rest)
+    found = _OPCODE.match(plain)
+    assert found, rest
+    calls = _CALL.findall(rest)
+    for names in _BRANCHES.findall(rest):
+        calls += [each.strip().lstrip('%') for each in names.split(',')]
+    rows = frozenset(map(int, _SHAPE.findall(found[1])))
+    return Instruction(name, found[2], rows, tuple(calls))
+
+
+def in_loops(module: Module) -> Iterator[Instruction]:
+    """The instructions that a `while` reaches, loops and what they call."""
+    whole = [i for each in module.values() for i in each]
+    waiting = [name for i in whole if i.opcode == 'while' for name in i.calls]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            yield from module[name]
+            waiting += [each for i in module[name] for each in i.calls]
+
+
+# What may have a buffer as its result: it is passed on, or updated in place.
+IN_PLACE = {
+    'parameter',
+    'get-tuple-element',
+    'tuple',
+    'while',
+    'fusion',
+    'call',
+    'bitcast',
+    'dynamic-update-slice',
+}
+
+
+def large(module: Module, rows: int) -> list[str]:
+    """What makes anything of at least so many rows in a loop, instead of updating it.
+
+    Of a fusion, what counts is what it consists of.
+    """
+    return [
+        str(i)
+        for i in in_loops(module)
+        if i.opcode not in IN_PLACE and max(i.rows, default=0) >= rows
+    ]
+
+
+def scatters(module: Module) -> list[str]:
+    """Scatters in loops."""
+    return [str(i) for i in in_loops(module) if 'scatter' in i.opcode]
+
+
+def compiled_text(fn: Callable[..., Any], *args: Any) -> str:
+    """The optimised HLO."""
+    text: str = jax.jit(fn).lower(*args).compile().as_text()
+    return text
+
+
+# ---- the parser finds what it is to find ---------------------------------------------
+
+
+def test_a_copy_in_a_loop_is_found() -> None:
+    """A loop that needs the old buffer beside the new one copies it each time."""
+
+    def bad(buffer: Any) -> Any:
+        def body(i: Any, carry: Any) -> Any:
+            buffer, old = carry
+            new = lax.dynamic_update_slice(buffer, buffer[i][None] + 1, (i + 1, 0))
+            return new, old + buffer[::-1] * new
+
+        return lax.fori_loop(0, 100, body, (buffer, buffer))
+
+    def good(buffer: Any) -> Any:
+        def body(i: Any, buffer: Any) -> Any:
+            return lax.dynamic_update_slice(buffer, buffer[i][None] + 1, (i + 1, 0))
+
+        return lax.fori_loop(0, 100, body, buffer)
+
+    buffer = jnp.zeros((500, 3))
+    assert large(parse(compiled_text(bad, buffer)), 500)
+    assert not large(parse(compiled_text(good, buffer)), 500)
+
+
+def test_a_scatter_in_a_nested_loop_is_found() -> None:
+    """The reverse of a gather is a scatter, here two loops deep and in a branch."""
+
+    def bad(buffer: Any, rows: Any) -> Any:
+        def add(buffer: Any) -> Any:
+            return buffer.at[rows].add(jnp.sin(buffer[rows]))
+
+        def inner(i: Any, buffer: Any) -> Any:
+            return lax.cond(rows[i] > 2, add, lambda x: x, buffer)
+
+        return lax.fori_loop(
+            0, 9, lambda _, b: lax.fori_loop(0, rows[0], inner, b), buffer
+        )
+
+    module = parse(compiled_text(bad, jnp.zeros((500, 3)), jnp.arange(64)))
+    loops = [i for each in module.values() for i in each if i.opcode == 'while']
+    assert len(loops) >= 2
+    assert scatters(module)
+
+
+def test_every_call_is_followed() -> None:
+    """Each way in which HLO names a computation counts."""
+    module = parse(
+        """
+%leaf (x: f32[9]) -> f32[9] {
+  %x = f32[9]{0} parameter(0)
+  ROOT %c = f32[9]{0} copy(%x)
+}
+
+%branch (x: f32[9]) -> f32[9] {
+  %x = f32[9]{0} parameter(0)
+  ROOT %f = f32[9]{0} fusion(%x), kind=kLoop, calls=%leaf
+}
+
+%other (x: f32[9]) -> f32[9] {
+  ROOT %s = f32[9]{0} scatter(%x, %x, %x), to_apply=%add
+}
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  ROOT %a = f32[] add(%x, %y)
+}
+
+%body (t: (s32[], f32[9])) -> (s32[], f32[9]) {
+  ROOT %k = (s32[], f32[9]{0}) conditional(%i), branch_computations={%branch, %other}
+}
+
+%check (t: (s32[], f32[9])) -> pred[] {
+  ROOT %p = pred[] parameter(0)
+}
+
+ENTRY %main (x: f32[9]) -> f32[9] {
+  %q = f32[9]{0} copy(%x)
+  ROOT %w = (s32[], /*index=1*/f32[9]{0}) while(%t), condition=%check, body=%body
+}
+"""
+    )
+    assert len(module) == 7
+    assert {i.name for i in in_loops(module)} == set('pksafxc')
+    assert [i.split()[2] for i in large(module, 9)] == [
+        'conditional',
+        'scatter',
+        'copy',
+    ]
+    assert not large(module, 10)
+    assert len(scatters(module)) == 1
+
+
+# ---- jfold's own programs ------------------------------------------------------------
+
+C, H = 7, 5
+
+
+def pair_state(name: str) -> Any:
+    """A cell on states of two tensors of different sizes.
+
+    Neither part of its result depends on all that is read, so that only the runtime
+    keeps XLA from writing one before it has read the other.
+    """
+
+    def init(key: Any, *_: Any) -> Any:
+        keys = jax.random.split(key)
+        return {
+            'c': 0.3 * jax.random.normal(keys[0], (C, 2 * H)),
+            'h': 0.3 * jax.random.normal(keys[1], (H, 2 * C)),
+        }
+
+    def cell(params: Any, left: Any, right: Any) -> Any:
+        c = jnp.tanh(params['c'] @ jnp.concatenate([left[1], right[1]]))
+        h = jnp.tanh(params['h'] @ jnp.concatenate([left[0], right[0]]))
+        return c, h
+
+    return jf.Function(cell, init, name=name)
+
+
+@functools.cache
+def model() -> jf.Model:
+    """Three operations on two tensor types."""
+
+    def init(key: Any, _: Any) -> Any:
+        return jax.random.normal(key, (C + H, 3))
+
+    def split(params: Any, x: Any) -> Any:
+        y = params @ x
+        return y[:C], y[C:]
+
+    vector = jf.InputTransform(lambda n: [n, 1, -n]) >> jf.Vector(3) >> jnp.sin
+    leaf = vector >> jf.Function(split, init)
+    return jf.compile(binary(leaf, pair_state('cell')), max_programs=20)
+
+
+def loss(params: Any, schedule: jf.Schedule) -> Any:
+    """A number that depends on both tensors of the result."""
+    c, h = model().apply(params, schedule)
+    return (c**2).sum() + jnp.sin(h).sum()
+
+
+@functools.cache
+def text(reverse: bool, leaves: int, examples: int) -> str:
+    """The program for a batch, and that of its gradient."""
+    rng = np.random.default_rng(leaves)
+    trees = [binary_tree(rng, leaves) for _ in range(examples - 1)]
+    schedule = model().schedule([*trees, chain(leaves)])
+    params = model().init(jax.random.key(0))
+    return compiled_text(jax.grad(loss) if reverse else loss, params, schedule)
+
+
+def smallest_buffer(examples: int) -> int:
+    """The fewest rows of a buffer that is written in a loop."""
+    spec = next(s for s in model()._specs if s.capacity.examples == examples)
+    places, active = layout(spec), active_types(spec.program)
+    computed = {t for o in spec.program.operations for t in o.outputs}
+    edges = [places.edge_rows[t] for t in active]
+    return min([*edges, *(places.value_rows[t] for t in computed)])
+
+
+@pytest.mark.parametrize('reverse', [False, True], ids=['forward', 'reverse'])
+def test_loops_copy_no_buffer(reverse: bool) -> None:
+    """Buffers are written in place."""
+    module = parse(text(reverse, 40, 30))
+    rows = smallest_buffer(30)
+    assert rows > 1024  # neither a tile nor a chunk is mistaken for a buffer
+    assert large(module, rows) == []
+
+
+@pytest.mark.parametrize('reverse', [False, True], ids=['forward', 'reverse'])
+def test_loops_do_not_scatter(reverse: bool) -> None:
+    """Gradients are gathered from where the consumers left them."""
+    module = parse(text(reverse, 40, 30))
+    assert any(i.opcode == 'while' for each in module.values() for i in each)
+    assert scatters(module) == []
+
+
+@pytest.mark.parametrize('reverse', [False, True], ids=['forward', 'reverse'])
+def test_the_program_does_not_grow_with_the_batch(reverse: bool) -> None:
+    """As many instructions for 30 examples of 40 leaves as for 2 of 500."""
+    sizes = [
+        sum(map(len, parse(text(reverse, *batch)).values()))
+        for batch in ((40, 30), (500, 2))
+    ]
+    assert sizes[0] == sizes[1]

@@ -1,0 +1,567 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `compile` infers, and how it says what does not fit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jfold as jf
+
+number = jf.Scalar()
+whole = jf.Scalar('int32')
+vector = jf.Vector(3)
+numbers = jf.Map(number)
+text = jf.InputTransform(str)
+add = jf.Function(jnp.add)
+
+
+def shown(block: Any) -> str:
+    """The type of a compiled expression's result."""
+    return repr(jf.compile(block).program.output)
+
+
+def refuses(block: Any, message: str) -> None:
+    """`compile` fails with exactly this message."""
+    with pytest.raises(TypeError) as caught:
+        jf.compile(block)
+    assert str(caught.value) == message
+
+
+# ---- forwards and backwards ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('block', 'expected'),
+    [
+        ({'b': number, 'a': whole}, '(int32[], float32[])'),
+        ((number, (vector, ())), '(float32[], (float32[3], ()))'),
+        (number >> (lambda x: (x, [x > 0, x])), '(float32[], (bool[], float32[]))'),
+        ((vector, number) >> jf.GetItem(0), 'float32[3]'),
+        ((vector, number) >> jf.GetItem(slice(1)), '(float32[3],)'),
+        (jf.Tensor((2, 3)) >> jf.GetItem(0), 'float32[3]'),
+        (jf.AllOf(number, whole >> jf.Void()), '(float32[], void)'),
+        (jf.Map((number, whole)) >> jf.GetItem(0), '(float32[], int32[])'),
+        (numbers >> jf.Length('int32'), 'int32[]'),
+        (jf.Map(whole) >> jf.Mean(), 'float32[]'),
+        (jf.Map(jf.Scalar('bfloat16')) >> jf.Mean(), 'bfloat16[]'),
+        (jf.Optional(vector), 'float32[3]'),
+        (numbers >> jf.Fold(lambda s, x: s + x, jf.Zeros(2)), 'float32[2]'),
+        ((vector, vector) >> jf.Max(), 'float32[3]'),
+        (jf.Record(()) >> (lambda: jnp.ones(2)), 'float32[2]'),
+    ],
+)
+def test_types_flow_forwards(block: Any, expected: str) -> None:
+    assert shown(block) == expected
+
+
+def test_types_flow_backwards() -> None:
+    tree = jf.ForwardDeclaration()
+    children = jf.Map(tree()) >> jf.Sum()
+    empty = jf.OneOf(len, {0: jf.Zeros(2), 1: children, 2: children})
+    tree.resolve_to(empty)
+    assert shown(tree()) == 'float32[2]'
+    default = jf.FromTensor(np.zeros(4, np.float32))
+    loop = jf.ForwardDeclaration()
+    loop.resolve_to(jf.Map(loop()) >> jf.Reduce(add, default))
+    assert shown(loop()) == 'float32[4]'
+
+
+@pytest.mark.parametrize('order', [(0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_a_recursion_is_typed_by_its_leaf_in_any_order(order: Any) -> None:
+    tree = jf.ForwardDeclaration()
+    cases = [
+        (int, whole >> (lambda x: jnp.ones(3) * x)),
+        (tuple, jf.Record((tree(), tree())) >> add),
+        (list, jf.Map(tree()) >> jf.Sum()),
+    ]
+    tree.resolve_to(jf.OneOf(type, [cases[i] for i in order]))
+    assert shown(tree()) == 'float32[3]'
+
+
+def test_mutual_recursion() -> None:
+    a, b, c = (jf.ForwardDeclaration(name=name) for name in 'abc')
+    a.resolve_to(jf.GetItem('b') >> b())
+    b.resolve_to(jf.OneOf(len, {0: c(), 1: jf.GetItem('a') >> a()}))
+    c.resolve_to(jf.Length('int32'))
+    assert shown((a(), b(), c())) == '(int32[], int32[], int32[])'
+
+
+def test_a_recursion_without_a_leaf_needs_its_type_said() -> None:
+    def tree(**options: Any) -> jf.Block:
+        declaration = jf.ForwardDeclaration(name='tree', **options)
+        declaration.resolve_to(jf.Map(declaration()) >> jf.Sum())
+        return declaration()
+
+    refuses(
+        tree(),
+        'tree.Pipe[1].Reduce.combine.Function(add): cannot determine its types, '
+        '(?, ?) to ?; say them, as in `ForwardDeclaration(output_type=...)`',
+    )
+    assert shown(tree(output_type=[2, 3])) == 'float32[2,3]'
+
+
+def test_a_declaration_on_tensors() -> None:
+    step = jf.ForwardDeclaration('float32', 'float32')
+    step.resolve_to(jnp.negative)
+    assert shown(number >> step() >> step()) == 'float32[]'
+    free = jf.ForwardDeclaration()
+    free.resolve_to(jf.AllOf(jf.Identity(), jnp.negative) >> add)
+    assert shown(vector >> free()) == 'float32[3]'
+
+
+def test_a_declaration_on_what_is_known_in_part() -> None:
+    tree, step = jf.ForwardDeclaration(), jf.ForwardDeclaration()
+    step.resolve_to(jf.Record((jf.Identity(), tree())) >> add)
+    cases = [(list, jf.Fold(step(), jf.Zeros([]))), (int, number)]
+    tree.resolve_to(jf.OneOf(type, cases))
+    assert shown(tree()) == 'float32[]'
+    # What `swap` takes is known by what it gives, and the other way round.
+    swap, loop = jf.ForwardDeclaration(), jf.ForwardDeclaration()
+    swap.resolve_to(jf.AllOf(jf.GetItem(1), jf.GetItem(0)))
+    pair = jf.AllOf(jf.GetItem('rest') >> loop(), number)
+    first = jf.GetItem(0) >> (lambda x: x * 2)
+    loop.resolve_to(jf.OneOf(type, [(dict, pair >> swap() >> first), (int, number)]))
+    assert shown(loop()) == 'float32[]'
+
+
+def test_tuples_of_objects_are_objects() -> None:
+    pairs = jf.AllOf(text, jf.Identity())
+    assert shown(pairs >> jf.InputTransform(len) >> number) == 'float32[]'
+    assert shown(jf.Map(pairs) >> jf.InputTransform(len) >> number) == 'float32[]'
+    assert (
+        shown(jf.Map(pairs) >> jf.Map((number, number)) >> jf.Length()) == 'float32[]'
+    )
+    pick = pairs >> jf.OneOf(jf.GetItem(0), {'1': jf.GetItem(1)}) >> number
+    assert shown(pick) == 'float32[]'
+
+
+# ---- errors name the block's path, what it expects and what it gets ------------------
+
+MISMATCHES: list[tuple[Any, str]] = [
+    (
+        jf.Identity(),
+        'Identity(): expected a result of tensors in tuples, got object; end with '
+        'Scalar, Vector, Tensor or a Function',
+    ),
+    (
+        numbers,
+        "Map(Scalar('float32')): expected a result of tensors in tuples, got "
+        '[float32[]]; reduce the sequence, or collect its items by Metric',
+    ),
+    (jf.Void(), 'Void(): expected a result of tensors, or a Metric, got void'),
+    (jf.AllOf(), 'AllOf(): expected a result of tensors, or a Metric, got ()'),
+    (
+        number >> whole,
+        "Pipe[1].Scalar('int32'): expected an object, got float32[]; it reads Python "
+        'values, before any tensor block',
+    ),
+    (
+        {'a': (number, number >> jf.InputTransform(abs))},
+        "Record['a'].Record[1].Pipe[1].InputTransform(abs): expected an object, got "
+        'float32[]; to compute with tensors use Function',
+    ),
+    (
+        number >> jf.FromTensor(np.ones(3, np.float32)),
+        'Pipe[1].FromTensor(float32[3]): expected no input, got float32[]; drop it '
+        'first, by Void()',
+    ),
+    (
+        number >> jf.Zeros(2),
+        'Pipe[1].Zeros(float32[2]): expected no input, got float32[]; drop it first, '
+        'by Void()',
+    ),
+    (
+        jf.Zeros(jf.SequenceType(jf.ObjectType())),
+        'Zeros([object]): expected a type that has zeros: tensors, tuples, sequences, '
+        'got object',
+    ),
+    (
+        jf.Zeros(jf.BroadcastType(2)),
+        'Zeros([float32[2] ...]): expected a type that has zeros: tensors, tuples, '
+        'sequences, got [float32[2] ...]',
+    ),
+    (
+        jf.Function(jnp.sin),
+        'Function(sin): expected tensors or tuples of tensors, got object; turn '
+        'objects into tensors by Scalar, Vector or Tensor',
+    ),
+    (
+        numbers >> jf.Function(jnp.sin),
+        'Pipe[1].Function(sin): expected tensors or tuples of tensors, got '
+        '[float32[]]; turn objects into tensors by Scalar, Vector or Tensor',
+    ),
+    (
+        {'a': number} >> jf.Record({'a': jnp.sin}),
+        "Pipe[1].Record({'a': Function(sin)}): expected int keys, for its input is the "
+        "tuple (float32[],), got 'a'",
+    ),
+    (
+        (number, number) >> jf.Record([(2, jnp.sin)]),
+        'Pipe[1].Record({2: Function(sin)}): expected at least 3 items, got '
+        '(float32[], float32[])',
+    ),
+    (
+        number >> jf.Record({'a': jnp.sin}),
+        "Pipe[1].Record({'a': Function(sin)}): expected an object or a tuple, got "
+        'float32[]',
+    ),
+    (
+        numbers >> jf.Record([(0, jnp.sin)]),
+        'Pipe[1].Record({0: Function(sin)}): expected an object or a tuple, got '
+        '[float32[]]',
+    ),
+    (
+        (number, vector) >> jf.GetItem(-3),
+        'Pipe[1].GetItem(-3): expected at least 3 items, got (float32[], float32[3])',
+    ),
+    (
+        (number, number) >> jf.GetItem('a'),
+        "Pipe[1].GetItem('a'): expected int keys, for its input is the tuple "
+        "(float32[], float32[]), got 'a'",
+    ),
+    (
+        numbers >> jf.GetItem('a'),
+        "Pipe[1].GetItem('a'): expected an int or a slice, for its input is "
+        "[float32[]], got 'a'",
+    ),
+    (
+        vector >> jf.GetItem(3),
+        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]',
+    ),
+    (
+        vector >> jf.GetItem([0, 1]),
+        'Pipe[1].GetItem([0, 1]): expected ints and slices as the key of a tensor, got '
+        '[0, 1]',
+    ),
+    (
+        number >> jf.Void() >> jf.GetItem(0),
+        'Pipe[2].GetItem(0): expected an object, tuple, sequence or tensor, got void',
+    ),
+    (
+        jf.OneOf(len, {1: number, 2: vector}),
+        "OneOf[2].Vector(3, 'float32'): expected to give float32[], got float32[3]",
+    ),
+    (
+        number >> jf.OneOf(abs, {1: jnp.sin}),
+        'Pipe[1].OneOf(abs, {1: Function(sin)}): expected an object, got float32[]; a '
+        'key function reads Python values; for tensors pass a block',
+    ),
+    (
+        jf.OneOf(number, {1: number}),
+        "OneOf.key_fn.Scalar('float32'): expected to give an object, the key, got "
+        'float32[]',
+    ),
+    (
+        jf.Optional(number, jf.Zeros(3)),
+        'Optional.none_case.Zeros(float32[3]): expected to give float32[], got '
+        'float32[3]',
+    ),
+    (
+        jf.Optional(number, number),
+        "Optional.none_case.Scalar('float32'): expected an object, got void; it reads "
+        'Python values, before any tensor block',
+    ),
+    (
+        jf.Optional(text) >> number,
+        'Pipe[0].Optional(InputTransform(str)): expected a type that has zeros: '
+        'tensors, tuples, sequences, got object',
+    ),
+    (
+        number >> jf.Optional(jnp.sin),
+        'Pipe[1].Optional(Function(sin)): expected an object, got float32[]',
+    ),
+    (
+        number >> jf.Map(jnp.sin),
+        'Pipe[1].Map(Function(sin)): expected a sequence, a non-empty tuple of one '
+        'type, or an object, got float32[]',
+    ),
+    (
+        jf.Record(()) >> jf.Map(jnp.sin) >> jf.Sum(),
+        'Pipe[1].Map(Function(sin)): expected a sequence, a non-empty tuple of one '
+        'type, or an object, got ()',
+    ),
+    (
+        (number, vector) >> jf.Sum(),
+        'Pipe[1].Reduce(Function(add)): expected items of one type, float32[], got '
+        'float32[3]',
+    ),
+    (
+        jf.Sum(),
+        'Reduce.combine.Function(add): expected tensors or tuples of tensors, got '
+        '(object, object); turn objects into tensors by Scalar, Vector or Tensor',
+    ),
+    (
+        numbers >> jf.Reduce(lambda a, b: jnp.stack([a, b])),
+        'Pipe[1].Reduce.combine.Function(function): expected to give an item, '
+        'float32[], got float32[2]',
+    ),
+    (
+        numbers >> jf.Max(jf.Zeros('int32')),
+        'Pipe[1].Reduce.default.Zeros(int32[]): expected to give an item, float32[], '
+        'got int32[]',
+    ),
+    (
+        numbers >> jf.Fold(add, number),
+        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; it reads "
+        'Python values, before any tensor block',
+    ),
+    (
+        numbers >> jf.Fold(lambda s, x: jnp.stack([s, x]), jf.Zeros([])),
+        'Pipe[1].Fold.combine.Function(function): expected to give its state, '
+        'float32[], got float32[2]',
+    ),
+    (
+        jf.Map(numbers) >> jf.Fold(jf.GetItem(0), jf.Zeros([])),
+        "Pipe[1].Fold(GetItem(0), Zeros(float32[])): expected items and states of "
+        'tensors or objects, got (float32[], [float32[]])',
+    ),
+    (
+        number >> jf.Length(),
+        "Pipe[1].Length('float32'): expected a sequence, a tuple or an object, got "
+        'float32[]',
+    ),
+    (
+        jf.Metric('m'),
+        "Metric('m'): expected a tensor or a tuple of tensors, got object",
+    ),
+    (
+        jf.AllOf(number >> jf.Metric('m'), {'x': vector >> jf.Metric('m')}),
+        "AllOf[1].Record['x'].Pipe[1].Metric('m'): expected float32[], as at its other "
+        'uses, got float32[3]',
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ('block', 'message'), MISMATCHES, ids=[text[:40] for _, text in MISMATCHES]
+)
+def test_mismatches(block: Any, message: str) -> None:
+    refuses(block, message)
+
+
+def test_mismatches_inside_declarations_start_with_their_name() -> None:
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> (lambda a, b: jnp.stack([a, b]))
+    tree.resolve_to(jf.OneOf(type, [(int, number), (tuple, pair)]))
+    refuses(
+        {'root': tree()},
+        "tree.OneOf[<class 'tuple'>].Pipe[1].Function(function): expected to give "
+        'float32[], got float32[2]',
+    )
+
+
+def test_a_declaration_has_one_type() -> None:
+    one = jf.ForwardDeclaration(name='one')
+    one.resolve_to(number)
+    refuses(
+        {'a': one(), 'b': number >> one()},
+        "Record['b'].Pipe[1].one(): expected an input object, got float32[]",
+    )
+    said = jf.ForwardDeclaration(output_type=3, name='said')
+    said.resolve_to(number)
+    refuses(
+        said(), "said.Scalar('float32'): expected to give float32[3], got float32[]"
+    )
+    given = jf.ForwardDeclaration(input_type=3, name='given')
+    given.resolve_to(number)
+    with pytest.raises(
+        TypeError, match=r"^given\.Scalar\('float32'\): expected an obj"
+    ):
+        jf.compile(vector >> given())
+
+
+def test_a_type_that_would_contain_itself() -> None:
+    tree = jf.ForwardDeclaration(name='tree')
+    tree.resolve_to(jf.Record((jf.GetItem(0) >> tree(), number)))
+    with pytest.raises(TypeError, match=r'^tree\..*; a type would contain itself$'):
+        jf.compile(tree())
+
+
+# ---- declarations --------------------------------------------------------------------
+
+
+def test_an_unresolved_declaration() -> None:
+    refuses(
+        {'a': jf.ForwardDeclaration(name='tree')()},
+        "Record['a'].tree(): ForwardDeclaration('tree') was not resolved by "
+        '`resolve_to`',
+    )
+
+
+def test_a_declaration_is_resolved_once() -> None:
+    tree = jf.ForwardDeclaration(name='tree')
+    tree.resolve_to(number)
+    text = "ForwardDeclaration('tree') is resolved already, to Scalar('float32')"
+    with pytest.raises(TypeError, match=f'^{re.escape(text)}$'):
+        tree.resolve_to(number)
+    with pytest.raises(TypeError, match='expected a block, a callable'):
+        jf.ForwardDeclaration().resolve_to(3)
+    with pytest.raises(TypeError, match='expected a type or a short-hand'):
+        jf.ForwardDeclaration(1.5)
+    assert shown(tree()) == 'float32[]'
+
+
+def test_self_reference_must_consume_input() -> None:
+    tail = (
+        'refers to itself on the same input, without end; a recursion must go to a '
+        'part of its input'
+    )
+    tree = jf.ForwardDeclaration(name='tree')
+    tree.resolve_to(jf.OneOf(type, [(list, tree()), (int, number)]))
+    refuses(tree(), f"tree.OneOf[<class 'list'>].tree(): {tail}")
+
+    maybe = jf.ForwardDeclaration(name='maybe')
+    maybe.resolve_to(jf.Optional(jf.AllOf(maybe(), number) >> jf.GetItem(1)))
+    refuses(
+        {'x': maybe()}, f'maybe.Optional.some_case.Pipe[0].AllOf[0].maybe(): {tail}'
+    )
+
+    a, b = jf.ForwardDeclaration(name='a'), jf.ForwardDeclaration(name='b')
+    a.resolve_to(jf.OneOf(type, [(list, b()), (int, number)]))
+    b.resolve_to(jf.OneOf(type, [(tuple, a()), (int, number)]))
+    with pytest.raises(TypeError, match=re.escape(tail)):
+        jf.compile(b())
+
+    # One of the two consumes.
+    c, d = jf.ForwardDeclaration(), jf.ForwardDeclaration()
+    c.resolve_to(jf.OneOf(type, [(list, d()), (int, number)]))
+    d.resolve_to(jf.GetItem(0) >> c())
+    assert shown(c()) == 'float32[]'
+
+
+# ---- dtypes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('block', 'where', 'wide', 'narrow'),
+    [
+        ({'x': jf.Scalar('int64')}, "Record['x'].Scalar('int64')", 'int64', 'int32'),
+        (jf.Scalar(float), "Scalar('float64')", 'float64', 'float32'),
+        (jf.Vector(2, 'uint64'), "Vector(2, 'uint64')", 'uint64', 'uint32'),
+        (jf.FromTensor(np.ones(3)), 'FromTensor(float64[3])', 'float64', 'float32'),
+        (jf.Zeros((2, 'complex128')), 'Zeros((float32[2], complex128[]))', 'complex128',
+         'complex64'),
+        (numbers >> jf.Length('int64'), "Pipe[1].Length('int64')", 'int64', 'int32'),
+    ],
+)  # fmt: skip
+def test_wide_dtypes_need_x64(block: Any, where: str, wide: str, narrow: str) -> None:
+    refuses(
+        block,
+        f'{where}: expected a dtype that JAX keeps, such as {narrow}, got {wide}; say '
+        "it, or set jax.config.update('jax_enable_x64', True)",
+    )
+    with jax.enable_x64(True):
+        assert wide in shown(block)
+
+
+def test_dtypes_are_not_promoted() -> None:
+    refuses(
+        (number, whole) >> jf.Concat(),
+        'Pipe[1].Function(concat): failed on inputs (float32[], int32[]): TypeError: '
+        'expected tensors of one dtype',
+    )
+    refuses(
+        (number, whole) >> jf.Sum(),
+        'Pipe[1].Reduce(Function(add)): expected items of one type, float32[], got '
+        'int32[]',
+    )
+
+
+# ---- functions -----------------------------------------------------------------------
+
+
+def fails(fn: Any, given: Any = number) -> str:
+    """What is said of a function that cannot be used, after its path."""
+    with pytest.raises(TypeError) as caught:
+        jf.compile({'x': given >> jf.Function(fn)})
+    path, _, message = str(caught.value).partition(': ')
+    assert path.startswith("Record['x'].Pipe[1].Function(")
+    return message
+
+
+def test_a_function_that_raises_is_named() -> None:
+    def broken(x: Any) -> Any:
+        raise ValueError('no such thing')
+
+    assert fails(broken) == 'failed on inputs (float32[]): ValueError: no such thing'
+    with pytest.raises(TypeError) as caught:
+        jf.compile(number >> broken)
+    assert isinstance(caught.value.__cause__, ValueError)
+    twice = 'failed on inputs (float32[], float32[]): TypeError: '
+    assert fails(jnp.sin, (number, number)).startswith(twice)
+
+
+@pytest.mark.parametrize('output', [None, (), {'a': 1.0}, 'text', (1.0, None)])
+def test_what_a_function_must_not_give(output: Any) -> None:
+    assert fails(lambda x: output).startswith('failed on inputs (float32[]): TypeError')
+
+
+def test_what_a_function_must_not_give_is_shown() -> None:
+    assert fails(lambda x: {'a': x}) == (
+        'failed on inputs (float32[]): TypeError: expected arrays or tuples of arrays, '
+        "got {'a': ShapeDtypeStruct(shape=(), dtype=float32)}"
+    )
+
+
+def test_a_function_of_tiles_must_give_tiles() -> None:
+    with pytest.raises(TypeError) as caught:
+        jf.compile(vector >> jf.Function(lambda x: x.sum(0), batched=True))
+    assert str(caught.value) == (
+        'Pipe[1].Function(function): failed on inputs (float32[3]): TypeError: '
+        'expected arrays with a leading axis of 2 rows, got (3,)'
+    )
+
+
+def test_modules_with_state_are_refused() -> None:
+    tail = ': a block is a pure function of its parameters and inputs'
+    assert fails(nn.BatchNorm(use_running_average=False), vector) == (
+        'failed on inputs (float32[3]): TypeError: the module keeps state beside its '
+        f"parameters, ['batch_stats']{tail}"
+    )
+    normal = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+    assert fails(normal, vector) == (
+        'failed on inputs (float32[3]): TypeError: the module keeps state beside its '
+        f'parameters{tail}'
+    )
+    assert 'keeps state' in fails(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), vector)
+
+
+def test_parameters_are_made_once_and_must_fit_everywhere() -> None:
+    dense = jf.Function(nn.Dense(2))
+    with pytest.raises(
+        TypeError, match=r'Record\[1\].*failed on inputs \(float32\[4\]'
+    ):
+        jf.compile((vector >> dense, jf.Vector(4) >> dense))
+
+
+@pytest.mark.parametrize(
+    ('block', 'error'),
+    [
+        ((number, (number,)) >> jf.Concat(), 'expected tensors, got a tuple; pass `fl'),
+        (jf.Record(()) >> jf.Concat(), 'Need at least one array'),
+        ((vector, vector) >> jf.Concat(1), 'out of bounds'),
+        ((jf.Tensor((2, 3)), jf.Tensor((3, 3))) >> jf.Concat(1), 'Cannot concatenate'),
+    ],
+)
+def test_what_concat_refuses(block: Any, error: str) -> None:
+    with pytest.raises(
+        TypeError, match=r'^Pipe\[1\]\.Function\(concat\): failed on in'
+    ):
+        jf.compile(block)
+    with pytest.raises(TypeError, match=error):
+        jf.compile(block)
+
+
+def test_eval_checks_types_too() -> None:
+    with pytest.raises(
+        TypeError, match=r"^Pipe\[1\]\.Scalar\('float32'\): expected an"
+    ):
+        (number >> number).eval(3)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as a whole: what it imports, what it documents, how it is cut."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jfold as jf
+
+PACKAGE = Path(jf.__file__).parent
+FILES = sorted(PACKAGE.glob('*.py'))
+PUBLIC = {
+    name: value
+    for name, value in vars(jf).items()
+    if not name.startswith('_') and not inspect.ismodule(value)
+}
+
+
+def test_importing_jfold_imports_neither_flax_nor_optax() -> None:
+    code = (
+        'import sys, jfold; '
+        "print({'flax', 'optax', 'chex', 'matplotlib'}.intersection(sys.modules))"
+    )
+    path = {'PYTHONPATH': str(PACKAGE.parent), 'JAX_PLATFORMS': 'cpu'}
+    done = subprocess.run(
+        [sys.executable, '-W', 'error', '-c', code],
+        env=path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == 'set()\n'
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert resources.files('jfold').joinpath('py.typed').is_file()
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = PACKAGE.parent / 'pyproject.toml'
+    if not project.exists():
+        pytest.skip('installed without its project')
+    assert f'version = "{jf.__version__}"' in project.read_text()
+
+
+# ---- documentation -------------------------------------------------------------------
+
+
+def undocumented(value: Any) -> list[str]:
+    """The public functions of a class, or the value itself, that lack a docstring."""
+    missing = [] if inspect.getdoc(value) else [value.__name__]
+    if inspect.isclass(value):
+        for name, member in vars(value).items():
+            known = inspect.isfunction(member) or isinstance(member, property)
+            if known and not name.startswith('_') and not member.__doc__:
+                missing.append(f'{value.__name__}.{name}')
+    return missing
+
+
+@pytest.mark.parametrize('name', PUBLIC)
+def test_public_names_are_documented(name: str) -> None:
+    value = PUBLIC[name]
+    assert undocumented(value) == []
+    # A dataclass without a docstring is given its signature as one.
+    assert not (value.__doc__ or '').startswith(f'{name}(')
+
+
+def test_every_block_is_public_and_documented() -> None:
+    from jfold import combinators
+
+    hidden = {'Reference'}  # made by calling a declaration
+    for name, value in vars(combinators).items():
+        if inspect.isclass(value) and issubclass(value, combinators.Block):
+            assert name in PUBLIC or name in hidden
+            assert not (value.__doc__ or '').startswith(f'{name}(')
+            assert '__repr__' in vars(value) or name == 'Block'
+
+
+# ---- how it is cut -------------------------------------------------------------------
+
+
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of jfold that a file imports."""
+    found = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom) and node.module == 'jfold':
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or '').startswith(
+            'jfold.'
+        ):
+            found.add(str(node.module).removeprefix('jfold.'))
+    return found & {file.stem for file in FILES}
+
+
+def test_imports_run_one_way() -> None:
+    imports = {file.stem: imported(file) for file in FILES if file.stem != '__init__'}
+    assert imports['types'] == imports['errors'] == set()
+    assert imports['runtime'].isdisjoint({'combinators', 'infer', 'lower', 'columns'})
+    while imports:
+        leaves = {name for name, needs in imports.items() if not needs}
+        assert leaves, f'these import each other: {imports}'
+        imports = {
+            name: needs - leaves
+            for name, needs in imports.items()
+            if name not in leaves
+        }
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Each function of a file with its number of lines."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+def test_files_and_functions_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 700
+    assert [each for each in functions(path) if each[1] > 60] == []
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+def test_files_begin_with_licence_and_docstring(path: Path) -> None:
+    assert path.read_text().startswith('# SPDX-License-Identifier: Apache-2.0\n"""')

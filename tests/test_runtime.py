@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`apply` under JAX's transformations; operations that are hard to differentiate."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from expressions import agree, binary, binary_tree, close, tree_block
+from jax import lax
+
+import jfold as jf
+
+
+@functools.cache
+def model() -> jf.Model:
+    """A small tree network, compiled once."""
+    return jf.compile(tree_block(4))
+
+
+@functools.cache
+def params() -> Any:
+    """Its parameters."""
+    return model().init(jax.random.key(0))
+
+
+@functools.cache
+def schedule(seed: int = 0) -> jf.Schedule:
+    """A batch of three trees."""
+    rng = np.random.default_rng(seed)
+    return model().schedule([binary_tree(rng, n) for n in (1, 9, 14)])
+
+
+def loss(params: Any, schedule: jf.Schedule) -> Any:
+    """A number for a batch."""
+    return (model().apply(params, schedule) ** 2).sum()
+
+
+@functools.cache
+def gradient(seed: int = 0) -> Any:
+    """Its gradient, under `jit`."""
+    return jax.jit(jax.grad(loss))(params(), schedule(seed))
+
+
+# ---- transformations -----------------------------------------------------------------
+
+
+def test_jit_changes_nothing() -> None:
+    """With the schedule as an argument or as a constant."""
+    plain = model().apply(params(), schedule())
+    close(jax.jit(model().apply)(params(), schedule()), plain, 1e-6)
+    closed = jax.jit(lambda p: model().apply(p, schedule()))
+    close(closed(params()), plain, 1e-6)
+
+
+def test_grad_with_and_without_jit() -> None:
+    """`grad` and `value_and_grad`, outside and inside of `jit`."""
+    value, grads = jax.value_and_grad(loss)(params(), schedule())
+    close(value, loss(params(), schedule()), 1e-6)
+    close(grads, gradient(), 1e-6)
+    close(jax.grad(loss)(params(), schedule()), gradient(), 1e-6)
+
+
+def test_vmap_over_parameters() -> None:
+    """An ensemble: stacked parameters, one schedule; gradients too."""
+    members = [model().init(jax.random.key(i)) for i in range(3)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *members)
+    values = jax.vmap(model().apply, (0, None))(stacked, schedule())
+    alone = [model().apply(p, schedule()) for p in members]
+    close(values, jnp.stack(alone), 1e-6)
+    grads = jax.vmap(jax.grad(loss), (0, None))(stacked, schedule())
+    each = [jax.grad(loss)(p, schedule()) for p in members]
+    close(grads, jax.tree.map(lambda *x: jnp.stack(x), *each), 1e-6)
+
+
+def test_vmap_over_schedules_of_one_shape() -> None:
+    """Batches of a batch."""
+    first, second = schedule(0), schedule(1)
+    stacked = jax.tree.map(lambda *x: np.stack(x), first, second)
+    values = jax.vmap(model().apply, (None, 0))(params(), stacked)
+    alone = [model().apply(params(), s) for s in (first, second)]
+    close(values, jnp.stack(alone), 1e-6)
+
+
+def test_checkpoint_changes_nothing() -> None:
+    """Recomputed in the reverse pass, with the same result."""
+    again = jax.grad(jax.checkpoint(loss))(params(), schedule())
+    close(again, gradient(), 1e-6)
+
+
+def test_scan_over_batches() -> None:
+    """Gradients added up inside a compiled program."""
+    pair = [schedule(0), schedule(1)]
+    stacked = jax.tree.map(lambda *x: np.stack(x), *pair)
+
+    def add(total: Any, schedule: jf.Schedule) -> Any:
+        grads = jax.grad(loss)(params(), schedule)
+        return jax.tree.map(jnp.add, total, grads), None
+
+    zeros = jax.tree.map(jnp.zeros_like, params())
+    total, _ = jax.jit(functools.partial(lax.scan, add))(zeros, stacked)
+    close(total, jax.tree.map(jnp.add, gradient(0), gradient(1)), 1e-5)
+
+
+def test_gradients_do_not_flow_to_the_schedule() -> None:
+    """It is data: constants of it have a gradient of zero."""
+    reader = jf.compile(jf.Vector(2) >> dense_layer(2))
+    weights = reader.init(jax.random.key(0))
+    batch = reader.schedule([[1.0, 2.0]])
+
+    def of_data(constants: Any) -> Any:
+        changed = jf.Schedule(batch.indices, constants, batch.spec)
+        return reader.apply(weights, changed).sum()
+
+    grads = jax.grad(of_data)(tuple(map(jnp.asarray, batch.constants)))
+    assert not any(x.any() for x in grads)
+
+
+def dense_layer(size: int, name: str = 'dense') -> jf.Function:
+    """`W @ x`."""
+
+    def init(key: Any, x: Any) -> Any:
+        return jax.random.normal(key, (size, *x.shape))
+
+    return jf.Function(lambda weight, x: weight @ x, init, name=name)
+
+
+def test_training_lowers_the_loss() -> None:
+    """Steps of optax under `jit` fit the number of leaves of trees."""
+    readout = jf.Function(nn.Dense(1))
+    counter = jf.compile(tree_block(8) >> readout)
+    weights = counter.init(jax.random.key(0))
+    optimizer = optax.adam(0.03)
+    state = optimizer.init(weights)
+    rng = np.random.default_rng(0)
+
+    @jax.jit
+    def step(weights: Any, state: Any, schedule: jf.Schedule, sizes: Any) -> Any:
+        def error(weights: Any) -> Any:
+            guess = counter.apply(weights, schedule)[:, 0]
+            return ((guess - sizes) ** 2).mean()
+
+        value, grads = jax.value_and_grad(error)(weights)
+        updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(weights, updates), state, value
+
+    errors = []
+    for _ in range(40):
+        sizes = rng.integers(1, 9, size=16)
+        batch = counter.schedule([binary_tree(rng, n, words=1) for n in sizes])
+        target = sizes.astype('float32') / 8
+        weights, state, value = step(weights, state, batch, target)
+        errors.append(float(value))
+    assert counter.programs == 1
+    assert np.mean(errors[-10:]) < 0.3 * np.mean(errors[:5])
+
+
+# ---- rows that stand for no node -----------------------------------------------------
+
+
+def normalized(params: Any, x: Any) -> Any:
+    """Not a number at zero, like its derivative."""
+    y = params @ x
+    return y / jnp.linalg.norm(y)
+
+
+def logarithm(params: Any, x: Any) -> Any:
+    """Minus infinity at zero."""
+    return jnp.log((params @ x) ** 2)
+
+
+def inverse(params: Any, x: Any) -> Any:
+    """Infinite at zero."""
+    return params / x
+
+
+@pytest.mark.parametrize('fn', [normalized, logarithm, inverse])
+def test_operations_that_are_not_defined_at_zero(fn: Any) -> None:
+    """Values and gradients stay numbers at every size of a tile's remainder."""
+    shape = (2,) if fn is inverse else (2, 2)
+
+    def init(key: Any, _: Any) -> Any:
+        return jax.random.uniform(key, shape, minval=0.5, maxval=1)
+
+    layer = jf.Function(fn, init)
+    trap = jf.compile(jf.Map(jf.Vector(2) >> layer >> jnp.tanh) >> jf.Sum() >> layer)
+    weights = trap.init(jax.random.key(0))
+    items = np.random.default_rng(0).uniform(0.5, 2, size=(130, 2))
+    for size in (130, 65, 3, 1):
+        agree(trap, weights, [list(items[:size])])
+
+
+def test_several_examples_of_an_undefined_operation() -> None:
+    """Batches of 1, 3 and 65 examples of one node each."""
+    layer = jf.Function(normalized, lambda key, _: jnp.eye(2))
+    trap = jf.compile(jf.Vector(2) >> layer)
+    weights = trap.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    for size in (1, 3, 65):
+        agree(trap, weights, list(rng.uniform(1, 2, size=(size, 2))))
+
+
+# ---- parameters ----------------------------------------------------------------------
+
+
+def test_integer_parameters_stay_out_of_gradients() -> None:
+    """They are used, and their gradient is `float0`, as everywhere in JAX."""
+
+    def init(key: Any, _: Any) -> Any:
+        order = jnp.array([2, 0, 1])
+        return {'order': order, 'scale': jax.random.normal(key, (3,))}
+
+    layer = jf.Function(lambda p, x: p['scale'] * x[p['order']], init, name='permute')
+    mixed = jf.compile(jf.Map(jf.Vector(3) >> layer >> layer) >> jf.Sum())
+    weights = mixed.init(jax.random.key(0))
+    examples = [[[1.0, 2.0, 3.0]] * 3, []]
+    batch = mixed.schedule(examples)
+    grads = jax.grad(lambda p: mixed.apply(p, batch).sum(), allow_int=True)(weights)
+    assert grads['permute']['order'].dtype == jax.dtypes.float0
+
+    def eager(weights: Any) -> Any:
+        return sum(mixed.eval(e, weights).sum() for e in examples)
+
+    expected = jax.grad(eager, allow_int=True)(weights)
+    close(grads['permute']['scale'], expected['permute']['scale'], 1e-5)
+
+
+def test_one_layer_at_two_types() -> None:
+    """Two operations share its parameters; their gradients add."""
+    scale = jf.Function(
+        lambda p, x: jnp.tanh(p * x), lambda key, _: jnp.array(0.7), name='scale'
+    )
+    block = jf.Record((jf.Scalar() >> scale, jf.Vector(3) >> scale >> scale))
+    shared = jf.compile(block)
+    assert len(shared.program.operations) == 2
+    assert list(shared.init(jax.random.key(0))) == ['scale']
+    examples = [(0.5, [1.0, 2.0, 3.0]), (-1.5, [0.1, 0.2, 0.3])]
+    agree(shared, shared.init(jax.random.key(0)), examples)
+
+
+def test_parameters_that_no_result_depends_on() -> None:
+    """Their gradient is zero, be it a part, an operation, or one that never runs."""
+
+    def init(key: Any, _: Any) -> Any:
+        return {'used': jnp.ones(2), 'unused': jnp.ones((3, 3))}
+
+    partly = jf.Function(lambda p, x: p['used'] * x, init, name='partly')
+    lost = jf.Vector(2) >> dense_layer(2, 'lost') >> jf.Void()
+    absent = jf.Optional(jf.Vector(2) >> dense_layer(2, 'absent'))
+    block = jf.Record({'a': jf.Vector(2) >> partly, 'b': lost, 'c': absent})
+    several = jf.compile(block >> jf.AllOf(jf.GetItem(0), jf.GetItem(2)))
+    weights = several.init(jax.random.key(0))
+    example = {'a': [1.0, 2.0], 'b': [3.0, 4.0], 'c': None}
+    batch = several.schedule([example, example])
+
+    def total(weights: Any) -> Any:
+        return sum(x.sum() for x in several.apply(weights, batch))
+
+    grads = jax.grad(total)(weights)
+    assert jax.tree.structure(grads) == jax.tree.structure(weights)
+    assert grads['partly']['used'].tolist() == [2.0, 4.0]
+    zeros = [grads['partly']['unused'], grads['lost'], grads['absent']]
+    assert not any(x.any() for x in zeros)
+
+
+def recurrence(layer: Any, size: int) -> Any:
+    """A state that is the layer of the sum of state and item."""
+    combine = jf.Function(jnp.add) >> layer
+    return jf.Map(jf.Vector(size)) >> jf.Fold(combine, jf.Zeros([size]))
+
+
+def low_rank(params: Any, x: Any) -> Any:
+    """A product of parameters alone, and a function of one."""
+    return jnp.exp(params['scale']) * jnp.tanh((params['a'] @ params['b']) @ x)
+
+
+def test_computations_of_parameters_alone() -> None:
+    """They have no rows and are neither stored nor lost."""
+
+    def init(key: Any, _: Any) -> Any:
+        keys = jax.random.split(key)
+        a = jax.random.normal(keys[0], (4, 2))
+        b = jax.random.normal(keys[1], (2, 4))
+        return {'a': a, 'b': b, 'scale': jnp.array(0.1)}
+
+    layer = jf.Function(low_rank, init)
+    ranked = jf.compile(recurrence(layer, 4))
+    weights = ranked.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    agree(ranked, weights, [list(rng.normal(size=(n, 4))) for n in (0, 1, 5)])
+
+
+# ---- what a function may contain -----------------------------------------------------
+
+
+def choose(params: Any, x: Any) -> Any:
+    """A conditional, which `vmap` makes a selection."""
+    return lax.cond(x[0] > 0, lambda: jnp.sin(params @ x), lambda: params.T @ x)
+
+
+def recur(params: Any, x: Any) -> Any:
+    """A loop with products in it."""
+    return lax.scan(lambda h, _: (jnp.tanh(params @ h + x), h.sum()), x, length=3)[0]
+
+
+def rectify(params: Any, x: Any) -> Any:
+    """A `custom_jvp` and a selection."""
+    y = jax.nn.relu(params @ x)
+    return jnp.where(y > 0.1, jnp.log(jnp.where(y > 0.1, y, 1)), jax.nn.silu(x))
+
+
+def from_the_right(params: Any, x: Any) -> Any:
+    """`x @ W`: the rows of the product come first."""
+    return jnp.tanh(x @ params)
+
+
+def from_the_left(params: Any, x: Any) -> Any:
+    """`W @ x`: under `vmap` the rows of the product come last."""
+    return jnp.tanh(params @ x)
+
+
+def between_inputs(params: Any, x: Any) -> Any:
+    """Products without parameters, and a batched one."""
+    outer = jnp.outer(x, x)
+    return jnp.tanh(outer @ outer @ (params @ x) / 4)
+
+
+def by_einsum(params: Any, x: Any) -> Any:
+    """A product with a batch dimension and a transposed result."""
+    heads = jnp.einsum('hij,j->ih', params.reshape(2, 2, 4), x)
+    return jnp.tanh(heads).ravel()
+
+
+@jax.custom_vjp
+def halved(x: Any) -> Any:
+    """Half, with half of half as its derivative."""
+    return x / 2
+
+
+halved.defvjp(lambda x: (x / 2, x), lambda x, g: (g / 4,))
+
+
+def with_custom_vjp(params: Any, x: Any) -> Any:
+    """A `custom_vjp` after a product."""
+    return halved(params @ x)
+
+
+def in_jit(params: Any, x: Any) -> Any:
+    """Nested `jit`s with a product inside."""
+    return jax.jit(lambda p, x: jnp.sin(jax.jit(jnp.matmul)(p, x)))(params, x)
+
+
+def recomputed(params: Any, x: Any) -> Any:
+    """A `checkpoint` of its own."""
+    return jax.checkpoint(lambda x: jnp.tanh(params @ jnp.sin(params @ x)))(x)
+
+
+@pytest.mark.parametrize(
+    'fn',
+    [
+        choose,
+        recur,
+        rectify,
+        from_the_right,
+        from_the_left,
+        between_inputs,
+        by_einsum,
+        with_custom_vjp,
+        in_jit,
+        recomputed,
+    ],
+)
+def test_anything_that_jax_differentiates(fn: Any) -> None:
+    """In a recurrence, so that the operation's input has a gradient too."""
+
+    def init(key: Any, _: Any) -> Any:
+        return jax.random.normal(key, (4, 4)) / 2
+
+    layer = jf.Function(fn, init)
+    recurrent = jf.compile(recurrence(layer, 4))
+    rng = np.random.default_rng(0)
+    examples = [list(rng.normal(size=(n, 4))) for n in (0, 1, 2, 5)]
+    agree(recurrent, recurrent.init(jax.random.key(0)), examples)
+
+
+# ---- types ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_narrow_floats(dtype: str) -> None:
+    """They stay what they are, and agree to their precision."""
+
+    def init(key: Any, *_: Any) -> Any:
+        return jax.random.normal(key, (3, 6), dtype) / 2
+
+    def cell(weight: Any, left: Any, right: Any) -> Any:
+        return jnp.tanh(weight @ jnp.concatenate([left, right]))
+
+    leaf = jf.InputTransform(lambda n: [n / 16, 1, -1]) >> jf.Vector(3, dtype)
+    narrow = jf.compile(binary(leaf, jf.Function(cell, init)))
+    weights = narrow.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    trees = [binary_tree(rng, n) for n in (1, 2, 6)]
+    batch = narrow.schedule(trees)
+    values = narrow.apply(weights, batch)
+    assert values.dtype == dtype
+    alone = jnp.stack([narrow.eval(tree, weights) for tree in trees])
+    close(values, alone, 0.05)
+
+    def square(values: Any) -> Any:
+        return (values.astype('float32') ** 2).sum()
+
+    def eager(weights: Any) -> Any:
+        return square(jnp.stack([narrow.eval(tree, weights) for tree in trees]))
+
+    grads = jax.grad(lambda p: square(narrow.apply(p, batch)))(weights)
+    close(grads, jax.grad(eager)(weights), 0.05)
+
+
+def test_complex_numbers_and_bools() -> None:
+    """Types that are neither ints nor real."""
+    rotate = jf.Function(
+        lambda p, x, on: jnp.where(on, p * x, x),
+        lambda key, *_: jnp.array(0.6 + 0.8j, 'complex64'),
+        name='rotate',
+    )
+    fields = jf.Record((jf.Scalar('complex64'), jf.Scalar('bool')))
+    turning = jf.compile(fields >> rotate >> jf.Function(lambda z: (z.real, z.imag)))
+    weights = turning.init(jax.random.key(0))
+    agree(turning, weights, [(1 + 1j, True), (2j, False), (-1, True)])
+
+
+# ---- refusals ------------------------------------------------------------------------
+
+
+def test_a_schedule_of_another_model_is_refused() -> None:
+    """Even of the same expression."""
+    other = jf.compile(tree_block(4))
+    with pytest.raises(ValueError, match='got one of another: call'):
+        other.apply(params(), schedule())
+
+
+def test_missing_parameters_are_refused() -> None:
+    """The error names the layer and what there is."""
+    some = {k: v for k, v in params().items() if k != 'cell'}
+    with pytest.raises(TypeError) as caught:
+        model().apply(some, schedule())
+    assert "expected parameters for layer 'cell'" in str(caught.value)
+    assert "['embed']" in str(caught.value)

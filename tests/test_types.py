@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types: their short-hands, equality, prints and unification."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jfold as jf
+from jfold.types import Mismatch, TypeVariable, Unifier, is_object, terminals
+
+TENSOR = jf.TensorType([3])
+
+
+# ---- short-hands ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('spec', 'expected'),
+    [
+        ('int32', 'int32[]'),
+        (np.int8, 'int8[]'),
+        (np.dtype('float16'), 'float16[]'),
+        (jnp.float32, 'float32[]'),
+        (jnp.bfloat16, 'bfloat16[]'),
+        (bool, 'bool[]'),
+        ('complex64', 'complex64[]'),
+        (np.dtype('>f4'), 'float32[]'),
+        (4, 'float32[4]'),
+        (np.int64(4), 'float32[4]'),
+        (True, 'float32[1]'),
+        (0, 'float32[0]'),
+        ([], 'float32[]'),
+        ([2, 3], 'float32[2,3]'),
+        ([2, 3, 'int32'], 'int32[2,3]'),
+        ([2, jnp.bfloat16], 'bfloat16[2]'),
+        (['int8'], 'int8[]'),
+        ((), '()'),
+        (('int32',), '(int32[],)'),
+        ((2, ('int32', [])), '(float32[2], (int32[], float32[]))'),
+        (jf.VoidType(), 'void'),
+        (jf.ObjectType(), 'object'),
+        (jf.SequenceType([3]), '[float32[3]]'),
+        (jf.BroadcastType('int32'), '[int32[] ...]'),
+        (jf.TupleType(jf.SequenceType((2, 'int32'))), '([(float32[2], int32[])],)'),
+    ],
+)
+def test_short_hands(spec: Any, expected: str) -> None:
+    assert repr(jf.convert_to_type(spec)) == expected
+
+
+def test_a_type_converts_to_itself() -> None:
+    assert jf.convert_to_type(TENSOR) is TENSOR
+
+
+@pytest.mark.parametrize('spec', [None, 1.5, {}, {'a': 1}, 1j, object()])
+def test_what_is_no_short_hand(spec: Any) -> None:
+    with pytest.raises(TypeError, match='expected a type or a short-hand for one'):
+        jf.convert_to_type(spec)
+
+
+@pytest.mark.parametrize('spec', [-1, [2, -1], [2, 'int32', 3]])
+def test_what_is_no_shape(spec: Any) -> None:
+    with pytest.raises(TypeError, match='`shape` as a tuple or list of non-negative'):
+        jf.convert_to_type(spec)
+
+
+@pytest.mark.parametrize(
+    'dtype',
+    ['nonsense', 'U3', 'M8', 'O', 'V8', 'i4,f4', 'longdouble', len, dict, [None]],
+)
+def test_what_is_no_number_type(dtype: Any) -> None:
+    with pytest.raises(TypeError, match="expected `dtype` as a number type such as 'f"):
+        jf.convert_to_type(dtype)
+
+
+def test_the_error_says_what_it_got() -> None:
+    text = "expected `shape` as a tuple or list of non-negative ints, got 'ab'"
+    with pytest.raises(TypeError, match=f'^{re.escape(text)}$'):
+        jf.TensorType('ab')  # type: ignore[arg-type]
+    text = "expected `dtype` as a number type such as 'float32', got None"
+    with pytest.raises(TypeError, match=f'^{re.escape(text)}$'):
+        jf.TensorType((), None)
+
+
+# ---- values --------------------------------------------------------------------------
+
+
+def test_equality_and_hash_go_by_content() -> None:
+    same = [jf.TensorType((2, 3)), jf.TensorType([2, 3], 'float32')]
+    assert same[0] == same[1]
+    assert len(set(same)) == 1
+    assert jf.TensorType((2, 3)) != jf.TensorType((3, 2))
+    assert jf.TensorType((2,)) != jf.TensorType((2,), 'int32')
+    assert jf.TupleType(2, 3) == jf.TupleType((2, 3)) != jf.TupleType(3, 2)
+    assert jf.VoidType() == jf.VoidType() != jf.ObjectType()
+    assert jf.TupleType(2) != jf.TensorType((2,))
+
+
+def test_a_broadcast_is_no_sequence() -> None:
+    sequence, broadcast = jf.SequenceType(TENSOR), jf.BroadcastType(TENSOR)
+    assert sequence == jf.SequenceType([3])
+    assert sequence != broadcast
+    assert len({sequence, broadcast, jf.SequenceType(TENSOR)}) == 2
+
+
+def test_types_are_immutable() -> None:
+    for type_, name in [(TENSOR, 'shape'), (jf.SequenceType(3), 'item')]:
+        with pytest.raises(AttributeError, match=name):
+            setattr(type_, name, None)
+
+
+def test_size() -> None:
+    assert jf.TensorType((2, 3)).size == 6
+    assert jf.TensorType(()).size == 1
+    assert jf.TensorType((2, 0)).size == 0
+
+
+def test_what_gradients_flow_through() -> None:
+    flows = ['float16', 'float32', 'float64', 'complex64', 'bfloat16', 'float8_e4m3fn']
+    assert all(jf.TensorType((), dtype).differentiable for dtype in flows)
+    still = ['int32', 'uint8', 'bool', 'int4']
+    assert not any(jf.TensorType((), dtype).differentiable for dtype in still)
+
+
+def test_a_tuple_type_is_a_sequence_of_types() -> None:
+    type_ = jf.TupleType('int32', 2, (3, 4))
+    assert len(type_) == 3
+    assert list(type_) == [type_[0], type_[1], type_[2]]
+    assert type_[-1] == jf.TupleType(3, 4)
+    assert type_[1:] == jf.TupleType(2, (3, 4))
+    assert type_[:0] == jf.TupleType()
+    assert jf.TupleType(iter(type_)) == type_
+
+
+def test_terminals_and_objects() -> None:
+    seq = jf.SequenceType('int32')
+    type_ = jf.TupleType((2, jf.VoidType()), seq, ())
+    assert list(terminals(type_)) == [jf.TensorType((2,)), seq]
+    any_ = jf.ObjectType()
+    assert is_object(any_)
+    assert is_object(jf.TupleType(any_, (any_,)))
+    assert is_object(jf.SequenceType(jf.TupleType(any_, any_)))
+    assert not is_object(jf.TupleType())
+    assert not is_object(jf.TupleType(any_, jf.VoidType()))
+
+
+# ---- unification ---------------------------------------------------------------------
+
+
+def test_unify_binds_variables_in_both_directions() -> None:
+    types = Unifier()
+    a, b, c = types.fresh(), types.fresh(), types.fresh()
+    types.unify(jf.TupleType(a, jf.SequenceType(b)), jf.TupleType(2, c))
+    types.unify(a, b)
+    assert types.resolve(c) == jf.SequenceType(2)
+    assert types.known(c)
+    assert types.head(c) == jf.SequenceType(b)
+
+
+def test_unify_keeps_what_is_unknown() -> None:
+    types = Unifier()
+    a, b = types.fresh(), types.fresh()
+    types.unify(a, jf.BroadcastType(b))
+    assert not types.known(a)
+    assert types.resolve(jf.TupleType(a, 2)) == jf.TupleType(jf.BroadcastType(b), 2)
+    assert repr(jf.TupleType(TypeVariable(7), 2)) == '(?, float32[2])'
+
+
+@pytest.mark.parametrize(
+    ('left', 'right'),
+    [
+        (2, 3),
+        (2, (2,)),
+        ((2,), (2, 2)),
+        (jf.SequenceType(2), jf.SequenceType(3)),
+        (jf.SequenceType(2), jf.BroadcastType(2)),
+        (jf.VoidType(), jf.ObjectType()),
+    ],
+)
+def test_unify_refuses(left: Any, right: Any) -> None:
+    with pytest.raises(Mismatch):
+        Unifier().unify(jf.convert_to_type(left), jf.convert_to_type(right))
+
+
+def test_a_variable_unifies_with_itself() -> None:
+    types = Unifier()
+    a, b = types.fresh(), types.fresh()
+    types.unify(a, b)
+    types.unify(b, a)
+    types.unify(a, jf.TensorType((2,)))
+    assert types.resolve(b) == jf.TensorType((2,))
+
+
+def test_a_type_cannot_contain_itself() -> None:
+    types = Unifier()
+    a, b = types.fresh(), types.fresh()
+    types.unify(a, jf.SequenceType(b))
+    with pytest.raises(Mismatch, match='a type would contain itself'):
+        types.unify(b, jf.TupleType(2, a))
