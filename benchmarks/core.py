@@ -116,9 +116,10 @@ def growth(workload: Workload, repeats: int) -> None:
             },
             repeats,
         )
+        more, room = (times[key] / times['once'] for key in ('twice', 'roomy'))
         print(
-            f'{name}, times the time: {times["twice"] / times["once"]:.2f} with twice the '
-            f'trees, {times["roomy"] / times["once"]:.2f} with twice the capacities'
+            f'{name}, times the time: {more:.2f} with twice the trees, '
+            f'{room:.2f} with twice the capacities'
         )
     print()
 
