@@ -66,7 +66,7 @@ class Waiting:
     """A frame that waits for the results of its calls."""
 
     running: Running
-    receivers: list[Receiver]
+    callers: Callers
     results: list[list[Column]] = field(default_factory=list)
     missing: int = 0
 
@@ -80,6 +80,14 @@ class Receiver:
     size: int
 
 
+@dataclass(frozen=True, eq=False)
+class Callers:
+    """Who gets the results of a frame, and which outputs hold the lengths of others."""
+
+    owners: tuple[int, ...]
+    receivers: list[Receiver]
+
+
 def start(body: p.Body, inputs: list[Column], origin: Origin | None) -> Frame:
     """A frame at the beginning of its body."""
     return Frame(body, inputs + [None] * (body.registers - len(inputs)), origin)
@@ -88,7 +96,7 @@ def start(body: p.Body, inputs: list[Column], origin: Origin | None) -> Frame:
 def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Column]:
     root = run(start(program.body, given, None), state)
     pool: dict[int, list[tuple[Receiver, list[Column], Frame, p.Call]]] = {}
-    ready: list[tuple[Running, list[Receiver], Any]] = [(root, [], None)]
+    ready: list[tuple[Running, Callers, Any]] = [(root, Callers((), []), None)]
     result: list[Column] = []
     depth = 0
     while ready or pool:
@@ -97,20 +105,20 @@ def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Col
             if depth > MAX_DEPTH:
                 raise _too_deep(next(iter(pool.values())))
             for number, calls in pool.items():
-                frame, receivers = _merge(program.declarations[number], calls)
-                ready.append((run(frame, state), receivers, None))
+                frame, callers = _merge(program.declarations[number], calls)
+                ready.append((run(frame, state), callers, None))
             pool = {}
-        running, receivers, sent = ready.pop()
+        running, callers, sent = ready.pop()
         try:
             frame_calls = running.send(sent)
         except StopIteration as stop:
-            if not receivers:
+            if not callers.receivers:
                 result = stop.value
-            ready += _deliver(stop.value, receivers)
+            ready += _deliver(stop.value, callers)
             continue
-        waiting = _wait(running, receivers, frame_calls, pool)
+        waiting = _wait(running, callers, frame_calls, pool)
         if not waiting.missing:
-            ready.append((running, receivers, waiting.results))
+            ready.append((running, callers, waiting.results))
     return result
 
 
@@ -121,11 +129,9 @@ def _too_deep(calls: list[tuple[Receiver, list[Column], Frame, p.Call]]) -> Inpu
     return InputError(text, example, path, call.where)
 
 
-def _wait(
-    running: Running, receivers: list[Receiver], calls: Any, pool: Any
-) -> Waiting:
+def _wait(running: Running, callers: Callers, calls: Any, pool: Any) -> Waiting:
     """Puts a frame's calls into the pool; one on no items has its result at once."""
-    waiting = Waiting(running, receivers)
+    waiting = Waiting(running, callers)
     for slot, (frame, call, inputs) in enumerate(calls):
         size = inputs[0]
         if not size:
@@ -141,34 +147,57 @@ def _wait(
 _NONE = np.zeros(0, np.int32)
 
 
-def _merge(body: p.Body, calls: Any) -> tuple[Frame, list[Receiver]]:
+def _merge(body: p.Body, calls: Any) -> tuple[Frame, Callers]:
     """One frame for all calls that wait for the same declaration."""
     columns = list(zip(*(inputs for _, inputs, _, _ in calls), strict=True))
     sizes = list(columns[0])
     inputs = [sum(sizes), *map(join, columns[1:])]
 
     def origin(register: int, item: int) -> tuple[Frame, int, int]:
+        counts = list(map(len, columns[register])) if register else sizes
         number = 0
-        while item >= sizes[number]:
-            item, number = item - sizes[number], number + 1
+        while item >= counts[number]:
+            item, number = item - counts[number], number + 1
         _, _, frame, call = calls[number]
         return frame, call.inputs[register], item
 
-    return start(body, inputs, origin), [receiver for receiver, *_ in calls]
+    callers = Callers(body.owners, [receiver for receiver, *_ in calls])
+    return start(body, inputs, origin), callers
+
+
+def _ends(
+    outputs: list[Column], owners: tuple[int, ...], sizes: list[int]
+) -> Iterator[list[int]]:
+    """Of each call, where its part of each output ends.
+
+    The items of a sequence end where the lengths, in an output before, say.
+    """
+    ends = list(itertools.accumulate(sizes))
+    columns: list[list[int]] = []
+    for owner in owners:
+        column = ends
+        if owner >= 0:
+            total = np.append(0, np.cumsum(outputs[owner]))
+            column = total[columns[owner]].tolist()
+        columns.append(column)
+    return map(list, zip(*columns, strict=True)) if columns else iter([[]] * len(sizes))
 
 
 def _deliver(
-    outputs: list[Column], receivers: list[Receiver]
-) -> Iterator[tuple[Running, list[Receiver], Any]]:
+    outputs: list[Column], callers: Callers
+) -> Iterator[tuple[Running, Callers, Any]]:
     """Hands each caller its part of the results; the frames that can go on."""
-    end = 0
-    for receiver in receivers:
-        first, end = end, end + receiver.size
+    sizes = [receiver.size for receiver in callers.receivers]
+    ends = _ends(outputs, callers.owners, sizes)
+    first = [0] * len(outputs)
+    for receiver, last in zip(callers.receivers, ends, strict=True):
         waiting = receiver.waiting
-        waiting.results[receiver.slot] = [x[first:end] for x in outputs]
+        parts = zip(outputs, first, last, strict=True)
+        waiting.results[receiver.slot] = [x[a:b] for x, a, b in parts]
+        first = last
         waiting.missing -= 1
         if not waiting.missing:
-            yield waiting.running, waiting.receivers, waiting.results
+            yield waiting.running, waiting.callers, waiting.results
 
 
 def run(frame: Frame, state: Trace) -> Any:
@@ -206,47 +235,54 @@ def _located(error: BadItem, instruction: p.Instruction, frame: Frame) -> InputE
 
 def _locate(frame: Frame, register: int, item: int) -> tuple[int, str]:
     """The example of an item of a register, and its path in the example."""
-    steps: list[str] = []
+    steps: list[tuple[str, Any]] = []  # as shown, and the key
     while True:
         if register < frame.body.arity:
             if frame.origin is None:
-                return item, ''.join(reversed(steps))
+                return item, ''.join(text for text, _ in reversed(steps))
             frame, register, item = frame.origin(register, item)
             continue
         writer = frame.body.writer[register]
+        if isinstance(writer, p.Pack) and steps:
+            _, key = steps.pop()  # a step into what was packed is none in the data
+            register = writer.inputs[key]
+            continue
         register, item, step = _previous(writer, frame.registers, register, item)
-        steps.append(step)
+        if step is not None:
+            steps.append(step)
 
 
 def _previous(
     writer: p.Instruction, r: list[Column], register: int, item: int
-) -> tuple[int, int, str]:
+) -> tuple[int, int, tuple[str, Any] | None]:
     """One step back: the register and item it was made of, and the step in the data."""
     source = writer.inputs[0]
     if isinstance(writer, p.Field):
-        return source, item, _step(r[source][item], writer.key)
+        return source, item, (_step(r[source][item], writer.key), writer.key)
+    if isinstance(writer, p.Ranges) and register == writer.outputs[0]:
+        return source, int(r[writer.inputs[1]][item]), None
     if isinstance(writer, p.Select):
-        return source, int(r[writer.inputs[1]][item]), ''
+        return source, int(r[writer.inputs[1]][item]), None
     if isinstance(writer, p.Partition | p.Present):
-        return source, int(r[register][item]), ''
+        return source, int(r[register][item]), None
     if isinstance(writer, p.Total):
         owner, _ = _owner(r[source], item)
-        return source, owner, ''
+        return source, owner, None
     if isinstance(writer, p.Iterate) and register == writer.outputs[1]:
         owner, number = _owner(r[writer.outputs[0]], item)
-        return source, owner, f'[{number}]'
+        return source, owner, (f'[{number}]', number)
     if isinstance(writer, p.Join):
         for source in writer.inputs:
             if item < len(r[source]):
                 break
             item -= len(r[source])
-        return source, item, ''
+        return source, item, None
     if isinstance(writer, p.Interleave):
         owner, number = divmod(item, len(writer.inputs))
-        return writer.inputs[number], owner, ''
+        return writer.inputs[number], owner, None
     if isinstance(writer, p.Call):
-        return writer.inputs[-1], item, ''
-    return source, item, ''
+        return writer.inputs[-1], item, None
+    return source, item, None
 
 
 def _owner(lengths: Array, item: int) -> tuple[int, int]:

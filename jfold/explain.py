@@ -42,7 +42,7 @@ def _operations(schedule: Schedule) -> list[str]:
     spec = schedule.spec
     for o, operation in enumerate(spec.program.operations):
         widths, nodes = tile_widths(operation), int(schedule.counts[o])
-        tiles = schedule.tiles(o)[:, 1:].sum(axis=0)
+        tiles = schedule.tiles(o)[:, 2:].sum(axis=0)
         computed = int(tiles @ np.array(widths))
         spare = 1 - nodes / computed if computed else 0.0
         rows.append(
@@ -60,10 +60,9 @@ def _operations(schedule: Schedule) -> list[str]:
 def _levels(schedule: Schedule) -> list[str]:
     operations = schedule.spec.program.operations
     names = [operation.layer.name for operation in operations]
-    first = np.array([schedule.tiles(o)[:, 0] for o in range(len(operations))])
-    first = first.reshape(len(operations), schedule.depth)
-    ends = np.append(first[:, 1:], schedule.counts[:, None], axis=1)
-    counts = (ends - first if first.size else ends[:, :0]).T
+    tiles = [schedule.tiles(o) for o in range(len(operations))]
+    counts = np.array([t[:, 1] - t[:, 0] for t in tiles])
+    counts = counts.reshape(len(operations), schedule.depth).T
     rows = [
         (f'{level}', *(f'{n or "."}' for n in of_level))
         for level, of_level in enumerate(counts.tolist(), 1)

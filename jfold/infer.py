@@ -305,11 +305,20 @@ def _(block: c.Function, node: Typed, state: Inference) -> Type:
             if not isinstance(leaf, TensorType):
                 hint = 'turn objects into tensors by Scalar, Vector or Tensor'
                 fail(node, 'tensors or tuples of tensors', str(given), hint)
+        if _has_void(given):
+            hint = 'take what a sink stands beside by `>> GetItem(...)` first'
+            fail(node, 'tensors or tuples of tensors', str(given), hint)
         state.equal(node, apply_layer(node, given, block, state), output, 'to give')
         return True
 
     state.when(node, constraint)
     return output
+
+
+def _has_void(type_: Type) -> bool:
+    """Whether nothing stands somewhere inside of a tuple."""
+    parts = type_.items if isinstance(type_, TupleType) else ()
+    return any(isinstance(part, VoidType) or _has_void(part) for part in parts)
 
 
 def apply_layer(

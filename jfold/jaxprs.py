@@ -81,6 +81,7 @@ class Cut:
 
     Attributes:
       crossing: variables that the early part makes and the late part reads.
+      linear: of each, whether it depends on the last arguments, the cotangents.
     """
 
     closed: Any
@@ -89,6 +90,7 @@ class Cut:
     early_outputs: tuple[Any, ...]
     late_outputs: tuple[Any, ...]
     crossing: tuple[Any, ...]
+    linear: tuple[bool, ...]
 
     def run_early(self, arguments: Sequence[Any]) -> tuple[Arrays, Arrays]:
         """The early outputs, and the values that cross."""
@@ -115,32 +117,59 @@ class Cut:
         return env | dict(zip(jaxpr.constvars, constants, strict=True))
 
 
-def cut(closed: Any, late: int, fixed: int) -> Cut:
+def cut(closed: Any, late: int, fixed: int, cotangents: int) -> Cut:
     """Cuts a jaxpr by dependence.
 
     Args:
       late: how many of its outputs, the first ones, are late.
-      fixed: how many of its arguments, the first ones, are at hand in both parts; what
-        depends on nothing else is computed in both.
+      fixed: how many of its arguments, the first ones, have no rows; what depends on
+        nothing else is computed in both parts, and so is what only moves data about.
+      cotangents: how many of its arguments, the last ones, are cotangents.
     """
     jaxpr, _ = _opened(closed)
     late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
     early = _needed(jaxpr.eqns, early_outputs)
-    moving = set(jaxpr.invars[fixed:])
-    varying = []
-    for equation in jaxpr.eqns:
-        if moving.intersection(_variables(equation.invars)):
-            moving.update(equation.outvars)
-            varying.append(equation)
-    shared = [e for e in early if e in varying]
+    varying, _ = _dependent(jaxpr, jaxpr.invars[fixed:])
+    repeated = _moved(jaxpr)
+    shared = {e for e in early if e in varying and e not in repeated}
     rest = [e for e in _needed(jaxpr.eqns, late_outputs) if e not in shared]
     made = {v for e in shared for v in e.outvars}
     read = [v for e in rest for v in e.invars] + list(late_outputs)
     crossing = dict.fromkeys(v for v in _variables(read) if v in made)
     # What `rest` needs only through values that cross is not needed any more.
     rest = _needed(rest, late_outputs, known=made)
-    parts = map(tuple, (early, rest, early_outputs, late_outputs, crossing))
+    first = len(jaxpr.invars) - cotangents
+    _, pulled = _dependent(jaxpr, jaxpr.invars[first:])
+    linear = [v in pulled for v in crossing]
+    parts = map(tuple, (early, rest, early_outputs, late_outputs, crossing, linear))
     return Cut(closed, *parts)
+
+
+def _dependent(jaxpr: Any, arguments: Iterable[Any]) -> tuple[set[Any], set[Any]]:
+    """The equations and the variables that depend on some arguments."""
+    variables, equations = set(arguments), set()
+    for equation in jaxpr.eqns:
+        if variables.intersection(_variables(equation.invars)):
+            variables.update(equation.outvars)
+            equations.add(equation)
+    return equations, variables
+
+
+_MOVES = frozenset(
+    'broadcast_in_dim concatenate convert_element_type expand_dims reshape rev slice '
+    'split squeeze transpose'.split()
+)
+
+
+def _moved(jaxpr: Any) -> set[Any]:
+    """Equations that only move the data of arguments: repeating beats storing."""
+    at_hand, moved = set(jaxpr.invars), set()
+    for equation in jaxpr.eqns:
+        inputs = _variables(equation.invars)
+        if equation.primitive.name in _MOVES and at_hand.issuperset(inputs):
+            at_hand.update(equation.outvars)
+            moved.add(equation)
+    return moved
 
 
 def _needed(equations: Any, outputs: Any, known: Iterable[Any] = ()) -> list[Any]:

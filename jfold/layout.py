@@ -134,11 +134,11 @@ class Spec:
 def tile_widths(operation: Operation) -> tuple[int, ...]:
     """Rows per tile, widest first.
 
-    Larger weights want wider tiles, since a tile reads them once; beyond 128 rows a
-    tile no longer stays in cache. Narrow tiles serve the narrow levels near the roots.
+    Larger weights want wider tiles, since a tile reads them once; much beyond 256 rows
+    a tile no longer stays in cache. Narrow tiles serve narrow levels near the roots.
     """
     if parameter_bytes(operation) >= 1 << 20:
-        return 128, 32, 8
+        return 256, 64, 16
     return 64, 16, 4
 
 
@@ -323,11 +323,11 @@ def _sections(
 
 
 def tile_columns(program: Program) -> int:
-    """Numbers per level in the table of tiles: a first row and a count per width."""
-    return sum(1 + len(tile_widths(o)) for o in program.operations)
+    """Numbers per level in the table of tiles: first row, end, a count per width."""
+    return sum(2 + len(tile_widths(o)) for o in program.operations)
 
 
 def tile_column(program: Program, operation: int) -> int:
     """Where an operation's numbers begin in a row of the table of tiles."""
     before = itertools.islice(program.operations, operation)
-    return sum(1 + len(tile_widths(o)) for o in before)
+    return sum(2 + len(tile_widths(o)) for o in before)

@@ -169,7 +169,7 @@ class Builder:
         writer.untouched = set(flatten(value))
         arity = writer.count
         result = emit(node.block, node, value, context, writer)
-        return writer.finish(name, arity, tuple(flatten(result)))
+        return writer.finish(name, arity, result)
 
     def check_recursion(self) -> None:
         """Refuses a declaration that reaches itself without taking its input apart."""
@@ -305,13 +305,16 @@ class Writer:
             fail(node, 'a tuple of tensors or objects', str(node.input))
         return None if values[0] is None else self.one(p.Interleave, values, node)
 
-    def finish(self, name: str, arity: int, outputs: tuple[int, ...]) -> p.Body:
+    def finish(self, name: str, arity: int, result: Value) -> p.Body:
         """The body, without instructions nobody reads, cut into stages."""
+        outputs = tuple(flatten(result))
         kept = _live(self.instructions, outputs)
         writer = {r: i for i in kept for r in i.outputs}
         example = self.builder.carries_example
         stages = tuple(_stages(kept))
-        return p.Body(name, arity, stages, outputs, self.count, example, writer)
+        owners = tuple(_owners(result))
+        count = self.count
+        return p.Body(name, arity, stages, outputs, owners, count, example, writer)
 
 
 # Instructions that may raise on bad data stay even where nobody reads their result.
@@ -368,6 +371,19 @@ def flatten(value: Value) -> Iterator[int]:
         yield from flatten(value.items)
     elif value is not None:
         yield value
+
+
+def _owners(value: Value, first: int = 0, owner: int = -1) -> Iterator[int]:
+    """Of each register, which one, by place, holds the lengths of its sequence."""
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _owners(part, first, owner)
+            first += len(list(flatten(part)))
+    elif isinstance(value, Ragged):
+        yield owner
+        yield from _owners(value.items, first + 1, first)
+    elif value is not None:
+        yield owner
 
 
 def rebuild(value: Value, registers: Iterator[int]) -> Value:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jfold import explain as explaining
 from jfold.columns import trace
@@ -20,7 +21,7 @@ from jfold.layers import pack
 from jfold.layout import Capacity, Spec, grow
 from jfold.lower import lower
 from jfold.policies import shortest
-from jfold.program import Program
+from jfold.program import Layer, Program
 from jfold.runtime import execute
 from jfold.schedule import Schedule, build, needs
 
@@ -30,7 +31,8 @@ from jfold.schedule import Schedule, build, needs
 class MetricValues:
     """What a `Metric` collected in a batch; a pytree.
 
-    Rows are ordered by example. Spare rows, at the end, are zero, so that sums need no
+    Rows are ordered by example, and within one as it suits the schedule, not as one
+    would visit its parts. Spare rows, at the end, are zero, so that sums need no
     mask.
 
     Attributes:
@@ -107,9 +109,10 @@ class Model:
           ProgramBudgetError: one more shape would exceed `max_programs`. In both cases
             the model is as it was before.
         """
-        if isinstance(examples, str | bytes | Mapping):
+        single = isinstance(examples, str | bytes | Mapping)
+        if single or not isinstance(examples, Iterable):
             raise TypeError(
-                f'expected a sequence of examples, got one {type(examples).__name__}: '
+                f'expected a sequence of examples, got {type(examples).__name__}: '
                 'pass `[example]`'
             )
         begin = time.perf_counter()
@@ -147,6 +150,11 @@ class Model:
         return (values, self._metrics(metrics, schedule)) if metrics else values
 
     def _check(self, params: Any, schedule: Schedule) -> None:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(
+                f'expected a schedule, got {type(schedule).__name__}: '
+                '`model.apply(params, model.schedule(examples))`'
+            )
         if schedule.spec.program is not self.program:
             raise ValueError(
                 'expected a schedule made by this model, got one of another: call '
@@ -158,6 +166,8 @@ class Model:
                     f'expected parameters for layer {layer.name!r}, got those of '
                     f'{list(params)}; `model.init(key)` makes them'
                 )
+            if layer.params is not None:
+                _check_shapes(layer, params[layer.name])
 
     def _metrics(self, metrics: Any, schedule: Schedule) -> dict[str, MetricValues]:
         found = {}
@@ -209,6 +219,17 @@ def compile(block: Any, max_programs: int = 8) -> Model:
         raise TypeError(f'expected `max_programs` as int, got {max_programs!r}')
     root = convert_to_block(block)
     return Model(root, lower(root), max_programs)
+
+
+def _check_shapes(layer: Layer, params: Any) -> None:
+    """Compares parameters with those that `init` would make."""
+    trees = layer.params, params
+    expected, got = ([np.shape(x) for x in jax.tree.leaves(tree)] for tree in trees)
+    if expected != got:
+        raise TypeError(
+            f'expected parameters of layer {layer.name!r} of shapes {expected}, got '
+            f'{got}; `model.init(key)` makes them'
+        )
 
 
 def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:

@@ -266,6 +266,7 @@ class Body:
     arity: int
     stages: tuple[Stage, ...]
     outputs: tuple[int, ...]
+    owners: tuple[int, ...]  # of each output, the one with its lengths, or -1
     registers: int
     carries_example: bool
     writer: dict[int, Instruction] = field(repr=False)

@@ -100,14 +100,15 @@ class _Run:
         self.layout: Layout = layout(spec)
         self.indices, self.constant = indices, constants
         self.active = active_types(spec.program)
-        self.tiles = [self._tile(o, params) for o in self.program.operations]
+        self.params = [params.get(o.layer.name) for o in self.program.operations]
+        self.tiles = list(map(self._tile, self.program.operations, self.params))
         self._buffers = itertools.count(0, 2)
         self.computed = {t for o in self.program.operations for t in o.outputs}
 
-    def _tile(self, operation: Operation, params: Params) -> Tile:
+    def _tile(self, operation: Operation, params: Any) -> Tile:
         types = tuple(self.program.types[t] for t in operation.inputs)
         active = tuple(t in self.active for t in operation.inputs)
-        return make_tile(operation, params.get(operation.layer.name), types, active)
+        return make_tile(operation, params, types, active)
 
     # ---- reading the index array
 
@@ -127,7 +128,7 @@ class _Run:
         operations: Sequence[int],
         carry: Any,
     ) -> Any:
-        """`tile(operation, first row, width, carry)` for all tiles of a level."""
+        """`tile(operation, start, end, width, i, carry)` for all tiles of a level."""
         # Each loop starts from what the one before has counted. Without this chain XLA
         # may reorder two loops, and copies a buffer that one reads and one writes.
         before: Any = 0
@@ -135,10 +136,10 @@ class _Run:
             widths = tile_widths(self.program.operations[o])
             column = tile_column(self.program, o)
             at = level * tile_columns(self.program) + column
-            first, *counts = self.index('tiles', at, 1 + len(widths))
+            first, end, *counts = self.index('tiles', at, 2 + len(widths))
             first = first + before
             for width, count in zip(widths, counts, strict=True):
-                step = functools.partial(tile, o, first, width)
+                step = functools.partial(tile, o, first, end, width)
                 done, carry = _repeat(step, count, carry)
                 first = first + done * width
                 before = done - count
@@ -149,10 +150,7 @@ class _Run:
     def forward(self, keep: bool) -> tuple[dict[int, Any], list[Arrays]]:
         """Value buffers of computed types, and what the reverse pass needs."""
         values = {t: self._new_values(t) for t in sorted(self.computed)}
-        stored = [
-            self._new_rows(o, self.tiles[o].stored) if keep else []
-            for o in self._operations
-        ]
+        stored = [self._new_rows(o, 'stored') if keep else [] for o in self._operations]
         step = functools.partial(self._forward_level, keep=keep)
         done: tuple[dict[int, Any], list[Arrays]] = lax.fori_loop(
             0, self.scalar('depth'), step, (values, stored)
@@ -174,10 +172,11 @@ class _Run:
             return buffer
         return _write(buffer, jnp.asarray(self.constant[t]), 0)
 
-    def _new_rows(self, o: int, specs: Sequence[Any]) -> Arrays:
-        """Buffers with an operation's rows."""
+    def _new_rows(self, o: int, kind: str) -> Arrays:
+        """Buffers with an operation's rows, for what is 'stored' or 'crossing'."""
         if not self._reverses(o):
             return []
+        specs = getattr(self.tiles[o].reverse, kind)
         rows = self.layout.region[o]
         return [self._zeros(rows, s.shape, s.dtype) for s in specs]
 
@@ -189,18 +188,19 @@ class _Run:
         return jnp.zeros((rows + next(self._buffers), *shape), dtype)
 
     def _forward_tile(
-        self, o: int, start: Any, rows: int, i: Any, carry: Any, *, keep: bool
+        self, o: int, start: Any, end: Any, rows: int, i: Any, carry: Any, *, keep: bool
     ) -> Any:
         (values, stored), first = carry, start + i * rows
-        inputs = self._inputs(o, values, first, rows)
+        # Past the end of the level inputs are not there yet: repeat a real row.
+        inputs = self._inputs(o, values, first, rows, real=end - first)
         if keep and self._reverses(o):
-            made, kept = self.tiles[o].keep(inputs, rows)
+            made, kept = self.tiles[o].reverse.keep(self.params[o], inputs, rows)
             written = [
                 _write(b, x, first) for b, x in zip(stored[o], kept, strict=True)
             ]
             stored = [*stored[:o], written, *stored[o + 1 :]]
         else:
-            made = self.tiles[o].outputs(inputs, rows)
+            made = self.tiles[o].outputs(self.params[o], inputs, rows)
         values = dict(values)
         operation = self.program.operations[o]
         bases = self.layout.value_base[o]
@@ -209,12 +209,17 @@ class _Run:
             values[t] = _write(values[t], _after(read, x, first), base + first)
         return values, stored
 
-    def _inputs(self, o: int, values: dict[int, Any], first: Any, rows: int) -> Arrays:
-        types = self.program.operations[o].inputs
-        return [
-            _take(self._buffer(values, t), self.index(('input', o, a), first, rows))
-            for a, t in enumerate(types)
-        ]
+    def _inputs(
+        self, o: int, values: dict[int, Any], first: Any, rows: int, real: Any = None
+    ) -> Arrays:
+        """Inputs of rows; those from number `real` on, if given, repeat the first."""
+        inputs = []
+        for a, t in enumerate(self.program.operations[o].inputs):
+            index = self.index(('input', o, a), first, rows)
+            if real is not None:
+                index = jnp.where(jnp.arange(rows) < real, index, index[0])
+            inputs.append(_take(self._buffer(values, t), index))
+        return inputs
 
     def _buffer(self, values: dict[int, Any], t: int) -> Any:
         return values[t] if t in values else jnp.asarray(self.constant[t])
@@ -261,7 +266,7 @@ class _Run:
         """Gradients of the parameters, given the cotangents of the results."""
         self._buffers = itertools.count(1, 2)  # none as long as one of the forward pass
         edges = {t: self._new_edges(t, cotangents) for t in sorted(self.active)}
-        crossed = [self._new_rows(o, self.tiles[o].crossing) for o in self._operations]
+        crossed = [self._new_rows(o, 'crossing') for o in self._operations]
         step = functools.partial(self._backward_level, values=values, stored=stored)
         depth = self.scalar('depth')
         edges, crossed = lax.fori_loop(0, depth, step, (edges, crossed))
@@ -288,7 +293,7 @@ class _Run:
             return jax.tree.map(
                 lambda x: _no_gradient(jnp.zeros(x.shape, x.dtype)), layer.params
             )
-        params = self.tiles[found.index(name)].params
+        params = self.params[found.index(name)]
         _, rest = partition(params)
         return combine(grads.get(name, []), [_no_gradient(x) for x in rest], params)
 
@@ -361,6 +366,7 @@ class _Run:
         self,
         o: int,
         start: Any,
+        end: Any,
         rows: int,
         i: Any,
         carry: Any,
@@ -372,7 +378,9 @@ class _Run:
         inputs = self._inputs(o, values, first, rows)
         kept = [_slice(b, first, rows) for b in stored[o]]
         cotangents = list(self._cotangents(o, edges, first, rows))
-        moving, crossing = self.tiles[o].move(inputs, kept, cotangents, rows)
+        moving, crossing = self.tiles[o].reverse.move(
+            self.params[o], inputs, kept, cotangents, rows
+        )
         edges, rest = dict(edges), iter(moving)
         operation = self.program.operations[o]
         for t, base in zip(operation.inputs, self.layout.edge_base[o], strict=True):
@@ -390,24 +398,29 @@ class _Run:
         """The gradients of an operation's trained parameters, over all its rows."""
         rows = self.layout.chunk[o]
         count = self.scalar('counts', o)
+        reverse = self.tiles[o].reverse
 
         def chunk(i: Any, total: Arrays) -> Arrays:
             first = i * rows
             real = jnp.arange(rows) < count - first
-            inputs = self._inputs(o, values, first, rows)
             # Rows that stand for no node repeat a real one, with a cotangent of zero:
             # on zeros the operation may give NaN, and zero times NaN is NaN.
+            inputs = self._inputs(o, values, first, rows, real=count - first)
             kept = [_repeated(_slice(b, first, rows), real) for b in stored]
-            crossing = [_masked(_slice(b, first, rows), real) for b in crossed]
+            crossing = [
+                (_masked if linear else _repeated)(_slice(b, first, rows), real)
+                for b, linear in zip(crossed, reverse.linear, strict=True)
+            ]
             cotangents = [
                 x if x.dtype == jax.dtypes.float0 else _masked(x, real)
                 for x in self._cotangents(o, edges, first, rows)
             ]
-            tile = self.tiles[o]
-            grads = tile.train(inputs, kept, cotangents, crossing, rows)
+            grads = reverse.train(
+                self.params[o], inputs, kept, cotangents, crossing, rows
+            )
             return list(map(jnp.add, total, grads))
 
-        zeros = [jnp.zeros_like(x) for x in partition(self.tiles[o].params)[0]]
+        zeros = [jnp.zeros_like(x) for x in partition(self.params[o])[0]]
         total: Arrays = lax.fori_loop(0, -(-count // rows), chunk, zeros)
         return total
 

@@ -82,12 +82,12 @@ class Schedule:
         return np.asarray(self.section('counts', len(self.spec.program.operations)))
 
     def tiles(self, operation: int) -> Array:
-        """Per level [depth, 1 + widths]: first row, then the tiles of each width."""
+        """Per level [depth, 2 + widths]: first row, end, then tiles per width."""
         program = self.spec.program
         columns = tile_columns(program)
         table = np.asarray(self.section('tiles', self.depth * columns))
         first = tile_column(program, operation)
-        width = 1 + len(tile_widths(program.operations[operation]))
+        width = 2 + len(tile_widths(program.operations[operation]))
         return table.reshape(-1, columns)[:, first : first + width]
 
     def __repr__(self) -> str:
@@ -158,7 +158,7 @@ def build(graph: Graph, spec: Spec) -> Schedule:
 
     Sections of `indices`, by name, for operation o, type t, metric m:
       'depth', 'counts', 'observed': how many levels, nodes, metric values
-      'tiles': [levels, columns] per operation a first row and tiles per width
+      'tiles': [levels, columns] per operation first row, end, and tiles per width
       ('input', o, a): rows of the value buffer
       ('output', j), ('metric', m, j): likewise; ('example', m): examples
       ('consumer', t, f): per computed value row, the f-th edge row to sum
@@ -243,7 +243,7 @@ class _Writer:
         ):
             column = tile_column(self.program, o)
             widths = tile_widths(operation)
-            part = tiles[: self.graph.depth, column : column + 1 + len(widths)]
+            part = tiles[: self.graph.depth, column : column + 2 + len(widths)]
             _write_tiles(part, self.graph.levels[o], widths)
             for a, t in enumerate(operation.inputs):
                 rows = self.rows[t][self.graph.inputs[o][a][order]]
@@ -357,11 +357,12 @@ def _order(levels: Array) -> Array:
 
 
 def _write_tiles(part: Array, levels: Array, widths: tuple[int, ...]) -> None:
-    """First row and tiles per width of each level, 1 to depth."""
+    """First row, end and tiles per width of each level, 1 to depth."""
     counts = np.bincount(levels, minlength=len(part) + 1)[1:]
-    part[:, 0] = np.cumsum(counts) - counts
+    part[:, 1] = np.cumsum(counts)
+    part[:, 0] = part[:, 1] - counts
     left = counts
-    for column, width in enumerate(widths, 1):
+    for column, width in enumerate(widths, 2):
         # Half a tile or less is left to narrower tiles, if there are any.
         spare = width - 1 if width == widths[-1] else width // 2 - 1
         part[:, column] = (left + spare) // width

@@ -50,15 +50,16 @@ def per_tile(method: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
 
 @dataclass(eq=False)
 class Tile:
-    """An operation with its parameters; inputs and outputs are flat lists of arrays.
+    """An operation at given shapes; inputs and outputs are flat lists of arrays.
 
     Attributes:
+      specs: of its parameters, a pytree of `jax.ShapeDtypeStruct`.
       types: of its inputs.
       active: per input, whether a gradient flows into it.
     """
 
     operation: Operation
-    params: Any
+    specs: Any
     types: tuple[TensorType, ...]
     active: tuple[bool, ...]
 
@@ -67,9 +68,19 @@ class Tile:
         """Whether a gradient flows through it."""
         return any(self.active)
 
-    def outputs(self, inputs: Sequence[Any], rows: int) -> Arrays:
+    @functools.cached_property
+    def reverse(self) -> Reverse:
+        """The split form where it is possible, the whole form elsewhere.
+
+        Looked for only when a gradient is taken: some functions have none.
+        """
+        split = SplitTile(self.operation, self.specs, self.types, self.active)
+        whole = WholeTile(self.operation, self.specs, self.types, self.active)
+        return split if split.possible else whole
+
+    def outputs(self, params: Any, inputs: Sequence[Any], rows: int) -> Arrays:
         """Runs the operation on `rows` rows."""
-        return self.call(self.operation.layer.call, self.params, inputs, rows)
+        return self.call(self.operation.layer.call, params, inputs, rows)
 
     def call(
         self, fn: Callable[..., Any], params: Any, inputs: Sequence[Any], rows: int
@@ -91,11 +102,13 @@ class Tile:
         """The active ones of the inputs."""
         return [x for x, active in zip(inputs, self.active, strict=True) if active]
 
-    def specs(self, rows: int) -> Specs:
-        """The inputs of a tile."""
+    def inputs(self, rows: int) -> Specs:
+        """The inputs of a tile, as specs."""
         return [to_spec(t, rows) for t in self.types]
 
-    # ---- what each form supplies; rows come first in all that is stored
+
+class Reverse(Tile):
+    """What each form of the reverse supplies; rows come first in all that is stored."""
 
     @property
     def stored(self) -> Specs:
@@ -107,18 +120,24 @@ class Tile:
         """One row of each array that crosses from `move` to `train`."""
         raise NotImplementedError
 
-    def keep(self, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+    @property
+    def linear(self) -> tuple[bool, ...]:
+        """Of each, whether it is linear in the cotangents, as not all are."""
+        raise NotImplementedError
+
+    def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
         """Outputs, and what the reverse needs stored."""
         raise NotImplementedError
 
     def move(
-        self, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
+        self, params: Any, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
         """Cotangents of the active inputs, and what crosses."""
         raise NotImplementedError
 
     def train(
         self,
+        params: Any,
         inputs: Arrays,
         kept: Arrays,
         cotangents: Arrays,
@@ -135,10 +154,22 @@ def make_tile(
     types: tuple[TensorType, ...],
     active: tuple[bool, ...],
 ) -> Tile:
-    """The split form where it is possible, the whole form elsewhere."""
-    split = SplitTile(operation, params, types, active)
-    whole = WholeTile(operation, params, types, active)
-    return split if split.possible else whole
+    """The tile of an operation whose parameters look like `params`; made once."""
+    leaves, structure = jax.tree.flatten(params)
+    shapes = tuple((np.shape(x), x.dtype) for x in leaves)
+    context = (
+        jax.dtypes.canonicalize_dtype(float),
+        jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
+    )
+    return _make_tile(operation, structure, shapes, types, active, context)
+
+
+@functools.lru_cache(maxsize=512)
+def _make_tile(
+    operation: Operation, structure: Any, shapes: Any, types: Any, active: Any, _: Any
+) -> Tile:
+    specs = [array_spec(*shape) for shape in shapes]
+    return Tile(operation, jax.tree.unflatten(structure, specs), types, active)
 
 
 # ---- rows ----------------------------------------------------------------------------
@@ -165,7 +196,7 @@ def spec_of(x: Any) -> jax.ShapeDtypeStruct:
 # ---- the split form ------------------------------------------------------------------
 
 
-class SplitTile(Tile):
+class SplitTile(Reverse):
     """The reverse cut by dependence."""
 
     @functools.cached_property
@@ -184,23 +215,30 @@ class SplitTile(Tile):
         axes = self._crossing_axes
         return [one_row(x, a) for x, a in zip(two, axes, strict=True) if a is not None]
 
-    def keep(self, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+    @property
+    def linear(self) -> tuple[bool, ...]:
+        """As found by dependence."""
+        linear: tuple[bool, ...] = self._cut(2).linear
+        return linear
+
+    def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
         """Outputs, and the products that the reverse reads."""
-        outputs, products = self._with_products(inputs, rows)
+        outputs, products = self._with_products(params, inputs, rows)
         axes = self._product_axes
         return outputs, [jnp.moveaxis(products[i], axis, 0) for i, axis in axes]
 
     def move(
-        self, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
+        self, params: Any, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
         """The early half."""
-        arguments = self._arguments(inputs, kept, cotangents, rows)
+        arguments = self._arguments(params, inputs, kept, cotangents, rows)
         moving, crossing = self._cut(rows).run_early(arguments)
         pairs = zip(crossing, self._crossing_axes, strict=True)
         return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
 
     def train(
         self,
+        params: Any,
         inputs: Arrays,
         kept: Arrays,
         cotangents: Arrays,
@@ -208,7 +246,7 @@ class SplitTile(Tile):
         rows: int,
     ) -> Arrays:
         """The late half."""
-        arguments = self._arguments(inputs, kept, cotangents, rows)
+        arguments = self._arguments(params, inputs, kept, cotangents, rows)
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis) for x, axis in pairs]
         grads: Arrays = self._cut(rows).run_late(arguments, crossed)
@@ -219,17 +257,18 @@ class SplitTile(Tile):
 
     @functools.cached_property
     def _fixed(self) -> tuple[Specs, Specs]:
-        trained, rest = partition(self.params)
-        return list(map(spec_of, trained)), list(map(spec_of, rest))
+        return partition(self.specs)
 
-    def _with_products(self, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+    def _with_products(
+        self, params: Any, inputs: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
         products: Arrays = []
 
         def product(multiply: Any, operands: Arrays) -> Any:
             products.append(multiply(*operands))
             return products[-1]
 
-        trained, rest = partition(self.params)
+        trained, rest = partition(params)
         arguments = [*trained, *rest, *inputs]
         return jaxprs.evaluate(self._forward(rows), arguments, product), products
 
@@ -240,21 +279,20 @@ class SplitTile(Tile):
 
         def outputs(*leaves: Any) -> Arrays:
             parts = leaves[: cuts[0]], leaves[cuts[0] : cuts[1]], leaves[cuts[1] :]
-            params = combine(list(parts[0]), list(parts[1]), self.params)
+            params = combine(list(parts[0]), list(parts[1]), self.specs)
             return self.call(self.operation.layer.call, params, parts[2], rows)
 
-        return jaxprs.trace(outputs, [*trained, *rest, *self.specs(rows)])
+        return jaxprs.trace(outputs, [*trained, *rest, *self.inputs(rows)])
 
     @per_tile
     def _products(self, rows: int) -> Specs:
         """All products of the forward pass."""
 
         def products(params: Any, inputs: Arrays) -> Arrays:
-            tile = type(self)(self.operation, params, self.types, self.active)
-            return tile._with_products(inputs, rows)[1]
+            return self._with_products(params, inputs, rows)[1]
 
-        specs: Specs = jax.eval_shape(products, self.params, self.specs(rows))
-        return specs
+        found: Specs = jax.eval_shape(products, self.specs, self.inputs(rows))
+        return found
 
     @functools.cached_property
     def _row_products(self) -> list[tuple[int, int]]:
@@ -272,7 +310,7 @@ class SplitTile(Tile):
         return [product for place, product in found if cut.reads(place)]
 
     def _arguments(
-        self, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
+        self, params: Any, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
     ) -> Arrays:
         read, specs = iter(kept), self._products(rows)
         products = [
@@ -281,7 +319,7 @@ class SplitTile(Tile):
             else jnp.zeros(specs[i].shape, specs[i].dtype)
             for i, axis in self._row_products
         ]
-        trained, rest = partition(self.params)
+        trained, rest = partition(params)
         wanted = [x for x in cotangents if x.dtype != jax.dtypes.float0]
         return [*trained, *rest, *inputs, *products, *wanted]
 
@@ -294,7 +332,7 @@ class SplitTile(Tile):
         groups = (
             trained,
             rest,
-            self.specs(rows),
+            self.inputs(rows),
             [products[i] for i, _ in self._row_products],
             [spec for spec, yes in zip(outputs, inexact, strict=True) if yes],
         )
@@ -316,7 +354,8 @@ class SplitTile(Tile):
 
         specs = [spec for group in groups for spec in group]
         closed = jaxprs.trace(reverse, specs)
-        return jaxprs.cut(closed, late=len(trained), fixed=len(trained) + len(rest))
+        fixed = len(trained) + len(rest)
+        return jaxprs.cut(closed, len(trained), fixed, cotangents=len(groups[4]))
 
     @functools.cached_property
     def _crossing_axes(self) -> list[Any]:
@@ -347,7 +386,7 @@ def _given_products(known: dict[int, Any]) -> jaxprs.Product:
 # ---- the whole form ------------------------------------------------------------------
 
 
-class WholeTile(Tile):
+class WholeTile(Reverse):
     """The reverse as the pytree that `jax.vjp` returns.
 
     Under `jax.checkpoint`, its leaves are parameters and inputs, which are at hand in
@@ -359,25 +398,31 @@ class WholeTile(Tile):
         """Nothing crosses."""
         return []
 
+    @property
+    def linear(self) -> tuple[bool, ...]:
+        """Nothing crosses."""
+        return ()
+
     @functools.cached_property
     def stored(self) -> Specs:
         pairs = zip(self._leaves(2), self._axes, strict=True)
         return [one_row(two, axis) for two, axis in pairs if axis is not None]
 
-    def keep(self, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+    def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
         """Outputs, and the leaves to be stored."""
-        outputs, reverse = self._linearized(self.params, inputs, rows)
+        outputs, reverse = self._linearized(params, inputs, rows)
         pairs = zip(jax.tree.leaves(reverse), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
     def move(
-        self, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
+        self, params: Any, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
         """The whole reverse; what belongs to parameters is dead code."""
-        return self._revived(inputs, kept, rows)(cotangents)[1], []
+        return self._revived(params, inputs, kept, rows)(cotangents)[1], []
 
     def train(
         self,
+        params: Any,
         inputs: Arrays,
         kept: Arrays,
         cotangents: Arrays,
@@ -385,12 +430,12 @@ class WholeTile(Tile):
         rows: int,
     ) -> Arrays:
         """The whole reverse; what belongs to inputs alone is dead code."""
-        grads: Arrays = self._revived(inputs, kept, rows)(cotangents)[0]
+        grads: Arrays = self._revived(params, inputs, kept, rows)(cotangents)[0]
         return grads
 
-    def _revived(self, inputs: Arrays, kept: Arrays, rows: int) -> Any:
+    def _revived(self, params: Any, inputs: Arrays, kept: Arrays, rows: int) -> Any:
         """The reverse around what was stored of it."""
-        _, reverse = self._linearized(self.params, inputs, rows)
+        _, reverse = self._linearized(params, inputs, rows)
         leaves, structure = jax.tree.flatten(reverse)
         rest = iter(kept)
         revived = [
@@ -418,7 +463,7 @@ class WholeTile(Tile):
             for leaf in jax.tree.leaves(reverse):
                 found.append(None if id(leaf) in known else spec_of(leaf))
 
-        jax.eval_shape(look, self.params, self.specs(rows))
+        jax.eval_shape(look, self.specs, self.inputs(rows))
         return found
 
     def _linearized(

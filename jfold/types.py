@@ -206,8 +206,11 @@ class Unifier:
 
     def head(self, type_: Type) -> Type:
         """`type_` with its outermost variable replaced by what it is bound to."""
+        seen = []
         while isinstance(type_, TypeVariable) and type_ in self.bound:
+            seen.append(type_)
             type_ = self.bound[type_]
+        self.bound.update(dict.fromkeys(seen[:-1], type_))  # shorter the next time
         return type_
 
     def resolve(self, type_: Type) -> Type:
