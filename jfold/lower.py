@@ -13,17 +13,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from jfold import combinators as c
 from jfold import program as p
-from jfold.infer import Typed, Typing, fail, infer
-from jfold.layers import arguments_of
+from jfold.infer import Typed, fail, infer
 from jfold.types import (
-    BroadcastType,
     ObjectType,
     SequenceType,
     TensorType,
@@ -32,32 +28,7 @@ from jfold.types import (
     VoidType,
     terminals,
 )
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """A sequence as registers: its lengths, and its items one after another."""
-
-    lengths: int
-    items: Value
-
-
-# What stands for a value while lowering: a register (tensor or object), a tuple of
-# values, a sequence, or nothing (void).
-Value: TypeAlias = 'int | tuple[Value, ...] | Ragged | None'
-
-
-@dataclass(frozen=True)
-class Context:
-    """Registers that tell, where an instruction runs, how many items there are, and
-    which example each belongs to (only kept for metrics)."""
-
-    size: int
-    example: int | None
-
-    @property
-    def registers(self) -> tuple[int, ...]:
-        return (self.size,) if self.example is None else (self.size, self.example)
+from jfold.writer import Builder, Context, Ragged, Value, Writer, flatten, rebuild
 
 
 def lower(root: c.Block) -> p.Program:
@@ -70,9 +41,9 @@ def lower(root: c.Block) -> p.Program:
     typing = infer(root)
     _check_output(typing.root, typing.metrics)
     builder = Builder(typing)
-    body = builder.body('expression', typing.root, None)
-    builder.write_declarations()
-    builder.check_recursion()
+    body = write_body(builder, 'expression', typing.root)
+    write_declarations(builder)
+    check_recursion(builder)
     metrics = [
         (name, given, builder.type_numbers(given))
         for name, given in sorted(typing.metrics.items())
@@ -106,293 +77,45 @@ def _check_output(root: Typed, metrics: dict[str, Type]) -> None:
             fail(root, 'a result of tensors in tuples', str(root.output), hint)
 
 
-@dataclass(eq=False)
-class Builder:
-    """The tables that the bodies of one program share."""
-
-    typing: Typing
-    types: dict[TensorType, int] = field(default_factory=dict)
-    operations: dict[p.Operation, int] = field(default_factory=dict)
-    constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
-    known: dict[Any, int] = field(default_factory=dict)
-    declarations: dict[c.ForwardDeclaration, int] = field(default_factory=dict)
-    bodies: list[p.Body] = field(default_factory=list)
-    unconsumed: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
-
-    @property
-    def carries_example(self) -> bool:
-        return bool(self.typing.metrics)
-
-    def type_number(self, type_: TensorType) -> int:
-        """The number of a tensor type, new if need be."""
-        return self.types.setdefault(type_, len(self.types))
-
-    def type_numbers(self, type_: Type) -> tuple[int, ...]:
-        """The numbers of the tensors in nested tuples."""
-        leaves = [t for t in terminals(type_) if isinstance(t, TensorType)]
-        return tuple(map(self.type_number, leaves))
-
-    def operation(self, layer: p.Layer, given: Type, result: Type) -> int:
-        """The number of a layer at given types: equal ones are one operation."""
-        arguments = arguments_of(given)
-        numbers = self.type_numbers(TupleType(arguments))
-        made = p.Operation(layer, arguments, result, numbers, self.type_numbers(result))
-        return self.operations.setdefault(made, len(self.operations))
-
-    def constant(self, key: Any, value: np.ndarray[Any, Any]) -> int:
-        """The number of a constant; equal keys are one."""
-        if key not in self.known:
-            self.known[key] = len(self.constants)
-            number = self.type_number(TensorType(value.shape, value.dtype))
-            self.constants.append((number, value))
-        return self.known[key]
-
-    def declaration(self, declaration: c.ForwardDeclaration) -> int:
-        """The number of a declaration's body, which is written later."""
-        return self.declarations.setdefault(declaration, len(self.declarations))
-
-    def write_declarations(self) -> None:
-        """Writes the bodies asked for; writing one may ask for more."""
-        while len(self.bodies) < len(self.declarations):
-            number = len(self.bodies)
-            declaration = list(self.declarations)[number]
-            typed = self.typing.declarations[declaration].parts[0]
-            assert typed is not None
-            self.bodies.append(self.body(declaration.name, typed, number))
-
-    def body(self, name: str, node: Typed, number: int | None) -> p.Body:
-        """Writes `node` as a body of its own; `number` is that of its declaration."""
-        writer = Writer(self, number)
-        size = writer.new()
-        context = Context(size, writer.new() if self.carries_example else None)
-        value = writer.like(node.input)
-        writer.untouched = set(flatten(value))
-        arity = writer.count
-        result = emit(node.block, node, value, context, writer)
-        return writer.finish(name, arity, result)
-
-    def check_recursion(self) -> None:
-        """Refuses a declaration that reaches itself without taking its input apart."""
-        for start in self.unconsumed:
-            seen: set[int] = set()
-            waiting = [start]
-            while waiting:
-                for callee, where in self.unconsumed.get(waiting.pop(), []):
-                    if callee == start:
-                        raise TypeError(
-                            f'{where}: refers to itself on the same input, without '
-                            'end; a recursion must go to a part of its input'
-                        )
-                    if callee not in seen:
-                        seen.add(callee)
-                        waiting.append(callee)
+def write_body(
+    builder: Builder, name: str, node: Typed, number: int | None = None
+) -> p.Body:
+    """Writes `node` as a body of its own; `number` is that of its declaration."""
+    writer = Writer(builder, number)
+    size = writer.new()
+    context = Context(size, writer.new() if builder.carries_example else None)
+    value = writer.like(node.input)
+    writer.untouched = set(flatten(value))
+    arity = writer.count
+    result = emit(node.block, node, value, context, writer)
+    return writer.finish(name, arity, result)
 
 
-# ---- writing one body ----------------------------------------------------------------
+def write_declarations(builder: Builder) -> None:
+    """Writes the bodies asked for; writing one may ask for more."""
+    while len(builder.bodies) < len(builder.declarations):
+        number = len(builder.bodies)
+        declaration = list(builder.declarations)[number]
+        typed = builder.typing.declarations[declaration].parts[0]
+        assert typed is not None
+        builder.bodies.append(write_body(builder, declaration.name, typed, number))
 
 
-@dataclass(eq=False)
-class Writer:
-    """Appends instructions to one body."""
-
-    builder: Builder
-    declaration: int | None
-    count: int = 0
-    instructions: list[p.Instruction] = field(default_factory=list)
-    untouched: set[int] = field(default_factory=set)
-
-    def new(self) -> int:
-        """A register nothing has written."""
-        self.count += 1
-        return self.count - 1
-
-    def add(
-        self, kind: Any, inputs: Any, node: Typed, outputs: int = 1, **options: Any
-    ) -> tuple[int, ...]:
-        """Appends an instruction; the registers it writes."""
-        written = tuple(self.new() for _ in range(outputs))
-        made = kind(tuple(inputs), written, str(node), **options)
-        self.instructions.append(made)
-        return written
-
-    def one(self, kind: Any, inputs: Any, node: Typed, **options: Any) -> int:
-        """Appends an instruction that writes one register."""
-        return self.add(kind, inputs, node, **options)[0]
-
-    def like(self, type_: Type) -> Value:
-        """New registers for a value of a type."""
-        if isinstance(type_, TupleType):
-            return tuple(map(self.like, type_))
-        if isinstance(type_, SequenceType | BroadcastType):
-            return Ragged(self.new(), self.like(type_.item))
-        return None if isinstance(type_, VoidType) else self.new()
-
-    def object(self, value: Value, node: Typed) -> int:
-        """A value made of objects as one column of objects."""
-        if isinstance(value, tuple):
-            return self.one(p.Pack, [self.object(v, node) for v in value], node)
-        if isinstance(value, Ragged):
-            items = self.object(value.items, node)
-            return self.one(p.Group, (value.lengths, items), node)
-        assert value is not None
-        return value
-
-    def select(self, value: Value, positions: int, node: Typed) -> Value:
-        """The items of a value at given positions."""
-        if isinstance(value, tuple):
-            return tuple(self.select(v, positions, node) for v in value)
-        if isinstance(value, Ragged):
-            return self.ranges(p.Ranges, (value.lengths, positions), value.items, node)
-        if value is None:
-            return None
-        result = self.one(p.Select, (value, positions), node)
-        if value in self.untouched:
-            self.untouched.add(result)
-        return result
-
-    def ranges(
-        self, kind: Any, inputs: Any, items: Value, node: Typed, **options: Any
-    ) -> Ragged:
-        """A sequence by an instruction that gives lengths and positions of items."""
-        lengths, positions = self.add(kind, inputs, node, outputs=2, **options)
-        return Ragged(lengths, self.select(items, positions, node))
-
-    def join(self, values: list[Value], node: Typed) -> Value:
-        """Values one after another."""
-        first = values[0]
-        if isinstance(first, tuple):
-            parts = zip(*values, strict=True)
-            return tuple(self.join(list(part), node) for part in parts)
-        if isinstance(first, Ragged):
-            sequences = [v for v in values if isinstance(v, Ragged)]
-            lengths = self.one(p.Join, [s.lengths for s in sequences], node)
-            return Ragged(lengths, self.join([s.items for s in sequences], node))
-        return None if first is None else self.one(p.Join, values, node)
-
-    def part_context(self, positions: int, context: Context, node: Typed) -> Context:
-        """The context of the items at given positions."""
-        example = context.example
-        if example is not None:
-            example = self.one(p.Select, (example, positions), node)
-        return Context(self.one(p.Size, (positions,), node), example)
-
-    def item_context(self, lengths: int, context: Context, node: Typed) -> Context:
-        """The context of all items of sequences."""
-        example = context.example
-        if example is not None:
-            example = self.one(p.Spread, (example, lengths), node)
-        return Context(self.one(p.Total, (lengths,), node), example)
-
-    def sequence(self, value: Value, context: Context, node: Typed) -> Ragged:
-        """The input of a sequence block as a sequence."""
-        given = node.input
-        if isinstance(given, ObjectType):
-            assert isinstance(value, int)
-            return Ragged(*self.add(p.Iterate, (value,), node, outputs=2))
-        if isinstance(value, tuple):
-            length = len(value)
-            lengths = self.one(p.Fixed, (context.size,), node, length=length)
-            return Ragged(lengths, self.interleave(list(value), node))
-        assert isinstance(value, Ragged)
-        return value
-
-    def interleave(self, values: list[Value], node: Typed) -> Value:
-        """The items of a tuple of one type, as those of a sequence."""
-        if isinstance(values[0], tuple):
-            parts = zip(*values, strict=True)
-            return tuple(self.interleave(list(part), node) for part in parts)
-        if isinstance(values[0], Ragged):
-            fail(node, 'a tuple of tensors or objects', str(node.input))
-        return None if values[0] is None else self.one(p.Interleave, values, node)
-
-    def finish(self, name: str, arity: int, result: Value) -> p.Body:
-        """The body, without instructions nobody reads, cut into stages."""
-        outputs = tuple(flatten(result))
-        kept = _live(self.instructions, outputs)
-        writer = {r: i for i in kept for r in i.outputs}
-        example = self.builder.carries_example
-        stages = tuple(_stages(kept))
-        owners = tuple(_owners(result))
-        count = self.count
-        return p.Body(name, arity, stages, outputs, owners, count, example, writer)
-
-
-# Instructions that may raise on bad data stay even where nobody reads their result.
-_BOOKKEEPING = (
-    p.Constant,
-    p.Numbers,
-    p.Apply,
-    p.Pack,
-    p.Group,
-    p.Size,
-    p.Total,
-    p.Select,
-    p.Join,
-    p.Order,
-    p.Ranges,
-    p.Spread,
-    p.Interleave,
-    p.Fixed,
-)
-
-
-def _live(
-    instructions: list[p.Instruction], outputs: tuple[int, ...]
-) -> list[p.Instruction]:
-    needed, kept = set(outputs), []
-    for instruction in reversed(instructions):
-        dead = isinstance(instruction, _BOOKKEEPING)
-        if dead and needed.isdisjoint(instruction.outputs):
-            continue
-        needed.update(instruction.inputs)
-        kept.append(instruction)
-    return kept[::-1]
-
-
-def _stages(instructions: list[p.Instruction]) -> Iterator[p.Stage]:
-    ready: dict[int, int] = {}
-    stages: dict[int, tuple[list[p.Instruction], list[p.Call]]] = {}
-    for each in instructions:
-        stage = max((ready.get(r, 0) for r in each.inputs), default=0)
-        plain, calls = stages.setdefault(stage, ([], []))
-        is_call = isinstance(each, p.Call)
-        calls.append(each) if isinstance(each, p.Call) else plain.append(each)
-        ready |= dict.fromkeys(each.outputs, stage + is_call)
-    for number in sorted(stages):
-        yield p.Stage(*map(tuple, stages[number]))  # type: ignore[arg-type]
-
-
-def flatten(value: Value) -> Iterator[int]:
-    """The registers of a value, in the order of `Writer.like`."""
-    if isinstance(value, tuple):
-        yield from itertools.chain.from_iterable(map(flatten, value))
-    elif isinstance(value, Ragged):
-        yield value.lengths
-        yield from flatten(value.items)
-    elif value is not None:
-        yield value
-
-
-def _owners(value: Value, first: int = 0, owner: int = -1) -> Iterator[int]:
-    """Of each register, which one, by place, holds the lengths of its sequence."""
-    if isinstance(value, tuple):
-        for part in value:
-            yield from _owners(part, first, owner)
-            first += len(list(flatten(part)))
-    elif isinstance(value, Ragged):
-        yield owner
-        yield from _owners(value.items, first + 1, first)
-    elif value is not None:
-        yield owner
-
-
-def rebuild(value: Value, registers: Iterator[int]) -> Value:
-    """The same structure around other registers; the inverse of `flatten`."""
-    if isinstance(value, tuple):
-        return tuple(rebuild(v, registers) for v in value)
-    if isinstance(value, Ragged):
-        return Ragged(next(registers), rebuild(value.items, registers))
-    return None if value is None else next(registers)
+def check_recursion(builder: Builder) -> None:
+    """Refuses a declaration that reaches itself without taking its input apart."""
+    for start in builder.unconsumed:
+        seen: set[int] = set()
+        waiting = [start]
+        while waiting:
+            for callee, where in builder.unconsumed.get(waiting.pop(), []):
+                if callee == start:
+                    raise TypeError(
+                        f'{where}: refers to itself on the same input, without '
+                        'end; a recursion must go to a part of its input'
+                    )
+                if callee not in seen:
+                    seen.add(callee)
+                    waiting.append(callee)
 
 
 # ---- a rule per block ----------------------------------------------------------------
@@ -640,18 +363,71 @@ def _(block: c.Fold, node: Typed, value: Value, context: Context, w: Writer) -> 
     assert start is not None
     _check_state(node, combine.input)
     given = w.sequence(value, context, node)
+    items = emit_of_items(combine, given, context, w)
     state = emit_part(start, None, context, w)
     states = [*context.registers[1:], *flatten(state)]
-    body = w.builder.body(str(combine), combine, None)
     written = w.add(
         p.FoldLoop,
-        (given.lengths, *states, *flatten(given.items)),
+        (given.lengths, *states, *flatten(items)),
         node,
         outputs=len(states),
-        combine=body,
+        combine=write_combine(w.builder, combine, state, items),
         states=len(states),
     )
     return rebuild(state, iter(written[len(context.registers) - 1 :]))
+
+
+def fields_of_item(combine: Typed) -> list[Typed]:
+    """The parts of a fold's body that read the item alone, and could run before it.
+
+    They are the fields 1 of a leading `Record` over (state, item).
+    """
+    first = combine.parts[0] if isinstance(combine.block, c.Pipe) else combine
+    if first is None or not isinstance(first.block, c.Record):
+        return []
+    keys = [key for key, _ in first.block.fields]
+    if not set(keys) <= {0, 1}:
+        return []
+    return [part for key, part in zip(keys, first.parts, strict=True) if part and key]
+
+
+def emit_of_items(combine: Typed, given: Ragged, context: Context, w: Writer) -> Value:
+    """What a fold's body takes as its items: what can be computed for all at once is.
+
+    A recursion in there then runs for all items together, not position by position.
+    """
+    parts = fields_of_item(combine)
+    if not parts:
+        return given.items
+    inner = w.item_context(given.lengths, context, combine)
+    return tuple(emit_part(part, given.items, inner, w) for part in parts)
+
+
+def write_combine(
+    builder: Builder, combine: Typed, state: Value, items: Value
+) -> p.Body:
+    """The body of a fold, whose items are as `emit_of_items` makes them."""
+    ready = fields_of_item(combine)
+    if not ready:
+        return write_body(builder, str(combine), combine)
+    w = Writer(builder, None)
+    size = w.new()
+    context = Context(size, w.new() if builder.carries_example else None)
+    before = rebuild(state, iter(w.new, None))
+    item = rebuild(items, iter(w.new, None))
+    arity = w.count
+    piped = isinstance(combine.block, c.Pipe)
+    record = combine.parts[0] if piped else combine
+    assert record is not None
+    assert isinstance(item, tuple)
+    rest = iter(item)
+    value: Value = tuple(
+        next(rest) if part in ready else emit_part(part, before, context, w)
+        for part in record.parts
+    )
+    for part in combine.parts[1:] if piped else ():
+        value = emit_part(part, value, context, w)
+    return w.finish(str(combine), arity, value)
 
 
 @emit.register
@@ -669,8 +445,8 @@ def _(block: c.Reduce, node: Typed, value: Value, context: Context, w: Writer) -
         (given.lengths, *context.registers[1:], *items),
         node,
         outputs=len(items),
-        combine=w.builder.body(str(combine), combine, None),
-        default=w.builder.body(str(default), default, None),
+        combine=write_body(w.builder, str(combine), combine),
+        default=write_body(w.builder, str(default), default),
     )
     return rebuild(given.items, iter(written))
 

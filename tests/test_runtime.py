@@ -180,7 +180,16 @@ def inverse(params: Any, x: Any) -> Any:
     return params / x
 
 
-@pytest.mark.parametrize('fn', [normalized, logarithm, inverse])
+def normalized_in_a_loop(params: Any, x: Any) -> Any:
+    """The same, where parameters and inputs meet in a loop."""
+
+    def step(x: Any, _: Any) -> Any:
+        return normalized(params, x), None
+
+    return lax.scan(step, x, length=2)[0]
+
+
+@pytest.mark.parametrize('fn', [normalized, normalized_in_a_loop, logarithm, inverse])
 def test_operations_that_are_not_defined_at_zero(fn: Any) -> None:
     """Values and gradients stay numbers at every size of a tile's remainder."""
     shape = (2,) if fn is inverse else (2, 2)

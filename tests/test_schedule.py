@@ -385,6 +385,15 @@ def test_capacities_have_room_to_spare(need: Capacity) -> None:
     assert grow(capacity, larger) is capacity
 
 
+@given(st.integers(1, 10**6), st.integers(1, 100))
+def test_what_is_too_small_grows_by_half(first: int, more: int) -> None:
+    """So that a stream which grows slowly meets few shapes."""
+    need = Capacity(4, 1, (first,), (first,), (1,), (0,), 0, (first,))
+    before = grow(None, need)
+    after = grow(before, replace(need, rows=(before.rows[0] + more,)))
+    assert after.rows[0] >= 1.5 * before.rows[0] - 1
+
+
 @settings(max_examples=40)
 @given(expressions('tree'))
 def test_what_a_graph_needs_is_what_it_takes(expression: Expression) -> None:
