@@ -92,7 +92,9 @@ class Trainer:
             params, state, loss = self._take(params, state, batch)
             losses.append(loss)
             rate = self.clock.nodes / max(self.clock.whole, 1e-9)
-            bar.set_postfix_str(f'loss {np.mean(losses):.2f}, {rate:,.0f} nodes/s')
+            bar.set_postfix_str(
+                f'loss {np.mean(losses):.2f}, {rate:,.0f} nodes/s', False
+            )
         return params, state, losses
 
     def _take(
@@ -136,10 +138,11 @@ def apply_gradients(
 def shuffled_batches(
     count: int, size: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """A random order of `range(count)` in batches of exactly `size`.
+    """A random order of `range(count)` in batches of exactly `size`, or all in one.
 
     The rest is left for another epoch: one batch size is one compiled program.
     """
+    size = min(size, count)
     order = rng.permutation(count)
     return [order[i : i + size] for i in range(0, count - size + 1, size)]
 
