@@ -84,7 +84,8 @@ def _shown(*parts: Any, **options: Any) -> str:
 def callable_name(fn: Any) -> str:
     """What a callable is called in prints and as a key of the parameters."""
     inner = fn.func if isinstance(fn, functools.partial) else fn
-    name = getattr(inner, '__name__', None) or type(inner).__name__
+    given = getattr(inner, '__name__', None) or getattr(inner, 'name', None)
+    name = given if isinstance(given, str) else type(inner).__name__
     return 'function' if name == '<lambda>' else str(name)
 
 

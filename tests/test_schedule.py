@@ -112,14 +112,15 @@ def check_tiles(r: Reading) -> None:
         widths = np.array(tile_widths(operation))
         counts = np.bincount(r.graph.levels[o], minlength=r.graph.depth + 1)[1:]
         table = r.schedule.tiles(o)
-        assert table.shape == (r.graph.depth, 1 + len(widths))
+        assert table.shape == (r.graph.depth, 2 + len(widths))
         assert table[:, 0].tolist() == (np.cumsum(counts) - counts).tolist()
-        assert (table[:, 1:] >= 0).all()
-        overrun = table[:, 1:] @ widths - counts
+        assert table[:, 1].tolist() == np.cumsum(counts).tolist()
+        assert (table[:, 2:] >= 0).all()
+        overrun = table[:, 2:] @ widths - counts
         assert (overrun >= 0).all()
-        for row, extra in zip(table[:, 1:], overrun, strict=True):
+        for row, extra in zip(table[:, 2:], overrun, strict=True):
             assert extra < min(widths[row > 0], default=1)
-        ends = table[:, 0] + table[:, 1:] @ widths
+        ends = table[:, 0] + table[:, 2:] @ widths
         assert ends.max(initial=0) <= region[o]
 
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new user runs first: the model of the README, and the example programs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
+
+
+def run_example(name: str, *options: str, cwd: Path) -> str:
+    """What an example program prints, warnings being errors."""
+    command = [sys.executable, '-W', 'error', str(ROOT / 'examples' / name), *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_model_of_the_readme_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    """The code runs as it stands, but for the number of steps."""
+    text = (ROOT / 'README.md').read_text(encoding='utf8')
+    (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+    assert 'range(300)' in code
+    exec(code.replace('range(300)', 'range(3)'), {})
+    assert re.fullmatch(
+        r'loss \d\.\d{3}, [1-3] compiled program\(s\)\n', capsys.readouterr().out
+    )
+
+
+@pytest.mark.slow
+def test_function_names_prints_its_table_and_draws(tmp_path: Path) -> None:
+    """The main job, small."""
+    picture = tmp_path / 'curve.png'
+    printed = run_example(
+        'function_names.py', '--quick', '--picture', str(picture), cwd=tmp_path
+    )
+    for line in ('most frequent word', 'bag of node types', 'tree model', 'nodes/s'):
+        assert line in printed
+    assert picture.read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.slow
+def test_sentiment_needs_no_file(tmp_path: Path) -> None:
+    """Without a treebank it makes one up."""
+    options = ('--epochs', '1', '--hidden', '8', '--limit', '60')
+    printed = run_example('sentiment.py', *options, cwd=tmp_path)
+    assert 'test roots: fine' in printed
+    assert 'perfect batch' in printed
+
+
+@pytest.mark.slow
+def test_sentiment_reads_the_treebank(tmp_path: Path) -> None:
+    """The real one, where it is at hand."""
+    if not TREEBANK.exists():
+        pytest.skip(f'the Stanford Sentiment Treebank is not at {TREEBANK}')
+    options = ('--trees', str(TREEBANK), '--epochs', '1', '--hidden', '8')
+    printed = run_example('sentiment.py', *options, '--limit', '60', cwd=tmp_path)
+    assert 'dev roots: fine' in printed
