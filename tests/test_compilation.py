@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from expressions import binary_tree, tree_block
+from binary_trees import binary_tree, tree_block
 
 import jfold as jf
 from jfold.layout import Spec

@@ -10,18 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expressions import (
-    Expression,
-    agree,
-    binary_tree,
-    chain,
-    close,
-    dense_cell,
-    embedding,
-    expressions,
-    kind_of,
-    tree_block,
-)
+from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
+from expressions import Expression, agree, close, expressions
 from hypothesis import given, settings
 
 import jfold as jf

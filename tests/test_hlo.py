@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expressions import binary, binary_tree, chain
+from binary_trees import binary, binary_tree, chain
 from jax import lax
 
 import jfold as jf

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from expressions import agree, binary, binary_tree, close, tree_block
+from binary_trees import binary, binary_tree, tree_block
+from expressions import agree, close
 from jax import lax
 
 import jfold as jf

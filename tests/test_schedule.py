@@ -12,15 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expressions import (
-    Expression,
-    binary,
-    binary_tree,
-    chain,
-    dense_cell,
-    expressions,
-    tree_block,
-)
+from binary_trees import binary, binary_tree, chain, dense_cell, tree_block
+from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
