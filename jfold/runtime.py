@@ -40,7 +40,7 @@ from jfold.layout import (
 )
 from jfold.program import Operation
 from jfold.schedule import Schedule
-from jfold.tile import Arrays, Tile, combine, make_tile, partition
+from jfold.tile import Arrays, Rows, Tile, combine, make_tile, partition
 
 Params = dict[str, Any]
 
@@ -378,9 +378,8 @@ class _Run:
         inputs = self._inputs(o, values, first, rows)
         kept = [_slice(b, first, rows) for b in stored[o]]
         cotangents = list(self._cotangents(o, edges, first, rows))
-        moving, crossing = self.tiles[o].reverse.move(
-            self.params[o], inputs, kept, cotangents, rows
-        )
+        given = Rows(self.params[o], inputs, kept, cotangents, rows)
+        moving, crossing = self.tiles[o].reverse.move(given)
         edges, rest = dict(edges), iter(moving)
         operation = self.program.operations[o]
         for t, base in zip(operation.inputs, self.layout.edge_base[o], strict=True):
@@ -415,9 +414,8 @@ class _Run:
                 x if x.dtype == jax.dtypes.float0 else _masked(x, real)
                 for x in self._cotangents(o, edges, first, rows)
             ]
-            grads = reverse.train(
-                self.params[o], inputs, kept, cotangents, crossing, rows
-            )
+            given = Rows(self.params[o], inputs, kept, cotangents, rows)
+            grads = reverse.train(given, crossing)
             return list(map(jnp.add, total, grads))
 
         zeros = [jnp.zeros_like(x) for x in partition(self.params[o])[0]]

@@ -107,6 +107,23 @@ class Tile:
         return [to_spec(t, rows) for t in self.types]
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the reverse of a tile is given.
+
+    Attributes:
+      kept: what `keep` returned for these rows.
+      cotangents: of the outputs.
+      count: how many rows there are.
+    """
+
+    params: Any
+    inputs: Arrays
+    kept: Arrays
+    cotangents: Arrays
+    count: int
+
+
 class Reverse(Tile):
     """What each form of the reverse supplies; rows come first in all that is stored."""
 
@@ -129,21 +146,11 @@ class Reverse(Tile):
         """Outputs, and what the reverse needs stored."""
         raise NotImplementedError
 
-    def move(
-        self, params: Any, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
-    ) -> tuple[Arrays, Arrays]:
+    def move(self, given: Rows) -> tuple[Arrays, Arrays]:
         """Cotangents of the active inputs, and what crosses."""
         raise NotImplementedError
 
-    def train(
-        self,
-        params: Any,
-        inputs: Arrays,
-        kept: Arrays,
-        cotangents: Arrays,
-        crossing: Arrays,
-        rows: int,
-    ) -> Arrays:
+    def train(self, given: Rows, crossing: Arrays) -> Arrays:
         """Gradients of the trained parameters, summed over the rows."""
         raise NotImplementedError
 
@@ -227,29 +234,17 @@ class SplitTile(Reverse):
         axes = self._product_axes
         return outputs, [jnp.moveaxis(products[i], axis, 0) for i, axis in axes]
 
-    def move(
-        self, params: Any, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
-    ) -> tuple[Arrays, Arrays]:
+    def move(self, given: Rows) -> tuple[Arrays, Arrays]:
         """The early half."""
-        arguments = self._arguments(params, inputs, kept, cotangents, rows)
-        moving, crossing = self._cut(rows).run_early(arguments)
+        moving, crossing = self._cut(given.count).run_early(self._arguments(given))
         pairs = zip(crossing, self._crossing_axes, strict=True)
         return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
 
-    def train(
-        self,
-        params: Any,
-        inputs: Arrays,
-        kept: Arrays,
-        cotangents: Arrays,
-        crossing: Arrays,
-        rows: int,
-    ) -> Arrays:
+    def train(self, given: Rows, crossing: Arrays) -> Arrays:
         """The late half."""
-        arguments = self._arguments(params, inputs, kept, cotangents, rows)
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis) for x, axis in pairs]
-        grads: Arrays = self._cut(rows).run_late(arguments, crossed)
+        grads: Arrays = self._cut(given.count).run_late(self._arguments(given), crossed)
         return grads
 
     # The jaxprs below depend on shapes alone. Their arguments are flat: trained
@@ -309,19 +304,17 @@ class SplitTile(Reverse):
         found = enumerate(self._row_products, first)
         return [product for place, product in found if cut.reads(place)]
 
-    def _arguments(
-        self, params: Any, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
-    ) -> Arrays:
-        read, specs = iter(kept), self._products(rows)
+    def _arguments(self, given: Rows) -> Arrays:
+        read, specs = iter(given.kept), self._products(given.count)
         products = [
             jnp.moveaxis(next(read), 0, axis)
             if (i, axis) in self._product_axes
             else jnp.zeros(specs[i].shape, specs[i].dtype)
             for i, axis in self._row_products
         ]
-        trained, rest = partition(params)
-        wanted = [x for x in cotangents if x.dtype != jax.dtypes.float0]
-        return [*trained, *rest, *inputs, *products, *wanted]
+        trained, rest = partition(given.params)
+        wanted = [x for x in given.cotangents if x.dtype != jax.dtypes.float0]
+        return [*trained, *rest, *given.inputs, *products, *wanted]
 
     @per_tile
     def _cut(self, rows: int) -> jaxprs.Cut:
@@ -414,30 +407,20 @@ class WholeTile(Reverse):
         pairs = zip(jax.tree.leaves(reverse), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
-    def move(
-        self, params: Any, inputs: Arrays, kept: Arrays, cotangents: Arrays, rows: int
-    ) -> tuple[Arrays, Arrays]:
+    def move(self, given: Rows) -> tuple[Arrays, Arrays]:
         """The whole reverse; what belongs to parameters is dead code."""
-        return self._revived(params, inputs, kept, rows)(cotangents)[1], []
+        return self._revived(given)(given.cotangents)[1], []
 
-    def train(
-        self,
-        params: Any,
-        inputs: Arrays,
-        kept: Arrays,
-        cotangents: Arrays,
-        crossing: Arrays,
-        rows: int,
-    ) -> Arrays:
+    def train(self, given: Rows, crossing: Arrays) -> Arrays:
         """The whole reverse; what belongs to inputs alone is dead code."""
-        grads: Arrays = self._revived(params, inputs, kept, rows)(cotangents)[0]
+        grads: Arrays = self._revived(given)(given.cotangents)[0]
         return grads
 
-    def _revived(self, params: Any, inputs: Arrays, kept: Arrays, rows: int) -> Any:
+    def _revived(self, given: Rows) -> Any:
         """The reverse around what was stored of it."""
-        _, reverse = self._linearized(params, inputs, rows)
+        _, reverse = self._linearized(given.params, given.inputs, given.count)
         leaves, structure = jax.tree.flatten(reverse)
-        rest = iter(kept)
+        rest = iter(given.kept)
         revived = [
             leaf if axis is None else jnp.moveaxis(next(rest), 0, axis)
             for leaf, axis in zip(leaves, self._axes, strict=True)
