@@ -51,7 +51,10 @@ def execute(params: Params, schedule: Schedule) -> tuple[Arrays, list[Arrays]]:
     Differentiable with respect to `params`; the schedule is data.
     """
     frozen = jax.tree.map(lax.stop_gradient, schedule)
-    return _run(schedule.spec, params, frozen.indices, frozen.constants)
+    layers = [x for x in schedule.spec.program.layers if x.params is not None]
+    # Whatever mapping the user keeps parameters in, and whatever else is in it.
+    used = {layer.name: params[layer.name] for layer in layers}
+    return _run(schedule.spec, used, frozen.indices, frozen.constants)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -100,6 +103,7 @@ class _Run:
         self.layout: Layout = layout(spec)
         self.indices, self.constant = indices, constants
         self.active = active_types(spec.program)
+        self.layers = params
         self.params = [params.get(o.layer.name) for o in self.program.operations]
         self.tiles = list(map(self._tile, self.program.operations, self.params))
         self._buffers = itertools.count(0, 2)
@@ -270,32 +274,20 @@ class _Run:
         step = functools.partial(self._backward_level, values=values, stored=stored)
         depth = self.scalar('depth')
         edges, crossed = lax.fori_loop(0, depth, step, (edges, crossed))
-        grads: Params = {}
+        grads: dict[str, list[Arrays]] = {name: [] for name in self.layers}
         for o, operation in enumerate(self.program.operations):
             if has_gradient(operation):
-                name, grad = (
-                    operation.layer.name,
-                    self._deferred(o, values, stored[o], edges, crossed[o]),
-                )
-                add = functools.partial(jax.tree.map, jnp.add)
-                grads[name] = add(grads[name], grad) if name in grads else grad
-        return {
-            layer.name: self._full(layer.name, grads)
-            for layer in self.program.layers
-            if layer.params is not None
-        }
+                grad = self._deferred(o, values, stored[o], edges, crossed[o])
+                grads[operation.layer.name].append(grad)
+        return {name: self._full(name, found) for name, found in grads.items()}
 
-    def _full(self, name: str, grads: Params) -> Any:
-        """Gradients in the structure of the parameters."""
-        found = [o.layer.name for o in self.program.operations]
-        if name not in found:
-            layer = next(x for x in self.program.layers if x.name == name)
-            return jax.tree.map(
-                lambda x: _no_gradient(jnp.zeros(x.shape, x.dtype)), layer.params
-            )
-        params = self.params[found.index(name)]
-        _, rest = partition(params)
-        return combine(grads.get(name, []), [_no_gradient(x) for x in rest], params)
+    def _full(self, name: str, grads: list[Arrays]) -> Any:
+        """The sum of a layer's gradients, in the structure of its parameters."""
+        trained, rest = partition(self.layers[name])
+        total = [functools.reduce(jnp.add, x) for x in zip(*grads, strict=True)]
+        zeros = list(map(_no_gradient, rest))
+        total = total or list(map(jnp.zeros_like, trained))
+        return combine(total, zeros, self.layers[name])
 
     def _new_edges(self, t: int, cotangents: Any) -> Any:
         outputs, metrics = cotangents

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 import jfold as jf
 from jfold import columns
@@ -136,6 +138,17 @@ def test_parameters_of_the_wrong_shape() -> None:
     )
     with pytest.raises(TypeError, match=expected):
         model.apply({'scale': jnp.ones(2)}, model.schedule([[1, 2, 3]]))
+
+
+def test_parameters_among_others() -> None:
+    """Any mapping will do, with anything else in it; that has no gradient."""
+    scale = jf.Function(lambda p, x: p * x, lambda key, x: jnp.ones(3), name='scale')
+    model = jf.compile(jf.Vector(3) >> scale)
+    schedule = model.schedule([[1, 2, 3]])
+    params = FrozenDict({'other': jnp.ones(2), **model.init(jax.random.key(0))})
+    grads = jax.grad(lambda p: model.apply(p, schedule).sum())(params)
+    assert grads['scale'].tolist() == [1, 2, 3]
+    assert grads['other'].tolist() == [0, 0]
 
 
 def test_a_sink_beside_a_value() -> None:
