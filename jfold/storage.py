@@ -1,0 +1,591 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays and JSON metadata in one file, which is mapped into memory when read.
+
+The file is an `.npz`, as `np.load` reads it: a zip archive of `.npy` members, neither
+compressed nor pickled. Its first member is `metadata.json`,
+
+    {"format": "jfold.arrays", "version": 1,
+     "arrays": {name: {"dtype": ..., "shape": [...]}}, "metadata": {...}}
+
+and `<name>.npy` follows for each array, in this order, with a header of version 1.0 and
+the data in C order. A dtype is written as `np.dtype.str` gives it; one of `ml_dtypes`
+by its name, and in its `.npy` as raw bytes (`|V2`), as `np.save` does.
+
+The content of every member begins at a multiple of 64 bytes, by an extra field 0xD935
+(the alignment, then zeros) in its local header; `.npy` headers are multiples of 64
+bytes too, so that data are aligned. Everything is zip64, dated 1980-01-01, one member
+right behind the other. Thus all bytes but checksums and data follow from
+`metadata.json`, whose own checksum is always compared: the reader makes them again and
+compares, so that no byte goes unchecked, and equal content is equal files.
+
+A later version may change all of this but the first member and what it says of format
+and version. `long double` keeps the layout of the machine that wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import re
+import secrets
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Described: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+
+FORMAT = 'jfold.arrays'
+VERSION = 1
+ALIGNMENT = 64
+
+_DOCUMENT = 'metadata.json'
+_CHUNK = 1 << 20  # bytes that are read, written or summed at once
+_AXES = 64  # NumPy has no arrays of more
+
+_EXTENDED = {
+    np.dtype(each).name: np.dtype(each)
+    for each in vars(ml_dtypes).values()
+    if isinstance(each, type) and issubclass(each, np.generic)
+}
+
+
+class DamagedError(ValueError):
+    """A file is not, or no longer, what `write` leaves."""
+
+
+class UnknownFormatError(ValueError):
+    """A file is whole but of another format, a later version or an unknown dtype."""
+
+
+# ---- the two functions ---------------------------------------------------------------
+
+
+def write(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, Array],
+    metadata: Mapping[str, Any],
+) -> None:
+    """Writes arrays and metadata to a file, all or nothing.
+
+    They go to a new file in the same folder, which then takes the place of `path`:
+    whenever this is interrupted, `path` holds the old content or the new one, and maps
+    of the old one stay valid.
+
+    Args:
+      path: the file; any name will do, for `np.load` as well.
+      arrays: by any name, of any shape, of numbers or bools.
+      metadata: what JSON holds; tuples become lists.
+
+    Raises:
+      TypeError: an array has another dtype (nothing is ever pickled), a name is no
+        string, or JSON has no such metadata.
+      ValueError: an archive cannot hold a name, or JSON cannot hold a number.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(f'{folder}/a.npz', {'w': np.eye(2)}, {'step': 3})
+    ...     arrays, metadata = read(f'{folder}/a.npz')
+    >>> arrays['w'].tolist(), metadata
+    ([[1.0, 0.0], [0.0, 1.0]], {'step': 3})
+    """
+    _check_names(arrays)
+    plain = {name: _plain(name, each) for name, each in arrays.items()}
+    described = {name: (each.dtype, each.shape) for name, each in plain.items()}
+    text = _document(described, dict(metadata))
+    members = _layout(len(text), described)
+    path = Path(path)
+    spare = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(8)}.tmp')
+    file = open(spare, 'xb')
+    try:
+        with file:
+            _fill(file, members, [np.frombuffer(text, np.uint8), *plain.values()])
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(spare, path)
+    except BaseException:
+        spare.unlink(missing_ok=True)
+        raise
+
+
+def read(
+    path: str | os.PathLike[str], *, verify: bool = True
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays and the metadata that `write` wrote.
+
+    Args:
+      path: the file.
+      verify: whether the data are compared with their checksums, which reads them all.
+        Everything else in the file is checked in any case.
+
+    Returns:
+      The arrays, read-only and aligned maps of the file, which is loaded as they are
+      used; and the metadata. `write` never changes a file in place; who does changes
+      the arrays.
+
+    Raises:
+      DamagedError: the file is cut short, altered, or was never of this format.
+      UnknownFormatError: it is whole, but this version of jfold cannot read it.
+      OSError: it cannot be opened; `FileNotFoundError` where there is none.
+    """
+    with open(path, 'rb') as file:
+        source = _Source(os.fspath(path), file, os.fstat(file.fileno()).st_size)
+        text = _read_document(source)
+        described, metadata = _parse(source, text)
+        members = _layout(len(text), described)
+        checksums = _check_structure(source, members)
+        if verify:
+            for member, checksum in zip(members, checksums, strict=True):
+                _check_data(source, member, checksum)
+        content = mmap.mmap(file.fileno(), source.size, access=mmap.ACCESS_READ)
+    arrays = {
+        name: _mapped(source, content, member, described[name])
+        for name, member in zip(described, members[1:], strict=True)
+    }
+    return arrays, metadata
+
+
+# ---- where everything lies -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A member of the archive, at its place.
+
+    Attributes:
+      name: in the archive.
+      offset: where its local header begins.
+      head: what its content begins with: the header of an `.npy`.
+      length: the number of bytes behind the head.
+    """
+
+    name: str
+    offset: int
+    head: bytes
+    length: int
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        name = self.name.removesuffix('.npy')
+        return self.name if name == self.name else f'array {name!r}'
+
+    @property
+    def start(self) -> int:
+        """Where its content begins."""
+        bare = _LOCAL.size + len(self.name.encode()) + _SIZES.size + _ALIGN.size
+        return _aligned(self.offset + bare)
+
+    @property
+    def data(self) -> int:
+        """Where its data begin."""
+        return self.start + len(self.head)
+
+    @property
+    def end(self) -> int:
+        """Where the next member begins."""
+        return self.data + self.length
+
+
+def _aligned(offset: int) -> int:
+    return offset + -offset % ALIGNMENT
+
+
+def _layout(length: int, described: Described) -> list[_Member]:
+    """The members; `length` is that of the document."""
+    members = [_Member(_DOCUMENT, 0, b'', length)]
+    for name, (dtype, shape) in described.items():
+        head = _npy_header(dtype, shape)
+        size = math.prod(shape) * dtype.itemsize
+        members.append(_Member(f'{name}.npy', members[-1].end, head, size))
+    return members
+
+
+def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """As of NumPy's version 1.0, with the padding fixed."""
+    kind = f'|V{dtype.itemsize}' if dtype.name in _EXTENDED else dtype.str
+    text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    before = 10  # bytes: magic, version, length
+    length = _aligned(before + len(text) + 1) - before
+    line = text.ljust(length - 1) + '\n'
+    return b'\x93NUMPY\x01\x00' + struct.pack('<H', length) + line.encode('ascii')
+
+
+# ---- the records of a zip archive ----------------------------------------------------
+
+_LOCAL = struct.Struct('<4s5H3I2H')
+_SIZES = struct.Struct('<2H2Q')  # the zip64 field of a local header
+_ALIGN = struct.Struct('<3H')
+_CENTRAL = struct.Struct('<4s6H3I5H2I')
+_PLACE = struct.Struct('<2H3Q')  # the zip64 field of the directory
+_END64 = struct.Struct('<4sQ2H2I4Q')
+_LOCATOR = struct.Struct('<4sIQI')
+_END = struct.Struct('<4s4H2IH')
+
+_CHECKSUM_AT = 14  # in a local header
+_ZIP64 = 45  # the version of the standard
+_UTF8 = 1 << 11
+_DATE = 1 << 5 | 1  # 1980-01-01
+_UNIX, _MODE = 3 << 8, 0o100644 << 16
+_SHORT, _LONG = 0xFFFF, 0xFFFFFFFF  # 'see the zip64 field'
+_COMMON = (_ZIP64, _UTF8, 0, 0, _DATE)  # neither compression nor time of day
+
+
+def _local(member: _Member, checksum: int) -> bytes:
+    """What precedes the content of a member."""
+    name, size = member.name.encode(), len(member.head) + member.length
+    extra = member.start - member.offset - _LOCAL.size - len(name)
+    spare = extra - _SIZES.size - _ALIGN.size
+    lengths = (len(name), extra)
+    return (
+        _LOCAL.pack(b'PK\3\4', *_COMMON, checksum, _LONG, _LONG, *lengths)
+        + name
+        + _SIZES.pack(1, 16, size, size)
+        + _ALIGN.pack(0xD935, 2 + spare, ALIGNMENT)
+        + bytes(spare)
+    )
+
+
+def _entry(member: _Member, checksum: int) -> bytes:
+    """The entry of a member in the directory."""
+    name, size = member.name.encode(), len(member.head) + member.length
+    lengths = (len(name), _PLACE.size, 0)
+    sums = (checksum, _LONG, _LONG)
+    made = _UNIX | _ZIP64
+    return (
+        _CENTRAL.pack(b'PK\1\2', made, *_COMMON, *sums, *lengths, 0, 0, _MODE, _LONG)
+        + name
+        + _PLACE.pack(1, 24, size, size, member.offset)
+    )
+
+
+def _tail(members: Sequence[_Member], checksums: Iterable[int]) -> list[bytes]:
+    """What follows the last member: the entries, and the end of the directory."""
+    entries = list(map(_entry, members, checksums))
+    begin, size, count = members[-1].end, sum(map(len, entries)), len(entries)
+    versions = (_UNIX | _ZIP64, _ZIP64)
+    places = (count, count, size, begin)
+    end = (
+        _END64.pack(b'PK\6\6', _END64.size - 12, *versions, 0, 0, *places)
+        + _LOCATOR.pack(b'PK\6\7', 0, begin + size, 1)
+        + _END.pack(b'PK\5\6', 0, 0, _SHORT, _SHORT, _LONG, _LONG, 0)
+    )
+    return [*entries, end]
+
+
+# ---- writing -------------------------------------------------------------------------
+
+
+def _check_names(names: Iterable[str]) -> None:
+    members = {_DOCUMENT}
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(
+                f'expected names of arrays to be str, got {name!r} '
+                f'({type(name).__name__})'
+            )
+        # Readers of archives end a name at its first NUL.
+        if '\0' in name or not 0 < len(_encoded(f'{name}.npy')) <= _SHORT:
+            raise ValueError(
+                f'array {name[:60]!r}: expected a name of UTF-8 without NUL, of at '
+                f'most {_SHORT - 4} bytes; choose another'
+            )
+        members.add(f'{name}.npy')
+    for name in members.intersection(names):
+        raise ValueError(
+            f'array {name!r}: `np.load` would take it for the member of this name; '
+            'choose another'
+        )
+
+
+def _encoded(name: str) -> bytes:
+    """UTF-8; nothing if there is none."""
+    try:
+        return name.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return b''
+
+
+def _plain(name: str, value: Any) -> Array:
+    array = np.asarray(value)
+    if not _known(array.dtype):
+        hint = '' if array.dtype != object else '; objects would have to be pickled'
+        raise TypeError(
+            f'array {name!r}: expected numbers or bools, got dtype {array.dtype}{hint}'
+        )
+    return array
+
+
+def _known(dtype: np.dtype[Any]) -> bool:
+    if dtype.name in _EXTENDED:
+        return dtype == _EXTENDED[dtype.name]  # in the order of this machine
+    return dtype.kind in 'biufc'
+
+
+def _document(described: Described, metadata: dict[str, Any]) -> bytes:
+    """The content of the first member."""
+    _check_json(metadata, 'metadata')
+    arrays = {
+        name: {'dtype': _dtype_name(dtype), 'shape': shape}
+        for name, (dtype, shape) in described.items()
+    }
+    document = {'format': FORMAT, 'version': VERSION, 'arrays': arrays}
+    return json.dumps({**document, 'metadata': metadata}).encode()
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return dtype.name if dtype.name in _EXTENDED else dtype.str
+
+
+def _check_json(value: Any, where: str) -> None:
+    """Refuses what would be read as something else."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f'{where}: expected keys to be str, got {key!r}')
+            _check_json(item, f'{where}[{key!r}]')
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check_json(item, f'{where}[{index}]')
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(
+            f'{where}: expected a finite number, got {value}, which JSON lacks; use '
+            'None or a string'
+        )
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        raise TypeError(
+            f'{where}: expected None, bool, int, float, str, list or dict, got '
+            f'{type(value).__name__}; convert it, or put it among the arrays'
+        )
+
+
+def _fill(file: IO[bytes], members: Sequence[_Member], contents: list[Array]) -> None:
+    checksums = []
+    for member, content in zip(members, contents, strict=True):
+        file.seek(member.start)
+        file.write(member.head)
+        checksum = zlib.crc32(member.head)
+        for chunk in _chunks(content):
+            file.write(chunk)
+            checksum = zlib.crc32(chunk, checksum)
+        file.seek(member.offset)
+        file.write(_local(member, checksum))
+        checksums.append(checksum)
+    file.seek(members[-1].end)
+    file.writelines(_tail(members, checksums))
+
+
+def _chunks(array: Array) -> Iterator[memoryview]:
+    """The bytes in C order, a few at a time; only what is strided is copied."""
+    pieces = np.nditer(
+        array.view(f'V{array.itemsize}'),
+        flags=['external_loop', 'buffered', 'zerosize_ok'],
+        order='C',
+        buffersize=_CHUNK // array.itemsize,
+    )
+    for piece in pieces:
+        yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+
+
+# ---- reading -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file that is being read.
+
+    Attributes:
+      path: for messages.
+      file: at any position.
+      size: in bytes.
+    """
+
+    path: str
+    file: IO[bytes]
+    size: int
+
+    def at(self, offset: int, count: int) -> bytes:
+        """So many bytes from there on; fewer at the end of the file."""
+        self.file.seek(offset)
+        return self.file.read(count)
+
+    def damaged(self, where: str, what: str) -> DamagedError:
+        """The error."""
+        return DamagedError(f'{self.path}: {where}: {what}; write it again')
+
+    def cut(self, where: str, end: int) -> DamagedError:
+        """The error of a file that ends before `end`."""
+        return self.damaged(
+            where, f'truncated: expected {end} bytes or more, got {self.size}'
+        )
+
+
+def _read_document(source: _Source) -> bytes:
+    """The content of the first member, compared with its checksum."""
+    member = _Member(_DOCUMENT, 0, b'', 0)
+    found, blank = source.at(0, member.start), _local(member, 0)
+    name = _LOCAL.size + len(_DOCUMENT)
+    for part in (slice(4), slice(_LOCAL.size, name)):
+        if not blank[part].startswith(found[part]):
+            raise source.damaged(
+                _DOCUMENT,
+                'not a file of this format: expected a zip archive that begins with '
+                'this member',
+            )
+    if len(found) < member.start:
+        raise source.cut(_DOCUMENT, member.start)
+    _, _, length, _ = _SIZES.unpack_from(found, name)
+    member = replace(member, length=length)
+    checksum = _check_header(source, member)
+    if member.end > source.size:
+        raise source.cut(_DOCUMENT, member.end)
+    _check_data(source, member, checksum)
+    return source.at(member.data, length)
+
+
+def _parse(source: _Source, text: bytes) -> tuple[Described, dict[str, Any]]:
+    """What the document says.
+
+    Raises:
+      DamagedError: it says something impossible.
+      UnknownFormatError: it is of another format or version.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise source.damaged(_DOCUMENT, f'malformed: {error}') from error
+    _check_format(source, document)
+    try:
+        metadata, arrays = document['metadata'], document['arrays']
+        _check_names(arrays)
+        raw = {
+            name: (str(x['dtype']), _shape(x['shape'])) for name, x in arrays.items()
+        }
+        if not isinstance(metadata, dict):
+            raise TypeError(f'expected metadata to be a dict, got {metadata!r}')
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise source.damaged(_DOCUMENT, f'malformed: {error!r}') from error
+    described = {
+        name: (_dtype(source, name, dtype), shape)
+        for name, (dtype, shape) in raw.items()
+    }
+    return described, metadata
+
+
+def _check_format(source: _Source, document: Any) -> None:
+    said = document if isinstance(document, dict) else {}
+    form, version = said.get('format'), said.get('version')
+    if form != FORMAT:
+        raise UnknownFormatError(
+            f'{source.path}: expected format {FORMAT!r}, got {form!r}; read it with '
+            'what wrote it'
+        )
+    if version != VERSION:
+        raise UnknownFormatError(
+            f'{source.path}: expected version {VERSION} of format {FORMAT!r}, got '
+            f'{version!r}; read it with the jfold that wrote it, or a later one'
+        )
+
+
+def _shape(sizes: list[Any]) -> tuple[int, ...]:
+    fit = len(sizes) <= _AXES and all(
+        type(x) is int and 0 <= x < 1 << 63 for x in sizes
+    )
+    if not fit:
+        raise ValueError(f'expected sizes of at most {_AXES} axes, got {sizes!r}')
+    return tuple(sizes)
+
+
+def _dtype(source: _Source, array: str, name: str) -> np.dtype[Any]:
+    if name in _EXTENDED:
+        return _EXTENDED[name]
+    try:
+        dtype = np.dtype(name) if re.fullmatch(r'[<>|][biufc]\d+', name) else None
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.str != name:
+        raise UnknownFormatError(
+            f'{source.path}: array {array!r}: expected a dtype of numpy or ml_dtypes, '
+            f'got {name!r}; update ml_dtypes, or read it where it was written'
+        )
+    return dtype
+
+
+def _check_structure(source: _Source, members: Sequence[_Member]) -> list[int]:
+    """Compares all bytes but data; the checksums of the members."""
+    for member in members:
+        if member.end > source.size:
+            raise source.cut(member.label, member.end)
+    size = members[-1].end + sum(map(len, _tail(members, [0] * len(members))))
+    if source.size < size:
+        raise source.cut('directory', size)
+    if source.size > size:
+        raise source.damaged(
+            'directory', f'malformed: expected {size} bytes, got {source.size}'
+        )
+    checksums = [_check_header(source, member) for member in members]
+    _check_directory(source, members, _tail(members, checksums))
+    return checksums
+
+
+def _check_header(source: _Source, member: _Member) -> int:
+    """Compares what precedes the data of a member; its checksum."""
+    found = source.at(member.offset, member.data - member.offset)
+    checksum = int.from_bytes(found[_CHECKSUM_AT:][:4], 'little')
+    _compare(source, member.label, found, _local(member, checksum) + member.head)
+    return checksum
+
+
+def _check_directory(
+    source: _Source, members: Sequence[_Member], tail: Sequence[bytes]
+) -> None:
+    labels = [f'{member.label} in the directory' for member in members]
+    offset = members[-1].end
+    for label, expected in zip([*labels, 'directory'], tail, strict=True):
+        _compare(source, label, source.at(offset, len(expected)), expected)
+        offset += len(expected)
+
+
+def _compare(source: _Source, where: str, found: bytes, expected: bytes) -> None:
+    if found == expected:
+        return
+    pairs = enumerate(zip(found, expected, strict=False))
+    first = next((i for i, (a, b) in pairs if a != b), len(found))
+    raise source.damaged(
+        where,
+        f'malformed header: expected {expected[first:][:8]!r} at byte {first} of it, '
+        f'got {found[first:][:8]!r}',
+    )
+
+
+def _check_data(source: _Source, member: _Member, expected: int) -> None:
+    checksum = zlib.crc32(member.head)
+    for offset in range(member.data, member.end, _CHUNK):
+        count = min(_CHUNK, member.end - offset)
+        checksum = zlib.crc32(source.at(offset, count), checksum)
+    if checksum != expected:
+        raise source.damaged(
+            member.label,
+            f'wrong checksum: expected {expected:#010x}, got {checksum:#010x}',
+        )
+
+
+def _mapped(
+    source: _Source,
+    content: mmap.mmap,
+    member: _Member,
+    kind: tuple[np.dtype[Any], tuple[int, ...]],
+) -> Array:
+    dtype, shape = kind
+    try:
+        return np.ndarray(shape, dtype, buffer=content, offset=member.data)
+    except ValueError as error:  # NumPy limits the product of sizes beside a 0 too
+        raise source.damaged(member.label, f'malformed: {error}') from error
