@@ -105,7 +105,8 @@ def growth(workload: Workload, repeats: int) -> None:
     once = [model.schedule(batch) for batch in single_batches]
     twice = [model.schedule(batch) for batch in double_batches]
     wide = Spec(model.program, doubled(once[0].spec.capacity))
-    roomy = [build(trace(model.program, batch), wide) for batch in single_batches]
+    graphs = [trace(model.program, batch) for batch in single_batches]
+    roomy = [build(graph, graph.levels, wide) for graph in graphs]
     forward, training = losses(model)
     for name, run in (('forward', forward), ('training', training)):
         times = interleaved(

@@ -21,12 +21,21 @@ import numpy as np
 from jfold import program as p
 from jfold.convert import to_array
 from jfold.errors import BadItem, InputError, shown
-from jfold.graph import Graph, Trace
+from jfold.graph import (
+    MAX_EXAMPLES,
+    Graph,
+    Trace,
+    concatenate,
+    example_places,
+    inside,
+    ranges,
+)
 
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
 Calls = list[tuple[p.Call, list[Column]]]
 MAX_DEPTH = 1_000_000  # beyond it, data that contains itself would fill the memory
+MAX_ROUNDS = 64  # no sequence is longer than 2**64
 
 Running = Generator[Calls, list[list[Column]], list[Column]]
 
@@ -37,9 +46,20 @@ def trace(program: p.Program, examples: Sequence[Any]) -> Graph:
     Raises:
       InputError: an example does not fit the expression. Nothing is kept of the batch.
     """
-    given: list[Column] = [len(examples)]
-    if program.body.carries_example:
-        given.append(np.arange(len(examples), dtype=np.int32))
+    parts = []
+    # Places have no room for the numbers of more examples.
+    for first in range(0, max(len(examples), 1), MAX_EXAMPLES):
+        try:
+            parts.append(_trace(program, examples[first : first + MAX_EXAMPLES]))
+        except InputError as error:
+            if not first:
+                raise
+            raise error.renumbered(first + error.example) from error
+    return concatenate(parts)
+
+
+def _trace(program: p.Program, examples: Sequence[Any]) -> Graph:
+    given: list[Column] = [example_places(len(examples))]
     given += [list(examples)] * (program.body.arity - len(given))
     state = Trace(program, len(examples))
     outputs = _evaluate(program, given, state)
@@ -82,10 +102,14 @@ class Receiver:
 
 @dataclass(frozen=True, eq=False)
 class Callers:
-    """Who gets the results of a frame, and which outputs hold the lengths of others."""
+    """Who gets the results of a frame, and which outputs hold the lengths of others.
+
+    `moment` orders frames as the data's depth does; see `Trace`.
+    """
 
     owners: tuple[int, ...]
     receivers: list[Receiver]
+    moment: int
 
 
 def start(body: p.Body, inputs: list[Column], origin: Origin | None) -> Frame:
@@ -96,7 +120,7 @@ def start(body: p.Body, inputs: list[Column], origin: Origin | None) -> Frame:
 def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Column]:
     root = run(start(program.body, given, None), state)
     pool: dict[int, list[tuple[Receiver, list[Column], Frame, p.Call]]] = {}
-    ready: list[tuple[Running, Callers, Any]] = [(root, Callers((), []), None)]
+    ready: list[tuple[Running, Callers, Any]] = [(root, Callers((), [], 0), None)]
     result: list[Column] = []
     depth = 0
     while ready or pool:
@@ -104,11 +128,14 @@ def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Col
             depth += 1
             if depth > MAX_DEPTH:
                 raise _too_deep(next(iter(pool.values())))
-            for number, calls in pool.items():
-                frame, callers = _merge(program.declarations[number], calls)
+            for number in sorted(pool, reverse=True):  # the first is taken first
+                moment = depth * len(program.declarations) + number
+                calls = pool[number]
+                frame, callers = _merge(program.declarations[number], calls, moment)
                 ready.append((run(frame, state), callers, None))
             pool = {}
         running, callers, sent = ready.pop()
+        state.moment = callers.moment
         try:
             frame_calls = running.send(sent)
         except StopIteration as stop:
@@ -133,7 +160,7 @@ def _wait(running: Running, callers: Callers, calls: Any, pool: Any) -> Waiting:
     """Puts a frame's calls into the pool; one on no items has its result at once."""
     waiting = Waiting(running, callers)
     for slot, (frame, call, inputs) in enumerate(calls):
-        size = inputs[0]
+        size = len(inputs[0])
         if not size:
             waiting.results.append([[] if x else _NONE for x in call.lists])
             continue
@@ -147,21 +174,20 @@ def _wait(running: Running, callers: Callers, calls: Any, pool: Any) -> Waiting:
 _NONE = np.zeros(0, np.int32)
 
 
-def _merge(body: p.Body, calls: Any) -> tuple[Frame, Callers]:
+def _merge(body: p.Body, calls: Any, moment: int) -> tuple[Frame, Callers]:
     """One frame for all calls that wait for the same declaration."""
     columns = list(zip(*(inputs for _, inputs, _, _ in calls), strict=True))
-    sizes = list(columns[0])
-    inputs = [sum(sizes), *map(join, columns[1:])]
+    inputs = list(map(join, columns))
 
     def origin(register: int, item: int) -> tuple[Frame, int, int]:
-        counts = list(map(len, columns[register])) if register else sizes
+        counts = list(map(len, columns[register]))
         number = 0
         while item >= counts[number]:
             item, number = item - counts[number], number + 1
         _, _, frame, call = calls[number]
         return frame, call.inputs[register], item
 
-    callers = Callers(body.owners, [receiver for receiver, *_ in calls])
+    callers = Callers(body.owners, [receiver for receiver, *_ in calls], moment)
     return start(body, inputs, origin), callers
 
 
@@ -217,12 +243,16 @@ def run(frame: Frame, state: Trace) -> Any:
         except BadItem as error:
             raise _located(error, instruction, frame) from error.__cause__
         if stage.calls:
-            calls = [(frame, c, [registers[r] for r in c.inputs]) for c in stage.calls]
-            results = yield calls
+            results = yield [(frame, c, _arguments(c, registers)) for c in stage.calls]
             for call, columns in zip(stage.calls, results, strict=True):
                 for register, column in zip(call.outputs, columns, strict=True):
                     registers[register] = column
     return [registers[r] for r in frame.body.outputs]
+
+
+def _arguments(call: p.Call, r: list[Column]) -> list[Column]:
+    places, *given = (r[k] for k in call.inputs)
+    return [inside(places, call.way), *given]
 
 
 # ---- where a value comes from --------------------------------------------------------
@@ -265,9 +295,6 @@ def _previous(
         return source, int(r[writer.inputs[1]][item]), None
     if isinstance(writer, p.Partition | p.Present):
         return source, int(r[register][item]), None
-    if isinstance(writer, p.Total):
-        owner, _ = _owner(r[source], item)
-        return source, owner, None
     if isinstance(writer, p.Iterate) and register == writer.outputs[1]:
         owner, number = _owner(r[writer.outputs[0]], item)
         return source, owner, (f'[{number}]', number)
@@ -277,6 +304,11 @@ def _previous(
                 break
             item -= len(r[source])
         return source, item, None
+    if isinstance(writer, p.Merge):
+        half = len(writer.inputs) // 2
+        found = [np.flatnonzero(r[at] == item) for at in writer.inputs[:half]]
+        case = [len(x) > 0 for x in found].index(True)
+        return writer.inputs[half + case], int(found[case][0]), None
     if isinstance(writer, p.Interleave):
         owner, number = divmod(item, len(writer.inputs))
         return writer.inputs[number], owner, None
@@ -311,6 +343,24 @@ def take(column: Column, positions: Array) -> Column:
     return column[positions]
 
 
+def merge(positions: Sequence[Array], columns: Sequence[Column]) -> Column:
+    """One column of those at the given positions, which together are all."""
+    size = sum(map(len, positions))
+    for column in columns:
+        if len(column) == size:
+            return column
+    if isinstance(columns[0], list):
+        merged = [None] * size
+        for at, column in zip(positions, columns, strict=True):
+            for position, value in zip(at.tolist(), column, strict=True):
+                merged[position] = value
+        return merged
+    result = np.empty(size, columns[0].dtype)
+    for at, column in zip(positions, columns, strict=True):
+        result[at] = column
+    return result
+
+
 def join(columns: Sequence[Column]) -> Column:
     """Columns one after another."""
     if len(columns) == 1:
@@ -339,28 +389,34 @@ def starts(lengths: Array) -> Array:
     return np.cumsum(lengths) - lengths
 
 
-def ranges(first: Array, lengths: Array) -> Array:
-    """`first[i], first[i] + 1, ...`, `lengths[i]` of them, for each i."""
-    total = int(lengths.sum())
-    return np.repeat(first - starts(lengths), lengths) + np.arange(total)
+def numbers(lengths: Array) -> Array:
+    """The number of each item in its sequence."""
+    return ranges(np.zeros_like(lengths), lengths)
+
+
+def at(i: p.Maker, places: Array) -> Array:
+    """Where an instruction makes rows."""
+    return inside(places, i.way) if i.way else places
 
 
 # ---- a rule per instruction ----------------------------------------------------------
 
 
 def _convert(i: p.Convert, r: list[Column], state: Trace) -> None:
-    values = to_array(r[i.inputs[0]], i.tensor)
-    r[i.outputs[0]] = state.constants(i.type, values)
+    items, places = (r[k] for k in i.inputs)
+    values = to_array(items, i.tensor)
+    r[i.outputs[0]] = state.constants(i.type, at(i, places), values)
 
 
 def _constant(i: p.Constant, r: list[Column], state: Trace) -> None:
     value = state.shared_constant(i.index)
-    r[i.outputs[0]] = np.full(r[i.inputs[0]], value, np.int32)
+    r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), value, np.int32)
 
 
 def _numbers(i: p.Numbers, r: list[Column], state: Trace) -> None:
-    values = r[i.inputs[0]].astype(i.tensor.dtype)
-    r[i.outputs[0]] = state.constants(i.type, values)
+    lengths, places = (r[k] for k in i.inputs)
+    values = lengths.astype(i.tensor.dtype)
+    r[i.outputs[0]] = state.constants(i.type, at(i, places), values)
 
 
 def _transform(i: p.Transform, r: list[Column], state: Trace) -> None:
@@ -401,8 +457,11 @@ def _group(i: p.Group, r: list[Column], state: Trace) -> None:
 
 
 def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
-    size, *inputs = (r[k] for k in i.inputs)
-    made = state.apply(i.operation, size, inputs)
+    places, *inputs = (r[k] for k in i.inputs)
+    if not len(places):
+        made = [_NONE for _ in i.outputs]
+    else:
+        made = state.apply(i.operation, at(i, places), inputs)
     for register, values in zip(i.outputs, made, strict=True):
         r[register] = values
 
@@ -429,14 +488,6 @@ def _present(i: p.Present, r: list[Column], state: Trace) -> None:
     r[i.outputs[1]] = np.flatnonzero(is_absent)
 
 
-def _size(i: p.Size, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = len(r[i.inputs[0]])
-
-
-def _total(i: p.Total, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = int(r[i.inputs[0]].sum())
-
-
 def _select(i: p.Select, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = take(r[i.inputs[0]], r[i.inputs[1]])
 
@@ -452,6 +503,14 @@ def _order(i: p.Order, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = order
 
 
+def _merge_cases(i: p.Merge, r: list[Column], state: Trace) -> None:
+    half = len(i.inputs) // 2
+    positions, columns = (
+        [r[k] for k in part] for part in (i.inputs[:half], i.inputs[half:])
+    )
+    r[i.outputs[0]] = merge(positions, columns)
+
+
 def _ranges(i: p.Ranges, r: list[Column], state: Trace) -> None:
     lengths, positions = (r[k] for k in i.inputs)
     chosen = lengths[positions]
@@ -459,9 +518,9 @@ def _ranges(i: p.Ranges, r: list[Column], state: Trace) -> None:
     r[i.outputs[1]] = ranges(starts(lengths)[positions], chosen)
 
 
-def _spread(i: p.Spread, r: list[Column], state: Trace) -> None:
-    column, lengths = (r[k] for k in i.inputs)
-    r[i.outputs[0]] = np.repeat(column, lengths)
+def _enter(i: p.Enter, r: list[Column], state: Trace) -> None:
+    lengths, places = (r[k] for k in i.inputs)
+    r[i.outputs[0]] = inside(np.repeat(places, lengths), i.way, numbers(lengths))
 
 
 def _iterate(i: p.Iterate, r: list[Column], state: Trace) -> None:
@@ -491,7 +550,7 @@ def _interleave(i: p.Interleave, r: list[Column], state: Trace) -> None:
 
 
 def _fixed(i: p.Fixed, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = np.full(r[i.inputs[0]], i.length, np.int64)
+    r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), i.length, np.int64)
 
 
 def _count(i: p.Count, r: list[Column], state: Trace) -> None:
@@ -521,8 +580,8 @@ def _cut(i: p.Cut, r: list[Column], state: Trace) -> None:
 
 
 def _observe(i: p.Observe, r: list[Column], state: Trace) -> None:
-    example, *values = (r[k] for k in i.inputs)
-    state.observe(i.metric, example, values)
+    places, *values = (r[k] for k in i.inputs)
+    state.observe(i.metric, at(i, places), values)
 
 
 RULES: dict[type, Callable[..., None]] = {
@@ -536,13 +595,12 @@ RULES: dict[type, Callable[..., None]] = {
     p.Apply: _apply,
     p.Partition: _partition,
     p.Present: _present,
-    p.Size: _size,
-    p.Total: _total,
     p.Select: _select,
     p.Join: _join,
     p.Order: _order,
+    p.Merge: _merge_cases,
     p.Ranges: _ranges,
-    p.Spread: _spread,
+    p.Enter: _enter,
     p.Iterate: _iterate,
     p.Interleave: _interleave,
     p.Fixed: _fixed,
@@ -559,8 +617,9 @@ RULES: dict[type, Callable[..., None]] = {
 def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
     """Position by position, over the sequences that are long enough."""
     r = frame.registers
-    lengths, *columns = (r[k] for k in i.inputs)
+    lengths, places, *columns = (r[k] for k in i.inputs)
     order = np.argsort(-lengths, kind='stable')
+    places = places[order]
     states = [take(column, order) for column in columns[: i.states]]
     items = columns[i.states :]
     first = starts(lengths)[order]
@@ -568,11 +627,11 @@ def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
         lengths[order[::-1]], np.arange(int(lengths.max(initial=0))), side='right'
     )
     for position, count in enumerate(active.tolist()):
-        at = first[:count] + position
+        now = first[:count] + position
         # Copies, since what the body traces keeps them and the states are overwritten.
-        given = [s[:count].copy() for s in states] + [take(x, at) for x in items]
-        origin = _item_origin(frame, i, order, at)
-        inputs = [count, *given]
+        given = [s[:count].copy() for s in states] + [take(x, now) for x in items]
+        origin = _item_origin(frame, i, order, now)
+        inputs = [_item_places(places[:count], i.way, position), *given]
         made = yield from run(start(i.combine, inputs, origin), state)
         for column, new in zip(states[len(states) - len(made) :], made, strict=True):
             column[:count] = new
@@ -582,13 +641,17 @@ def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
         r[register] = take(column, back)
 
 
-def _item_origin(frame: Frame, i: p.FoldLoop, order: Array, at: Array) -> Origin:
-    """Inputs of a fold's body: size, states in sorted order, items at positions."""
+def _item_places(places: Array, way: int, number: int) -> Array:
+    """Of item `number` of each sequence."""
+    return inside(places, way, np.full(len(places), number))
+
+
+def _item_origin(frame: Frame, i: p.FoldLoop, order: Array, now: Array) -> Origin:
+    """Inputs of a fold's body: places, states in sorted order, items at positions."""
 
     def origin(register: int, item: int) -> tuple[Frame, int, int]:
-        source = i.inputs[register]  # the size stands where the lengths do
         in_items = register > i.states
-        return frame, source, int(at[item] if in_items else order[item])
+        return frame, i.inputs[register + 1], int((now if in_items else order)[item])
 
     return origin
 
@@ -596,27 +659,27 @@ def _item_origin(frame: Frame, i: p.FoldLoop, order: Array, at: Array) -> Origin
 def _reduce(i: p.ReduceLoop, frame: Frame, state: Trace) -> Any:
     """Rounds over adjacent pairs of all sequences at once."""
     r = frame.registers
-    lengths, *items = (r[k] for k in i.inputs)
-    example = items.pop(0) if i.combine.carries_example else None
+    lengths, places, *items = (r[k] for k in i.inputs)
+    rounds = itertools.count()
     full, empty = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
     while lengths.max(initial=0) > 1:
         owner = np.repeat(np.arange(len(lengths)), lengths)
-        number = np.arange(len(owner)) - starts(lengths)[owner]
+        number = numbers(lengths)
         even = np.flatnonzero(number % 2 == 0)
         paired = number[even] + 1 < lengths[owner[even]]
         left = even[paired]
         given = [take(x, left) for x in items] + [take(x, left + 1) for x in items]
-        if example is not None:
-            given.insert(0, example[owner[left]])
         origin = _owner_origin(frame, i, owner[left])
-        inputs = [len(left), *given]
+        # Rounds halve the lengths: a pair is told by its round and its number.
+        pair = number[left] * MAX_ROUNDS + next(rounds)
+        inputs = [inside(places[owner[left]], i.way, pair), *given]
         made = yield from run(start(i.combine, inputs, origin), state)
         kept = [take(x, even) for x in items]
         items = [_replace(x, paired, y) for x, y in zip(kept, made, strict=True)]
         lengths = (lengths + 1) // 2
     if len(empty):
-        inputs = [len(empty)] if example is None else [len(empty), example[empty]]
         origin = _owner_origin(frame, i, empty)
+        inputs = [inside(places[empty], i.way)]
         made = yield from run(start(i.default, inputs, origin), state)
         order = np.argsort(np.concatenate([full, empty]), kind='stable')
         items = [take(join([x, y]), order) for x, y in zip(items, made, strict=True)]

@@ -17,23 +17,22 @@ class InputError(ValueError):
     def __init__(self, message: str, example: int, path: str, block: str) -> None:
         place = f'example {example}' + (f', at {_middle_out(path)}' if path else '')
         super().__init__(f'{place}: {message}; in {block}')
+        self.message = message
         self.example = example
         self.path = path
         self.block = block
 
+    def renumbered(self, example: int) -> InputError:
+        """The same error, with the number that the example has elsewhere."""
+        return InputError(self.message, example, self.path, self.block)
+
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (str(self), self.example, self.path, self.block)
+        return InputError, (self.message, self.example, self.path, self.block)
 
 
 def _middle_out(text: str, limit: int = 240) -> str:
     half = limit // 2 - 2
     return text if len(text) <= limit else f'{text[:half]} ... {text[-half:]}'
-
-
-def _restore(text: str, example: int, path: str, block: str) -> InputError:
-    error = InputError('', example, path, block)
-    error.args = (text,)
-    return error
 
 
 class ProgramBudgetError(RuntimeError):

@@ -1,83 +1,272 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `Graph` of a batch: for each operation, its nodes as rows of input values.
+"""The `Graph` of examples: for each operation, its nodes as rows of input values.
 
-Values of one tensor type are numbered: the constants first, then the outputs of each
-operation in the program's order, node by node. Nodes of an operation stand in the order
-in which they were traced. All of it is arrays.
+All of it is arrays, example by example, and what belongs to one example refers to that
+example alone; so graphs can be kept, cut and put together without looking inside.
+
+Values of one tensor type are numbered within their example: first the program's
+constants, then the example's own, then the outputs of each operation in the program's
+order, node by node. The graph of an example does not depend on what it was traced
+together with: nodes of an operation, constants and values of a metric are in the order
+of tracing where the data alone decides it, else in that of their *places*, numbers that
+tell where in the example they arise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from jfold.program import Program
+from jfold.program import Program, is_breadth_first
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
+class Table:
+    """Rows that belong to examples, one example after another.
+
+    Attributes:
+      first: [examples + 1] int64, where the rows of each example begin.
+      columns: arrays [rows, ...].
+    """
+
+    first: Array
+    columns: tuple[Array, ...]
+
+    @functools.cached_property
+    def counts(self) -> Array:
+        """Rows per example [examples]."""
+        return np.subtract(self.first[1:], self.first[:-1])
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def pick(self, examples: Array) -> Table:
+        """The rows of the given examples, in that order."""
+        begin, counts = self.first[examples], self.counts[examples]
+        first = _first(counts)
+        rows = ranges(begin, counts, first)
+        return Table(first, tuple(column.take(rows, 0) for column in self.columns))
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
-    """What a batch computes.
+    """What examples compute.
 
     Attributes:
       examples: how many there are.
-      constants: per type [constants, *shape].
-      inputs: per operation, per input, the value numbers [nodes].
-      levels: per operation [nodes]: 1 + the highest level of the inputs; constants have
+      constants: per type, the examples' own; columns: values [rows, *shape].
+      operations: per operation, its nodes; columns: levels [nodes], then per input the
+        value numbers [nodes]. A level is 1 + the highest of the inputs'; constants have
         level 0. Two nodes of one level do not depend on each other.
       outputs: per tensor of the result, the value numbers [examples].
-      metrics: per metric, the example [nodes] of each node, and per tensor the value
-        numbers [nodes]; sorted by example.
+      metrics: per metric; columns: per tensor the value numbers [rows].
     """
 
     examples: int
-    constants: tuple[Array, ...]
-    inputs: tuple[tuple[Array, ...], ...]
-    levels: tuple[Array, ...]
+    constants: tuple[Table, ...]
+    operations: tuple[Table, ...]
     outputs: tuple[Array, ...]
-    metrics: tuple[tuple[Array, tuple[Array, ...]], ...]
+    metrics: tuple[Table, ...]
+    _numbering: list[Numbering] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def levels(self) -> tuple[Array, ...]:
+        """Per operation, the level of each node."""
+        return tuple(table.columns[0] for table in self.operations)
 
     @property
     def nodes(self) -> int:
         """How many operations run."""
-        return sum(map(len, self.levels))
+        return sum(map(len, self.operations))
 
     @property
     def depth(self) -> int:
         """The highest level."""
         return max((int(x.max(initial=0)) for x in self.levels), default=0)
 
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables."""
+        return self.constants + self.operations + self.metrics
+
+    def pick(self, examples: Array) -> Graph:
+        """The graph of the given examples, in that order."""
+        return Graph(
+            len(examples),
+            tuple(table.pick(examples) for table in self.constants),
+            tuple(table.pick(examples) for table in self.operations),
+            tuple(values[examples] for values in self.outputs),
+            tuple(table.pick(examples) for table in self.metrics),
+        )
+
     def __str__(self) -> str:
-        counts = ', '.join(str(len(x)) for x in self.levels)
+        counts = ', '.join(str(len(x)) for x in self.operations)
         return f'Graph({self.examples} examples, nodes ({counts}), depth {self.depth})'
+
+
+def concatenate(graphs: Sequence[Graph]) -> Graph:
+    """The graph of all examples of several graphs of one program."""
+    if len(graphs) == 1:
+        return graphs[0]
+
+    def joined(tables: Iterable[tuple[Table, ...]]) -> tuple[Table, ...]:
+        return tuple(map(_join, zip(*tables, strict=True)))
+
+    return Graph(
+        sum(graph.examples for graph in graphs),
+        joined(graph.constants for graph in graphs),
+        joined(graph.operations for graph in graphs),
+        tuple(
+            np.concatenate(parts)
+            for parts in zip(*(graph.outputs for graph in graphs), strict=True)
+        ),
+        joined(graph.metrics for graph in graphs),
+    )
+
+
+def _join(tables: Sequence[Table]) -> Table:
+    counts = np.concatenate([table.counts for table in tables])
+    columns = zip(*(table.columns for table in tables), strict=True)
+    return Table(_first(counts), tuple(map(np.concatenate, columns)))
+
+
+def _first(counts: Array) -> Array:
+    first = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=first[1:])
+    return first
+
+
+def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
+    """`begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i."""
+    first = _first(counts) if first is None else first
+    return np.repeat(begin - first[:-1], counts) + np.arange(first[-1])
+
+
+# ---- numbers of values ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Numbering:
+    """The numbers of values when all examples of a graph stand one after another.
+
+    Attributes:
+      first: per type [examples + 1], the number of each example's first value.
+      constants: per type [examples], of its first own constant.
+      outputs: per operation and output [examples], of its first node's.
+    """
+
+    first: tuple[Array, ...]
+    constants: tuple[Array, ...]
+    outputs: tuple[tuple[Array, ...], ...]
+
+
+def numbering(program: Program, graph: Graph) -> Numbering:
+    """How the values of a graph are numbered; worked out once."""
+    if not graph._numbering:
+        graph._numbering.append(_number(program, graph))
+    return graph._numbering[0]
+
+
+def _number(program: Program, graph: Graph) -> Numbering:
+    ends = [np.full(graph.examples, n) for n in shared_counts(program)]
+    own = [end.copy() for end in ends]
+    for t, table in enumerate(graph.constants):
+        ends[t] += table.counts
+    outputs: list[list[Array]] = [[] for _ in program.operations]
+    for o, operation in enumerate(program.operations):
+        for t in operation.outputs:
+            outputs[o].append(ends[t].copy())
+            ends[t] += graph.operations[o].counts
+    first = tuple(map(_first, ends))
+    begin = [x[:-1] for x in first]
+    return Numbering(
+        first,
+        tuple(a + b for a, b in zip(begin, own, strict=True)),
+        tuple(
+            tuple(begin[t] + x for t, x in zip(operation.outputs, of_op, strict=True))
+            for operation, of_op in zip(program.operations, outputs, strict=True)
+        ),
+    )
+
+
+def shared_counts(program: Program) -> list[int]:
+    """Per type, how many constants the program itself has."""
+    counts = [0] * len(program.types)
+    for t, _ in program.constants:
+        counts[t] += 1
+    return counts
 
 
 def check_graph(program: Program, graph: Graph) -> None:
     """Every value number is in range; every operation has all its inputs."""
-    counts = value_counts(program, graph)
-    for operation, inputs, levels in zip(
-        program.operations, graph.inputs, graph.levels, strict=True
-    ):
-        for number, values in zip(operation.inputs, inputs, strict=True):
-            assert len(values) == len(levels), operation
-            assert not len(values) or 0 <= values.min(), operation
-            assert not len(values) or values.max() < counts[number], operation
+    counts = [x[1:] - x[:-1] for x in numbering(program, graph).first]
+
+    def check(t: int, values: Array, rows: Array, what: Any) -> None:
+        limit = np.repeat(counts[t], rows)
+        assert len(values) == len(limit), what
+        assert not len(values) or values.min() >= 0, what
+        assert (values < limit).all(), what
+
+    for operation, table in zip(program.operations, graph.operations, strict=True):
+        levels, *inputs = table.columns
+        assert len(levels) == len(table), operation
+        for t, values in zip(operation.inputs, inputs, strict=True):
+            check(t, values, table.counts, operation)
+    once = np.ones(graph.examples, np.int64)
+    for t, values in zip(program.output_types, graph.outputs, strict=True):
+        check(t, values, once, 'the result')
+    for (name, _, types), table in zip(program.metrics, graph.metrics, strict=True):
+        for t, values in zip(types, table.columns, strict=True):
+            check(t, values, table.counts, name)
 
 
-def value_counts(program: Program, graph: Graph) -> list[int]:
-    """Per type, how many values there are."""
-    counts = [len(x) for x in graph.constants]
-    for operation, levels in zip(program.operations, graph.levels, strict=True):
-        for number in operation.outputs:
-            counts[number] += len(levels)
-    return counts
+# ---- places --------------------------------------------------------------------------
+
+# The upper bits are the number of the example, the others a hash of the way to it.
+# Nodes of one operation in one example share a hash once in 2**44 pairs; their order,
+# and nothing else, may then depend on what else is traced.
+WAY_BITS = 44
+MAX_EXAMPLES = 1 << (63 - WAY_BITS)
+_WAY = np.int64((1 << WAY_BITS) - 1)
+_FACTOR, _STEP = 0x5851F42D4C957F2D, 0x14057B7EF767814F
+
+
+def example_places(examples: int) -> Array:
+    """The places [examples] of whole examples."""
+    return np.arange(examples, dtype=np.int64) << WAY_BITS
+
+
+def example_of(places: Array) -> Array:
+    """The examples that places are in."""
+    return places >> WAY_BITS
+
+
+def inside(places: Array, way: int, items: Array | None = None) -> Array:
+    """The places inside others: `way` tells how, `items` which item each is."""
+    found = places * np.int64(_FACTOR)
+    found += np.int64(way * _STEP & int(_WAY))
+    if items is not None:
+        found += items * np.int64(_FACTOR ^ _STEP)
+    found &= _WAY
+    found |= places & ~_WAY
+    return found
+
+
+# ---- tracing -------------------------------------------------------------------------
 
 
 class Trace:
     """Collects nodes while the host plan runs.
+
+    What is collected comes in chunks; `moment`, set by who runs the plan, is the same
+    for those of one frame and grows with the depth of the data.
 
     Values get an *id* per type in the order in which they are made, since how many
     constants and nodes there will be is not known yet; `graph` turns ids into numbers.
@@ -86,126 +275,169 @@ class Trace:
     def __init__(self, program: Program, examples: int) -> None:
         self.program = program
         self.examples = examples
-        self._types = [_Values() for _ in program.types]
-        self._arrays: list[list[Array]] = [[] for _ in program.types]
-        self._inputs: list[list[list[Array]]] = [[] for _ in program.operations]
-        self._levels: list[list[Array]] = [[] for _ in program.operations]
-        self._shared: dict[int, int] = {}
-        self._metrics: list[list[list[Array]]] = [[] for _ in program.metrics]
+        self._values = [_Values(count) for count in shared_counts(program)]
+        self._constants: list[list[Any]] = [[] for _ in program.types]
+        self._nodes: list[list[Any]] = [[] for _ in program.operations]
+        self._metrics: list[list[Any]] = [[] for _ in program.metrics]
+        self._shared = _shared_ids(program)
+        self._by_moment = is_breadth_first(program)
+        self.moment = 0
 
-    def constants(self, number: int, values: Array) -> Array:
-        """Ids [n] for constants [n, *shape] of type `number`."""
-        self._arrays[number].append(values)
-        return self._types[number].new(0, len(values), None)
+    def constants(self, t: int, places: Array, values: Array) -> Array:
+        """Ids [n] for constants [n, *shape] of type `t`."""
+        ids = self._values[t].new(len(values))
+        self._constants[t].append((self.moment, places, [ids], values))
+        return ids
 
     def shared_constant(self, index: int) -> int:
-        """The id of one of the program's constants, the same throughout the batch."""
-        if index not in self._shared:
-            number, value = self.program.constants[index]
-            self._shared[index] = int(self.constants(number, value[None])[0])
+        """The id of one of the program's constants."""
         return self._shared[index]
 
-    def apply(self, operation: int, size: int, inputs: list[Array]) -> list[Array]:
-        """Ids of each output for `size` new nodes with the given inputs."""
-        op = self.program.operations[operation]
-        if not size:
-            return [np.zeros(0, np.int32) for _ in op.outputs]
-        level = np.zeros(size, np.int32)
-        for number, ids in zip(op.inputs, inputs, strict=True):
-            np.maximum(level, self._types[number].levels[ids], out=level)
+    def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
+        """Ids of each output for new nodes with the given places and inputs."""
+        operation = self.program.operations[o]
+        level = self._highest(operation.inputs, inputs, len(places))
         level += 1
-        self._inputs[operation].append(inputs)
-        self._levels[operation].append(level)
-        return [
-            self._types[number].new((operation, k), size, level)
-            for k, number in enumerate(op.outputs)
-        ]
+        made = [self._values[t].new(len(places), level) for t in operation.outputs]
+        self._nodes[o].append((self.moment, places, made, level, *inputs))
+        return made
 
-    def observe(self, metric: int, example: Array, values: list[Array]) -> None:
+    def _highest(
+        self, types: Sequence[int], inputs: Sequence[Array], rows: int
+    ) -> Array:
+        """The highest level among the inputs of each row."""
+        if not inputs:
+            return np.zeros(rows, np.int32)
+        result: Array = self._values[types[0]].levels.take(inputs[0])
+        for t, ids in zip(types[1:], inputs[1:], strict=True):
+            np.maximum(result, self._values[t].levels.take(ids), out=result)
+        return result
+
+    def observe(self, metric: int, places: Array, values: list[Array]) -> None:
         """Records values of a metric."""
-        self._metrics[metric].append([example, *values])
+        self._metrics[metric].append((self.moment, places, [], *values))
 
     def graph(self, outputs: list[Array]) -> Graph:
         """What was traced, checked."""
         program = self.program
-        numbers = [
-            values.numbers(_sources(program, number))
-            for number, values in enumerate(self._types)
+        constants = [
+            self._sorted(chunks, (np.zeros((0, *type_.shape), type_.dtype),))
+            for chunks, type_ in zip(self._constants, program.types, strict=True)
         ]
-        inputs = [
-            tuple(
-                numbers[t][_concatenate([chunk[k] for chunk in chunks])]
-                for k, t in enumerate(operation.inputs)
+        nodes = [
+            self._sorted(chunks, (_NONE,) * (1 + len(operation.inputs)))
+            for chunks, operation in zip(self._nodes, program.operations, strict=True)
+        ]
+        observed = [
+            self._sorted(chunks, (_NONE,) * len(types))
+            for chunks, (_, _, types) in zip(
+                self._metrics, program.metrics, strict=True
             )
-            for operation, chunks in zip(program.operations, self._inputs, strict=True)
         ]
+        numbers = self._numbers(constants, nodes)
         graph = Graph(
             self.examples,
-            tuple(map(_stack, self._arrays, program.types)),
-            tuple(inputs),
-            tuple(map(_concatenate, self._levels)),
+            tuple(Table(x.first, x.columns) for x in constants),
+            tuple(
+                Table(x.first, (x.columns[0], *_renumber(numbers, o.inputs, x, 1)))
+                for x, o in zip(nodes, program.operations, strict=True)
+            ),
             tuple(
                 numbers[t][x]
                 for t, x in zip(program.output_types, outputs, strict=True)
             ),
             tuple(
-                map(
-                    self._metric,
-                    range(len(program.metrics)),
-                    [numbers] * len(program.metrics),
-                )
+                Table(x.first, _renumber(numbers, types, x, 0))
+                for x, (_, _, types) in zip(observed, program.metrics, strict=True)
             ),
         )
         check_graph(program, graph)
         return graph
 
-    def _metric(
-        self, index: int, numbers: list[Array]
-    ) -> tuple[Array, tuple[Array, ...]]:
-        types = self.program.metrics[index][2]
-        chunks = self._metrics[index]
-        example = _concatenate([chunk[0] for chunk in chunks])
-        order = np.argsort(example, kind='stable')
-        values = [
-            numbers[t][_concatenate([chunk[k] for chunk in chunks])[order]]
-            for k, t in enumerate(types, 1)
+    def _sorted(self, chunks: list[Any], none: tuple[Array, ...]) -> _Sorted:
+        """Rows by example, in each in an order that no other example changes."""
+        if not chunks:
+            return _Sorted(np.zeros(self.examples + 1, np.int64), [], none)
+        if self._by_moment:
+            chunks = sorted(chunks, key=operator.itemgetter(0))
+        _, places, ids, *columns = zip(*chunks, strict=True)
+        joined = _concatenate(places)
+        example = example_of(joined)
+        if self._by_moment:
+            small = self.examples <= 1 << 15  # sixteen bits are sorted by radix
+            keys = example.astype(np.int16) if small else example
+            order = np.argsort(keys, kind='stable')
+        else:
+            order = np.argsort(joined)
+        counts = np.bincount(example, minlength=self.examples)
+        return _Sorted(
+            _first(counts),
+            [_concatenate(x)[order] for x in zip(*ids, strict=True)],
+            tuple(_concatenate(x)[order] for x in columns),
+        )
+
+    def _numbers(self, constants: list[_Sorted], nodes: list[_Sorted]) -> list[Array]:
+        """Per type, the number of each id."""
+        shared = shared_counts(self.program)
+        numbers = [np.empty(x.count, np.int32) for x in self._values]
+        for of_type, count in zip(numbers, shared, strict=True):
+            of_type[:count] = np.arange(count)
+        ends = [np.full(self.examples, count) for count in shared]
+        sources: list[tuple[tuple[int, ...], _Sorted]] = []
+        sources += [((t,), x) for t, x in enumerate(constants)]
+        sources += [
+            (operation.outputs, x)
+            for operation, x in zip(self.program.operations, nodes, strict=True)
         ]
-        return example[order], tuple(values)
+        for types, source in sources:
+            counts = np.diff(source.first)
+            for t, ids in zip(types, source.ids, strict=False):  # none if no rows
+                numbers[t][ids] = ranges(ends[t], counts, source.first)
+                ends[t] += counts
+        return numbers
 
 
-def _sources(program: Program, number: int) -> list[Any]:
-    """What makes values of a type, in the order of their numbers."""
-    made = [
-        (index, k)
-        for index, operation in enumerate(program.operations)
-        for k, output in enumerate(operation.outputs)
-        if output == number
-    ]
-    return [0, *made]
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """A `Table` whose columns still hold ids, with the ids of what its rows make."""
+
+    first: Array
+    ids: list[Array]
+    columns: tuple[Array, ...]
 
 
-def _concatenate(chunks: list[Array]) -> Array:
-    if not chunks:
-        return np.zeros(0, np.int32)
-    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+_NONE = np.zeros(0, np.int32)
 
 
-def _stack(chunks: list[Array], type_: Any) -> Array:
-    if not chunks:
-        return np.zeros((0, *type_.shape), type_.dtype)
+def _renumber(
+    numbers: list[Array], types: Iterable[int], rows: _Sorted, skip: int
+) -> tuple[Array, ...]:
+    columns = rows.columns[skip:]
+    return tuple(numbers[t].take(ids) for t, ids in zip(types, columns, strict=True))
+
+
+def _shared_ids(program: Program) -> list[int]:
+    """The place of each of the program's constants among those of its type."""
+    seen = [0] * len(program.types)
+    places = []
+    for t, _ in program.constants:
+        places.append(seen[t])
+        seen[t] += 1
+    return places
+
+
+def _concatenate(chunks: Sequence[Array]) -> Array:
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
 class _Values:
-    """The values of one type: a level for each, and who made which."""
+    """The values of one type: a level for each."""
 
-    def __init__(self) -> None:
-        self.levels = np.zeros(256, np.int32)
-        self.count = 0
-        self._makers: list[Any] = []
-        self._sizes: list[int] = []
+    def __init__(self, shared: int) -> None:
+        self.levels = np.zeros(max(256, shared), np.int32)
+        self.count = shared
 
-    def new(self, maker: Any, size: int, level: Array | None) -> Array:
+    def new(self, size: int, level: Array | None = None) -> Array:
         """Ids for `size` new values."""
         first, self.count = self.count, self.count + size
         if self.count > len(self.levels):
@@ -214,18 +446,4 @@ class _Values:
             self.levels = grown
         if level is not None:
             self.levels[first : self.count] = level
-        self._makers.append(maker)
-        self._sizes.append(size)
         return np.arange(first, self.count, dtype=np.int32)
-
-    def numbers(self, sources: list[Any]) -> Array:
-        """The number of each id: values of one source get consecutive numbers."""
-        index = {source: i for i, source in enumerate(sources)}
-        makers = np.fromiter(map(index.__getitem__, self._makers), np.intp)
-        sizes = np.array(self._sizes, np.int64)
-        order = np.argsort(makers, kind='stable')
-        first = np.empty(len(sizes), np.int64)
-        first[order] = np.cumsum(sizes[order]) - sizes[order]
-        ids = np.cumsum(sizes) - sizes
-        numbers = np.repeat(first - ids, sizes) + np.arange(self.count)
-        return numbers.astype(np.int32)

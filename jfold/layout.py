@@ -34,7 +34,7 @@ class Capacity:
     """How much fits into a schedule. Only shapes: the counts of a batch are data.
 
     Attributes:
-      examples: exactly how many there are.
+      examples: rows of the results, exactly.
       levels: how many levels.
       constants: per type.
       rows: nodes per operation.
@@ -94,6 +94,16 @@ def grow(old: Capacity | None, need: Capacity) -> Capacity:
         max(2 * need.stages, old.stages if old else 0),
         rows('metrics'),
     )
+
+
+def cover(a: Capacity, b: Capacity) -> Capacity:
+    """The least capacity that holds what either holds."""
+    larger: dict[str, Any] = {
+        each.name: tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
+        for each in fields(a)
+        for x, y in [(getattr(a, each.name), getattr(b, each.name))]
+    }
+    return Capacity(**larger)
 
 
 def _fans(need: Capacity) -> tuple[int, ...]:
@@ -296,6 +306,7 @@ def _sections(
     cursor = _Cursor()
     sections: dict[Any, int] = {
         'depth': cursor.take(1),
+        'examples': cursor.take(1),
         'counts': cursor.take(len(program.operations)),
         'observed': cursor.take(len(program.metrics)),
         'tiles': cursor.take(capacity.levels * tile_columns(program)),

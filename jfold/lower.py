@@ -28,7 +28,7 @@ from jfold.types import (
     VoidType,
     terminals,
 )
-from jfold.writer import Builder, Context, Ragged, Value, Writer, flatten, rebuild
+from jfold.writer import Builder, Ragged, Value, Writer, flatten, rebuild
 
 
 def lower(root: c.Block) -> p.Program:
@@ -82,12 +82,11 @@ def write_body(
 ) -> p.Body:
     """Writes `node` as a body of its own; `number` is that of its declaration."""
     writer = Writer(builder, number)
-    size = writer.new()
-    context = Context(size, writer.new() if builder.carries_example else None)
+    places = writer.new()
     value = writer.like(node.input)
     writer.untouched = set(flatten(value))
     arity = writer.count
-    result = emit(node.block, node, value, context, writer)
+    result = emit(node.block, node, value, places, writer)
     return writer.finish(name, arity, result)
 
 
@@ -122,82 +121,74 @@ def check_recursion(builder: Builder) -> None:
 
 
 @functools.singledispatch
-def emit(
-    block: c.Block, node: Typed, value: Value, context: Context, w: Writer
-) -> Value:
+def emit(block: c.Block, node: Typed, value: Value, places: int, w: Writer) -> Value:
     """Writes the instructions of one use of a block; where its result is."""
     raise NotImplementedError(f'lowering has no rule for {block!r}')
 
 
-def emit_part(part: Typed | None, value: Value, context: Context, w: Writer) -> Value:
+def emit_part(part: Typed | None, value: Value, places: int, w: Writer) -> Value:
     """Writes a block inside another."""
     assert part is not None
     given = None if isinstance(part.input, VoidType) else value
-    return emit(part.block, part, given, context, w)
+    return emit(part.block, part, given, places, w)
 
 
 @emit.register
-def _(block: c.Tensor, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Value:
     number = w.builder.type_number(block.type)
     column = w.object(value, node)
-    return w.one(p.Convert, (column,), node, type=number, tensor=block.type)
+    return w.one(p.Convert, (column, places), node, type=number, tensor=block.type)
 
 
 @emit.register
 def _(
-    block: c.InputTransform, node: Typed, value: Value, context: Context, w: Writer
+    block: c.InputTransform, node: Typed, value: Value, places: int, w: Writer
 ) -> Value:
     return w.one(p.Transform, (w.object(value, node),), node, fn=block.fn)
 
 
 @emit.register
-def _(
-    block: c.FromTensor, node: Typed, value: Value, context: Context, w: Writer
-) -> Value:
+def _(block: c.FromTensor, node: Typed, value: Value, places: int, w: Writer) -> Value:
     index = w.builder.constant(id(block.value), block.value)
-    return w.one(p.Constant, (context.size,), node, index=index)
+    return w.one(p.Constant, (places,), node, index=index)
 
 
 @emit.register
-def _(block: c.Zeros, node: Typed, value: Value, context: Context, w: Writer) -> Value:
-    return emit_zeros(block.type, node, context, w)
+def _(block: c.Zeros, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    return emit_zeros(block.type, node, places, w)
 
 
-def emit_zeros(type_: Type, node: Typed, context: Context, w: Writer) -> Value:
+def emit_zeros(type_: Type, node: Typed, places: int, w: Writer) -> Value:
     """Zeros of a type for every item."""
     if isinstance(type_, TupleType):
-        return tuple(emit_zeros(item, node, context, w) for item in type_)
+        return tuple(emit_zeros(item, node, places, w) for item in type_)
     if isinstance(type_, TensorType):
         zeros = np.zeros(type_.shape, type_.dtype)
         index = w.builder.constant(type_, zeros)
-        return w.one(p.Constant, (context.size,), node, index=index)
+        return w.one(p.Constant, (places,), node, index=index)
     if isinstance(type_, SequenceType):
-        lengths = w.one(p.Fixed, (context.size,), node, length=0)
-        inner = w.item_context(lengths, context, node)
+        lengths = w.one(p.Fixed, (places,), node, length=0)
+        inner = w.item_places(lengths, places, node)
         return Ragged(lengths, emit_zeros(type_.item, node, inner, w))
     return None
 
 
 @emit.register
-def _(block: c.Void, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.Void, node: Typed, value: Value, places: int, w: Writer) -> Value:
     return None
 
 
 @emit.register
-def _(
-    block: c.Identity, node: Typed, value: Value, context: Context, w: Writer
-) -> Value:
+def _(block: c.Identity, node: Typed, value: Value, places: int, w: Writer) -> Value:
     return value
 
 
 @emit.register
-def _(
-    block: c.Function, node: Typed, value: Value, context: Context, w: Writer
-) -> Value:
+def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Value:
     assert node.layer is not None
     number = w.builder.operation(node.layer, node.input, node.output)
     shape = _tuple_value(node.output)
-    inputs = (context.size, *flatten(value))
+    inputs = (places, *flatten(value))
     outputs = len(list(flatten(shape)))
     written = w.add(p.Apply, inputs, node, outputs=outputs, operation=number)
     return rebuild(shape, iter(written))
@@ -211,19 +202,19 @@ def _tuple_value(type_: Type) -> Value:
 
 
 @emit.register
-def _(block: c.Pipe, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.Pipe, node: Typed, value: Value, places: int, w: Writer) -> Value:
     for part in node.parts:
-        value = emit_part(part, value, context, w)
+        value = emit_part(part, value, places, w)
     return value
 
 
 @emit.register
-def _(block: c.AllOf, node: Typed, value: Value, context: Context, w: Writer) -> Value:
-    return tuple(emit_part(part, value, context, w) for part in node.parts)
+def _(block: c.AllOf, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    return tuple(emit_part(part, value, places, w) for part in node.parts)
 
 
 @emit.register
-def _(block: c.Record, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Value:
     is_tuple = isinstance(value, tuple)
     column = None if is_tuple or value is None else w.object(value, node)
     results = []
@@ -233,14 +224,12 @@ def _(block: c.Record, node: Typed, value: Value, context: Context, w: Writer) -
             item = value[key] if isinstance(value, tuple) else None
             if column is not None:
                 item = w.one(p.Field, (column,), node, key=key)
-        results.append(emit_part(part, item, context, w))
+        results.append(emit_part(part, item, places, w))
     return tuple(results)
 
 
 @emit.register
-def _(
-    block: c.GetItem, node: Typed, value: Value, context: Context, w: Writer
-) -> Value:
+def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Value:
     if isinstance(value, tuple):
         item: Value = value[block.key]
         return item
@@ -252,24 +241,24 @@ def _(
         return w.select(value.items, positions, node)
     if node.layer is not None:
         number = w.builder.operation(node.layer, node.input, node.output)
-        return w.one(p.Apply, (context.size, value), node, operation=number)
+        return w.one(p.Apply, (places, value), node, operation=number)
     return w.one(p.Field, (value,), node, key=block.key)
 
 
 @emit.register
-def _(block: c.OneOf, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Value:
     key, pre, *cases = node.parts
     if key is not None:
-        keys = w.object(emit_part(key, value, context, w), key)
+        keys = w.object(emit_part(key, value, places, w), key)
     else:
         keys = w.one(p.Transform, (w.object(value, node),), node, fn=block.key_fn)
     if pre is not None:
-        value = emit_part(pre, value, context, w)
+        value = emit_part(pre, value, places, w)
     blocks = [case.block for case in cases if case is not None]
     case_of = {k: blocks.index(b) for k, b in block.targets.items()}
     options = {'case_of': case_of, 'cases': len(cases)}
     positions = w.add(p.Partition, (keys,), node, outputs=len(cases), **options)
-    return emit_cases(cases, positions, value, node, context, w)
+    return emit_cases(cases, positions, value, node, places, w)
 
 
 def emit_cases(
@@ -277,34 +266,29 @@ def emit_cases(
     positions: tuple[int, ...],
     value: Value,
     node: Typed,
-    context: Context,
+    places: int,
     w: Writer,
 ) -> Value:
     """Each case on its items; the results in the original order."""
     results = []
     for case, at in zip(cases, positions, strict=True):
-        inner = w.part_context(at, context, node)
+        inner = w.one(p.Select, (places, at), node)
         if case is None:
             results.append(emit_zeros(node.output, node, inner, w))
         else:
             results.append(emit_part(case, w.select(value, at, node), inner, w))
-    order = w.one(p.Order, positions, node)
-    return w.select(w.join(results, node), order, node)
+    return w.merge(results, positions, node)
 
 
 @emit.register
-def _(
-    block: c.Optional, node: Typed, value: Value, context: Context, w: Writer
-) -> Value:
+def _(block: c.Optional, node: Typed, value: Value, places: int, w: Writer) -> Value:
     column = w.object(value, node)
     positions = w.add(p.Present, (column,), node, outputs=2)
-    return emit_cases(list(node.parts), positions, column, node, context, w)
+    return emit_cases(list(node.parts), positions, column, node, places, w)
 
 
 @emit.register
-def _(
-    block: c.Reference, node: Typed, value: Value, context: Context, w: Writer
-) -> Value:
+def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> Value:
     number = w.builder.declaration(block.declaration)
     if isinstance(w.builder.typing.declarations[block.declaration].input, ObjectType):
         value = w.object(value, node)
@@ -313,10 +297,16 @@ def _(
         unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])
         unconsumed.append((number, str(node)))
     result = Writer(w.builder, None).like(node.output)
-    registers = (*context.registers, *given)
     outputs = len(list(flatten(result)))
-    options = {'declaration': number, 'lists': tuple(_lists(node.output))}
-    written = w.add(p.Call, registers, node, outputs=outputs, **options)
+    written = w.add(
+        p.Call,
+        (places, *given),
+        node,
+        outputs=outputs,
+        declaration=number,
+        way=next(w.builder.ways),
+        lists=tuple(_lists(node.output)),
+    )
     return rebuild(result, iter(written))
 
 
@@ -332,11 +322,9 @@ def _lists(type_: Type) -> Iterator[bool]:
 
 
 @emit.register
-def _(block: c.Metric, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Value:
     number = sorted(w.builder.typing.metrics).index(block.name)
-    assert context.example is not None
-    inputs = (context.example, *flatten(value))
-    w.add(p.Observe, inputs, node, outputs=0, metric=number)
+    w.add(p.Observe, (places, *flatten(value)), node, outputs=0, metric=number)
     return None
 
 
@@ -344,9 +332,9 @@ def _(block: c.Metric, node: Typed, value: Value, context: Context, w: Writer) -
 
 
 @emit.register
-def _(block: c.Map, node: Typed, value: Value, context: Context, w: Writer) -> Value:
-    given = w.sequence(value, context, node)
-    inner = w.item_context(given.lengths, context, node)
+def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    given = w.sequence(value, places, node)
+    inner = w.item_places(given.lengths, places, node)
     return Ragged(given.lengths, emit_part(node.parts[0], given.items, inner, w))
 
 
@@ -357,24 +345,25 @@ def _check_state(node: Typed, type_: Type) -> None:
 
 
 @emit.register
-def _(block: c.Fold, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Value:
     combine, start = node.parts
     assert combine is not None
     assert start is not None
     _check_state(node, combine.input)
-    given = w.sequence(value, context, node)
-    items = emit_of_items(combine, given, context, w)
-    state = emit_part(start, None, context, w)
-    states = [*context.registers[1:], *flatten(state)]
+    given = w.sequence(value, places, node)
+    items = emit_of_items(combine, given, places, w)
+    state = emit_part(start, None, places, w)
+    states = list(flatten(state))
     written = w.add(
         p.FoldLoop,
-        (given.lengths, *states, *flatten(items)),
+        (given.lengths, places, *states, *flatten(items)),
         node,
         outputs=len(states),
         combine=write_combine(w.builder, combine, state, items),
         states=len(states),
+        way=next(w.builder.ways),
     )
-    return rebuild(state, iter(written[len(context.registers) - 1 :]))
+    return rebuild(state, iter(written))
 
 
 def fields_of_item(combine: Typed) -> list[Typed]:
@@ -391,7 +380,7 @@ def fields_of_item(combine: Typed) -> list[Typed]:
     return [part for key, part in zip(keys, first.parts, strict=True) if part and key]
 
 
-def emit_of_items(combine: Typed, given: Ragged, context: Context, w: Writer) -> Value:
+def emit_of_items(combine: Typed, given: Ragged, places: int, w: Writer) -> Value:
     """What a fold's body takes as its items: what can be computed for all at once is.
 
     A recursion in there then runs for all items together, not position by position.
@@ -399,7 +388,7 @@ def emit_of_items(combine: Typed, given: Ragged, context: Context, w: Writer) ->
     parts = fields_of_item(combine)
     if not parts:
         return given.items
-    inner = w.item_context(given.lengths, context, combine)
+    inner = w.item_places(given.lengths, places, combine)
     return tuple(emit_part(part, given.items, inner, w) for part in parts)
 
 
@@ -411,8 +400,7 @@ def write_combine(
     if not ready:
         return write_body(builder, str(combine), combine)
     w = Writer(builder, None)
-    size = w.new()
-    context = Context(size, w.new() if builder.carries_example else None)
+    places = w.new()
     before = rebuild(state, iter(w.new, None))
     item = rebuild(items, iter(w.new, None))
     arity = w.count
@@ -422,43 +410,45 @@ def write_combine(
     assert isinstance(item, tuple)
     rest = iter(item)
     value: Value = tuple(
-        next(rest) if part in ready else emit_part(part, before, context, w)
+        next(rest) if part in ready else emit_part(part, before, places, w)
         for part in record.parts
     )
     for part in combine.parts[1:] if piped else ():
-        value = emit_part(part, value, context, w)
+        value = emit_part(part, value, places, w)
     return w.finish(str(combine), arity, value)
 
 
 @emit.register
-def _(block: c.Reduce, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Value:
     combine, default = node.parts
     assert combine is not None
     _check_state(node, combine.input)
-    given = w.sequence(value, context, node)
+    given = w.sequence(value, places, node)
     if default is None:
         zeros = c.Zeros(node.output)
         default = Typed(zeros, str(node), VoidType(), node.output)
     items = list(flatten(given.items))
     written = w.add(
         p.ReduceLoop,
-        (given.lengths, *context.registers[1:], *items),
+        (given.lengths, places, *items),
         node,
         outputs=len(items),
         combine=write_body(w.builder, str(combine), combine),
         default=write_body(w.builder, str(default), default),
+        way=next(w.builder.ways),
     )
     return rebuild(given.items, iter(written))
 
 
 @emit.register
-def _(block: c.Length, node: Typed, value: Value, context: Context, w: Writer) -> Value:
+def _(block: c.Length, node: Typed, value: Value, places: int, w: Writer) -> Value:
     if isinstance(node.input, ObjectType):
         lengths = w.one(p.Count, (value,), node)
     elif isinstance(value, Ragged):
         lengths = value.lengths
     else:
         length = len(node.input) if isinstance(node.input, TupleType) else 0
-        lengths = w.one(p.Fixed, (context.size,), node, length=length)
+        lengths = w.one(p.Fixed, (places,), node, length=length)
     number = w.builder.type_number(block.type)
-    return w.one(p.Numbers, (lengths,), node, type=number, tensor=block.type)
+    given = (lengths, places)
+    return w.one(p.Numbers, given, node, type=number, tensor=block.type)

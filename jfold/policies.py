@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduling policies: pure functions that give a `Graph` other levels.
+"""Scheduling policies: pure functions that give the nodes of a graph other levels.
 
 All give the same values. A batch is what runs at once: the nodes of one operation at
 one level; fewer batches mean fewer, wider tiles. Tracing levels as soon as possible,
@@ -10,78 +10,55 @@ each.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.graph import Graph
-from jfold.program import Program
-
 Array = np.ndarray[Any, Any]
+Levels: TypeAlias = tuple[Array, ...]  # per operation, the level of each node
 
 
-def shortest(program: Program, graph: Graph) -> Graph:
-    """The graph under the policy that needs the fewest batches."""
-    return min(graph, sinks_last(program, graph), key=batches)
+def shortest(levels: Levels, users: Array) -> Levels:
+    """The levels under the policy that needs the fewest batches.
 
-
-def batches(graph: Graph) -> int:
-    """How many pairs of an operation and a level there are."""
-    return sum(int((np.bincount(x) > 0).sum()) for x in graph.levels if len(x))
-
-
-def sinks_last(program: Program, graph: Graph) -> Graph:
-    """Moves operations whose results only results and other such operations read."""
-    users = _users(program, graph)
+    Args:
+      levels: as traced.
+      users: [operations, operations] bool, whether the second reads what the first
+        makes.
+    """
     sinks = _sinks(users)
-    rest = [x for o, x in enumerate(graph.levels) if o not in sinks]
+    if not sinks:
+        return levels
+    return min(levels, sinks_last(levels, users), key=batches)
+
+
+def batches(levels: Levels) -> int:
+    """How many pairs of an operation and a level there are."""
+    return sum(int(np.count_nonzero(np.bincount(x))) for x in levels)
+
+
+def sinks_last(levels: Levels, users: Array) -> Levels:
+    """Moves operations whose results only results and other such operations read."""
+    sinks = _sinks(users)
+    rest = [x for o, x in enumerate(levels) if o not in sinks]
     depth = max((int(x.max(initial=0)) for x in rest), default=0)
     rank: dict[int, int] = {}
     for o in sinks:  # each behind the sinks that it reads
-        above = [rank[p] for p in sinks if o in users[p]]
+        above = [rank[p] for p in rank if users[p, o]]
         rank[o] = 1 + max(above, default=0)
-    levels = [
+    return tuple(
         np.full_like(x, depth + rank[o]) if o in rank else x
-        for o, x in enumerate(graph.levels)
-    ]
-    return dataclasses.replace(graph, levels=tuple(levels))
+        for o, x in enumerate(levels)
+    )
 
 
-def _sinks(users: list[set[int]]) -> list[int]:
+def _sinks(users: Array) -> list[int]:
     """Operations that feed nothing recurrent, those that feed others first."""
     found: list[int] = []
     while True:
-        more = [
-            o for o, reads in enumerate(users) if o not in found and reads <= set(found)
-        ]
+        rest = np.ones(len(users), bool)
+        rest[found] = False
+        more = np.flatnonzero(rest & ~users[:, rest].any(axis=1)).tolist()
         if not more:
             return found[::-1]
         found += more
-
-
-def _users(program: Program, graph: Graph) -> list[set[int]]:
-    """Of each operation, which operations read its results in this batch."""
-    users: list[set[int]] = [set() for _ in program.operations]
-    first = [len(x) for x in graph.constants]
-    for producer, operation in enumerate(program.operations):
-        for t in operation.outputs:
-            begin, first[t] = first[t], first[t] + len(graph.levels[producer])
-            for consumer, values in _reads(program, graph, t):
-                if consumer not in users[producer] and _within(values, begin, first[t]):
-                    users[producer].add(consumer)
-    return users
-
-
-def _reads(program: Program, graph: Graph, t: int) -> list[tuple[int, Array]]:
-    """The operations that take values of a type, and which they take."""
-    return [
-        (o, values)
-        for o, operation in enumerate(program.operations)
-        for number, values in zip(operation.inputs, graph.inputs[o], strict=True)
-        if number == t
-    ]
-
-
-def _within(values: Array, begin: int, end: int) -> bool:
-    return bool(((values >= begin) & (values < end)).any())

@@ -6,8 +6,10 @@ one per distinct callable and types. *Bodies* run on the host, on columns: strai
 lists of instructions over registers, one for the expression, one for each declaration,
 one for each block inside a `Fold` or `Reduce`. A register holds what a whole batch has
 at that point: a list of Python objects, an int32 array of value ids (a tensor each), an
-array of lengths or positions, or the number of items. Tuples do not exist here; a
-sequence is a register of lengths beside registers of its items, one after another.
+array of lengths or positions, or the *places* of items, int64 numbers that tell the
+example of each item and where in it. Tuples do not exist here; a sequence is a register
+of lengths beside registers of its items, one after another. The *way* of an instruction
+leads from one place to another, where a place alone would be ambiguous.
 """
 
 from __future__ import annotations
@@ -77,14 +79,21 @@ class Instruction:
         return ' '.join([*out, *equals, type(self).__name__, *given, *shown])
 
 
+@dataclass(frozen=True, eq=False)
+class Maker(Instruction):
+    """Makes rows at places: constants, nodes or values of a metric."""
+
+    way: int = field(default=0, kw_only=True)
+
+
 def _shown(value: Any) -> str:
     name = getattr(value, '__name__', None)  # of a function, without its address
     return str(name or value)
 
 
 @dataclass(frozen=True, eq=False)
-class Convert(Instruction):
-    """Objects to tensors."""
+class Convert(Maker):
+    """Objects to tensors; inputs are the objects, then the places."""
 
     type: int
     tensor: TensorType
@@ -92,14 +101,14 @@ class Convert(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Constant(Instruction):
-    """The same constant for each of `size` items."""
+    """The same constant for each place."""
 
     index: int
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers(Instruction):
-    """An array of numbers to tensors []."""
+class Numbers(Maker):
+    """An array of numbers to tensors []; inputs are the numbers, then the places."""
 
     type: int
     tensor: TensorType
@@ -130,8 +139,8 @@ class Group(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Apply(Instruction):
-    """An operation; inputs are the size, then value ids."""
+class Apply(Maker):
+    """An operation; inputs are the places, then value ids."""
 
     operation: int
 
@@ -150,16 +159,6 @@ class Present(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Size(Instruction):
-    """The number of items of a column."""
-
-
-@dataclass(frozen=True, eq=False)
-class Total(Instruction):
-    """The number of items of all sequences together."""
-
-
-@dataclass(frozen=True, eq=False)
 class Select(Instruction):
     """A column's items at given positions."""
 
@@ -175,13 +174,20 @@ class Order(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
+class Merge(Instruction):
+    """Positions of each case, then a column of each, to one column."""
+
+
+@dataclass(frozen=True, eq=False)
 class Ranges(Instruction):
     """Lengths and positions to the lengths there and the positions of their items."""
 
 
 @dataclass(frozen=True, eq=False)
-class Spread(Instruction):
-    """A column's items, each as often as its sequence has items."""
+class Enter(Instruction):
+    """Lengths and places of sequences to the places of their items."""
+
+    way: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +202,7 @@ class Interleave(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Fixed(Instruction):
-    """The same length for each of `size` sequences."""
+    """The same length for each place."""
 
     length: int
 
@@ -222,31 +228,37 @@ class Cut(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class FoldLoop(Instruction):
-    """Inputs: lengths, then `states` registers of states, then registers of items."""
+    """Inputs: lengths, places, then `states` registers of states, then of items."""
 
     combine: Body
     states: int
+    way: int
 
 
 @dataclass(frozen=True, eq=False)
 class ReduceLoop(Instruction):
-    """Inputs: lengths, then registers of items; `default` gives an empty one's."""
+    """Inputs: lengths, places, then registers of items; `default` is for empty ones."""
 
     combine: Body
     default: Body
+    way: int
 
 
 @dataclass(frozen=True, eq=False)
 class Call(Instruction):
-    """A declaration's body on a column; all calls that wait for it run as one."""
+    """A declaration's body on a column; all calls that wait for it run as one.
+
+    Inputs are the places, then the values.
+    """
 
     declaration: int
+    way: int
     lists: tuple[bool, ...]  # of each output, whether it holds objects
 
 
 @dataclass(frozen=True, eq=False)
-class Observe(Instruction):
-    """Collects values for a metric; inputs are the example numbers, then value ids."""
+class Observe(Maker):
+    """Collects values for a metric; inputs are the places, then value ids."""
 
     metric: int
 
@@ -258,8 +270,7 @@ class Observe(Instruction):
 class Body:
     """A straight line of instructions.
 
-    Its first `arity` registers are its inputs: the number of items, the example of each
-    item where metrics need it, then the values.
+    Its first `arity` registers are its inputs: the place of each item, then the values.
     """
 
     name: str
@@ -268,7 +279,6 @@ class Body:
     outputs: tuple[int, ...]
     owners: tuple[int, ...]  # of each output, the one with its lengths, or -1
     registers: int
-    carries_example: bool
     writer: dict[int, Instruction] = field(repr=False)
 
     def __str__(self) -> str:
@@ -328,10 +338,33 @@ def all_bodies(program: Program) -> Iterator[Body]:
         body = waiting.pop(0)
         yield body
         for instruction in itertools.chain(*body.stages):
-            if isinstance(instruction, FoldLoop):
-                waiting.append(instruction.combine)
-            elif isinstance(instruction, ReduceLoop):
-                waiting += [instruction.combine, instruction.default]
+            waiting += _inner(instruction)
+
+
+def is_breadth_first(program: Program) -> bool:
+    """Whether every body makes all its calls at once, before anything waits for one.
+
+    Then a call runs when the depth of the data says, whatever else is in the batch.
+    """
+    loops = {
+        id(body)
+        for each in all_bodies(program)
+        for instruction in itertools.chain(*each.stages)
+        for body in _inner(instruction)
+    }
+    return all(
+        not any(stage.calls for stage in body.stages[0 if id(body) in loops else 1 :])
+        for body in all_bodies(program)
+    )
+
+
+def _inner(instruction: Instruction) -> tuple[Body, ...]:
+    """The bodies inside an instruction."""
+    if isinstance(instruction, FoldLoop):
+        return (instruction.combine,)
+    if isinstance(instruction, ReduceLoop):
+        return instruction.combine, instruction.default
+    return ()
 
 
 def check_program(program: Program) -> None:

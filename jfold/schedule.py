@@ -9,18 +9,17 @@ their cotangents; the few values with many uses get sums in between, in a fixed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jfold.graph import Graph, value_counts
+from jfold.graph import Graph, numbering, ranges, shared_counts
 from jfold.layout import (
     SUM_ARITY,
     SUM_WIDTH,
-    Capacity,
     Layout,
     Spec,
     active_types,
@@ -29,7 +28,8 @@ from jfold.layout import (
     tile_columns,
     tile_widths,
 )
-from jfold.program import Program
+from jfold.policies import Levels
+from jfold.program import Operation
 
 Array = np.ndarray[Any, Any]
 
@@ -68,8 +68,13 @@ class Schedule:
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """How many rows the results have: examples, and spare rows if asked for."""
         return self.spec.capacity.examples
+
+    @property
+    def mask(self) -> Any:
+        """Which rows of the results are examples [examples] bool."""
+        return jnp.arange(self.examples) < self.section('examples', 1)
 
     @property
     def depth(self) -> int:
@@ -98,66 +103,25 @@ class Schedule:
         return f'Schedule({self.examples} examples, {data})'
 
 
-# ---- what a graph needs --------------------------------------------------------------
-
-
-def needs(program: Program, graph: Graph) -> Capacity:
-    """The least capacity that holds a graph."""
-    fans, sums, stages = [], [], 0
-    for t in range(len(program.types)):
-        uses = _uses(program, graph, t)
-        widest = int(uses.max(initial=1))
-        fans.append(min(widest, SUM_ARITY) if t in active_types(program) else 0)
-        rows, rounds = _sum_rows(uses) if widest > SUM_ARITY else (0, 0)
-        sums.append(rows)
-        stages = max(stages, rounds)
-    return Capacity(
-        graph.examples,
-        graph.depth,
-        tuple(map(len, graph.constants)),
-        tuple(map(len, graph.levels)),
-        tuple(fans),
-        tuple(sums),
-        stages,
-        tuple(len(example) for example, _ in graph.metrics),
+def abstract(spec: Spec) -> Schedule:
+    """A schedule of shapes and types alone, for compiling ahead of time."""
+    struct: Any = jax.ShapeDtypeStruct
+    constants = tuple(
+        struct((rows, *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
+        for rows, t in zip(spec.capacity.constants, spec.program.types, strict=True)
     )
-
-
-def _uses(program: Program, graph: Graph, number: int) -> Array:
-    """How often each computed value of a type is used; empty without gradients."""
-    if number not in active_types(program):
-        return np.zeros(0, np.int64)
-    used = [values for t, values in _all_uses(program, graph) if t == number]
-    constants = len(graph.constants[number])
-    return np.bincount(np.concatenate([*used, np.zeros(0, np.int32)]))[constants:]
-
-
-def _all_uses(program: Program, graph: Graph) -> Iterator[tuple[int, Array]]:
-    """Each place where values are used: their type, and which values."""
-    for operation, inputs in zip(program.operations, graph.inputs, strict=True):
-        yield from zip(operation.inputs, inputs, strict=True)
-    yield from zip(program.output_types, graph.outputs, strict=True)
-    for (_, _, types), (_, values) in zip(program.metrics, graph.metrics, strict=True):
-        yield from zip(types, values, strict=True)
-
-
-def _sum_rows(uses: Array) -> tuple[int, int]:
-    """Rows and rounds of the sums that leave no value with more than `SUM_ARITY`."""
-    rows = rounds = 0
-    while (wide := uses[uses > SUM_ARITY]).size:
-        uses = -(-wide // SUM_ARITY)
-        rows, rounds = rows + int(uses.sum()), rounds + 1
-    return rows, rounds
+    return Schedule(struct((layout(spec).size,), np.int32), constants, spec)
 
 
 # ---- building ------------------------------------------------------------------------
 
 
-def build(graph: Graph, spec: Spec) -> Schedule:
-    """Fills the arrays of `spec`, which must hold the graph.
+def build(graph: Graph, levels: Levels, spec: Spec) -> Schedule:
+    """Fills the arrays of `spec`, which must hold the graph at the given levels.
 
     Sections of `indices`, by name, for operation o, type t, metric m:
-      'depth', 'counts', 'observed': how many levels, nodes, metric values
+      'depth', 'examples', 'counts', 'observed': how many levels, examples, nodes,
+        metric values
       'tiles': [levels, columns] per operation first row, end, and tiles per width
       ('input', o, a): rows of the value buffer
       ('output', j), ('metric', m, j): likewise; ('example', m): examples
@@ -165,7 +129,7 @@ def build(graph: Graph, spec: Spec) -> Schedule:
       ('steps', t): [levels, stages, 2] first row and tiles of the sums of a level
       ('sum', t, f): per sum, the f-th edge row
     """
-    writer = _Writer(graph, spec)
+    writer = _Writer(graph, levels, spec)
     writer.write_header()
     writer.write_operations()
     writer.write_results()
@@ -177,13 +141,16 @@ def build(graph: Graph, spec: Spec) -> Schedule:
 class _Writer:
     """Writes the sections of one schedule."""
 
-    def __init__(self, graph: Graph, spec: Spec) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, levels: Levels, spec: Spec) -> None:
+        self.graph, self.levels = graph, levels
         self.program = spec.program
         self.capacity = spec.capacity
         self.layout: Layout = layout(spec)
         self.flat = np.empty(self.layout.size, np.int32)
-        self.order = [_order(levels) for levels in graph.levels]
+        self.counts = [np.bincount(x, minlength=1) for x in levels]
+        self.depth = max((len(x) - 1 for x in self.counts), default=0)
+        self.order = list(map(_order, levels, self.counts))
+        self.first: tuple[Array, ...] = ()
         self.rows = self._value_rows()
         # Per type: where its values are used, as (value rows, first edge row).
         self.used: list[list[tuple[Array, int]]] = [[] for _ in spec.program.types]
@@ -200,36 +167,57 @@ class _Writer:
         section[len(values) :] = spare
 
     def constants(self) -> tuple[Array, ...]:
-        """The constants of each type, with room to spare."""
+        """The constants of each type, the program's first, with room to spare."""
+        shared: list[list[Array]] = [[] for _ in self.program.types]
+        for t, value in self.program.constants:
+            shared[t].append(value)
         return tuple(
-            _padded(values, rows)
-            for values, rows in zip(
-                self.graph.constants, self.capacity.constants, strict=True
+            _padded(own, table.columns[0], rows)
+            for own, table, rows in zip(
+                shared, self.graph.constants, self.capacity.constants, strict=True
             )
         )
 
     def _value_rows(self) -> list[Array]:
-        """Per type, the row of each value number."""
-        counts = value_counts(self.program, self.graph)
-        rows = [np.empty(count, np.int32) for count in counts]
-        ends = [len(x) for x in self.graph.constants]
-        for values, end in zip(rows, ends, strict=True):
-            values[:end] = np.arange(end)
-        for operation, order, bases in zip(
-            self.program.operations, self.order, self.layout.value_base, strict=True
-        ):
-            for t, base in zip(operation.outputs, bases, strict=True):
-                part = rows[t][ends[t] : ends[t] + len(order)]
-                part[order] = np.arange(base, base + len(order))
-                ends[t] += len(order)
+        """Per type, the row of each value, example by example."""
+        numbers = numbering(self.program, self.graph)
+        self.first = numbers.first
+        rows = [np.empty(int(first[-1]), np.int32) for first in numbers.first]
+        shared = shared_counts(self.program)
+        for t, table in enumerate(self.graph.constants):
+            rows_of_own = np.arange(shared[t], shared[t] + len(table), dtype=np.int32)
+            rows[t][ranges(numbers.constants[t], table.counts)] = rows_of_own
+            for place in range(shared[t]):
+                rows[t][numbers.first[t][:-1] + place] = place
+        for o, operation in enumerate(self.program.operations):
+            self._place_nodes(o, operation, numbers.outputs[o], rows)
         return rows
+
+    def _place_nodes(
+        self, o: int, operation: Operation, begin: tuple[Array, ...], rows: list[Array]
+    ) -> None:
+        """Writes the rows of an operation's outputs."""
+        table = self.graph.operations[o]
+        place = np.empty(len(table), np.int32)
+        place[self.order[o]] = np.arange(len(table), dtype=np.int32)
+        bases = self.layout.value_base[o]
+        for t, first, base in zip(operation.outputs, begin, bases, strict=True):
+            rows[t][ranges(first, table.counts)] = place + np.int32(base)
+
+    def rows_of(self, t: int, values: Array, counts: Array | None = None) -> Array:
+        """The rows of values, `counts` of them per example, or one."""
+        first = self.first[t][:-1]
+        return self.rows[t].take(
+            values + (first if counts is None else np.repeat(first, counts))
+        )
 
     def write_header(self) -> None:
         """Counts of everything whose number is data."""
-        counts = [len(levels) for levels in self.graph.levels]
-        self.section('depth', 1)[:] = self.graph.depth
+        self.section('depth', 1)[:] = self.depth
+        self.section('examples', 1)[:] = self.graph.examples
+        counts = list(map(len, self.graph.operations))
         self.section('counts', len(counts))[:] = counts
-        observed = [len(example) for example, _ in self.graph.metrics]
+        observed = list(map(len, self.graph.metrics))
         self.section('observed', len(observed))[:] = observed
 
     def write_operations(self) -> None:
@@ -243,10 +231,12 @@ class _Writer:
         ):
             column = tile_column(self.program, o)
             widths = tile_widths(operation)
-            part = tiles[: self.graph.depth, column : column + 2 + len(widths)]
-            _write_tiles(part, self.graph.levels[o], widths)
+            part = tiles[: self.depth, column : column + 2 + len(widths)]
+            _write_tiles(part, self.counts[o], widths)
+            table = self.graph.operations[o]
             for a, t in enumerate(operation.inputs):
-                rows = self.rows[t][self.graph.inputs[o][a][order]]
+                values = table.columns[1 + a]
+                rows = self.rows_of(t, values, table.counts).take(order)
                 spare = rows[-1] if len(rows) else 0
                 self.fill(('input', o, a), self.layout.region[o], rows, spare)
                 self.used[t].append((rows, self.layout.edge_base[o][a]))
@@ -254,14 +244,16 @@ class _Writer:
     def write_results(self) -> None:
         """The rows of outputs and metrics."""
         for j, t in enumerate(self.program.output_types):
-            rows = self.rows[t][self.graph.outputs[j]]
-            self.fill(('output', j), self.capacity.examples, rows, 0)
+            rows = self.rows_of(t, self.graph.outputs[j])
+            spare = rows[-1] if len(rows) else 0
+            self.fill(('output', j), self.capacity.examples, rows, spare)
             self.used[t].append((rows, self.layout.edge_outputs[j]))
-        for m, (example, values) in enumerate(self.graph.metrics):
+        for m, table in enumerate(self.graph.metrics):
             size = self.capacity.metrics[m]
+            example = np.repeat(np.arange(self.graph.examples), table.counts)
             self.fill(('example', m), size, example, self.capacity.examples)
             for j, t in enumerate(self.program.metrics[m][2]):
-                rows = self.rows[t][values[j]]
+                rows = self.rows_of(t, table.columns[j], table.counts)
                 spare = rows[-1] if len(rows) else 0
                 self.fill(('metric', m, j), size, rows, spare)
                 self.used[t].append((rows, self.layout.edge_metrics[m][j]))
@@ -343,25 +335,25 @@ class _Writer:
             for k, number in enumerate(operation.outputs):
                 if number == t:
                     first = self.layout.value_base[o][k] - computed
-                    of_rows = self.graph.levels[o][self.order[o]]
+                    of_rows = self.levels[o][self.order[o]]
                     levels[first : first + len(of_rows)] = of_rows
         return levels
 
 
-def _order(levels: Array) -> Array:
-    """The stable order of nodes by level."""
-    if not len(levels) or levels.min() == levels.max():
+def _order(levels: Array, counts: Array) -> Array:
+    """The stable order of nodes by level, of which there are so many each."""
+    if counts[-1] == len(levels):
         return np.arange(len(levels))
-    small = levels.max() < 1 << 15  # sixteen bits are sorted by radix
+    small = len(counts) <= 1 << 15  # sixteen bits are sorted by radix
     return np.argsort(levels.astype(np.int16) if small else levels, kind='stable')
 
 
-def _write_tiles(part: Array, levels: Array, widths: tuple[int, ...]) -> None:
+def _write_tiles(part: Array, counts: Array, widths: tuple[int, ...]) -> None:
     """First row, end and tiles per width of each level, 1 to depth."""
-    counts = np.bincount(levels, minlength=len(part) + 1)[1:]
-    part[:, 1] = np.cumsum(counts)
-    part[:, 0] = part[:, 1] - counts
-    left = counts
+    left = np.zeros(len(part), np.int64)
+    left[: len(counts) - 1] = counts[1:]
+    part[:, 1] = np.cumsum(left)
+    part[:, 0] = part[:, 1] - left
     for column, width in enumerate(widths, 2):
         # Half a tile or less is left to narrower tiles, if there are any.
         spare = width - 1 if width == widths[-1] else width // 2 - 1
@@ -369,9 +361,11 @@ def _write_tiles(part: Array, levels: Array, widths: tuple[int, ...]) -> None:
         left = np.maximum(left - part[:, column] * width, 0)
 
 
-def _padded(values: Array, rows: int) -> Array:
-    result = np.zeros((rows, *values.shape[1:]), values.dtype)
-    result[: len(values)] = values
+def _padded(shared: list[Array], own: Array, rows: int) -> Array:
+    result = np.zeros((rows, *own.shape[1:]), own.dtype)
+    for place, value in enumerate(shared):
+        result[place] = value
+    result[len(shared) : len(shared) + len(own)] = own
     return result
 
 

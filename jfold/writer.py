@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,19 +40,6 @@ class Ragged:
 Value: TypeAlias = 'int | tuple[Value, ...] | Ragged | None'
 
 
-@dataclass(frozen=True)
-class Context:
-    """Registers that tell, where an instruction runs, how many items there are, and
-    which example each belongs to (only kept for metrics)."""
-
-    size: int
-    example: int | None
-
-    @property
-    def registers(self) -> tuple[int, ...]:
-        return (self.size,) if self.example is None else (self.size, self.example)
-
-
 @dataclass(eq=False)
 class Builder:
     """The tables that the bodies of one program share."""
@@ -64,10 +52,7 @@ class Builder:
     declarations: dict[c.ForwardDeclaration, int] = field(default_factory=dict)
     bodies: list[p.Body] = field(default_factory=list)
     unconsumed: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
-
-    @property
-    def carries_example(self) -> bool:
-        return bool(self.typing.metrics)
+    ways: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def type_number(self, type_: TensorType) -> int:
         """The number of a tensor type, new if need be."""
@@ -179,21 +164,27 @@ class Writer:
             return Ragged(lengths, self.join([s.items for s in sequences], node))
         return None if first is None else self.one(p.Join, values, node)
 
-    def part_context(self, positions: int, context: Context, node: Typed) -> Context:
-        """The context of the items at given positions."""
-        example = context.example
-        if example is not None:
-            example = self.one(p.Select, (example, positions), node)
-        return Context(self.one(p.Size, (positions,), node), example)
+    def merge(
+        self, values: list[Value], positions: tuple[int, ...], node: Typed
+    ) -> Value:
+        """One value of those at the positions of each case."""
+        first = values[0]
+        if isinstance(first, tuple):
+            parts = zip(*values, strict=True)
+            return tuple(self.merge(list(part), positions, node) for part in parts)
+        if isinstance(first, Ragged):
+            order = self.one(p.Order, positions, node)
+            return self.select(self.join(values, node), order, node)
+        if first is None:
+            return None
+        return self.one(p.Merge, (*positions, *values), node)
 
-    def item_context(self, lengths: int, context: Context, node: Typed) -> Context:
-        """The context of all items of sequences."""
-        example = context.example
-        if example is not None:
-            example = self.one(p.Spread, (example, lengths), node)
-        return Context(self.one(p.Total, (lengths,), node), example)
+    def item_places(self, lengths: int, places: int, node: Typed) -> int:
+        """The places of all items of sequences."""
+        way = next(self.builder.ways)
+        return self.one(p.Enter, (lengths, places), node, way=way)
 
-    def sequence(self, value: Value, context: Context, node: Typed) -> Ragged:
+    def sequence(self, value: Value, places: int, node: Typed) -> Ragged:
         """The input of a sequence block as a sequence."""
         given = node.input
         if isinstance(given, ObjectType):
@@ -201,7 +192,7 @@ class Writer:
             return Ragged(*self.add(p.Iterate, (value,), node, outputs=2))
         if isinstance(value, tuple):
             length = len(value)
-            lengths = self.one(p.Fixed, (context.size,), node, length=length)
+            lengths = self.one(p.Fixed, (places,), node, length=length)
             return Ragged(lengths, self.interleave(list(value), node))
         assert isinstance(value, Ragged)
         return value
@@ -218,13 +209,35 @@ class Writer:
     def finish(self, name: str, arity: int, result: Value) -> p.Body:
         """The body, without instructions nobody reads, cut into stages."""
         outputs = tuple(flatten(result))
-        kept = _live(self.instructions, outputs)
+        kept = self._told_apart(_live(self.instructions, outputs))
         writer = {r: i for i in kept for r in i.outputs}
-        example = self.builder.carries_example
         stages = tuple(_stages(kept))
         owners = tuple(_owners(result))
-        count = self.count
-        return p.Body(name, arity, stages, outputs, owners, count, example, writer)
+        return p.Body(name, arity, stages, outputs, owners, self.count, writer)
+
+    def _told_apart(self, instructions: list[p.Instruction]) -> list[p.Instruction]:
+        """Gives ways of their own to instructions that make the same kind of thing.
+
+        At one place they would make rows whose order nothing tells.
+        """
+        makers = [each for each in instructions if isinstance(each, p.Maker)]
+        counts = Counter(map(_made, makers))
+        return [
+            replace(each, way=next(self.builder.ways))
+            if isinstance(each, p.Maker) and counts[_made(each)] > 1
+            else each
+            for each in instructions
+        ]
+
+
+def _made(each: p.Maker) -> tuple[str, int]:
+    """What an instruction makes rows of."""
+    if isinstance(each, p.Apply):
+        return 'operation', each.operation
+    if isinstance(each, p.Observe):
+        return 'metric', each.metric
+    assert isinstance(each, p.Convert | p.Numbers)
+    return 'constants', each.type
 
 
 # Instructions that may raise on bad data stay even where nobody reads their result.
@@ -234,13 +247,12 @@ _BOOKKEEPING = (
     p.Apply,
     p.Pack,
     p.Group,
-    p.Size,
-    p.Total,
     p.Select,
     p.Join,
     p.Order,
+    p.Merge,
     p.Ranges,
-    p.Spread,
+    p.Enter,
     p.Interleave,
     p.Fixed,
 )

@@ -45,29 +45,28 @@ PROGRAM = """\
 operations
   0: embed(int32[]) -> float32[4]
   1: cell(float32[4], float32[4]) -> float32[4]
-<expression> r0 r1 r2
-  r3 = Call r0 r1 r2 declaration=0 lists=(False,)
-  Observe r1 r3 metric=0
-  return r3
-<tree> r0 r1 r2
-  r3 = Transform r2 fn=is_leaf
-  r4 r5 = Partition r3 case_of={True: 0, False: 1} cases=2
-  r7 = Size r4
-  r8 = Select r2 r4
-  r9 = Convert r8 type=0 tensor=int32[]
-  r10 = Apply r7 r9 operation=0
-  r11 = Select r1 r5
-  r12 = Size r5
-  r13 = Select r2 r5
-  r14 = Field r13 key=0
-  r16 = Field r13 key=1
-  r19 = Order r4 r5
-  r15 = Call r12 r11 r14 declaration=0 lists=(False,)
-  r17 = Call r12 r11 r16 declaration=0 lists=(False,)
-  r18 = Apply r12 r15 r17 operation=1
-  r20 = Join r10 r18
-  r21 = Select r20 r19
-  return r21"""
+<expression> r0 r1
+  r2 = Call r0 r1 declaration=0 way=1 lists=(False,)
+  Observe r0 r2 way=0 metric=0
+  return r2
+<tree> r0 r1
+  r2 = Transform r1 fn=is_leaf
+  r3 r4 = Partition r2 case_of={True: 0, False: 1} cases=2
+  r5 = Select r0 r3
+  r6 = Select r1 r3
+  r7 = Convert r6 r5 way=0 type=0 tensor=int32[]
+  r8 = Apply r5 r7 way=0 operation=0
+  r9 = Select r0 r4
+  r10 = Select r1 r4
+  r11 = Field r10 key=0
+  r13 = Field r10 key=1
+  r16 = Order r3 r4
+  r12 = Call r9 r11 declaration=0 way=2 lists=(False,)
+  r14 = Call r9 r13 declaration=0 way=3 lists=(False,)
+  r15 = Apply r9 r12 r14 way=0 operation=1
+  r17 = Join r8 r15
+  r18 = Select r17 r16
+  return r18"""
 
 
 def test_a_program_prints_its_operations_and_bodies(model: jf.Model) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +20,8 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.columns import trace
-from jfold.graph import Graph
+from jfold.demands import demands
+from jfold.graph import Graph, Table
 from jfold.layout import (
     SUM_ARITY,
     SUM_WIDTH,
@@ -30,9 +32,9 @@ from jfold.layout import (
     layout,
     tile_widths,
 )
-from jfold.policies import shortest
+from jfold.policies import Levels, shortest
 from jfold.program import Program
-from jfold.schedule import Schedule, build, needs
+from jfold.schedule import Schedule, build
 
 Array = np.ndarray[Any, Any]
 
@@ -44,14 +46,16 @@ class Reading:
     """A graph beside its schedule.
 
     Attributes:
-      rows: per type, the row of each value number.
-      level: per type, the level of each value number.
+      levels: per operation, the level of each node that it was scheduled at.
+      rows: per type and example, the row of each value number.
+      level: per type and example, the level of each value number.
     """
 
     graph: Graph
+    levels: Levels
     schedule: Schedule
-    rows: list[Array]
-    level: list[Array]
+    rows: list[list[Array]]
+    level: list[list[Array]]
 
     @property
     def program(self) -> Program:
@@ -63,33 +67,78 @@ class Reading:
         """What the schedule has room for."""
         return self.schedule.spec.capacity
 
+    @property
+    def depth(self) -> int:
+        """The highest level."""
+        return max((int(x.max(initial=0)) for x in self.levels), default=0)
 
-def read(graph: Graph, schedule: Schedule) -> Reading:
+    def order(self, operation: int) -> Array:
+        """The nodes of an operation as they are scheduled."""
+        return np.argsort(self.levels[operation], kind='stable')
+
+    def inputs(self, of: list[list[Array]], o: int, a: int) -> Array:
+        """Rows or levels of what the nodes of an operation take, in its order."""
+        table = self.graph.operations[o]
+        t = self.program.operations[o].inputs[a]
+        return looked_up(of[t], table.columns[1 + a], owners(table))[self.order(o)]
+
+    def outputs(self, j: int) -> Array:
+        """The rows of one tensor of the results."""
+        owner = np.arange(self.graph.examples)
+        t = self.program.output_types[j]
+        return looked_up(self.rows[t], self.graph.outputs[j], owner)
+
+    def observed(self, m: int, j: int) -> Array:
+        """The rows of one tensor of a metric."""
+        table = self.graph.metrics[m]
+        t = self.program.metrics[m][2][j]
+        return looked_up(self.rows[t], table.columns[j], owners(table))
+
+
+def owners(table: Table) -> Array:
+    """The example of each row of a table."""
+    return np.repeat(np.arange(len(table.first) - 1), np.diff(table.first))
+
+
+def looked_up(of: list[Array], numbers: Array, owner: Array) -> Array:
+    """What stands, per example, for the values with the given numbers in it."""
+    pairs = zip(owner.tolist(), numbers.tolist(), strict=True)
+    return np.array([of[example][number] for example, number in pairs], int)
+
+
+def read(graph: Graph, levels: Levels, schedule: Schedule) -> Reading:
     """Finds the row and the level of each value."""
     program, places = schedule.spec.program, layout(schedule.spec)
-    rows = [[np.arange(len(x))] for x in graph.constants]
-    level = [[np.zeros(len(x), int)] for x in graph.constants]
+    rows, level = [], []
+    for t, table in enumerate(graph.constants):
+        shared = sum(t == number for number, _ in program.constants)
+        own = np.split(shared + np.arange(len(table)), table.first[1:-1])
+        own = own[: graph.examples]
+        rows.append([[np.arange(shared), each] for each in own])
+        level.append([[np.zeros(shared + len(each), int)] for each in own])
     for o, operation in enumerate(program.operations):
-        row_of_node = np.empty(len(graph.levels[o]), int)
-        order = np.argsort(graph.levels[o], kind='stable')
-        row_of_node[order] = np.arange(len(order))
+        row_of_node = np.empty(len(levels[o]), int)
+        row_of_node[np.argsort(levels[o], kind='stable')] = np.arange(len(levels[o]))
+        first = graph.operations[o].first
         for t, base in zip(operation.outputs, places.value_base[o], strict=True):
-            rows[t].append(base + row_of_node)
-            level[t].append(graph.levels[o])
-    joined = [list(map(np.concatenate, x)) for x in (rows, level)]
-    return Reading(graph, schedule, *joined)
+            for e, nodes in enumerate(map(slice, first[:-1], first[1:])):
+                rows[t][e].append(base + row_of_node[nodes])
+                level[t][e].append(levels[o][nodes])
+    joined = [[list(map(np.concatenate, x)) for x in of] for of in (rows, level)]
+    return Reading(graph, levels, schedule, *joined)
 
 
-def scheduled(expression: Expression, seed: int = 0) -> Reading:
-    """The schedule of three examples."""
+def scheduled(expression: Expression, seed: int = 0, spare: int = 0) -> Reading:
+    """The schedule of three examples, and of spare rows."""
     model = jf.compile(expression.block)
-    return reading(model, expression.batch(np.random.default_rng(seed), 3))
+    return reading(model, expression.batch(np.random.default_rng(seed), 3), 3 + spare)
 
 
-def reading(model: jf.Model, examples: list[Any]) -> Reading:
+def reading(model: jf.Model, examples: list[Any], size: int | None = None) -> Reading:
     """The schedule that a model makes, beside its graph."""
-    graph = shortest(model.program, trace(model.program, examples))
-    return read(graph, model.schedule(examples))
+    graph = trace(model.program, examples)
+    levels = shortest(graph.levels, demands(model.program, graph).users)
+    return read(graph, levels, model.schedule(examples, size=size))
 
 
 # ---- rows and tiles ------------------------------------------------------------------
@@ -103,9 +152,9 @@ def check_tiles(r: Reading) -> None:
     region = layout(r.schedule.spec).region
     for o, operation in enumerate(r.program.operations):
         widths = np.array(tile_widths(operation))
-        counts = np.bincount(r.graph.levels[o], minlength=r.graph.depth + 1)[1:]
+        counts = np.bincount(r.levels[o], minlength=r.depth + 1)[1:]
         table = r.schedule.tiles(o)
-        assert table.shape == (r.graph.depth, 2 + len(widths))
+        assert table.shape == (r.depth, 2 + len(widths))
         assert table[:, 0].tolist() == (np.cumsum(counts) - counts).tolist()
         assert table[:, 1].tolist() == np.cumsum(counts).tolist()
         assert (table[:, 2:] >= 0).all()
@@ -121,42 +170,47 @@ def check_inputs(r: Reading) -> None:
     """Each row reads what its node reads, from a lower level; spare rows repeat."""
     region = layout(r.schedule.spec).region
     for o, operation in enumerate(r.program.operations):
-        order = np.argsort(r.graph.levels[o], kind='stable')
-        levels = r.graph.levels[o][order]
-        for a, t in enumerate(operation.inputs):
+        levels = r.levels[o][r.order(o)]
+        for a in range(len(operation.inputs)):
             found = r.schedule.section(('input', o, a), region[o])
-            values = r.graph.inputs[o][a][order]
-            assert found[: len(order)].tolist() == r.rows[t][values].tolist()
-            assert (r.level[t][values] < levels).all()
-            assert len(order) == 0 or set(found[len(order) :]) <= set(
-                found[: len(order)]
-            )
+            real, spare = found[: len(levels)], found[len(levels) :]
+            assert real.tolist() == r.inputs(r.rows, o, a).tolist()
+            assert (r.inputs(r.level, o, a) < levels).all()
+            assert len(levels) == 0 or set(spare) <= set(real)
 
 
 def check_header(r: Reading) -> None:
     """The counts, and the rows of results and metrics."""
-    assert r.schedule.depth == r.graph.depth
-    assert r.schedule.counts.tolist() == [len(x) for x in r.graph.levels]
+    examples, spare = r.graph.examples, r.capacity.examples - r.graph.examples
+    assert r.schedule.depth == r.depth
+    assert r.schedule.counts.tolist() == [len(x) for x in r.levels]
     assert int(r.schedule.counts.sum()) == r.graph.nodes
-    for j, t in enumerate(r.program.output_types):
-        found = r.schedule.section(('output', j), r.graph.examples)
-        assert found.tolist() == r.rows[t][r.graph.outputs[j]].tolist()
+    assert r.schedule.section('examples', 1).tolist() == [examples]
+    assert r.schedule.mask.tolist() == [True] * examples + [False] * spare
+    for j in range(len(r.program.output_types)):
+        found = r.schedule.section(('output', j), r.capacity.examples).tolist()
+        rows = r.outputs(j).tolist()
+        assert found == rows + (rows or [0])[-1:] * spare
     observed = r.schedule.section('observed', len(r.graph.metrics))
-    for m, (example, values) in enumerate(r.graph.metrics):
+    for m, (_, _, types) in enumerate(r.program.metrics):
         size = r.capacity.metrics[m]
+        example = owners(r.graph.metrics[m])
         assert observed[m] == len(example)
         found = r.schedule.section(('example', m), size)
-        assert found[: len(example)].tolist() == sorted(example)
-        assert (found[len(example) :] == r.graph.examples).all()
-        for j, t in enumerate(r.program.metrics[m][2]):
+        assert found[: len(example)].tolist() == example.tolist()
+        assert (found[len(example) :] == r.capacity.examples).all()
+        for j in range(len(types)):
             found = r.schedule.section(('metric', m, j), size)[: len(example)]
-            assert found.tolist() == r.rows[t][values[j]].tolist()
+            assert found.tolist() == r.observed(m, j).tolist()
 
 
 def check_constants(r: Reading) -> None:
-    """They stand first, in the order of the graph."""
-    for given_, found in zip(r.graph.constants, r.schedule.constants, strict=True):
-        np.testing.assert_array_equal(given_, found[: len(given_)])
+    """They stand first: the program's, then the examples' in the order of the graph."""
+    for t, found in enumerate(r.schedule.constants):
+        (own,) = r.graph.constants[t].columns
+        shared = [value for number, value in r.program.constants if number == t]
+        expected = np.concatenate([*(x[None] for x in shared), own])
+        np.testing.assert_array_equal(expected, found[: len(expected)])
 
 
 # ---- consumers -----------------------------------------------------------------------
@@ -166,19 +220,17 @@ def uses(r: Reading, t: int) -> Iterator[tuple[int, int]]:
     """Each use of a computed value of a type: its row and the edge row of the use."""
     places = layout(r.schedule.spec)
     for o, operation in enumerate(r.program.operations):
-        order = np.argsort(r.graph.levels[o], kind='stable')
         for a, number in enumerate(operation.inputs):
             if number == t:
-                used = r.rows[t][r.graph.inputs[o][a][order]]
+                used = r.inputs(r.rows, o, a)
                 yield from _edges(r, t, used, places.edge_base[o][a])
     for j, number in enumerate(r.program.output_types):
         if number == t:
-            used = r.rows[t][r.graph.outputs[j]]
-            yield from _edges(r, t, used, places.edge_outputs[j])
-    for m, (_, values) in enumerate(r.graph.metrics):
-        for j, number in enumerate(r.program.metrics[m][2]):
+            yield from _edges(r, t, r.outputs(j), places.edge_outputs[j])
+    for m, (_, _, types) in enumerate(r.program.metrics):
+        for j, number in enumerate(types):
             if number == t:
-                used = r.rows[t][values[j]]
+                used = r.observed(m, j)
                 yield from _edges(r, t, used, places.edge_metrics[m][j])
 
 
@@ -250,7 +302,7 @@ def check_sums(r: Reading) -> None:
     places = layout(r.schedule.spec)
     for t in sorted(active_types(r.program)):
         parts, at = sums(r, t), summed_at(r, t)
-        level_of = dict(zip(r.rows[t].tolist(), r.level[t].tolist(), strict=True))
+        level_of = dict(zip(_flat(r.rows[t]), _flat(r.level[t]), strict=True))
         constants = r.capacity.constants[t]
         for f in range(r.capacity.fans[t]):
             size = places.value_rows[t] - constants
@@ -263,6 +315,10 @@ def check_sums(r: Reading) -> None:
                     inner = [e for e in parts[each] if e in parts]
                     assert all(at[e][1] < at[each][1] for e in inner)
                     waiting += inner
+
+
+def _flat(of: list[Array]) -> list[int]:
+    return list(itertools.chain.from_iterable(x.tolist() for x in of))
 
 
 def check(r: Reading) -> None:
@@ -279,17 +335,19 @@ def check(r: Reading) -> None:
 
 
 @settings(max_examples=40)
-@given(expressions('whole'), st.integers(0, 99))
-def test_schedules_of_expressions(expression: Expression, seed: int) -> None:
+@given(expressions('whole'), st.integers(0, 99), st.integers(0, 2))
+def test_schedules_of_expressions(
+    expression: Expression, seed: int, spare: int
+) -> None:
     """Whatever the expression."""
-    check(scheduled(expression, seed))
+    check(scheduled(expression, seed, spare))
 
 
 @settings(max_examples=40)
-@given(expressions('tree'), st.integers(0, 99))
-def test_schedules_of_recursions(expression: Expression, seed: int) -> None:
+@given(expressions('tree'), st.integers(0, 99), st.integers(0, 2))
+def test_schedules_of_recursions(expression: Expression, seed: int, spare: int) -> None:
     """With levels, metrics and values used several times."""
-    check(scheduled(expression, seed))
+    check(scheduled(expression, seed, spare))
 
 
 @pytest.mark.parametrize('leaves', [(1,), (700,), (3, 1, 90, 64, 65)], ids=str)
@@ -321,8 +379,9 @@ def test_schedules_of_wide_uses_at_many_levels() -> None:
 
 
 def test_an_empty_batch_has_a_schedule() -> None:
-    """With nothing in it."""
+    """With nothing in it, or with spare rows alone."""
     check(reading(jf.compile(tree_block()), []))
+    check(reading(jf.compile(tree_block()), [], size=2))
 
 
 # ---- capacities ----------------------------------------------------------------------
@@ -395,9 +454,10 @@ def test_what_a_graph_needs_is_what_it_takes(expression: Expression) -> None:
     model = jf.compile(expression.block)
     examples = expression.batch(np.random.default_rng(0), 3)
     graph = trace(model.program, examples)
-    need = needs(model.program, graph)
+    need = demands(model.program, graph).capacity(graph.examples, graph.depth)
     tight = replace(need, levels=max(need.levels, 1), stages=max(need.stages, 1))
-    check(read(graph, build(graph, Spec(model.program, tight))))
+    spec = Spec(model.program, tight)
+    check(read(graph, graph.levels, build(graph, graph.levels, spec)))
 
 
 # ---- size ----------------------------------------------------------------------------

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What examples demand of a schedule, one by one.
+
+A batch's capacity follows from its examples' demands by sums and maxima, so batches of
+examples that were traced before need no look into their graphs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jfold.graph import Graph, Numbering, numbering, ranges, shared_counts
+from jfold.layout import SUM_ARITY, Capacity, active_types
+from jfold.program import Program
+
+Array = np.ndarray[Any, Any]
+Uses: TypeAlias = list[tuple[int, Array]]
+
+
+@dataclass(frozen=True, eq=False)
+class Demands:
+    """What each example needs.
+
+    Attributes:
+      program: what the examples were traced for.
+      added: [examples, numbers], what adds up over a batch: constants per type, nodes
+        per operation, rows of sums per type, values per metric.
+      highest: [examples, numbers], what only the largest decides: levels, fans per
+        type, stages.
+      patterns: [patterns, operations, operations] bool: which operation reads what
+        which makes, for every kind of example.
+      pattern: [examples], which of them an example has.
+    """
+
+    program: Program
+    added: Array
+    highest: Array
+    patterns: Array
+    pattern: Array
+
+    @property
+    def row_columns(self) -> slice:
+        """Which numbers of `added` count nodes per operation."""
+        first = len(self.program.types)
+        return slice(first, first + len(self.program.operations))
+
+    @property
+    def nodes(self) -> Array:
+        """How many operations each example runs [examples]."""
+        rows = self.added[:, self.row_columns]
+        return np.asarray(rows.sum(axis=1, dtype=np.int64))
+
+    def pick(self, examples: Array) -> Demands:
+        """The demands of the given examples."""
+        return Demands(
+            self.program,
+            self.added[examples],
+            self.highest[examples],
+            self.patterns,
+            self.pattern[examples],
+        )
+
+    @property
+    def users(self) -> Array:
+        """Which operation reads what which makes, in any of the examples."""
+        used = np.bincount(self.pattern, minlength=len(self.patterns)) > 0
+        return np.asarray(self.patterns[used].any(axis=0))
+
+    def capacity(self, size: int, levels: int) -> Capacity:
+        """The least capacity for all examples in one batch.
+
+        Args:
+          size: rows of the results.
+          levels: how many levels the batch has under its scheduling policy.
+        """
+        added = self.added.sum(0, dtype=np.int64)
+        highest = self.highest.max(0, initial=0)
+        return make_capacity(self.program, added, highest, size, levels)
+
+
+def make_capacity(
+    program: Program, added: Array, highest: Array, size: int, levels: int
+) -> Capacity:
+    """A capacity from the sums and maxima of demands [numbers]."""
+    types, operations = len(program.types), len(program.operations)
+    active = active_types(program)
+    constants, rows, sums, metrics = _cut(added, types, operations, types)
+    return Capacity(
+        examples=size,
+        levels=levels,
+        constants=tuple(map(operator.add, shared_counts(program), constants)),
+        rows=rows,
+        # With no example at all, gradients still flow.
+        fans=tuple(max(int(highest[1 + t]), t in active) for t in range(types)),
+        sums=sums,
+        stages=int(highest[-1]),
+        metrics=metrics,
+    )
+
+
+def _cut(numbers: Array, *sizes: int) -> list[tuple[int, ...]]:
+    """The numbers in parts of the given sizes, and the rest."""
+    parts = np.split(numbers, np.cumsum(sizes))
+    return [tuple(part.tolist()) for part in parts]
+
+
+def demands(program: Program, graph: Graph) -> Demands:
+    """The demands of every example of a graph."""
+    numbers = numbering(program, graph)
+    examples, types = graph.examples, range(len(program.types))
+    fans = np.zeros((examples, len(types)), np.int64)
+    sums = np.zeros((examples, len(types)), np.int64)
+    stages = np.zeros(examples, np.int64)
+    used = [list(all_uses(program, graph, x, t)) for t, x in enumerate(numbers.first)]
+    for t in sorted(active_types(program)):
+        uses = _uses(program, graph, numbers, t, used[t])
+        widest = _largest(uses, numbers.first[t])
+        fans[:, t] = widest.clip(1, SUM_ARITY)
+        if examples and widest.max() > SUM_ARITY:
+            sums[:, t], rounds = _sum_rows(uses, numbers.first[t])
+            stages = np.maximum(stages, rounds)
+    counts = [
+        np.stack([x.counts for x in tables], 1, dtype=np.int64)
+        if tables
+        else np.zeros((examples, 0), np.int64)
+        for tables in (graph.constants, graph.operations, graph.metrics)
+    ]
+    depth = np.zeros(examples, np.int64)
+    for table in graph.operations:
+        depth = np.maximum(depth, _largest(table.columns[0], table.first))
+    return Demands(
+        program,
+        np.concatenate([counts[0], counts[1], sums, counts[2]], 1, dtype=np.int32),
+        np.concatenate([depth[:, None], fans, stages[:, None]], 1, dtype=np.int32),
+        *_patterns(program, graph, numbers, used),
+    )
+
+
+def _largest(values: Array, first: Array) -> Array:
+    """The largest value of each example, 0 for none."""
+    result = np.zeros(len(first) - 1, np.int64)
+    filled = np.flatnonzero(np.diff(first))
+    if len(filled):
+        result[filled] = np.maximum.reduceat(values, first[filled])
+    return result
+
+
+def _uses(
+    program: Program, graph: Graph, numbers: Numbering, t: int, used: Uses
+) -> Array:
+    """How often each computed value of a type is used; 0 for constants."""
+    first = numbers.first[t]
+    values = [np.zeros(0, np.int64), *(values for _, values in used)]
+    uses = np.bincount(np.concatenate(values), minlength=int(first[-1]))
+    made = graph.constants[t].counts + shared_counts(program)[t]
+    if made.any():
+        uses[ranges(first[:-1], made)] = 0
+    return uses
+
+
+def all_uses(
+    program: Program, graph: Graph, first: Array, t: int
+) -> Iterable[tuple[int, Array]]:
+    """Where values of a type are used: the operation, or -1, and their numbers.
+
+    `first` is that of the type in `Numbering`.
+    """
+    for o, operation in enumerate(program.operations):
+        table = graph.operations[o]
+        for number, values in zip(operation.inputs, table.columns[1:], strict=True):
+            if number == t:
+                yield o, values + np.repeat(first[:-1], table.counts)
+    for number, values in zip(program.output_types, graph.outputs, strict=True):
+        if number == t:
+            yield -1, values + first[:-1]
+    for (_, _, types), table in zip(program.metrics, graph.metrics, strict=True):
+        for number, values in zip(types, table.columns, strict=True):
+            if number == t:
+                yield -1, values + np.repeat(first[:-1], table.counts)
+
+
+def _sum_rows(uses: Array, first: Array) -> tuple[Array, Array]:
+    """Of each example, rows and rounds of the sums that leave no value with more than
+    `SUM_ARITY` uses."""
+    examples = len(first) - 1
+    owner = np.repeat(np.arange(examples), np.diff(first))
+    rows = np.zeros(examples, np.int64)
+    rounds = np.zeros(examples, np.int64)
+    while (wide := np.flatnonzero(uses > SUM_ARITY)).size:
+        uses, owner = -(-uses[wide] // SUM_ARITY), owner[wide]
+        rows += np.bincount(owner, uses, examples).astype(np.int64)
+        rounds[owner] += 1
+    return rows, rounds
+
+
+def _patterns(
+    program: Program, graph: Graph, numbers: Numbering, used: list[Uses]
+) -> tuple[Array, Array]:
+    """The distinct patterns of who reads what, and which each example has."""
+    count, examples = len(program.operations), graph.examples
+    users = np.zeros((examples, count, count), bool)
+    for t, first in enumerate(numbers.first):
+        maker = _makers(program, graph, numbers, t)
+        base = np.repeat(np.arange(examples) * (count + 1), np.diff(first))
+        code = base + maker
+        for consumer, values in used[t]:
+            if consumer >= 0:
+                seen = np.zeros(examples * (count + 1), bool)
+                seen[code[values]] = True
+                users[:, :, consumer] |= seen.reshape(examples, count + 1)[:, :count]
+    if examples and (users == users[0]).all():
+        return users[:1], np.zeros(examples, np.int32)
+    patterns, pattern = np.unique(users, axis=0, return_inverse=True)
+    return patterns, pattern.astype(np.int32)
+
+
+def _makers(program: Program, graph: Graph, numbers: Numbering, t: int) -> Array:
+    """The operation that makes each value of a type; their number for constants."""
+    makers = np.full(int(numbers.first[t][-1]), len(program.operations), np.int64)
+    for o, operation in enumerate(program.operations):
+        for number, begin in zip(operation.outputs, numbers.outputs[o], strict=True):
+            if number == t:
+                makers[ranges(begin, graph.operations[o].counts)] = o
+    return makers
+
+
+def join_demands(parts: Sequence[Demands]) -> Demands:
+    """The demands of the examples of several parts."""
+    if len(parts) == 1:
+        return parts[0]
+    stacked = np.concatenate([part.patterns for part in parts])
+    patterns, new = np.unique(stacked, axis=0, return_inverse=True)
+    first = np.cumsum([0, *(len(part.patterns) for part in parts[:-1])])
+    pattern = [new[a + part.pattern] for a, part in zip(first, parts, strict=True)]
+    return Demands(
+        parts[0].program,
+        np.concatenate([part.added for part in parts]),
+        np.concatenate([part.highest for part in parts]),
+        patterns,
+        np.concatenate(pattern).astype(np.int32),
+    )

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What examples demand one by one tells what any batch of them needs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
+from expressions import Expression, expressions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold.columns import trace
+from jfold.demands import Demands, demands, join_demands
+from jfold.graph import Graph, Table, shared_counts
+from jfold.layout import SUM_ARITY, Capacity, active_types
+from jfold.policies import batches, shortest, sinks_last
+from jfold.program import Program
+
+Array = np.ndarray[Any, Any]
+
+# ---- slow references -----------------------------------------------------------------
+
+Value = tuple[int, int, int]  # example, type, number in the example
+
+
+def rows(table: Table, columns: Sequence[Array]) -> Iterator[tuple[int, list[int]]]:
+    """The example of each row of a table, and its values in some columns."""
+    for example, (begin, end) in enumerate(itertools.pairwise(table.first.tolist())):
+        for row in range(begin, end):
+            yield example, [int(column[row]) for column in columns]
+
+
+def makers(program: Program, graph: Graph) -> dict[Value, int]:
+    """The operation that makes each value, -1 for constants."""
+    found: dict[Value, int] = {}
+    counts: Counter[tuple[int, int]] = Counter()
+
+    def add(example: int, t: int, maker: int) -> None:
+        found[example, t, counts[example, t]] = maker
+        counts[example, t] += 1
+
+    for t, (shared, table) in enumerate(
+        zip(shared_counts(program), graph.constants, strict=True)
+    ):
+        for example, own in enumerate(table.counts.tolist()):
+            for _ in range(shared + own):
+                add(example, t, -1)
+    for o, operation in enumerate(program.operations):
+        for t in operation.outputs:
+            for example, _ in rows(graph.operations[o], ()):
+                add(example, t, o)
+    return found
+
+
+def uses(program: Program, graph: Graph) -> Iterator[tuple[Value, int]]:
+    """Each use of a value: the operation that reads it, -1 for results and metrics."""
+    for o, operation in enumerate(program.operations):
+        table = graph.operations[o]
+        for example, values in rows(table, table.columns[1:]):
+            for t, value in zip(operation.inputs, values, strict=True):
+                yield (example, t, value), o
+    for t, outputs in zip(program.output_types, graph.outputs, strict=True):
+        for example, value in enumerate(outputs.tolist()):
+            yield (example, t, value), -1
+    for (_, _, types), table in zip(program.metrics, graph.metrics, strict=True):
+        for example, values in rows(table, table.columns):
+            for t, value in zip(types, values, strict=True):
+                yield (example, t, value), -1
+
+
+def expected_users(program: Program, graph: Graph) -> Array:
+    """Which operation reads what which makes."""
+    maker = makers(program, graph)
+    found = np.zeros((len(program.operations),) * 2, bool)
+    for value, reader in uses(program, graph):
+        if maker[value] >= 0 and reader >= 0:
+            found[maker[value], reader] = True
+    return found
+
+
+def sums_of(count: int) -> tuple[int, int]:
+    """Rows and rounds of the sums of so many uses of a value."""
+    taken = rounds = 0
+    while count > SUM_ARITY:
+        count = -(-count // SUM_ARITY)
+        taken, rounds = taken + count, rounds + 1
+    return taken, rounds
+
+
+def expected_capacity(program: Program, graph: Graph, size: int) -> Capacity:
+    """The least capacity for a graph at the levels it was traced at."""
+    types, active = range(len(program.types)), active_types(program)
+    maker = makers(program, graph)
+    used = Counter(
+        value
+        for value, _ in uses(program, graph)
+        if value[1] in active and maker[value] >= 0
+    )
+    fans, sums, stages = [int(t in active) for t in types], [0 for _ in types], 0
+    for (_, t, _), count in used.items():
+        taken, rounds = sums_of(count)
+        fans[t] = max(fans[t], min(count, SUM_ARITY))
+        sums[t] += taken
+        stages = max(stages, rounds)
+    own = map(len, graph.constants)
+    pairs = zip(shared_counts(program), own, strict=True)
+    return Capacity(
+        examples=size,
+        levels=graph.depth,
+        constants=tuple(shared + count for shared, count in pairs),
+        rows=tuple(map(len, graph.operations)),
+        fans=tuple(fans),
+        sums=tuple(sums),
+        stages=stages,
+        metrics=tuple(map(len, graph.metrics)),
+    )
+
+
+# ---- comparing demands ---------------------------------------------------------------
+
+
+def reads(demanded: Demands) -> Array:
+    """Which operation reads what which makes [examples, operations, operations]."""
+    return demanded.patterns[demanded.pattern]
+
+
+def same(left: Demands, right: Demands) -> None:
+    """They say the same of each example and of all."""
+    for name in ('added', 'highest', 'nodes', 'users'):
+        a, b = getattr(left, name), getattr(right, name)
+        assert a.dtype == b.dtype, name
+        np.testing.assert_array_equal(a, b, err_msg=name)
+    np.testing.assert_array_equal(reads(left), reads(right))
+    assert left.capacity(7, 3) == right.capacity(7, 3)
+
+
+def check(program: Program, examples: Sequence[Any]) -> Demands:
+    """A batch's demands are those of its examples, and of the slow references."""
+    graph = trace(program, examples)
+    found = demands(program, graph)
+    size = len(examples) + 2
+    need = expected_capacity(program, graph, size)
+    assert found.capacity(size, graph.depth) == need
+    np.testing.assert_array_equal(found.users, expected_users(program, graph))
+    singles = [trace(program, [each]) for each in examples]
+    assert found.nodes.tolist() == [each.nodes for each in singles]
+    assert found.highest[:, 0].tolist() == [each.depth for each in singles]
+    for example, single in enumerate(singles):
+        of_single = expected_users(program, single)
+        np.testing.assert_array_equal(reads(found)[example], of_single)
+    if examples:
+        same(found, join_demands([demands(program, each) for each in singles]))
+    return found
+
+
+def check_picks(
+    program: Program, examples: Sequence[Any], picks: Sequence[tuple[int, ...]]
+) -> None:
+    """Demands that are picked are those of the examples that are picked."""
+    found = check(program, examples)
+    for indices in picks:
+        chosen = [examples[i] for i in indices]
+        picked = found.pick(np.array(indices, np.int64))
+        same(picked, check(program, chosen))
+
+
+# ---- properties ----------------------------------------------------------------------
+
+indices = st.lists(st.integers(0, 3), max_size=6).map(tuple)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions),
+    st.integers(0, 99),
+    st.lists(indices, max_size=3),
+)
+def test_demands_of_expressions(
+    expression: Expression, seed: int, picks: list[tuple[int, ...]]
+) -> None:
+    """Whatever the expression, the batch and the part of it."""
+    examples = expression.batch(np.random.default_rng(seed), 4)
+    check_picks(jf.compile(expression.block).program, examples, picks)
+
+
+def wide_fold() -> jf.Block:
+    """Each item is used by a fold at every position, as often as data says."""
+    layer = jf.Function(lambda p, x: p * x, lambda key, x: jnp.ones(2), name='layer')
+    fold = jf.Fold(dense_cell(2), jf.Zeros([2]))
+    shared = jf.AllOf(*[jf.Identity()] * 6) >> fold
+    return jf.Map(jf.Vector(2) >> layer >> shared) >> fold
+
+
+def spread(size: int) -> jf.Block:
+    """A value that is used `size` times, and the sum of these uses twice."""
+    add, sine = jf.Function(jnp.add), jf.Function(jnp.sin)
+    layer = jf.Function(lambda p, x: p * x, lambda key, x: jnp.ones(()), name='layer')
+    used = jf.AllOf(*[sine] * size) >> jf.Sum()
+    twice = jf.AllOf(jf.Identity(), jf.Identity()) >> add
+    return jf.Scalar() >> layer >> used >> twice
+
+
+@pytest.mark.parametrize('size', [1, 4, 5, 16, 17, 64, 65, 300])
+def test_demands_of_wide_uses(size: int) -> None:
+    """Sums in several rounds, in examples with and without."""
+    program = jf.compile(jf.Map(spread(size)) >> jf.Sum()).program
+    examples = [[1], [], [2, 3, 4], []]
+    check_picks(program, examples, [(), (1,), (0, 2), (2, 2, 1), (3, 2, 1, 0)])
+
+
+WIDTHS = (1, 4, 5, 16, 17, 65)
+
+
+@functools.cache
+def chosen_widths() -> Program:
+    """Items say how often their value is used."""
+    cases = {width: jf.GetItem(1) >> spread(width) for width in WIDTHS}
+    return jf.compile(jf.Map(jf.OneOf(jf.GetItem(0), cases)) >> jf.Sum()).program
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.lists(st.sampled_from(WIDTHS), max_size=3), max_size=4),
+    st.lists(indices, max_size=2),
+)
+def test_demands_of_uses_that_data_decides(
+    widths: list[list[int]], picks: list[tuple[int, ...]]
+) -> None:
+    """How many rounds of sums there are, and of what, differs between examples."""
+    examples = [[(width, 0.5) for width in each] for each in widths]
+    known = [[i for i in pick if i < len(examples)] for pick in picks]
+    check_picks(chosen_widths(), examples, list(map(tuple, known)))
+
+
+def test_capacities_count_uses_in_each_example() -> None:
+    """Written out: two examples, of which the second has the wider uses."""
+    model = jf.compile(wide_fold())
+    found = demands(model.program, trace(model.program, [[[1, 2]], [[1, 2], [3, 4]]]))
+    names = [operation.layer.name for operation in model.program.operations]
+    assert names == ['layer', 'cell']
+    need = found.capacity(5, 20)
+    assert need.examples == 5
+    assert need.levels == 20
+    assert need.rows == (3, 21)  # an item: one layer, six cells within and one of all
+    assert need.constants == (1 + 3,)
+    assert need.fans == (SUM_ARITY,)
+    assert need.sums == (3 * 2,)  # six uses: a sum of four, and one of two
+    assert need.stages == 1
+    assert found.pick(np.array([0])).capacity(1, 9).sums == (2,)
+    assert found.nodes.tolist() == [8, 16]
+
+
+def test_nothing_is_demanded_by_no_examples() -> None:
+    """Except that gradients flow."""
+    program = jf.compile(tree_block()).program
+    found = check(program, [])
+    picked = demands(program, trace(program, [1, (2, 3)])).pick(np.zeros(0, np.int64))
+    same(found, picked)
+    for each in found, picked:
+        assert each.nodes.tolist() == []
+        assert not each.users.any()
+        assert each.capacity(0, 0) == Capacity(
+            0, 0, (0, 0), (0, 0), (0, 1), (0, 0), 0, ()
+        )
+
+
+def test_demands_without_operations() -> None:
+    """Of constants alone, the program's among them."""
+    program = jf.compile(jf.Record((jf.Scalar(), jf.Zeros([])))).program
+    found = check(program, [(1, None), (2, None)])
+    assert found.nodes.tolist() == [0, 0]
+    assert found.users.shape == (0, 0)
+    assert found.capacity(2, 0) == Capacity(2, 0, (3,), (), (0,), (0,), 0, ())
+
+
+def test_examples_of_one_kind_share_a_pattern() -> None:
+    """So that a corpus keeps few."""
+    program = jf.compile(tree_block()).program
+    rng = np.random.default_rng(0)
+    trees = [binary_tree(rng, n) for n in (1, 2, 2, 9, 1, 30)]
+    found = demands(program, trace(program, trees))
+    assert len(found.patterns) == 3  # leaves alone, one cell, cells on cells
+    alone = [demands(program, trace(program, [tree])) for tree in trees]
+    assert len(join_demands(alone).patterns) == 3
+
+
+# ---- policies ------------------------------------------------------------------------
+
+
+def scored_trees() -> jf.Model:
+    """A trained score at every node, of which a loss and the root's result are made."""
+    score = dense_cell(2, name='score')
+    loss = jf.Function(lambda x: x @ x, name='loss')
+    cell = dense_cell(2)
+    scored = jf.AllOf(
+        jf.Identity(),
+        jf.AllOf(jf.Identity(), jf.Identity()) >> score >> loss >> jf.Metric('loss'),
+    )
+    tree = jf.ForwardDeclaration()
+    leaf = jf.Scalar('int32') >> embedding(2)
+    node = jf.Record((tree(), tree())) >> cell
+    cases = {'word': leaf, 'pair': node}
+    tree.resolve_to(jf.OneOf(kind_of, cases) >> scored >> jf.GetItem(0))
+    return jf.compile(tree())
+
+
+def test_what_feeds_nothing_recurrent_runs_last() -> None:
+    """In one batch for each operation, behind those that it reads."""
+    model = scored_trees()
+    graph = trace(model.program, [chain(10), ((1, 2), 3)])
+    users = demands(model.program, graph).users
+    levels = shortest(graph.levels, users)
+    names = [operation.layer.name for operation in model.program.operations]
+    found = dict(zip(names, levels, strict=True))
+    traced = dict(zip(names, graph.levels, strict=True))
+    for name in ('embed', 'cell'):
+        np.testing.assert_array_equal(found[name], traced[name])
+    assert set(found['score'].tolist()) == {12}
+    assert set(found['loss'].tolist()) == {13}
+    assert batches(levels) == 1 + 10 + 1 + 1
+    assert batches(graph.levels) == 1 + 10 + 11 + 11
+    schedule = model.schedule([chain(10), ((1, 2), 3)])
+    assert schedule.depth == 13
+
+
+def test_levels_stay_where_nothing_is_won() -> None:
+    """As traced: one batch each, which a move would not make fewer."""
+    score = jf.Function(jnp.tanh, name='score')
+    model = jf.compile(jf.Record((jf.Scalar(), jf.Scalar() >> score)) >> jnp.add)
+    graph = trace(model.program, [(1, 2), (3, 4)])
+    levels, users = graph.levels, demands(model.program, graph).users
+    assert batches(sinks_last(levels, users)) == batches(levels)
+    assert shortest(levels, users) is levels
+
+
+def test_policies_depend_on_the_examples_of_the_batch() -> None:
+    """What one example reads is no matter in a batch without it."""
+    step = jf.Function(jnp.tanh, name='step')
+    once, twice = jf.Scalar() >> step, jf.Scalar() >> step >> step
+    block = jf.OneOf(type, {int: once, float: twice})
+    program = jf.compile(block).program
+    found = demands(program, trace(program, [1, 2.0]))
+    assert found.users.tolist() == [[True]]
+    assert found.pick(np.array([1])).users.tolist() == [[True]]
+    assert found.pick(np.array([0, 0])).users.tolist() == [[False]]
