@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
+from jfold.batches import Batch as Batch
+from jfold.batches import Batches as Batches
 from jfold.combinators import AllOf as AllOf
 from jfold.combinators import Block as Block
 from jfold.combinators import Concat as Concat
@@ -29,12 +31,18 @@ from jfold.combinators import Vector as Vector
 from jfold.combinators import Void as Void
 from jfold.combinators import Zeros as Zeros
 from jfold.combinators import convert_to_block as convert_to_block
+from jfold.corpus import Corpus as Corpus
 from jfold.errors import InputError as InputError
 from jfold.errors import ProgramBudgetError as ProgramBudgetError
+from jfold.layout import Capacity as Capacity
 from jfold.model import MetricValues as MetricValues
 from jfold.model import Model as Model
 from jfold.model import compile as compile
 from jfold.schedule import Schedule as Schedule
+from jfold.storage import DamagedError as DamagedError
+from jfold.storage import UnknownFormatError as UnknownFormatError
+from jfold.tracer import Traced as Traced
+from jfold.tracer import Tracer as Tracer
 from jfold.types import BroadcastType as BroadcastType
 from jfold.types import ObjectType as ObjectType
 from jfold.types import SequenceType as SequenceType

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,17 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import explain as explaining
+from jfold.batches import Batches, batches
 from jfold.columns import trace
 from jfold.combinators import Block, convert_to_block
+from jfold.corpus import Corpus, trace_corpus
+from jfold.demands import Demands, demands
 from jfold.eager import evaluate
 from jfold.errors import ProgramBudgetError
+from jfold.graph import Graph
 from jfold.layers import pack
-from jfold.layout import Capacity, Spec, grow
+from jfold.layout import Capacity, Spec, cover, grow
 from jfold.lower import lower
 from jfold.policies import shortest
 from jfold.program import Layer, Program
 from jfold.runtime import execute
-from jfold.schedule import Schedule, build, needs
+from jfold.schedule import Schedule, abstract, build
+from jfold.tracer import Traced, Tracer, digest, make_tracer
 
 
 @jax.tree_util.register_dataclass
@@ -54,6 +60,37 @@ class MetricValues:
         """The mean over all real rows; zero if there are none."""
         count = jnp.maximum(self.mask.sum(), 1)
         return jax.tree.map(lambda x: x.sum(0) / count, self.values)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledStep:
+    """A step that was compiled ahead of time; made by `Model.precompile`.
+
+    Attributes:
+      compiled: what JAX made, with its text, its costs and the memory it takes.
+      specs: of the schedules it takes.
+    """
+
+    compiled: jax.stages.Compiled
+    specs: tuple[Spec, ...]
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Runs the step.
+
+        Raises:
+          ValueError: a schedule is not of the capacity that the step was compiled for.
+          TypeError: other arguments differ from those it was compiled for.
+        """
+        try:
+            return self.compiled(*args, **options)
+        except TypeError:
+            for each in jax.tree.leaves((args, options), is_leaf=_is_schedule):
+                if _is_schedule(each) and each.spec not in self.specs:
+                    raise ValueError(_other_spec(self.specs, each.spec)) from None
+            raise
+
+    def __repr__(self) -> str:
+        return f'CompiledStep({", ".join(str(x.capacity) for x in self.specs)})'
 
 
 @dataclass(eq=False)
@@ -94,39 +131,229 @@ class Model:
             if layer.init is not None
         }
 
-    def schedule(self, examples: Iterable[Any]) -> Schedule:
+    def schedule(
+        self, examples: Iterable[Any] | Traced, *, size: int | None = None
+    ) -> Schedule:
         """Turns examples into the arrays that drive the compiled program.
 
         Runs on the host. Shapes are kept from batch to batch, per number of examples,
         and only grow, so that a stationary stream compiles a handful of programs.
 
         Args:
-          examples: a list, or any other iterable, of what the expression takes.
+          examples: a list, or any other iterable, of what the expression takes; or what
+            `tracer` made of it.
+          size: how many rows the results get; as many as examples when left out. Rows
+            beyond repeat the last example; `Schedule.mask` tells them apart. Batches of
+            different numbers of examples and one size share their compiled program.
 
         Raises:
           TypeError: `examples` is a dict or a string, which is one example at most.
+          ValueError: there are more examples than `size`, or they were traced for
+            another expression.
           InputError: an example does not fit the expression.
           ProgramBudgetError: one more shape would exceed `max_programs`. In both cases
             the model is as it was before.
         """
-        single = isinstance(examples, str | bytes | Mapping)
-        if single or not isinstance(examples, Iterable):
-            raise TypeError(
-                f'expected a sequence of examples, got {type(examples).__name__}: '
-                'pass `[example]`'
-            )
         begin = time.perf_counter()
-        graph = shortest(self.program, trace(self.program, list(examples)))
-        need = needs(self.program, graph)
-        old = self._capacities.get(need.examples)
-        spec = Spec(self.program, grow(old, need))
-        if spec not in self._specs and len(self._specs) >= self.max_programs:
-            raise ProgramBudgetError(_over_budget(self.max_programs, old, need))
-        result = build(graph, spec)
-        self._capacities[need.examples] = spec.capacity
-        self._specs[spec] = None
+        graph = self._graph(examples)
+        result = self.build(graph, demands(self.program, graph), size)
         result.seconds = time.perf_counter() - begin
         return result
+
+    def _graph(self, examples: Iterable[Any] | Traced) -> Graph:
+        if not isinstance(examples, Traced):
+            return trace(self.program, list(_several(examples)))
+        if examples.digest != self._digest:
+            raise ValueError(
+                'expected examples traced for this expression, got those of another: '
+                'trace them with `model.tracer()` of the model that schedules them'
+            )
+        return examples.graph
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        return digest(self.program)
+
+    def build(
+        self, graph: Graph, demanded: Demands, size: int | None = None
+    ) -> Schedule:
+        """The schedule of a graph that was traced for this model's program.
+
+        Raises:
+          ValueError, ProgramBudgetError: as of `schedule`.
+        """
+        begin = time.perf_counter()
+        size = graph.examples if size is None else size
+        if size < graph.examples:
+            raise ValueError(
+                f'expected at most {size} examples, as `size` says, got '
+                f'{graph.examples}'
+            )
+        levels = shortest(graph.levels, demanded.users)
+        depth = max((int(x.max(initial=0)) for x in levels), default=0)
+        need = demanded.capacity(size, depth)
+        spec = self._reserve(need)
+        result = build(graph, levels, spec)
+        result.seconds = time.perf_counter() - begin
+        return result
+
+    def _reserve(self, need: Capacity) -> Spec:
+        """The spec for a batch, after which the model keeps its capacity."""
+        old = self._capacities.get(need.examples)
+        return self._keep(old, need, grow(old, need))
+
+    def _keep(self, old: Capacity | None, need: Capacity, new: Capacity) -> Spec:
+        spec = Spec(self.program, new)
+        if spec not in self._specs and len(self._specs) >= self.max_programs:
+            raise ProgramBudgetError(_over_budget(self.max_programs, old, need))
+        self._capacities[need.examples] = spec.capacity
+        self._specs[spec] = None
+        return spec
+
+    def trace(
+        self,
+        examples: Iterable[Any],
+        *,
+        skip_errors: bool = False,
+        progress: bool = True,
+    ) -> Corpus:
+        """Turns examples into arrays once, from which any batch is put together.
+
+        Args:
+          examples: a list or any other iterable; read in chunks, so it may be larger
+            than memory.
+          skip_errors: leaves out examples that do not fit the expression, and keeps
+            account of them in `Corpus.skipped`.
+          progress: shows a progress bar on a terminal if it takes a few seconds.
+
+        Raises:
+          TypeError: `examples` is a dict or a string, which is one example at most.
+          InputError: an example does not fit; its number is that among all examples.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> corpus = model.trace([[1, 2], [], [3]])
+        >>> model.apply({}, corpus.schedule([2, 0])).tolist()
+        [3.0, 3.0]
+        """
+        return trace_corpus(self, _several(examples), skip_errors, progress)
+
+    def batches(
+        self,
+        source: Any,
+        batch_size: int,
+        *,
+        shuffle: Any = None,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        max_nodes: int | None = None,
+        skip_errors: bool = False,
+        prefetch: int = 2,
+    ) -> Batches:
+        """Batches of a corpus or of examples, built on a thread while the device works.
+
+        The iterator can be stopped and resumed; see `Batches`.
+
+        Args:
+          source: a corpus; a sequence; or another iterable, a stream, read once.
+          batch_size: how many examples a batch has, and rows: fewer are padded.
+          shuffle: a PRNG key or an int seed; `None` keeps the order.
+          epochs: how many times to go through the source; `None` for ever.
+          drop_remainder: leaves out an epoch's last batch if it is not full.
+          max_nodes: for a corpus, how many operations a batch runs at most.
+          skip_errors: leaves out examples that do not fit; see `Batches.skipped`.
+          prefetch: how many batches may lie ready; 0 for no thread.
+
+        Raises:
+          TypeError, ValueError: an argument is wrong, or does not go with this source.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> for batch in model.batches([[1, 2], [], [3]], 2):
+        ...     print(model.apply({}, batch.schedule), batch.indices, batch.mask)
+        [3. 0.] [0 1] [ True  True]
+        [3. 3.] [2 2] [ True False]
+        """
+        return batches(
+            self,
+            source,
+            batch_size,
+            shuffle=shuffle,
+            epochs=epochs,
+            drop_remainder=drop_remainder,
+            max_nodes=max_nodes,
+            skip_errors=skip_errors,
+            prefetch=prefetch,
+        )
+
+    def tracer(self) -> Tracer:
+        """Tracing alone, as a callable to send to other processes.
+
+        There it runs on NumPy; `schedule` takes what it returns and gives the same
+        schedule, to the bit, as of the examples themselves. With grain:
+
+            source = grain.MapDataset.source(examples).shuffle(seed=0)
+            batches = source.batch(64, batch_fn=list).map(model.tracer())
+            options = grain.multiprocessing.MultiprocessingOptions(num_workers=4)
+            for traced in batches.to_iter_dataset().mp_prefetch(options):
+                schedule = model.schedule(traced)
+
+        >>> import jfold as jf, pickle
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> tracer = pickle.loads(pickle.dumps(model.tracer()))
+        >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
+        [3.0, 3.0]
+        """
+        return make_tracer(self.program)
+
+    def precompile(
+        self, step: Callable[..., Any], /, *args: Any, **options: Any
+    ) -> CompiledStep:
+        """Compiles a step ahead of time for schedules of a known capacity.
+
+        Args:
+          step: what a batch is given to: a function, jitted or not.
+          *args: its arguments, with a `Capacity` (of `Corpus.capacities` or
+            `Batches.capacities`) in place of the schedule; the others as they will be
+            or as `jax.ShapeDtypeStruct`.
+          **options: likewise, by name.
+
+        Returns:
+          The compiled step, to be called with schedules in place of the capacity. From
+          now on the model builds schedules of that capacity while they fit. Steps for
+          batches of one size share a capacity: where the second needs more room than
+          the first, compile the first again.
+
+        Raises:
+          TypeError: there is no `Capacity` among the arguments.
+          ProgramBudgetError: the capacity would be one program too many.
+
+        >>> import jax, jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> corpus = model.trace([[1, 2], [], [3]])
+        >>> step = model.precompile(model.apply, {}, corpus.capacities(2))
+        >>> step({}, corpus.schedule([0, 2])).tolist()
+        [3.0, 3.0]
+        """
+        leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_capacity)
+        if not any(map(_is_capacity, leaves)):
+            raise TypeError(
+                'expected a `Capacity` among the arguments, in place of the schedule: '
+                '`model.precompile(step, params, corpus.capacities(batch_size))`'
+            )
+        specs = [
+            abstract(self._adopt(x)) if isinstance(x, Capacity) else x for x in leaves
+        ]
+        args, options = jax.tree.unflatten(tree, specs)
+        compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
+        taken = [x.spec for x in specs if isinstance(x, Schedule)]
+        return CompiledStep(compilable.lower(*args, **options).compile(), tuple(taken))
+
+    def _adopt(self, capacity: Capacity) -> Spec:
+        """Makes a capacity that of all batches with its number of results."""
+        old = self._capacities.get(capacity.examples)
+        new = capacity if old is None else cover(old, capacity)
+        return self._keep(old, capacity, new)
 
     def apply(self, params: dict[str, Any], schedule: Schedule) -> Any:
         """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
@@ -219,6 +446,52 @@ def compile(block: Any, max_programs: int = 8) -> Model:
         raise TypeError(f'expected `max_programs` as int, got {max_programs!r}')
     root = convert_to_block(block)
     return Model(root, lower(root), max_programs)
+
+
+def _several(examples: Any) -> Iterable[Any]:
+    single = isinstance(examples, str | bytes | Mapping)
+    if single or not isinstance(examples, Iterable):
+        raise TypeError(
+            f'expected a sequence of examples, got {type(examples).__name__}: '
+            'pass `[example]`'
+        )
+    return examples
+
+
+def _is_capacity(value: Any) -> bool:
+    return isinstance(value, Capacity)
+
+
+def _is_schedule(value: Any) -> bool:
+    return isinstance(value, Schedule)
+
+
+def _other_spec(expected: tuple[Spec, ...], got: Spec) -> str:
+    """Why a compiled step takes other schedules than one of spec `got`."""
+    if all(spec.program is not got.program for spec in expected):
+        return (
+            'expected a schedule made by the model that compiled the step, got one of '
+            'another model'
+        )
+    rows = [spec.capacity.examples for spec in expected]
+    if got.capacity.examples not in rows:
+        return (
+            f'expected a schedule of {rows[0]} rows of results, for which the step was '
+            f'compiled, got one of {got.capacity.examples}: make it with '
+            f'`size={rows[0]}`'
+        )
+    old = expected[rows.index(got.capacity.examples)].capacity
+    return (
+        'expected a schedule of the capacity that the step was compiled for, got one '
+        f'with {_changes(old, got.capacity)}. Since then a batch had no room, or '
+        'another step was compiled for batches of this size: call `model.precompile` '
+        'again'
+    )
+
+
+def _changes(old: Capacity, new: Capacity) -> str:
+    pairs = zip(old.dimensions(), new.dimensions(), strict=True)
+    return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)
 
 
 def _check_shapes(layer: Layer, params: Any) -> None:

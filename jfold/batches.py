@@ -1,0 +1,605 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An iterator over the batches of a run, built on a thread while the device works.
+
+Three things decide what comes out: a *plan* says which examples make up the batches of
+an epoch, and is a pure function of the arguments and the number of the epoch; a
+*source* turns examples into a schedule; a `Prefetcher` runs any iterator on a thread. A
+*cursor* says what was delivered, so that another run goes on there, whatever was
+prefetched.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jfold.errors import InputError
+from jfold.layout import Capacity
+from jfold.prefetch import Prefetcher
+from jfold.schedule import Schedule
+
+if TYPE_CHECKING:
+    from jfold.corpus import Corpus, Scheduler
+
+Array = np.ndarray[Any, Any]
+
+KEY_WORDS = 4  # the most that a key of JAX's own generators has
+FORMAT = 1  # of what `Batches.state` returns
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One batch. Its arrays have the same shapes throughout a run.
+
+    Attributes:
+      schedule: for `model.apply`; has `size` rows of results.
+      indices: [size] int64, which example each row is, as its place in the source. Rows
+        past `count` repeat the last real one, so that `labels[batch.indices]` has a
+        fixed shape.
+      mask: [size] bool, which rows are real.
+      count: how many rows are real; they come first.
+      epoch: which pass over the source this is, from 0.
+    """
+
+    schedule: Schedule
+    indices: Array
+    mask: Array
+    count: int
+    epoch: int
+
+
+# ---- plans ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments, checked."""
+
+    key: tuple[int, ...]  # its words; none if nothing is shuffled
+    examples: int | None  # how many the source has; `None` for a stream
+    batch_size: int
+    max_nodes: int | None
+    drop_remainder: bool
+    epochs: int | None
+    skip_errors: bool
+    device_put: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """Which examples make up the batches of one epoch."""
+
+    order: Array  # [examples] int64, all examples
+    cuts: Array  # [batches + 1] int64, where in `order` batches begin and end
+
+    def __len__(self) -> int:
+        return len(self.cuts) - 1
+
+    def __getitem__(self, batch: int) -> Array:
+        return self.order[self.cuts[batch] : self.cuts[batch + 1]]
+
+
+def _plan(settings: _Settings, nodes: Array | None, epoch: int) -> _Plan:
+    """The plan of an epoch; `max_nodes` needs `nodes`, [examples] int64."""
+    order = _order(settings.key, epoch, settings.examples or 0)
+    size, limit = settings.batch_size, settings.max_nodes
+    if nodes is None or limit is None:
+        cuts = np.append(np.arange(0, len(order), size, dtype=np.int64), len(order))
+        is_full = len(order) % size == 0
+    else:
+        nodes = nodes[order]
+        cuts = _cuts_by_nodes(nodes, size, limit)
+        last = nodes[cuts[-2:][0] :]
+        is_full = len(last) == size or int(last.sum()) == limit
+    drops = settings.drop_remainder and not is_full and len(cuts) > 1
+    return _Plan(order, cuts[:-1] if drops else cuts)
+
+
+def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
+    """The order of an epoch [examples] int64.
+
+    Made of bits that NumPy promises never to change, unlike its permutations.
+    """
+    if not key:
+        return np.arange(examples, dtype=np.int64)
+    seed = np.random.SeedSequence([*key, epoch])
+    bits = np.random.Philox(seed).random_raw(examples)
+    return np.argsort(bits, kind='stable').astype(np.int64, copy=False)
+
+
+def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
+    """Cuts where the next example would be too much, none of which is so alone."""
+    total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
+    cuts = [0]
+    while (first := cuts[-1]) < len(nodes):
+        ahead = total[first + 1 : first + 1 + batch_size]
+        fitting = np.searchsorted(ahead, total[first] + max_nodes, side='right')
+        cuts.append(first + int(fitting))
+    return np.array(cuts, np.int64)
+
+
+def _different_plans(settings: _Settings, nodes: Array | None) -> Iterator[_Plan]:
+    """The plans of all epochs, or of one for all if nothing is shuffled."""
+    epochs = settings.epochs if settings.key else 1
+    return (_plan(settings, nodes, epoch) for epoch in range(epochs or 0))
+
+
+# ---- sources -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """Where examples come from."""
+
+    given: Any  # the argument
+    build: Callable[[list[Any], int], Schedule]  # of items, and the number of rows
+    items: Callable[[Array], list[Any]] | None = None  # of places; a stream has none
+    corpus: Corpus | None = None
+
+    @property
+    def nodes(self) -> Array | None:
+        """The operations of each example [examples] int64, if they are known."""
+        return None if self.corpus is None else self.corpus.nodes
+
+
+def _source(model: Scheduler, given: Any) -> _Source:
+    """The source that an argument is."""
+
+    def traced(items: list[Any], size: int) -> Schedule:
+        return model.schedule(items, size=size)
+
+    def stored(items: list[Any], size: int) -> Schedule:
+        corpus: Corpus = given
+        return corpus.schedule(np.array(items, np.int64), size=size)
+
+    if not isinstance(given, str | bytes | Mapping | type):
+        if hasattr(given, 'capacities_of'):
+            if getattr(given, 'model', model) is not model:
+                raise ValueError(
+                    'expected a corpus of this model, got one of another: trace the '
+                    'examples with `model.trace`'
+                )
+            return _Source(given, stored, lambda x: list(x.tolist()), given)
+        if hasattr(given, '__len__') and hasattr(given, '__getitem__'):
+            return _Source(given, traced, lambda x: [given[i] for i in x.tolist()])
+        if isinstance(given, Iterable):
+            return _Source(given, traced)
+    raise TypeError(
+        'expected a corpus, a sequence or a stream of examples as `source`, got '
+        f'{type(given).__name__}: pass `[example]` for a single one'
+    )
+
+
+@dataclass(frozen=True)
+class _Cursor:
+    """How far a run has been delivered."""
+
+    epoch: int = 0  # of the last batch
+    position: int = 0  # how many examples of the epoch are done with, bad ones too
+    batches: int = 0  # how many were delivered
+    skipped: int = 0  # how many examples were left out
+
+
+# Some examples, not yet a batch: the epoch, the position behind them, their places in
+# the source [count] int64, their items.
+_Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
+
+
+def _chunks(settings: _Settings, source: _Source, start: _Cursor) -> Iterator[_Chunk]:
+    """The examples of all batches behind a cursor."""
+    position = start.position
+    if source.items is None:
+        yield from _read_chunks(settings, source.given, position)
+        return
+    for epoch in itertools.count(start.epoch):
+        if settings.epochs is not None and epoch >= settings.epochs:
+            return
+        plan = _plan(settings, source.nodes, epoch)
+        for batch in range(int(np.searchsorted(plan.cuts, position)), len(plan)):
+            indices = plan[batch]
+            yield epoch, int(plan.cuts[batch + 1]), indices, source.items(indices)
+        position = 0
+
+
+def _read_chunks(
+    settings: _Settings, stream: Iterable[Any], position: int
+) -> Iterator[_Chunk]:
+    """The examples of a stream from a position on."""
+    iterator, size = iter(stream), settings.batch_size
+    found = sum(1 for _ in itertools.islice(iterator, position))
+    if found < position:
+        raise ValueError(
+            f'expected a stream of at least {position} examples, which the restored '
+            f'state has behind it, got one of {found}: pass it from its beginning'
+        )
+    while items := list(itertools.islice(iterator, size)):
+        if len(items) < size and settings.drop_remainder:
+            return
+        end = position + len(items)
+        yield 0, end, np.arange(position, end, dtype=np.int64), items
+        position = end
+
+
+# ---- making batches ------------------------------------------------------------------
+
+_Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and messages
+# What became of a chunk: its batch, unless all of it was left out; what was left out;
+# where the run stands behind it.
+_Step: TypeAlias = tuple[Batch | None, _Skipped, _Cursor]
+
+
+def _steps(settings: _Settings, source: _Source, cursor: _Cursor) -> Iterator[_Step]:
+    """Makes the batches behind a cursor."""
+    in_vain = 0
+    for chunk in _chunks(settings, source, cursor):
+        batch, skipped = _built(settings, source, chunk)
+        done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
+        cursor = _Cursor(*chunk[:2], *done)
+        in_vain = in_vain + len(skipped) if batch is None else 0
+        # So many in a row hold a whole epoch, and all others will be like it.
+        if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
+            raise ValueError(
+                f'expected examples that fit the model, got {in_vain} in a row that do '
+                f'not; the last: {skipped[-1][1]}'
+            )
+        yield batch, skipped, cursor
+
+
+def _built(
+    settings: _Settings, source: _Source, chunk: _Chunk
+) -> tuple[Batch | None, _Skipped]:
+    """The batch of a chunk, and what was left out of it."""
+    epoch, _, indices, items = chunk
+    size, skipped = settings.batch_size, []
+    while items:
+        try:
+            schedule = source.build(items, size)
+        except InputError as error:
+            bad = error.example
+            located = _located(error, int(indices[bad]))
+            if not settings.skip_errors:
+                raise located from error
+            skipped.append((located.example, str(located)))
+            indices, items = np.delete(indices, bad), items[:bad] + items[bad + 1 :]
+        else:
+            schedule = _on_device(schedule) if settings.device_put else schedule
+            count = len(indices)
+            rows = np.pad(indices, (0, size - count), mode='edge')
+            return Batch(schedule, rows, np.arange(size) < count, count, epoch), skipped
+    return None, skipped
+
+
+def _located(error: InputError, place: int) -> InputError:
+    """The same error with the example's place in the source, not in the batch."""
+    result = error.renumbered(place)
+    rest = str(result).removeprefix(f'example {place}')
+    result.args = (f'example {place} of the source{rest}',)
+    return result
+
+
+def _on_device(schedule: Schedule) -> Schedule:
+    """Moves arrays, but for 64-bit ones, which JAX may know in the caller alone."""
+
+    def moved(x: Any) -> Any:
+        return x if x.dtype.name.endswith(('64', '128')) else jax.device_put(x)
+
+    result: Schedule = jax.tree.map(moved, schedule)
+    result.seconds = schedule.seconds
+    return result
+
+
+# ---- the iterator --------------------------------------------------------------------
+
+
+def _state(settings: _Settings, cursor: _Cursor) -> dict[str, Array]:
+    """The state of a run, in arrays of fixed shapes; -1 for none."""
+    key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
+    fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
+    numbers = {'format': FORMAT} | {name: getattr(settings, name) for name in fixed}
+    return {'key': np.array(key, np.uint32)} | {
+        name: np.array(-1 if number is None else number, np.int64)
+        for name, number in (numbers | vars(cursor)).items()
+    }
+
+
+def _cursor(settings: _Settings, state: Any) -> _Cursor:
+    """The cursor of a state, after checks that it belongs to such a run."""
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f'expected a dict as `Batches.state` returns it, got {type(state).__name__}'
+        )
+    own = _state(settings, _Cursor())
+    arrays = {name: np.asarray(x) for name, x in state.items()}
+    expected, got = ({k: x.shape for k, x in d.items()} for d in (own, arrays))
+    if expected != got:
+        raise ValueError(
+            f'expected a state of arrays of shapes {expected}, got {got}: pass what '
+            '`Batches.state` returned'
+        )
+    cursor = {name: int(arrays[name]) for name in vars(_Cursor())}
+    differing = [
+        f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
+        for name, value in own.items()
+        if name not in cursor and not np.array_equal(arrays[name], value)
+    ]
+    if differing:
+        raise ValueError(
+            'expected a state of batches made with the same arguments, got one with '
+            f'{", ".join(differing)}'
+        )
+    return _Cursor(**cursor)
+
+
+def _shown(name: str, value: Array) -> str:
+    if name == 'key':
+        return str(value[1 : 1 + int(value[0])].tolist())
+    return 'none' if value == -1 else str(value)
+
+
+class Batches:
+    """An iterator over batches; made by `jfold.batches`.
+
+    One thread at a time may take batches. The end of a `with` statement closes it. Once
+    it is closed, exhausted, or has raised, nothing comes out until `restore`.
+    """
+
+    def __init__(self, settings: _Settings, source: _Source, prefetch: int) -> None:
+        self._settings, self._source, self._prefetch = settings, source, prefetch
+        self._cursor = _Cursor()
+        self._skipped: _Skipped = []
+        self._steps: Any = None  # of `_Step`, once the first batch is asked for
+        self._has_read = False
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._steps is None:
+            self._has_read = True
+            steps = _steps(self._settings, self._source, self._cursor)
+            self._steps = Prefetcher(steps, self._prefetch) if self._prefetch else steps
+        for batch, skipped, cursor in self._steps:
+            self._cursor = cursor
+            self._skipped += skipped
+            if isinstance(batch, Batch):
+                return batch
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the thread; waits until it is done with the batch that it is at."""
+        if hasattr(self._steps, 'close'):
+            self._steps.close()
+        self._steps = iter(())
+
+    def __enter__(self) -> Batches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many batches the run has from its beginning to its end.
+
+        With `shuffle` and `max_nodes` this plans every epoch. Fewer come out if
+        `skip_errors` leaves nothing of some.
+
+        Raises:
+          TypeError: the source is a stream, or the epochs are endless.
+        """
+        settings, epochs = self._settings, self._settings.epochs
+        if settings.examples is None or epochs is None:
+            kind = 'a stream' if settings.examples is None else 'endless epochs'
+            raise TypeError(f'batches of {kind} have no length')
+        if settings.max_nodes is None:  # then orders do not matter
+            settings = replace(settings, key=())
+        total = sum(map(len, _different_plans(settings, self._source.nodes)))
+        return total if settings.key else total * epochs
+
+    @property
+    def skipped(self) -> list[tuple[int, str]]:
+        """The examples left out so far, as (place in the source, message).
+
+        Those before and in the batch delivered last, since the beginning or `restore`.
+        """
+        return list(self._skipped)
+
+    @property
+    def capacities(self) -> Capacity:
+        """What the largest of all batches of the run needs.
+
+        Raises:
+          ValueError: the source is no corpus, or the epochs are endless.
+        """
+        corpus, settings = self._source.corpus, self._settings
+        if corpus is None or settings.epochs is None:
+            raise ValueError(
+                'expected a corpus as source and a number of `epochs`, got '
+                f'{type(self._source.given).__name__} and {settings.epochs}: only of '
+                'these is known beforehand what they need'
+            )
+        plans = _different_plans(settings, corpus.nodes)
+        batches = (plan[batch] for plan in plans for batch in range(len(plan)))
+        return corpus.capacities_of(batches, settings.batch_size)
+
+    def state(self) -> dict[str, Array]:
+        """What `restore` needs: a pytree of small arrays, always of the same shapes."""
+        return _state(self._settings, self._cursor)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on behind the batch that had been delivered last when `state` was taken.
+
+        What was prefetched is discarded. A stream is read from its beginning, past the
+        examples that are done with.
+
+        Raises:
+          TypeError: `state` is no dict.
+          ValueError: `state` is of batches of other arguments, or the source is an
+            iterator that was begun. Nothing has changed then.
+        """
+        cursor, source = _cursor(self._settings, state), self._source
+        is_begun = self._has_read and isinstance(source.given, Iterator)
+        if source.items is None and is_begun:
+            raise ValueError(
+                'expected a stream that can be read from its beginning, got '
+                f'{type(source.given).__name__}, which has been begun: call '
+                '`jfold.batches` with a fresh one, and restore that'
+            )
+        cuts = _plan(self._settings, source.nodes, cursor.epoch).cuts
+        if source.items is not None and cursor.position not in cuts:
+            raise ValueError(
+                f'expected a state at the end of a batch, got {cursor.position} '
+                f'examples of epoch {cursor.epoch}: the source has changed'
+            )
+        self.close()
+        self._cursor, self._skipped, self._steps = cursor, [], None
+
+    def __repr__(self) -> str:
+        own, at = self._settings, self._cursor
+        examples = 'a stream' if own.examples is None else f'{own.examples} examples'
+        limit = '' if own.max_nodes is None else f', max_nodes={own.max_nodes}'
+        shuffled = ', shuffled' if own.key else ''
+        epochs = '' if own.epochs is None else f' of {own.epochs}'
+        return (
+            f'Batches({examples}, batch_size={own.batch_size}{limit}{shuffled}; '
+            f'{at.batches} delivered, epoch {at.epoch}{epochs}, example {at.position})'
+        )
+
+
+# ---- arguments -----------------------------------------------------------------------
+
+
+def batches(
+    model: Scheduler,
+    source: Any,
+    batch_size: int,
+    *,
+    shuffle: Any = None,
+    epochs: int | None = 1,
+    drop_remainder: bool = False,
+    max_nodes: int | None = None,
+    skip_errors: bool = False,
+    prefetch: int = 2,
+    device_put: bool = True,
+) -> Batches:
+    """Cuts examples into batches, which a thread builds while the device works.
+
+    Args:
+      model: as `jfold.compile` returns it.
+      source: a corpus of this model; a sequence, anything with a length and items; or
+        another iterable of examples: a stream, read once, in its order.
+      batch_size: how many examples a batch has, and rows: fewer are padded.
+      shuffle: a PRNG key, old or new; an int seed, which stands for
+        `jax.random.key(seed)`; `None` keeps the order.
+      epochs: how many times to go through the source; `None` for ever.
+      drop_remainder: whether to leave out an epoch's last batch if it has neither
+        `batch_size` examples nor just `max_nodes` operations.
+      max_nodes: for a corpus, how many operations a batch runs at most.
+      skip_errors: whether to leave out examples that do not fit the model; see
+        `Batches.skipped`. A batch of nothing else does not appear.
+      prefetch: how many batches may lie ready or be in the making; 0 for no thread.
+      device_put: whether schedules are sent to the device beforehand.
+
+    Returns:
+      An iterator, which raises whatever the source does, an `InputError` with the
+      place in the source as `example`, or a `ProgramBudgetError`.
+
+    Raises:
+      TypeError, ValueError: an argument is wrong, or does not go with this source.
+
+    >>> import jfold as jf
+    >>> model = jf.compile(jf.Scalar() >> jf.Function(jnp.negative))
+    >>> for batch in batches(model, [1, 2, 3], 2):
+    ...     print(model.apply({}, batch.schedule), batch.indices, batch.mask)
+    [-1. -2.] [0 1] [ True  True]
+    [-3. -3.] [2 2] [ True False]
+    """
+    arguments = vars().copy()
+    if not callable(getattr(model, 'schedule', None)):
+        got = type(model).__name__
+        raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
+    return _checked(_source(model, source), arguments)
+
+
+def _checked(source: _Source, arguments: dict[str, Any]) -> Batches:
+    """The iterator of the arguments of `batches`."""
+    whole = {'batch_size': 1, 'max_nodes': 1, 'epochs': 1, 'prefetch': 0}
+    for name, least in whole.items():
+        if arguments[name] is not None or name not in ('max_nodes', 'epochs'):
+            arguments[name] = _whole(name, arguments[name], least)
+    for name in 'drop_remainder', 'skip_errors', 'device_put':
+        if not isinstance(arguments[name], bool):
+            raise TypeError(f'expected `{name}` as bool, got {arguments[name]!r}')
+    arguments['key'] = _key_words(arguments['shuffle'])
+    arguments['examples'] = None if source.items is None else len(source.given)
+    settings = _Settings(**{x: arguments[x] for x in _Settings.__annotations__})
+    _check(settings, source.nodes)
+    return Batches(settings, source, arguments['prefetch'])
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """An argument that is an int, and large enough."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f'expected `{name}` as int, got {value!r}')
+    if value < least:
+        raise ValueError(f'expected `{name}` of at least {least}, got {value}')
+    return int(value)
+
+
+def _key_words(shuffle: Any) -> tuple[int, ...]:
+    """The words of a key; none without one."""
+    if shuffle is None:
+        return ()
+    if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
+        if not 0 <= shuffle < 1 << 64:
+            raise ValueError(
+                f'expected a seed from 0 to 2**64 - 1 as `shuffle`, got {shuffle}'
+            )
+        return divmod(int(shuffle), 1 << 32)
+    data = shuffle
+    if isinstance(data, jax.Array) and jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(data)
+    is_array = isinstance(data, jax.Array | np.ndarray) and data.dtype == np.uint32
+    if not is_array or data.ndim != 1 or not 1 <= data.size <= KEY_WORDS:
+        raise TypeError(
+            'expected one PRNG key, an int seed or None as `shuffle`, got '
+            f'{shuffle!r}: `shuffle=jax.random.key(0)`'
+        )
+    return tuple(np.asarray(data).tolist())
+
+
+def _check(settings: _Settings, nodes: Array | None) -> None:
+    """Raises where arguments do not go with the source, or with one another."""
+    limit, is_stream = settings.max_nodes, settings.examples is None
+    if is_stream and settings.key:
+        raise ValueError(
+            'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
+            'own order: pass `list(stream)`, or shuffle where the stream is made'
+        )
+    if is_stream and settings.epochs != 1:
+        raise ValueError(
+            'expected `epochs=1` for a stream, which is read once, got '
+            f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
+        )
+    if limit is not None and nodes is None:
+        raise ValueError(
+            'expected a corpus as source for `max_nodes`, since nothing else knows how '
+            'many operations an example runs: make one by `model.trace(examples)`'
+        )
+    if limit is not None and nodes is not None and nodes.max(initial=0) > limit:
+        large = int(np.argmax(nodes > limit))
+        raise ValueError(
+            f'expected examples of at most {limit} operations, as `max_nodes` says, '
+            f'got {nodes[large]} in example {large}: raise `max_nodes`, or leave it out'
+        )
+    if settings.epochs is None and not len(_plan(settings, nodes, 0)):
+        raise ValueError(
+            'expected a source of at least one batch for `epochs=None`, got '
+            f'{settings.examples} examples, where `batch_size={settings.batch_size}` '
+            f'and `drop_remainder={settings.drop_remainder}`'
+        )

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a traced corpus depends on: the host half of a program, as comparable text.
+
+Functions that run on the host are told by what they say: compiled code, defaults, what
+they close over, and what they use of the globals of their module; data in there count
+with their contents, objects of other classes by the class alone. Layers run on the
+device and are told by name and types.
+"""
+
+from __future__ import annotations
+
+import dis
+import enum
+import functools
+import hashlib
+import itertools
+import operator
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import SequenceMatcher
+from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
+from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType
+from typing import Any
+
+import jax
+import numpy as np
+
+from jfold.program import Body, Instruction, Program, all_bodies
+from jfold.types import Type
+
+FORMAT = 1  # of traced graphs: how places are told apart and values numbered
+SHOWN = 3  # differences in an error
+ATOMS = {str, bytes, int, float, bool, type(None)}
+EMPTY = CellType()  # a variable that a function closes over before it has a value
+SECTIONS = 'types', 'constants', 'operations', 'results', 'steps', 'functions'
+
+Line = list[str]  # text, hash of what the text leaves out, place in the expression
+
+
+def fingerprint(program: Program) -> dict[str, Any]:
+    """A description of a program that JSON can hold: lines in sections.
+
+    It is the same in every process. Only the section of functions depends on the
+    version of Python, whose compiled code it hashes.
+    """
+    steps = list(_steps(program))
+    metrics = [f'metric {name!r}: {type_!r}' for name, type_, _ in program.metrics]
+    return {
+        'format': FORMAT,
+        'python': '.'.join(map(str, sys.version_info[:2])),
+        'types': [_plain(f'type {each!r}') for each in program.types],
+        'constants': [
+            [f'constant {program.types[t]!r}', contents(value), '']
+            for t, value in program.constants
+        ],
+        'operations': [_plain(f'operation {each!r}') for each in program.operations],
+        'results': [_plain(f'result {program.output!r}'), *map(_plain, metrics)],
+        'steps': [_line(each, code=False) for each in steps],
+        'functions': [_line(each, code=True) for each in steps if _is_function(each)],
+    }
+
+
+def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """What differs between two fingerprints, readably; a few lines, none if equal."""
+    if saved.get('format') != current['format']:
+        return [f'graphs of format {saved.get("format")}, not {current["format"]}']
+    same_python = saved.get('python') == current['python']
+    found = [
+        text
+        for section in SECTIONS
+        if same_python or section != 'functions'
+        for text in _differences(saved.get(section, []), current[section])
+    ]
+    found = list(dict.fromkeys(found))
+    rest = len(found) - SHOWN
+    return found[:SHOWN] + ([f'and {rest} more'] if rest > 0 else [])
+
+
+def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
+    """What differs between the lines of two sections."""
+    old, new = ([text for text, *_ in lines] for lines in (saved, current))
+    if old == new:
+        for (text, before, _), (_, now, place) in zip(saved, current, strict=True):
+            if before != now:
+                yield f'a different `{text}`{_in(place)}'
+        return
+    matcher = SequenceMatcher(a=old, b=new, autojunk=False)
+    for kind, a, b, c, d in matcher.get_opcodes():
+        if kind != 'equal':
+            for pair in itertools.zip_longest(saved[a:b], current[c:d]):
+                texts = [f'`{each[0]}`' if each else 'nothing' for each in pair]
+                yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
+
+
+def _in(place: str) -> str:
+    return f' in {place}' if place else ''
+
+
+# ---- the steps of a program ----------------------------------------------------------
+
+
+def _steps(program: Program) -> Iterator[Instruction | Body]:
+    """The bodies, each followed by its instructions."""
+    for body in all_bodies(program):
+        yield body
+        for stage in body.stages:
+            yield from stage
+
+
+def _line(step: Instruction | Body, code: bool) -> Line:
+    """The line of a step; with or without the code of its functions."""
+    if isinstance(step, Body):
+        return ['body', contents(step.arity, step.outputs), '']
+    options = _options(step)
+    shown = [f'{name}={_short(x)}' for name, x in options.items() if _is_shown(name, x)]
+    digest = contents(step.inputs, step.outputs, *options.values(), code=code)
+    place = re.sub(r' at 0x[0-9a-f]+', '', step.where)
+    return [' '.join([type(step).__name__, *shown]), digest, place]
+
+
+def _plain(text: str) -> Line:
+    return [text, '', '']
+
+
+def _options(step: Instruction) -> dict[str, Any]:
+    """What an instruction is told besides registers; bodies have lines of their own."""
+    names = {each.name for each in fields(step)} - {'inputs', 'outputs', 'where'}
+    values = {name: getattr(step, name) for name in sorted(names)}
+    return {name: x for name, x in values.items() if not isinstance(x, Body)}
+
+
+def _is_shown(name: str, value: Any) -> bool:
+    """Whether an option tells people anything: numbers of things do not."""
+    return name in ('key', 'length') or not isinstance(value, int | tuple)
+
+
+def _is_function(step: Instruction | Body) -> bool:
+    return isinstance(step, Instruction) and any(map(callable, _options(step).values()))
+
+
+def _short(value: Any) -> str:
+    """A text for people."""
+    if isinstance(value, Mapping):
+        text = f'{{{", ".join(map(_short, value))}}}'
+    else:
+        text, _ = said(value)
+    return text if len(text) <= 100 else f'{text[:97]}...'
+
+
+# ---- what values say -----------------------------------------------------------------
+
+
+def contents(*values: Any, code: bool = True) -> str:
+    """A hash of what values say, and the values inside them, however deep.
+
+    What contains itself ends where it does so; a function or dataclass that occurs
+    again is not read again.
+    """
+    state = hashlib.sha256()
+    known: dict[int, Any] = {}
+    waiting: list[Any] = list(reversed(values))
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, _End):
+            del known[id(value.container)]
+            continue
+        text, parts = said(value)
+        is_left_out = id(value) in known or (isinstance(value, CodeType) and not code)
+        parts = [] if is_left_out else list(parts)
+        state.update(f'{len(parts)} {text}\0'.encode('utf-8', 'surrogatepass'))
+        if parts:
+            known[id(value)] = value
+            once = isinstance(value, FunctionType) or is_dataclass(value)
+            waiting += [*([] if once else [_End(value)]), *reversed(parts)]
+    return state.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _End:
+    """Stands behind all that is in a container."""
+
+    container: Any
+
+
+@functools.singledispatch
+def said(value: Any) -> tuple[str, Iterable[Any]]:
+    """What a value says by itself, and the values that say the rest."""
+    code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
+    parts: list[Any] = [each for each in code if isinstance(each, FunctionType)]
+    if is_dataclass(value):
+        parts += [getattr(value, each.name, None) for each in fields(value)]
+    return _name(value), parts
+
+
+def _name(value: Any) -> str:
+    """The name of a function or class; of anything else, that of its class."""
+    for name in ('__qualname__', '__name__'):
+        text = getattr(value, name, None)
+        if isinstance(text, str):
+            return text.rpartition('<locals>.')[2]
+    return _name(type(value))
+
+
+@said.register(type(None) | type(...) | str | bytes | int | float | complex)
+@said.register(range | slice | enum.Enum | np.generic | np.dtype | Type)
+def _(value: Any) -> tuple[str, Iterable[Any]]:
+    return repr(value), ()
+
+
+@said.register
+def _(value: type) -> tuple[str, Iterable[Any]]:
+    return _name(value), ()
+
+
+@said.register(list | tuple)
+def _(value: Any) -> tuple[str, Iterable[Any]]:
+    return type(value).__name__, _items(value)
+
+
+@said.register
+def _(value: Mapping) -> tuple[str, Iterable[Any]]:  # type: ignore[type-arg]
+    return type(value).__name__, _items(itertools.chain(*value.items()))
+
+
+def _items(values: Iterable[Any]) -> list[Any]:
+    """Values one by one, or in one text where that says all, for large tables."""
+    items = list(values)
+    return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
+
+
+@said.register(set | frozenset)
+def _(value: Any) -> tuple[str, Iterable[Any]]:
+    return type(value).__name__, sorted(map(contents, value))
+
+
+@said.register(np.ndarray | jax.Array)
+def _(value: Any) -> tuple[str, Iterable[Any]]:
+    array = np.asarray(value)
+    text = f'{array.dtype.name}{array.shape}'
+    if array.dtype.hasobject:
+        return text, array.ravel().tolist()
+    return text, [hashlib.sha256(array.tobytes()).hexdigest()]
+
+
+@said.register
+def _(value: re.Pattern) -> tuple[str, Iterable[Any]]:  # type: ignore[type-arg]
+    return 'pattern', [value.pattern, value.flags]
+
+
+@said.register
+def _(value: functools.partial) -> tuple[str, Iterable[Any]]:  # type: ignore[type-arg]
+    return f'partial({_name(value.func)})', [value.func, value.args, value.keywords]
+
+
+@said.register(operator.itemgetter | operator.attrgetter | operator.methodcaller)
+def _(value: Any) -> tuple[str, Iterable[Any]]:
+    return _name(value), value.__reduce__()[1:]
+
+
+@said.register
+def _(value: MethodType) -> tuple[str, Iterable[Any]]:
+    return _name(value), [value.__func__, value.__self__]
+
+
+@said.register
+def _(value: BuiltinMethodType) -> tuple[str, Iterable[Any]]:
+    return _name(value), [value.__self__]
+
+
+@said.register
+def _(value: FunctionType) -> tuple[str, Iterable[Any]]:
+    closed = [cell.cell_contents for cell in value.__closure__ or () if cell != EMPTY]
+    given = [value.__defaults__, value.__kwdefaults__, closed]
+    return _name(value), [value.__code__, *given, *_globals(value)]
+
+
+@said.register
+def _(value: CodeType) -> tuple[str, Iterable[Any]]:
+    arguments = [value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount]
+    flags = value.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
+    names = [value.co_names, value.co_varnames]
+    body = [value.co_code, value.co_exceptiontable, value.co_consts]
+    return 'code', [*arguments, flags, *names, *body]
+
+
+def _globals(fn: FunctionType) -> Iterator[Any]:
+    """What a function uses of its module; of others, names alone."""
+    for name in sorted(set(_global_names(fn.__code__))):
+        value = fn.__globals__.get(name)
+        is_far = isinstance(value, FunctionType) and (
+            value.__globals__ is not fn.__globals__
+        )
+        yield name if is_far or name not in fn.__globals__ else value
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    for each in dis.get_instructions(code):
+        if each.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
+            yield each.argval
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _global_names(value)

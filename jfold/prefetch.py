@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running an iterator on a thread, ahead of whoever takes its values."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar('T')
+
+EXIT_SECONDS = 2.0  # how long the end of the interpreter waits for a thread
+
+
+class _Channel:
+    """What a `Prefetcher` and its thread share, without reaching one another."""
+
+    def __init__(self, size: int) -> None:
+        # A ticket for each value that may be made; values, and what ended them.
+        self.tickets: SimpleQueue[None] = SimpleQueue()
+        self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self.stopped = False
+        for _ in range(size):
+            self.tickets.put(None)
+
+    def stop(self) -> None:
+        """Ends the thread after the value it is at."""
+        self.stopped = True  # no lock: a destructor may run while the lock is held
+        self.tickets.put(None)
+
+
+class Prefetcher(Generic[T]):
+    """Runs an iterator on a thread, some values ahead of whoever takes them.
+
+    An error of the iterator is raised in its place in the order. The thread ends with
+    the iterator, by `close`, or once nobody refers to the prefetcher.
+
+    Args:
+      iterator: only the thread touches it.
+      size: how many values may lie ready or be in the making.
+    """
+
+    def __init__(self, iterator: Iterator[T], size: int) -> None:
+        self._channel = channel = _Channel(size)
+        self._ended = False
+        self._thread = threading.Thread(
+            target=_fill, args=(channel, iterator), name='jfold.Prefetcher', daemon=True
+        )
+        self._stop = weakref.finalize(self, channel.stop)
+        self._stop.atexit = False  # `_stop_all` waits, too
+        _running[self._thread] = channel
+        self._thread.start()
+
+    def __iter__(self) -> Prefetcher[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._ended:
+            raise StopIteration
+        value, error = self._channel.results.get()
+        if error is None:
+            self._channel.tickets.put(None)
+            return cast(T, value)
+        self._ended = True
+        try:
+            raise error
+        finally:
+            del error  # which refers to this frame
+
+    def close(self) -> None:
+        """Ends the thread and waits for it; nothing more comes out."""
+        self._ended = True
+        self._stop()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+_running: dict[threading.Thread, _Channel] = {}
+
+
+def _fill(channel: _Channel, iterator: Iterator[Any]) -> None:
+    """What the thread does."""
+    try:
+        while True:
+            channel.tickets.get()
+            if channel.stopped:
+                raise StopIteration
+            channel.results.put((next(iterator), None))
+    except BaseException as error:  # also the end of the iterator
+        channel.results.put((None, error))
+    finally:
+        _running.pop(threading.current_thread(), None)
+        del channel, iterator  # an error refers to this frame, and so to these
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Gives threads time to leave native code, in which they must not be cut off."""
+    for channel in tuple(_running.values()):
+        channel.stop()
+    for thread in filter(threading.Thread.is_alive, tuple(_running)):
+        thread.join(EXIT_SECONDS)

@@ -1,0 +1,908 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches: which examples, in which order, ahead of time, and on again after a stop."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from checking import refuses
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold.batches import Batch, Batches, batches
+from jfold.layout import Capacity
+from jfold.prefetch import Prefetcher
+from jfold.schedule import Schedule
+
+Array = np.ndarray[Any, Any]
+negate = jf.Scalar() >> jf.Function(jnp.negative)
+MODEL = jf.compile(negate)
+PATIENCE = 30  # seconds until something that must happen counts as failed
+
+
+@dataclass(eq=False)
+class FakeModel:
+    """Takes ints that are not negative; its schedules hold them, and spare rows."""
+
+    built: list[list[int]] = field(default_factory=list)
+
+    def schedule(self, examples: list[int], *, size: int | None = None) -> Schedule:
+        """What a real model does, but for the tables."""
+        for place, example in enumerate(examples):
+            if example < 0:
+                raise jf.InputError(f'got {example}', place, "['x']", 'Fake')
+        self.built.append(examples)
+        rows = [*examples, *[examples[-1]] * (size - len(examples))]
+        spec: Any = 'spec'
+        return Schedule(np.array(rows, np.int32), (), spec, 0.5)
+
+
+@dataclass(eq=False)
+class FakeCorpus:
+    """Examples that are their own numbers, of so many operations each."""
+
+    model: FakeModel
+    nodes: Array
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def schedule(self, indices: Array, *, size: int | None = None) -> Schedule:
+        """As of a corpus."""
+        assert indices.dtype == np.int64
+        return self.model.schedule(indices.tolist(), size=size)
+
+    def capacities_of(self, batches: Iterable[Array], size: int) -> Capacity:
+        """As of a corpus, for the number of nodes."""
+        rows = max((int(self.nodes[x].sum()) for x in batches), default=0)
+        return Capacity(size, 0, (), (rows,), (), (), 0, ())
+
+
+def corpus(*nodes: int) -> FakeCorpus:
+    """A corpus of examples of so many operations."""
+    return FakeCorpus(FakeModel(), np.array(nodes, np.int64))
+
+
+class Stream:
+    """An iterable that begins anew each time."""
+
+    def __init__(self, *examples: Any) -> None:
+        self.examples = examples
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.examples)
+
+
+def made(source: Any, size: int, **arguments: Any) -> Batches:
+    """Batches of a fake model."""
+    model: Any = source.model if isinstance(source, FakeCorpus) else FakeModel()
+    return batches(model, source, size, **arguments)
+
+
+def real(batch: Batch) -> list[int]:
+    """The places of the real examples."""
+    return batch.indices[batch.mask].tolist()
+
+
+def told(batch: Batch) -> tuple[int, list[int], list[int], list[int]]:
+    """All that can be compared."""
+    rows = np.asarray(batch.schedule.indices).tolist()
+    return batch.epoch, batch.indices.tolist(), batch.mask.tolist(), rows
+
+
+def threads() -> set[threading.Thread]:
+    """The prefetching threads that run."""
+    return {x for x in threading.enumerate() if x.name == 'jfold.Prefetcher'}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Whatever a test starts ends by itself or by `close`."""
+    before = threads()
+    yield
+    for thread in threads() - before:
+        thread.join(PATIENCE)
+    assert threads() <= before
+
+
+# ---- what a batch is -----------------------------------------------------------------
+
+SOURCES: dict[str, Callable[[list[Any]], Any]] = {
+    'list': list,
+    'array': np.array,
+    'iterator': iter,
+    'iterable': lambda x: Stream(*x),
+    'corpus': lambda x: MODEL.trace(x, progress=False),
+}
+
+
+@pytest.mark.parametrize('prefetch', [0, 1, 3])
+@pytest.mark.parametrize('kind', SOURCES)
+def test_batches_of_a_model(kind: str, prefetch: int) -> None:
+    labels = np.arange(10.0, 17.0)
+    source = SOURCES[kind](labels.tolist())
+    found = list(batches(MODEL, source, 3, prefetch=prefetch))
+    assert [real(batch) for batch in found] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [batch.count for batch in found] == [3, 3, 1]
+    assert [batch.epoch for batch in found] == [0, 0, 0]
+    for batch in found:
+        assert batch.indices.shape == batch.mask.shape == (3,)
+        assert (batch.indices.dtype, batch.mask.dtype) == (np.int64, bool)
+        assert np.array_equal(batch.mask, batch.schedule.mask)
+        values = MODEL.apply({}, batch.schedule)
+        np.testing.assert_array_equal(values, -labels[batch.indices])
+    assert found[-1].indices.tolist() == [6, 6, 6]
+    assert MODEL.programs == 1
+
+
+def test_a_remainder_is_dropped_if_asked() -> None:
+    for source in (range(7), Stream(*range(7)), corpus(*[1] * 7)):
+        found = made(source, 3, drop_remainder=True)
+        assert [real(x) for x in found] == [[0, 1, 2], [3, 4, 5]]
+    for source in (range(6), Stream(*range(6))):
+        assert len(list(made(source, 3, drop_remainder=True))) == 2
+
+
+def test_epochs_do_not_share_batches() -> None:
+    found = list(made(range(3), 2, epochs=2))
+    assert [(x.epoch, real(x)) for x in found] == [
+        (0, [0, 1]), (0, [2]), (1, [0, 1]), (1, [2])
+    ]  # fmt: skip
+
+
+def test_endless_epochs() -> None:
+    with made(range(3), 2, epochs=None) as endless:
+        taken = [real(x) for x in itertools.islice(endless, 1001)]
+    assert taken == [[0, 1], [2]] * 500 + [[0, 1]]
+
+
+def test_nothing_to_do() -> None:
+    for source in ([], Stream(), corpus()):
+        assert list(made(source, 2)) == []
+        assert list(made(source, 2, drop_remainder=True)) == []
+    assert list(made(corpus(), 2, max_nodes=3, drop_remainder=True)) == []
+    assert list(made([1], 2, drop_remainder=True)) == []
+
+
+def test_arrays_go_to_the_device_unless_they_depend_on_the_thread() -> None:
+    @dataclass
+    class Wide(FakeModel):
+        def schedule(self, examples: list[int], *, size: int | None = None) -> Schedule:
+            spec: Any = 'spec'
+            wide = np.array([1]), np.array([1.0]), np.array([1j])
+            return Schedule(np.array([1], np.int32), wide, spec, 0.5)
+
+    (batch,) = batches(Wide(), [1], 1)
+    assert isinstance(batch.schedule.indices, jax.Array)
+    assert all(isinstance(x, np.ndarray) for x in batch.schedule.constants)
+    assert (batch.schedule.seconds, batch.schedule.spec) == (0.5, 'spec')
+    (batch,) = batches(Wide(), [1], 1, device_put=False)
+    assert isinstance(batch.schedule.indices, np.ndarray)
+
+
+# ---- order ---------------------------------------------------------------------------
+
+
+def order(shuffle: Any, epoch: int = 0, examples: int = 10, size: int = 4) -> list[int]:
+    """The places in an epoch, one after another."""
+    source = made(range(examples), size, shuffle=shuffle, epochs=epoch + 1)
+    return [place for x in source if x.epoch == epoch for place in real(x)]
+
+
+def test_the_order_never_changes() -> None:
+    assert order(7) == [6, 0, 5, 2, 1, 3, 9, 8, 7, 4]
+    assert order(7, epoch=1) == [9, 1, 8, 6, 5, 0, 7, 3, 2, 4]
+
+
+def test_the_order_depends_on_key_epoch_and_length_alone() -> None:
+    key = jax.random.key(7)
+    same = [7, np.int32(7), key, jax.random.PRNGKey(7), np.array([0, 7], np.uint32)]
+    assert len({tuple(order(x)) for x in same}) == 1
+    assert order(7, size=3) == order(7, size=10) == order(7)
+    wide = jax.random.key(7, impl='rbg')
+    others = [8, 7 << 32, 2**64 - 1, jax.random.split(key)[0], wide]
+    assert len({tuple(order(x)) for x in [7, *others]}) == 6
+    assert sorted(order(wide)) == sorted(order(7, epoch=5)) == list(range(10))
+    assert order(7, examples=11)[:10] != order(7)
+
+
+# ---- limits of nodes -----------------------------------------------------------------
+
+
+def greedy(nodes: list[int], size: int, limit: int) -> list[list[int]]:
+    """One example after another."""
+    found: list[list[int]] = []
+    for place, n in enumerate(nodes):
+        room = found and len(found[-1]) < size
+        if room and sum(nodes[x] for x in found[-1]) + n <= limit:
+            found[-1].append(place)
+        else:
+            found.append([place])
+    return found
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    st.integers(1, 6),
+    st.integers(9, 20),
+    st.booleans(),
+)
+def test_limited_nodes(nodes: list[int], size: int, limit: int, drop: bool) -> None:
+    found = made(corpus(*nodes), size, max_nodes=limit, drop_remainder=drop)
+    wanted = greedy(nodes, size, limit)
+    last = wanted[-1]
+    if drop and len(last) < size and sum(nodes[x] for x in last) != limit:
+        del wanted[-1]
+    assert [real(x) for x in found] == wanted
+    assert len(found) == len(wanted)
+
+
+@given(st.integers(0, 99), st.integers(1, 3), st.booleans())
+def test_limited_nodes_in_another_order(seed: int, epochs: int, drop: bool) -> None:
+    nodes = np.random.default_rng(seed).integers(0, 9, 20)
+    arguments = {'max_nodes': 12, 'drop_remainder': drop, 'epochs': epochs}
+    found = made(corpus(*nodes), 4, shuffle=seed, **arguments)
+    taken = list(found)
+    assert len(taken) == len(found)
+    for epoch in range(epochs):
+        of_epoch = [real(x) for x in taken if x.epoch == epoch]
+        chosen = order(seed, epoch, 20)
+        wanted = [[chosen[i] for i in x] for x in greedy(nodes[chosen], 4, 12)]
+        assert of_epoch == wanted[: len(of_epoch)]
+        assert len(wanted) - len(of_epoch) <= drop
+    most = max(int(nodes[real(x)].sum()) for x in taken)
+    assert found.capacities == Capacity(4, 0, (), (most,), (), (), 0, ())
+
+
+def test_capacities() -> None:
+    of_one_epoch = made(corpus(1, 2, 3, 4), 3).capacities
+    assert of_one_epoch == made(corpus(1, 2, 3, 4), 3, epochs=9).capacities
+    assert of_one_epoch.rows == (6,)
+    assert made(corpus(1, 2, 3, 4), 3, drop_remainder=True).capacities.rows == (6,)
+    assert made(corpus(1, 2, 9), 2, drop_remainder=True).capacities.rows == (3,)
+    message = (
+        'expected a corpus as source and a number of `epochs`, got {}: only of these '
+        'is known beforehand what they need'
+    )
+    with refuses(message.format('list and 1'), ValueError):
+        _ = made([1], 1).capacities
+    with refuses(message.format('FakeCorpus and None'), ValueError):
+        _ = made(corpus(1), 1, epochs=None).capacities
+
+
+def test_capacities_of_a_real_corpus_hold_its_batches() -> None:
+    model = jf.compile(jf.Map(negate) >> jf.Sum())
+    found = [[1.0] * n for n in (3, 1, 4, 1, 5, 9, 2, 6)]
+    of_model = batches(
+        model, model.trace(found, progress=False), 3, shuffle=0, epochs=3
+    )
+    need = of_model.capacities
+    for batch in of_model:
+        counts = batch.schedule.counts
+        assert all(n <= room for n, room in zip(counts, need.rows, strict=True))
+        assert batch.schedule.depth <= need.levels
+    assert need.examples == 3
+
+
+# ---- length, looks -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('drop', [False, True])
+@pytest.mark.parametrize('shuffle', [None, 3])
+def test_length(shuffle: int | None, drop: bool) -> None:
+    arguments: Any = {'shuffle': shuffle, 'drop_remainder': drop, 'epochs': 3}
+    for source in (range(7), range(8), corpus(*range(7))):
+        found = made(source, 4, **arguments)
+        assert len(found) == len(list(found)) == len(found)
+    with refuses('batches of a stream have no length'):
+        len(made(Stream(), 2))
+    with refuses('batches of endless epochs have no length'):
+        len(made([1], 2, epochs=None))
+
+
+def test_repr() -> None:
+    found = made(range(9), 4, shuffle=0, epochs=2)
+    start = 'Batches(9 examples, batch_size=4, shuffled; '
+    assert repr(found) == f'{start}0 delivered, epoch 0 of 2, example 0)'
+    next(found)
+    assert repr(found) == f'{start}1 delivered, epoch 0 of 2, example 4)'
+    list(found)
+    assert repr(found) == f'{start}6 delivered, epoch 1 of 2, example 9)'
+    assert repr(made(corpus(1), 2, max_nodes=3, epochs=None)).startswith(
+        'Batches(1 examples, batch_size=2, max_nodes=3; 0 delivered, epoch 0, '
+    )
+    assert repr(made(Stream(), 2)) == (
+        'Batches(a stream, batch_size=2; 0 delivered, epoch 0 of 1, example 0)'
+    )
+
+
+# ---- prefetching ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('prefetch', [1, 2, 5])
+def test_so_many_are_built_ahead_and_no_more(prefetch: int) -> None:
+    ahead, taken, most = threading.Semaphore(0), 0, 0
+
+    def source() -> Iterator[int]:
+        nonlocal most
+        for place in range(12):
+            most = max(most, place + 1 - taken)  # the one that is asked for included
+            yield place
+            ahead.release()
+
+    with made(source(), 1, prefetch=prefetch) as found:
+        for batch in found:
+            assert real(batch) == [taken]
+            taken += 1
+            for _ in range(1 if taken > 1 else prefetch):
+                if taken + prefetch < 12:
+                    assert ahead.acquire(timeout=PATIENCE)
+    # While a batch is taken and not yet counted, one more is begun.
+    assert prefetch <= most <= prefetch + 1
+
+
+def test_nothing_begins_before_the_first_batch_is_asked_for() -> None:
+    def source() -> Iterator[int]:
+        begun.append(threading.current_thread())
+        yield 1
+
+    begun: list[threading.Thread] = []
+    found = made(source(), 1)
+    assert (begun, threads()) == ([], set())
+    next(found)
+    assert begun[0].name == 'jfold.Prefetcher'
+    assert begun[0].daemon
+    begun.clear()
+    next(made(source(), 1, prefetch=0))
+    assert begun == [threading.current_thread()]
+
+
+def started(**arguments: Any) -> tuple[Batches, threading.Thread]:
+    """Batches of which one was taken, and their thread."""
+    before = threads()
+    found = made(range(100), 1, epochs=None, **arguments)
+    next(found)
+    (thread,) = threads() - before
+    return found, thread
+
+
+def test_the_thread_ends_when_exhausted() -> None:
+    before = threads()
+    found = made(range(5), 2)
+    list(found)
+    for thread in threads() - before:
+        thread.join(PATIENCE)
+    assert threads() == before
+    assert list(found) == []
+
+
+def test_the_thread_ends_when_closed() -> None:
+    found, thread = started()
+    found.close()
+    assert not thread.is_alive()
+    found.close()
+    assert list(found) == []
+    untouched = made([1], 1)
+    untouched.close()
+    assert list(untouched) == []
+
+
+@pytest.mark.parametrize('prefetch', [0, 2])
+def test_the_thread_ends_with_the_statement(prefetch: int) -> None:
+    with pytest.raises(KeyError), made(range(9), 1, prefetch=prefetch) as found:
+        next(found)
+        raise KeyError
+    assert threads() == set()
+    assert list(found) == []
+
+
+def test_the_thread_ends_when_nobody_listens() -> None:
+    found, thread = started()
+    gc.collect()
+    gc.disable()  # no cycle may need it
+    try:
+        del found
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize('is_taken', [True, False])
+def test_an_error_keeps_nothing_alive(is_taken: bool) -> None:
+    class Broken:
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, index: int) -> int:
+            if index:
+                failing.set()
+                raise OSError('gone')
+            return index
+
+    failing = threading.Event()
+    source = Broken()
+    is_dead = weakref.ref(source)
+    found = made(source, 1)
+    gc.collect()
+    gc.disable()
+    try:
+        next(found)
+        assert failing.wait(PATIENCE)
+        if is_taken:
+            with pytest.raises(OSError, match='gone') as caught:
+                next(found)
+            traceback.clear_frames(caught.tb)
+            del caught
+        found.close()
+        del found, source
+        assert is_dead() is None
+    finally:
+        gc.enable()
+
+
+def test_a_thread_may_close_its_own_batches() -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        found.close()
+        is_closed.set()
+        yield 2
+
+    is_closed = threading.Event()
+    found = made(source(), 1)
+    assert real(next(found)) == [0]
+    assert is_closed.wait(PATIENCE)
+    assert len(list(found)) <= 1
+
+
+BUSY = """
+import threading, jfold as jf
+from jfold.batches import batches
+from jfold.prefetch import Prefetcher
+
+def blocked():
+    yield 1
+    threading.Event().wait()
+
+waiting = Prefetcher(blocked(), 2)
+model = jf.compile(jf.Scalar())
+building = batches(model, [1.0] * 999, 9, epochs=None, prefetch=1000000)
+print(next(waiting), next(building).count)
+"""
+
+
+def test_the_interpreter_can_end() -> None:
+    """While one thread waits for ever, and another is in the middle of its work."""
+    root = str(Path(jf.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, '-W', 'error', '-c', BUSY],
+        env={'PYTHONPATH': root, 'JAX_PLATFORMS': 'cpu'},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, '1 9\n', '')
+
+
+def test_a_prefetcher_of_anything() -> None:
+    assert list(Prefetcher(iter('abc'), 1)) == ['a', 'b', 'c']
+    assert list(Prefetcher(iter(()), 3)) == []
+    found = Prefetcher(itertools.count(), 2)
+    assert iter(found) is found
+    assert list(itertools.islice(found, 500)) == list(range(500))
+    found.close()
+    assert list(found) == []
+
+
+# ---- errors --------------------------------------------------------------------------
+
+
+def broken(at: int, error: BaseException) -> Iterator[int]:
+    """A stream that fails in the middle."""
+    for place in range(100):
+        if place == at:
+            raise error
+        yield place
+
+
+@pytest.mark.parametrize('prefetch', [0, 1, 9])
+@pytest.mark.parametrize('error', [OSError('gone'), SystemExit(3), MemoryError()])
+def test_errors_stand_in_the_order(error: BaseException, prefetch: int) -> None:
+    found = made(broken(7, error), 2, prefetch=prefetch)
+    assert [real(next(found)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(type(error)) as caught:
+        next(found)
+    assert caught.value is error
+    names = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert names[-1] == 'broken'
+    assert '_read_chunks' in names
+    assert list(found) == list(found) == []
+
+
+@pytest.mark.parametrize('prefetch', [0, 2])
+def test_an_input_error_names_the_place_in_the_source(prefetch: int) -> None:
+    examples: list[Any] = list(range(10))
+    examples[order(5)[7]] = 'x'
+    place = order(5)[7]
+    model = jf.compile(jf.Record({'x': negate}))
+    found = batches(
+        model, [{'x': x} for x in examples], 4, shuffle=5, prefetch=prefetch
+    )
+    assert real(next(found)) == order(5)[:4]
+    with pytest.raises(jf.InputError) as caught:
+        next(found)
+    assert str(caught.value).startswith(
+        f"example {place} of the source, at ['x']: expected float32[], got 'x'; in "
+    )
+    assert (caught.value.example, caught.value.path) == (place, "['x']")
+    cause = caught.value.__cause__
+    assert isinstance(cause, jf.InputError)
+    assert cause.example == 3
+    assert caught.value.block == cause.block
+    assert list(found) == []
+
+
+def test_an_input_error_in_a_stream() -> None:
+    found = made(iter([0, 1, 2, 3, -4, 5]), 3)
+    assert real(next(found)) == [0, 1, 2]
+    with refuses("example 4 of the source, at ['x']: got -4; in Fake", jf.InputError):
+        next(found)
+
+
+def test_too_many_programs_are_an_error_in_its_place() -> None:
+    model = jf.compile(jf.Map(negate) >> jf.Sum(), max_programs=1)
+    found = batches(model, [[1.0], [1.0] * 5000], 1)
+    assert real(next(found)) == [0]
+    with pytest.raises(jf.ProgramBudgetError):
+        next(found)
+    assert list(found) == []
+
+
+# ---- leaving out what does not fit ---------------------------------------------------
+
+BAD = [0, -1, -2, 3, -4, -5, -6, 7, 8, -9]
+
+
+def message(place: int) -> tuple[int, str]:
+    """The account of a bad example."""
+    return place, f"example {place} of the source, at ['x']: got -{place}; in Fake"
+
+
+@pytest.mark.parametrize('prefetch', [0, 1, 9])
+@pytest.mark.parametrize('source', [BAD, Stream(*BAD)], ids=['sequence', 'stream'])
+def test_bad_examples_are_left_out(source: Any, prefetch: int) -> None:
+    found = made(source, 4, skip_errors=True, prefetch=prefetch)
+    assert found.skipped == []
+    first = next(found)
+    assert (real(first), first.count, first.indices.tolist()) == (
+        [0, 3],
+        2,
+        [0, 3, 3, 3],
+    )
+    assert np.asarray(first.schedule.indices).tolist() == [0, 3, 3, 3]
+    assert found.skipped == [message(1), message(2)]
+    assert real(next(found)) == [7]
+    assert found.skipped == [message(x) for x in (1, 2, 4, 5, 6)]
+    assert real(next(found)) == [8]
+    assert found.skipped == [message(x) for x in (1, 2, 4, 5, 6, 9)]
+    assert list(found) == []
+
+
+@pytest.mark.parametrize('prefetch', [0, 9])
+def test_batches_of_bad_examples_alone_do_not_appear(prefetch: int) -> None:
+    found = made(BAD, 2, skip_errors=True, prefetch=prefetch)
+    assert [real(x) for x in itertools.islice(found, 3)] == [[0], [3], [7]]
+    assert [place for place, _ in found.skipped] == [1, 2, 4, 5, 6]
+    found = made([1, -1, -2], 1, skip_errors=True, prefetch=prefetch)
+    next(found)
+    assert found.skipped == []
+    assert list(found) == []
+    assert len(found.skipped) == 2
+    assert found.state()['position'] == 3
+    assert found.state()['skipped'] == 2
+
+
+def test_endless_epochs_of_bad_examples_end() -> None:
+    found = made([-1, -2, -3], 2, epochs=None, skip_errors=True)
+    text = (
+        'expected examples that fit the model, got 6 in a row that do not; the last: '
+        "example 2 of the source, at ['x']: got -3; in Fake"
+    )
+    with refuses(text, ValueError):
+        next(found)
+    assert list(made([-1, -2, -3], 2, epochs=5, skip_errors=True)) == []
+    with made([-1, 2, -3], 1, epochs=None, skip_errors=True, shuffle=0) as found:
+        assert [real(x) for x in itertools.islice(found, 50)] == [[1]] * 50
+
+
+# ---- on again ------------------------------------------------------------------------
+
+
+@st.composite
+def runs(draw: Any) -> Callable[[], Batches]:
+    """Makes the same batches again and again."""
+    examples = draw(st.lists(st.integers(-2, 5), min_size=1, max_size=9))
+    arguments: dict[str, Any] = {
+        'skip_errors': True,
+        'drop_remainder': draw(st.booleans()),
+        'prefetch': draw(st.sampled_from([0, 2])),
+        'device_put': False,
+    }
+    size, kind = draw(st.integers(1, 4)), draw(st.sampled_from(['list', 'stream', '']))
+    if kind == 'stream':
+        return lambda: made(Stream(*examples), size, **arguments)
+    arguments |= {
+        'shuffle': draw(st.sampled_from([None, 0])),
+        'epochs': draw(st.integers(1, 3)),
+    }
+    if kind == 'list':
+        return lambda: made(examples, size, **arguments)
+    nodes = [abs(x) for x in examples]
+    return lambda: made(corpus(*nodes), size, max_nodes=7, **arguments)
+
+
+@given(runs())
+@settings(max_examples=60)
+def test_a_run_goes_on_from_any_place(run: Callable[[], Batches]) -> None:
+    found = run()
+    states, batches_, skipped = [found.state()], [], []
+    for batch in found:
+        states.append(found.state())
+        batches_.append(told(batch))
+        skipped.append(len(found.skipped))
+    states.append(found.state())  # at the end, behind what was left out there
+    for taken, state in enumerate(states):
+        again = run()
+        again.restore(state)
+        assert_same(again.state(), state)
+        assert [told(x) for x in again] == batches_[taken:]
+        assert_same(again.state(), states[-1])
+        assert len(again.skipped) == states[-1]['skipped'] - state['skipped']
+    middle = states[len(states) // 2]
+    found.restore(middle)  # back to where it was
+    assert [told(x) for x in found] == batches_[len(states) // 2 :]
+    assert len(found.skipped) == states[-1]['skipped'] - middle['skipped']
+    assert skipped == [int(state['skipped']) for state in states[1:-1]]
+
+
+def assert_same(got: dict[str, Array], want: dict[str, Array]) -> None:
+    """The same states."""
+    assert {k: (x.shape, x.dtype, x.tolist()) for k, x in got.items()} == {
+        k: (x.shape, x.dtype, x.tolist()) for k, x in want.items()
+    }
+
+
+def test_the_state_is_of_what_was_delivered() -> None:
+    found = made(range(10), 4, shuffle=jax.random.key(7), epochs=None, prefetch=3)
+    shapes = {k: (x.shape, x.dtype) for k, x in found.state().items()}
+    for _ in range(4):
+        next(found)
+    assert {k: x.tolist() for k, x in found.state().items()} == {
+        'format': 1, 'key': [2, 0, 7, 0, 0], 'examples': 10, 'batch_size': 4,
+        'max_nodes': -1, 'drop_remainder': 0,
+        'epoch': 1, 'position': 4, 'batches': 4, 'skipped': 0,
+    }  # fmt: skip
+    found.close()
+    stream = made(Stream(), 1).state()
+    assert {k: (x.shape, x.dtype) for k, x in stream.items()} == shapes
+    assert all(isinstance(x, np.ndarray) for x in stream.values())
+
+
+@pytest.mark.parametrize('checkpointer', ['StandardCheckpointer', 'PyTreeCheckpointer'])
+def test_orbax_keeps_states(checkpointer: str, tmp_path: Path) -> None:
+    def run() -> Batches:
+        return made(range(10), 4, shuffle=1, epochs=3)
+
+    found = run()
+    taken = [told(x) for x in itertools.islice(found, 4)]
+    with getattr(ocp, checkpointer)() as keeper:
+        keeper.save(tmp_path / 'state', found.state())
+        if checkpointer == 'StandardCheckpointer':
+            keeper.wait_until_finished()
+            kept = keeper.restore(tmp_path / 'state', run().state())
+        else:
+            kept = keeper.restore(tmp_path / 'state')
+    for state in (kept, jax.tree.map(jnp.asarray, kept)):
+        again = run()
+        again.restore(state)
+        assert taken + [told(x) for x in again] == [told(x) for x in run()]
+
+
+def test_a_run_goes_on_after_errors_ends_and_close() -> None:
+    examples = [0, 1, 2, -3, 4]
+    found = made(examples, 2)
+    next(found)
+    with pytest.raises(jf.InputError):
+        next(found)
+    state = found.state()
+    found.restore(state)
+    with pytest.raises(jf.InputError):
+        next(found)
+    examples[3] = 3
+    found.restore(state)
+    assert [real(x) for x in found] == [[2, 3], [4]]
+    found.restore(state)
+    found.close()
+    assert list(found) == []
+    found.restore(found.state())
+    assert [real(x) for x in found] == [[2, 3], [4]]
+    more = made(examples, 2, epochs=2)
+    more.restore(found.state())
+    assert [(x.epoch, real(x)) for x in more] == [(1, [0, 1]), (1, [2, 3]), (1, [4])]
+    found.restore(more.state())
+    assert list(found) == []
+
+
+def test_restoring_ends_the_thread() -> None:
+    found, thread = started()
+    found.restore(found.state())
+    assert not thread.is_alive()
+    assert real(next(found)) == [1]
+    found.close()
+
+
+def test_streams_go_on_from_their_beginning() -> None:
+    found = made(iter(range(9)), 2)
+    next(found)
+    next(found)
+    again = made(iter(range(9)), 2)
+    again.restore(found.state())
+    assert [real(x) for x in again] == [[4, 5], [6, 7], [8]]
+    short = made(iter(range(3)), 2)
+    short.restore(found.state())
+    with refuses(
+        'expected a stream of at least 4 examples, which the restored state has behind '
+        'it, got one of 3: pass it from its beginning',
+        ValueError,
+    ):
+        next(short)
+    before = found.state()
+    with refuses(
+        'expected a stream that can be read from its beginning, got range_iterator, '
+        'which has been begun: call `jfold.batches` with a fresh one, and restore that',
+        ValueError,
+    ):
+        found.restore(before)
+    assert real(next(found)) == [4, 5]
+    found.close()
+
+
+# ---- what is refused -----------------------------------------------------------------
+
+DIFFERENT: list[tuple[Any, int, dict[str, Any], str]] = [
+    (range(9), 3, {'shuffle': 1}, 'batch_size 2 instead of 3'),
+    (range(8), 2, {'shuffle': 1}, 'examples 9 instead of 8'),
+    (range(9), 2, {}, 'key [0, 1] instead of []'),
+    (range(9), 2, {'shuffle': jax.random.key(1, impl='rbg')},
+     'key [0, 1] instead of [0, 1, 0, 1]'),
+    (range(9), 2, {'shuffle': 1, 'drop_remainder': True},
+     'drop_remainder 0 instead of 1'),
+    (corpus(*[1] * 9), 2, {'shuffle': 1, 'max_nodes': 5},
+     'max_nodes none instead of 5'),
+    (Stream(), 4, {}, 'key [0, 1] instead of [], examples 9 instead of none, '
+     'batch_size 2 instead of 4'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('source', 'size', 'arguments', 'text'), DIFFERENT)
+def test_states_of_other_arguments(
+    source: Any, size: int, arguments: dict[str, Any], text: str
+) -> None:
+    state = made(range(9), 2, shuffle=1).state()
+    start = 'expected a state of batches made with the same arguments, got one with '
+    with refuses(start + text, ValueError):
+        made(source, size, **arguments).restore(state)
+
+
+def test_what_is_no_state() -> None:
+    found = made(range(9), 2)
+    with refuses('expected a dict as `Batches.state` returns it, got int'):
+        found.restore(3)  # type: ignore[arg-type]
+    state = found.state()
+    shapes = {k: x.shape for k, x in state.items()}
+    with refuses(
+        f'expected a state of arrays of shapes {shapes}, got {{}}: pass what '
+        '`Batches.state` returned',
+        ValueError,
+    ):
+        found.restore({})
+    with refuses(
+        'expected a state at the end of a batch, got 3 examples of epoch 0: the source '
+        'has changed',
+        ValueError,
+    ):
+        found.restore(state | {'position': np.array(3)})
+    with refuses(
+        'expected a state of batches made with the same arguments, got one with format '
+        '2 instead of 1',
+        ValueError,
+    ):
+        found.restore(state | {'format': np.array(2)})
+
+
+KEY = 'expected one PRNG key, an int seed or None as `shuffle`, got {}: '
+KEY += '`shuffle=jax.random.key(0)`'
+SINGLE = (
+    'expected a corpus, a sequence or a stream of examples as `source`, got {}: pass '
+    '`[example]` for a single one'
+)
+EMPTY = (
+    'expected a source of at least one batch for `epochs=None`, got {} examples, where '
+    '`batch_size=2` and `drop_remainder={}`'
+)
+WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
+    ([], 0, {}, ValueError, 'expected `batch_size` of at least 1, got 0'),
+    ([], 2.0, {}, TypeError, 'expected `batch_size` as int, got 2.0'),
+    ([], True, {}, TypeError, 'expected `batch_size` as int, got True'),
+    ([], None, {}, TypeError, 'expected `batch_size` as int, got None'),
+    ([], 2, {'prefetch': -1}, ValueError, 'expected `prefetch` of at least 0, got -1'),
+    ([], 2, {'prefetch': None}, TypeError, 'expected `prefetch` as int, got None'),
+    ([], 2, {'epochs': 0}, ValueError, 'expected `epochs` of at least 1, got 0'),
+    ([], 2, {'epochs': 'x'}, TypeError, "expected `epochs` as int, got 'x'"),
+    ([], 2, {'epochs': None}, ValueError, EMPTY.format(0, False)),
+    ([1], 2, {'epochs': None, 'drop_remainder': True}, ValueError,
+     EMPTY.format(1, True)),
+    ([], 2, {'max_nodes': 0}, ValueError, 'expected `max_nodes` of at least 1, got 0'),
+    ([], 2, {'max_nodes': 3}, ValueError,
+     'expected a corpus as source for `max_nodes`, since nothing else knows how many '
+     'operations an example runs: make one by `model.trace(examples)`'),
+    (corpus(1, 2, 7, 3, 9), 2, {'max_nodes': 3, 'shuffle': 1}, ValueError, 'expected '
+     'examples of at most 3 operations, as `max_nodes` says, got 7 in example 2: raise '
+     '`max_nodes`, or leave it out'),
+    ([], 2, {'drop_remainder': 1}, TypeError,
+     'expected `drop_remainder` as bool, got 1'),
+    ([], 2, {'skip_errors': 1}, TypeError,
+     'expected `skip_errors` as bool, got 1'),
+    ([], 2, {'device_put': 1}, TypeError,
+     'expected `device_put` as bool, got 1'),
+    ([], 2, {'shuffle': True}, TypeError, KEY.format(True)),
+    ([], 2, {'shuffle': -1}, ValueError,
+     'expected a seed from 0 to 2**64 - 1 as `shuffle`, got -1'),
+    ([], 2, {'shuffle': np.zeros(2)}, TypeError, KEY.format('array([0., 0.])')),
+    ([], 2, {'shuffle': np.zeros((1, 2), np.uint32)}, TypeError,
+     KEY.format('array([[0, 0]], dtype=uint32)')),
+    ({}, 2, {}, TypeError, SINGLE.format('dict')),
+    ('ab', 2, {}, TypeError, SINGLE.format('str')),
+    (3, 2, {}, TypeError, SINGLE.format('int')),
+    (list, 2, {}, TypeError, SINGLE.format('type')),
+    (Stream(), 2, {'shuffle': 1}, ValueError,
+     'expected a corpus or a sequence to `shuffle`, got a stream, which has its own '
+     'order: pass `list(stream)`, or shuffle where the stream is made'),
+    (Stream(), 2, {'epochs': None}, ValueError, 'expected `epochs=1` for a stream, '
+     'which is read once, got None: pass `list(stream)`, or a stream that repeats '
+     'itself'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('source', 'size', 'arguments', 'error', 'text'), WRONG)
+def test_wrong_arguments(
+    source: Any, size: Any, arguments: dict[str, Any], error: Any, text: str
+) -> None:
+    with refuses(text, error):
+        made(source, size, **arguments)
+
+
+def test_what_is_no_model_and_no_key() -> None:
+    model: Any = 3
+    with refuses('expected a model as `jfold.compile` returns it, got int'):
+        batches(model, [], 2)
+    keys = jax.random.split(jax.random.key(0))
+    with refuses(KEY.format(repr(keys))):
+        made([], 2, shuffle=keys)

@@ -1,0 +1,700 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A corpus gives the schedules of its examples, to the bit, however it was made."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import mmap
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from binary_trees import binary, binary_tree, chain, dense_cell, embedding, tree_block
+from checking import refuses
+from expressions import Expression, expressions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold import corpus as corpora
+from jfold.corpus import Corpus, Tracing
+from jfold.demands import demands
+from jfold.layout import Capacity
+from jfold.storage import DamagedError, UnknownFormatError, write
+
+TREES: list[Any] = [1, (2, 3), ((1, 2), (3, 4)), 5, (6, (7, 8))]
+
+
+def trees() -> jf.Model:
+    """A small model of binary trees."""
+    return jf.compile(tree_block(4))
+
+
+def forest(count: int, most: int, seed: int = 0) -> list[Any]:
+    """Random trees of 1 to `most` leaves."""
+    rng = np.random.default_rng(seed)
+    return [binary_tree(rng, int(rng.integers(1, most + 1))) for _ in range(count)]
+
+
+def assert_same(left: jf.Schedule, right: jf.Schedule) -> None:
+    """Equal specs, and arrays equal to the bit."""
+    assert left.spec == right.spec
+    np.testing.assert_array_equal(left.indices, right.indices)
+    for a, b in zip(left.constants, right.constants, strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        assert a.tobytes() == b.tobytes()
+
+
+def assert_equal(left: Corpus, right: Corpus) -> None:
+    """Equal arrays."""
+    ours, theirs = corpora._arrays(left), corpora._arrays(right)
+    assert list(ours) == list(theirs)
+    for name, array in ours.items():
+        assert array.dtype == theirs[name].dtype, name
+        np.testing.assert_array_equal(array, theirs[name], name)
+    assert left.skipped == right.skipped
+
+
+# ---- the same schedules --------------------------------------------------------------
+
+
+def traced_in_parts(model: jf.Model, examples: list[Any], cuts: list[int]) -> Corpus:
+    """A corpus traced in chunks that end at the given places."""
+    tracing = Tracing(model.program, skip_errors=False)
+    ends = [0, *sorted(cuts), len(examples)]
+    for first, last in itertools.pairwise(ends):
+        if first < last:
+            tracing.add(examples[first:last])
+    return tracing.corpus(model)
+
+
+@given(expressions(), st.data())
+@settings(max_examples=40)
+def test_a_corpus_gives_the_same_schedules(expression: Expression, data: Any) -> None:
+    """As the examples: any of them, in any chunks, from memory or from a file."""
+    model = jf.compile(expression.block)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    examples = expression.batch(rng, 6)
+    places = st.integers(0, len(examples))
+    whole = model.trace(examples)
+    parts = traced_in_parts(model, examples, data.draw(st.lists(places, max_size=6)))
+    assert_equal(parts, whole)
+    with tempfile.TemporaryDirectory() as folder:
+        whole.save(f'{folder}/c')
+        verify = data.draw(st.booleans())
+        loaded = Corpus.load(f'{folder}/c', model, verify=verify)
+        assert_equal(loaded, whole)
+        indices = data.draw(st.lists(st.integers(0, 5), max_size=8))
+        size = len(indices) + data.draw(st.integers(0, 2))
+        expected = model.schedule([examples[i] for i in indices], size=size)
+        for corpus in whole, parts, loaded:
+            assert_same(corpus.schedule(indices, size=size), expected)
+
+
+def test_chunks_of_any_size_give_the_same_corpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also the sizes that tracing chooses, from a list and from a generator."""
+    model, examples = trees(), forest(300, 30)
+    expected = traced_in_parts(model, examples, [])
+    for work in 1, 50, 1 << 17:
+        monkeypatch.setattr(corpora, 'CHUNK_WORK', work)
+        assert_equal(model.trace(examples), expected)
+        assert_equal(model.trace(x for x in examples), expected)
+
+
+def test_a_corpus_is_computed_like_its_examples() -> None:
+    """The example of the documentation, at length."""
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    corpus = model.trace([[1, 2], [], [3], [4, 5, 6]])
+    values = model.apply({}, corpus.schedule([3, 0, 0, 1], size=5))
+    np.testing.assert_array_equal(values, [15, 3, 3, 0, 0])
+    assert len(corpus) == 4
+    assert corpus.nodes.tolist() == [1, 0, 0, 2]
+    assert repr(corpus).startswith('Corpus(4 examples, 3 nodes, ')
+
+
+@pytest.mark.parametrize(
+    'indices',
+    [
+        range(2, 4),
+        (2, 3),
+        np.array([2, 3]),
+        np.array([2, 3], np.uint8),
+        np.array([2, 3], np.uint64),
+        jnp.array([2, 3]),
+        np.array([9, 2, 9, 3])[1::2],
+    ],
+)
+def test_indices_of_all_kinds(indices: Any) -> None:
+    """Whatever is a sequence of ints."""
+    model = trees()
+    corpus = model.trace(TREES)
+    assert_same(corpus.schedule(indices), model.schedule(TREES[2:4]))
+
+
+@pytest.mark.parametrize('none', [[], (), range(0), np.zeros(0), np.zeros(0, bool)])
+def test_no_indices(none: Any) -> None:
+    """No examples are a batch, too."""
+    model = trees()
+    corpus = model.trace(TREES)
+    assert_same(corpus.schedule(none), model.schedule([]))
+    assert_same(corpus.schedule(none, size=2), model.schedule([], size=2))
+
+
+@pytest.mark.parametrize(
+    ('indices', 'text'),
+    [
+        (3, 'int of int64 of shape (): pass `[3]`'),
+        (np.int8(3), 'int8 of int8 of shape (): pass `[3]`'),
+        ('abc', 'str of <U3 of shape ()'),
+        ([0.0, 1.0], 'list of float64 of shape (2,)'),
+        ([True, False], 'list of bool of shape (2,): pass `np.flatnonzero(mask)`'),
+        (jnp.ones(3, bool), ' of bool of shape (3,): pass `np.flatnonzero(mask)`'),
+        ([[0, 1]], 'list of int64 of shape (1, 2)'),
+        ([[0], [1, 2]], 'list'),
+        ([2**70], 'list'),
+        ([None], 'list'),
+        (None, 'NoneType'),
+        ({0, 1}, 'set: pass `list(indices)`'),
+        ((i for i in [0]), 'generator: pass `list(indices)`'),
+    ],
+)
+def test_what_is_no_indices(indices: Any, text: str) -> None:
+    """The error says what was given, and what to pass where that is clear."""
+    corpus = trees().trace(TREES)
+    for use in corpus.schedule, lambda x: corpus.capacities_of([x], 2):
+        with pytest.raises(TypeError) as caught:
+            use(indices)
+        message = str(caught.value)
+        assert message.startswith('expected indices as a sequence of ints, got ')
+        assert message.endswith(text)
+
+
+@pytest.mark.parametrize('indices', [[0, 5], [-1, 0], np.array([0, 2**63], np.uint64)])
+def test_indices_out_of_range(indices: Any) -> None:
+    """Those from the end, too: a mistake is more likely."""
+    corpus = trees().trace(TREES)
+    wrong = next((n, i) for n, i in enumerate(indices) if not 0 <= i < 5)
+    text = f'expected indices from 0 to 4, got {wrong[1]} at position {wrong[0]}'
+    with refuses(text, IndexError):
+        corpus.schedule(indices)
+    with refuses(text, IndexError):
+        corpus.capacities_of([[0], indices], 2)
+
+
+def test_more_indices_than_size() -> None:
+    """As of examples."""
+    corpus = trees().trace(TREES)
+    with refuses('expected at most 1 examples, as `size` says, got 2', ValueError):
+        corpus.schedule([0, 1], size=1)
+
+
+def test_an_empty_corpus() -> None:
+    """Is one; it has empty batches alone."""
+    for model in trees(), jf.compile(jf.Scalar()):
+        corpus = model.trace(iter([]))
+        assert (len(corpus), corpus.nodes.tolist()) == (0, [])
+        assert_same(corpus.schedule([]), model.schedule([]))
+        assert corpus.capacities(3).rows == (0,) * len(model.program.operations)
+        assert corpus.capacities_of([[], []], 3) == corpus.capacities(3)
+        with refuses(
+            'expected no indices, of no examples, got 0 at position 0', IndexError
+        ):
+            corpus.schedule([0])
+
+
+def test_a_corpus_belongs_to_its_model() -> None:
+    """The schedules are of no use to another, even of the same expression."""
+    model, other = trees(), trees()
+    params = model.init(jax.random.key(0))
+    schedule = model.trace(TREES).schedule([0, 1])
+    with pytest.raises(ValueError, match='expected a schedule made by this model'):
+        other.apply(params, schedule)
+
+
+# ---- examples of all kinds -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('examples', 'name'),
+    [
+        ({'a': 1}, 'dict'),
+        ('ab', 'str'),
+        (b'ab', 'bytes'),
+        (3, 'int'),
+        (None, 'NoneType'),
+    ],
+)
+def test_one_example_is_no_sequence(examples: Any, name: str) -> None:
+    """It would be taken apart."""
+    with refuses(f'expected a sequence of examples, got {name}: pass `[example]`'):
+        trees().trace(examples)
+
+
+def test_examples_of_any_iterable() -> None:
+    """Arrays, sets and iterators that were begun."""
+    model = jf.compile(jf.Scalar())
+    begun = iter(range(5))
+    next(begun)
+    for examples in (
+        np.arange(1.0, 5.0),
+        (1, 2, 3, 4),
+        {1: 0, 2: 0, 3: 0, 4: 0}.keys(),
+        begun,
+    ):
+        values = model.apply({}, model.trace(examples).schedule(range(4)))
+        np.testing.assert_array_equal(values, [1, 2, 3, 4])
+
+
+class Example(list[Any]):
+    """An example that weak references can watch."""
+
+
+def watched(sizes: list[int], most: list[int]) -> Iterator[Example]:
+    """Examples of given sizes; notes how many items are alive in examples at once."""
+    alive: dict[int, int] = {}
+    for number, size in enumerate(sizes):
+        most.append(sum(alive.values()))
+        example = Example([number % 8] * size)
+        alive[number] = size
+        weakref.finalize(example, alive.pop, number)
+        yield example
+        del example
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'limit'),
+    [
+        ([3] * 5000, 300),
+        ([0] * 5000, 0),
+        (sorted([1, 3, 9, 27, 81, 243] * 64), 1000),
+        ([1] * 500 + [100] * 300, 200 * 100),
+    ],
+)
+def test_few_examples_are_in_memory(
+    sizes: list[int], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One chunk, whose size follows the sizes of the examples before.
+
+    The limits are those of chunks: 200 nodes, or 200 examples where these suddenly
+    grow.
+    """
+    monkeypatch.setattr(corpora, 'CHUNK_WORK', 200)
+    monkeypatch.setattr(corpora, 'LARGEST_CHUNK', 200)
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    most: list[int] = []
+    corpus = model.trace(watched(sizes, most))
+    assert max(most) <= limit
+    assert len(most) == len(corpus) == len(sizes)
+
+
+def test_constants_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large arrays come in small chunks, though they are few nodes."""
+    chunks: list[int] = []
+    add = Tracing.add
+
+    def counted(self: Tracing, examples: list[Any]) -> None:
+        chunks.append(len(examples))
+        add(self, examples)
+
+    monkeypatch.setattr(Tracing, 'add', counted)
+    monkeypatch.setattr(corpora, 'CHUNK_WORK', 1000)
+    model = jf.compile(jf.Vector(100) >> jf.Function(jnp.sum))
+    model.trace([np.zeros(100)] * 100)
+    assert chunks == [64, 10, 10, 10, 6]
+
+
+def test_a_node_takes_few_bytes() -> None:
+    """24 at most, constants and all, in binary trees of some size."""
+    corpus = trees().trace(forest(500, 60))
+    assert corpus.nbytes / corpus.nodes.sum() <= 24
+
+
+class Terminal(io.StringIO):
+    """What a progress bar takes for one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Slow(list[Any]):
+    """Examples that come slowly enough for a progress bar to move."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(len(self)):
+            if number == 100:
+                time.sleep(0.2)
+            yield self[number]
+
+
+@pytest.mark.parametrize(
+    ('stream', 'delay', 'progress', 'shows'),
+    [
+        (Terminal, 1e-9, True, True),
+        (Terminal, 1e-9, False, False),
+        (Terminal, 3600.0, True, False),
+        (io.StringIO, 1e-9, True, False),
+    ],
+)
+def test_a_progress_bar(
+    stream: Any, delay: float, progress: bool, shows: bool, monkeypatch: Any
+) -> None:
+    """On a terminal, after a while, unless one would rather not."""
+    monkeypatch.setattr(corpora, 'BAR_DELAY', delay)
+    monkeypatch.setattr(sys, 'stderr', stream())
+    trees().trace(Slow(TREES * 100), progress=progress)
+    assert ('/500 [' in sys.stderr.getvalue()) == shows  # type: ignore[attr-defined]
+
+
+# ---- bad examples --------------------------------------------------------------------
+
+IN_TREE = "expected int32[], got {}; in tree.OneOf['word'].Pipe[0].Scalar('int32')"
+
+
+def test_a_bad_example_is_named_by_its_place_in_the_stream() -> None:
+    """The error is the one of the batch, with another number and nothing before it."""
+    examples = TREES * 40
+    examples[150] = (1, (2, 'x'))
+    with pytest.raises(jf.InputError) as caught:
+        trees().trace(iter(examples))
+    place = 'example 150, at [1][1]: '
+    assert str(caught.value) == place + IN_TREE.format("'x'")
+    assert caught.value.example == 150
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_the_cause_of_an_error_is_kept() -> None:
+    """What a function of the user's raised."""
+    model = jf.compile(jf.InputTransform(lambda x: 1 / x) >> jf.Scalar())
+    with pytest.raises(jf.InputError) as caught:
+        model.trace([*range(1, 100), 0])
+    assert caught.value.example == 99
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_an_error_of_the_stream_is_its_own() -> None:
+    """Nothing is caught but errors about examples."""
+
+    def stream() -> Iterator[Any]:
+        yield from TREES
+        raise OSError('no more')
+
+    with refuses('no more', OSError):
+        trees().trace(stream(), skip_errors=True)
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_bad_examples_are_skipped(data: Any) -> None:
+    """Everything before and after is delivered; the bad ones are told in order."""
+    model = trees()
+    good = forest(data.draw(st.integers(0, 200)), 5)
+    bad = data.draw(
+        st.sets(st.integers(0, 220), max_size=data.draw(st.integers(0, 60)))
+    )
+    rest, stream, expected = iter(good), [], []
+    for place in range(len(good) + len(bad)):
+        if place in bad or len(stream) - len(expected) == len(good):
+            wrong = data.draw(st.sampled_from([('x', 1), (1, (2, None)), (1,), 1.5]))
+            stream.append(wrong)
+            expected.append(place)
+        else:
+            stream.append(next(rest))
+    corpus = model.trace(iter(stream), skip_errors=True, progress=False)
+    assert [place for place, _ in corpus.skipped] == expected
+    for place, text in corpus.skipped:
+        with pytest.raises(jf.InputError) as caught:
+            model.trace(stream[place : place + 1])
+        assert text == str(caught.value.renumbered(place))
+    others = np.delete(np.arange(len(stream)), expected)
+    np.testing.assert_array_equal(corpus.source, others)
+    alone = model.trace([stream[i] for i in others])
+    np.testing.assert_array_equal(corpus.nodes, alone.nodes)
+    chosen = np.arange(len(others))[::3]
+    assert_same(corpus.schedule(chosen), alone.schedule(chosen))
+
+
+def test_a_stream_of_nothing_but_bad_examples() -> None:
+    """However many: no recursion, and no more work than for good ones, nearly."""
+    corpus = trees().trace(['x'] * 3000, skip_errors=True)
+    assert (len(corpus), len(corpus.skipped)) == (0, 3000)
+    assert repr(corpus).endswith(' MB, 3000 skipped)')
+
+
+# ---- files ---------------------------------------------------------------------------
+
+
+def test_a_file_that_numpy_reads(tmp_path: Path) -> None:
+    """An open format: names as documented, metadata as JSON, nothing pickled."""
+    model = trees()
+    corpus = model.trace(TREES)
+    corpus.save(tmp_path / 'c.npz')
+    with np.load(tmp_path / 'c.npz', allow_pickle=False) as file:
+        names = [name for name in file.files if name != 'metadata.json']
+        arrays = {name: file[name] for name in names}
+    assert sorted(arrays) == sorted(corpora._arrays(corpus))
+    np.testing.assert_array_equal(arrays['constants/0/first'], [0, 1, 3, 7, 8, 11])
+    words = np.split(arrays['constants/0/0'], [1, 3, 7, 8])
+    assert [sorted(each) for each in words] == [
+        [1],
+        [2, 3],
+        [1, 2, 3, 4],
+        [5],
+        [6, 7, 8],
+    ]
+    np.testing.assert_array_equal(arrays['operations/1/first'], [0, 0, 1, 4, 4, 6])
+    with zipfile.ZipFile(tmp_path / 'c.npz') as archive:
+        assert archive.testzip() is None
+        document = json.loads(archive.read('metadata.json'))
+    saved = document['metadata']['corpus']
+    assert saved['fingerprint']['format'] == 1
+    assert saved['skipped'] == []
+
+
+def test_what_was_skipped_is_saved(tmp_path: Path) -> None:
+    """With the places of the others."""
+    model = trees()
+    corpus = model.trace([1, 'ä\ud800', (2, 3)], skip_errors=True)
+    corpus.save(tmp_path / 'c')
+    loaded = Corpus.load(tmp_path / 'c', model)
+    assert_equal(loaded, corpus)
+    assert loaded.source.tolist() == [0, 2]
+    assert len(loaded.skipped) == 1
+
+
+def test_a_loaded_corpus_stays_in_its_file(tmp_path: Path) -> None:
+    """Its arrays are read-only maps; the file may be replaced meanwhile."""
+    model = trees()
+    first, second = model.trace(TREES), model.trace(TREES[::-1])
+    first.save(tmp_path / 'c')
+    loaded = Corpus.load(str(tmp_path / 'c'), model)
+    for name, array in corpora._arrays(loaded).items():
+        base = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        assert isinstance(base, mmap.mmap) or not array.size, name
+        assert not array.flags.writeable, name
+    second.save(tmp_path / 'c')
+    assert_equal(loaded, first)
+    assert_equal(Corpus.load(tmp_path / 'c', model), second)
+    loaded.save(tmp_path / 'c')
+    assert_equal(Corpus.load(tmp_path / 'c', model), first)
+    assert [each.name for each in tmp_path.iterdir()] == ['c']
+
+
+def test_loading_for_another_expression(tmp_path: Path) -> None:
+    """Is an error that says what differs and what to do."""
+    path = tmp_path / 'c.npz'
+    trees().trace(TREES).save(path)
+    other = jf.compile(
+        binary(jf.Scalar('int32') >> embedding(4), dense_cell(4, 'lstm'))
+    )
+    text = (
+        f'{path}: expected a corpus of the expression of this model, got one of '
+        'another, with `operation cell(float32[4], float32[4]) -> float32[4]` instead '
+        'of `operation lstm(float32[4], float32[4]) -> float32[4]`. Trace the examples '
+        'again with `model.trace`'
+    )
+    with refuses(text, ValueError):
+        Corpus.load(path, other)
+
+
+def test_files_of_other_kinds(tmp_path: Path) -> None:
+    """None of them passes for a corpus."""
+    path, model = tmp_path / 'c.npz', trees()
+    with pytest.raises(FileNotFoundError, match=str(path)):
+        Corpus.load(path, model)
+    np.savez(path, a=np.arange(3))
+    with pytest.raises(DamagedError, match=f'^{path}: '):
+        Corpus.load(path, model)
+    for metadata in {}, {'corpus': 3}:
+        write(path, {'source': np.zeros(3)}, metadata)
+        with refuses(f'{path}: expected a corpus, got other arrays', ValueError):
+            Corpus.load(path, model)
+    write(path, {'source': np.zeros(3)}, {'corpus': {}})
+    with pytest.raises(ValueError, match='with graphs of format None, not 1'):
+        Corpus.load(path, model)
+    assert not issubclass(UnknownFormatError, DamagedError)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    """Cut short, or with a byte changed anywhere; never read as something else."""
+    path, model = tmp_path / 'c.npz', trees()
+    model.trace(TREES).save(path)
+    content = path.read_bytes()
+    for length in 0, 1, 100, len(content) // 2, len(content) - 1:
+        path.write_bytes(content[:length])
+        with pytest.raises(DamagedError, match=f'^{path}: '):
+            Corpus.load(path, model, verify=False)
+    for place in np.random.default_rng(0).integers(len(content), size=40).tolist():
+        changed = bytearray(content)
+        changed[place] ^= 0x40
+        path.write_bytes(changed)
+        with pytest.raises(DamagedError, match=f'^{path}: '):
+            Corpus.load(path, model)
+    path.write_bytes(content)
+    assert len(Corpus.load(path, model)) == len(TREES)
+
+
+KILLED = """
+import os, signal, sys, test_corpus
+corpus = test_corpus.trees().trace([(1, 2)] * 1000)
+os.fsync = lambda number: os.kill(os.getpid(), signal.SIGKILL)
+corpus.save(sys.argv[1])
+"""
+
+
+def test_killed_while_it_saves(tmp_path: Path) -> None:
+    """The file that was there before is intact."""
+    path, model = tmp_path / 'c.npz', trees()
+    corpus = model.trace(TREES)
+    corpus.save(path)
+    command = [sys.executable, '-c', KILLED, str(path)]
+    done = subprocess.run(command, cwd=Path(__file__).parent, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2  # what was begun is another file
+    assert_equal(Corpus.load(path, model), corpus)
+
+
+# ---- capacities ----------------------------------------------------------------------
+
+
+@given(expressions(), st.data())
+@settings(max_examples=30)
+def test_capacities_hold_every_batch(expression: Expression, data: Any) -> None:
+    """Of different examples, of that many or fewer, with limited nodes or without."""
+    model = jf.compile(expression.block, max_programs=100)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    corpus = model.trace(expression.batch(rng, 7))
+    size = data.draw(st.integers(1, 9))
+    largest = int(corpus.nodes.max())
+    limit = data.draw(st.none() | st.integers(max(largest, 1), 2 * largest + 1))
+    capacity = corpus.capacities(size, limit)
+    order = data.draw(st.permutations(range(7)))[: data.draw(st.integers(1, size))]
+    while limit is not None and corpus.nodes[list(order)].sum() > limit:
+        order = order[:-1]
+    assert_fits(model, corpus, [order], size, capacity)
+    planned = corpus.capacities_of([order, order[:1]], size)
+    assert_fits(model, corpus, [order, order[:1]], size, planned)
+    need = demands(model.program, corpus.graph.pick(np.array(order))).capacity(size, 0)
+    exact = corpus.capacities_of([order], size)
+    assert all(
+        a == b or name == 'levels'
+        for (name, a), (_, b) in zip(exact.dimensions(), need.dimensions(), strict=True)
+    )
+
+
+def assert_fits(
+    model: jf.Model, corpus: Corpus, batches: Any, size: int, capacity: Capacity
+) -> None:
+    """Batches need no more than a capacity, which a new model of the program keeps."""
+    fresh = jf.Model(model.block, model.program, max_programs=1)
+    fresh._adopt(capacity)
+    for batch in batches:
+        chosen = np.array(batch, np.int64)
+        graph, needs = corpus.graph.pick(chosen), corpus.demands.pick(chosen)
+        assert fresh.build(graph, needs, size).spec.capacity == capacity
+
+
+def wide_and_sinks() -> jf.Model:
+    """A value with many uses, and operations whose results only the result reads."""
+    many = jf.AllOf(*[jf.Identity()] * 21) >> jf.Function(
+        lambda *x: sum(x), name='many'
+    )
+    tree = jf.ForwardDeclaration(name='tree')
+    leaf = jf.Scalar() >> jf.Function(
+        lambda w, x: w * x, lambda key, x: jnp.ones(()), name='leaf'
+    )
+    seen = jf.Function(jnp.sin) >> jf.Function(jnp.cos) >> jf.Metric('seen')
+    node = jf.Map(tree()) >> jf.Sum() >> many
+    both = jf.OneOf(type, {float: leaf, list: node})
+    tree.resolve_to(both >> jf.AllOf(jf.Identity(), seen) >> jf.GetItem(0))
+    return jf.compile(tree(), max_programs=100)
+
+
+@given(st.data())
+@settings(max_examples=20)
+def test_capacities_hold_batches_of_skewed_sizes(data: Any) -> None:
+    """With wide sums, and levels that a policy adds."""
+    model = wide_and_sinks()
+    nested = st.recursive(
+        st.just(1.0), lambda x: st.lists(x, max_size=4), max_leaves=30
+    )
+    examples = [*data.draw(st.lists(nested, min_size=1, max_size=8)), [[[1.0] * 50]]]
+    corpus = model.trace(examples)
+    size = data.draw(st.integers(1, len(examples)))
+    orders = [data.draw(st.permutations(range(len(examples))))[:size] for _ in 'abc']
+    assert_fits(model, corpus, orders, size, corpus.capacities(size))
+    planned = corpus.capacities_of(orders, size)
+    assert_fits(model, corpus, orders, size, planned)
+    pairs = zip(planned.dimensions(), corpus.capacities(size).dimensions(), strict=True)
+    assert all(a <= b for (_, a), (_, b) in pairs)
+
+
+def test_capacities_are_no_larger_than_the_largest_batch() -> None:
+    """Of each kind by itself; `max_nodes` limits each."""
+    model = trees()
+    corpus = model.trace([chain(n) for n in (0, 4, 1, 9, 2)])
+    capacity = corpus.capacities(2)
+    assert capacity.examples == 2
+    assert capacity.constants[0] == 10 + 5
+    assert capacity.rows == (10 + 5, 9 + 4)
+    assert capacity.levels == 10 + 2
+    assert corpus.capacities(2, max_nodes=19).rows == (15, 13)
+    assert corpus.capacities(np.int64(3), np.int64(20)).rows == (18, 15)
+    assert corpus.capacities(3, 19).rows == (18, 15)
+    assert corpus.capacities(5, 19).rows == (19, 16)
+    assert corpus.capacities(100).rows == corpus.capacities(5).rows
+    assert corpus.capacities(100).examples == 100
+    assert isinstance(corpus.capacities(np.int64(3)).examples, int)
+    small = corpus.capacities_of([[0, 2], [4]], 2)
+    assert (small.rows, small.levels) == ((3, 2), 3 + 2)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'error', 'text'),
+    [
+        ((0,), ValueError, 'expected `batch_size` of at least 1, got 0'),
+        ((2.0,), TypeError, 'expected `batch_size` as int, got 2.0'),
+        ((True,), TypeError, 'expected `batch_size` as int, got True'),
+        ((None,), TypeError, 'expected `batch_size` as int, got None'),
+        ((2, 0), ValueError, 'expected `max_nodes` of at least 1, got 0'),
+        ((2, 'a'), TypeError, "expected `max_nodes` as int, got 'a'"),
+        (
+            (2, 6),
+            ValueError,
+            'expected `max_nodes` of at least 7, the operations of example 2 alone, '
+            'got 6',
+        ),
+    ],
+)
+def test_arguments_of_capacities(arguments: Any, error: Any, text: str) -> None:
+    """Each wrong one has its own error."""
+    with refuses(text, error):
+        trees().trace(TREES).capacities(*arguments)
+
+
+def test_arguments_of_capacities_of() -> None:
+    """Likewise."""
+    corpus = trees().trace(TREES)
+    with refuses('expected `size` as int, got 2.5'):
+        corpus.capacities_of([], 2.5)  # type: ignore[arg-type]
+    text = 'expected at most 2 examples, as `size` says, got 3 in batch 1'
+    with refuses(text, ValueError):
+        corpus.capacities_of(iter([[0], [0, 1, 2]]), 2)

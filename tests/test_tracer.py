@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracing in other processes: the same schedules, on NumPy alone."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from binary_trees import tree_block
+from expressions import Expression, expressions
+from hypothesis import given, settings
+
+import jfold as jf
+
+
+def assert_same(found: jf.Schedule, expected: jf.Schedule) -> None:
+    assert found.spec == expected.spec
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    for a, b in zip(found.constants, expected.constants, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@given(expressions())
+@settings(max_examples=20, deadline=None)
+def test_schedules_are_those_of_the_examples(expression: Expression) -> None:
+    model = jf.compile(expression.block)
+    examples = expression.batch(np.random.default_rng(0), 4)
+    tracer = cloudpickle.loads(cloudpickle.dumps(model.tracer()))
+    traced = pickle.loads(pickle.dumps(tracer(examples)))
+    assert len(traced) == 4
+    assert_same(model.schedule(traced), model.schedule(examples))
+
+
+def test_another_expression_is_refused() -> None:
+    one, other = (jf.compile(jf.Vector(n) >> jnp.sum) for n in (2, 3))
+    with pytest.raises(ValueError, match='those of another: trace them with'):
+        one.schedule(other.tracer()([[1, 2, 3]]))
+
+
+def test_bad_examples_are_refused_where_they_are_traced() -> None:
+    tracer = jf.compile(jf.Scalar()).tracer()
+    with pytest.raises(jf.InputError, match=r'^example 1: expected float32\[\], got'):
+        tracer([1.0, 'x'])
+
+
+def test_a_tracer_holds_no_layers_and_prints() -> None:
+    model = jf.compile(tree_block(4))
+    tracer = model.tracer()
+    assert tracer.program.layers == ()
+    assert repr(tracer) == f'Tracer({model.program.output!r})'
+    layer = tracer.program.operations[0].layer
+    with pytest.raises(AssertionError, match='a tracer does not run layers'):
+        layer.call(None)
+
+
+WORKER = """
+import pickle, sys
+import jax
+jax.config.update('jax_platforms', 'none_such')  # any use of a device fails
+with open(sys.argv[1], 'rb') as file:
+    tracer, examples = pickle.load(file)
+with open(sys.argv[2], 'wb') as file:
+    pickle.dump(tracer(examples), file)
+"""
+
+
+def test_a_worker_needs_no_device(tmp_path: Path) -> None:
+    model = jf.compile(jf.Map(jf.Scalar('int32')) >> jf.Sum())
+    examples: list[Any] = [[1, 2], [], [3]]
+    (tmp_path / 'given').write_bytes(pickle.dumps((model.tracer(), examples)))
+    command = [sys.executable, '-c', WORKER, 'given', 'made']
+    subprocess.run(command, cwd=tmp_path, check=True)
+    traced = pickle.loads((tmp_path / 'made').read_bytes())
+    assert_same(model.schedule(traced), model.schedule(examples))
+
+
+GRAIN = """
+import random
+from absl import flags
+import grain
+import numpy as np
+import jfold as jf
+
+def tree(rng, depth=4):
+    if depth == 0 or rng.random() < 0.3:
+        return rng.randrange(9)
+    return tree(rng, depth - 1), tree(rng, depth - 1)
+
+def main():
+    flags.FLAGS.mark_as_parsed()
+    declared = jf.ForwardDeclaration()
+    pair = jf.Record((declared(), declared())) >> (lambda a, b: a - 2 * b)
+    declared.resolve_to(jf.OneOf(type, {int: jf.Scalar(), tuple: pair}))
+    model = jf.compile(declared())
+    rng = random.Random(0)
+    examples = [tree(rng) for _ in range(24)]
+    lists = grain.MapDataset.source(examples).shuffle(seed=0).batch(8, batch_fn=list)
+    traced = lists.map(model.tracer()).to_iter_dataset()
+    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
+    count = 0
+    for found, expected in zip(traced.mp_prefetch(options), lists, strict=True):
+        a, b = model.schedule(found), model.schedule(expected)
+        assert a.spec == b.spec
+        np.testing.assert_array_equal(a.indices, b.indices)
+        np.testing.assert_array_equal(a.constants[0], b.constants[0])
+        count += 1
+    print(count, 'batches are equal')
+
+if __name__ == '__main__':
+    main()
+"""
+
+
+@pytest.mark.slow
+def test_grain_workers_give_the_same_batches(tmp_path: Path) -> None:
+    (tmp_path / 'script.py').write_text(GRAIN)
+    command = [sys.executable, 'script.py']
+    done = subprocess.run(
+        command, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout.endswith('3 batches are equal\n')
