@@ -35,6 +35,7 @@ from jfold.corpus import Corpus as Corpus
 from jfold.errors import InputError as InputError
 from jfold.errors import ProgramBudgetError as ProgramBudgetError
 from jfold.layout import Capacity as Capacity
+from jfold.model import CompiledStep as CompiledStep
 from jfold.model import MetricValues as MetricValues
 from jfold.model import Model as Model
 from jfold.model import compile as compile

@@ -96,7 +96,7 @@ def make_capacity(
         constants=tuple(map(operator.add, shared_counts(program), constants)),
         rows=rows,
         # With no example at all, gradients still flow.
-        fans=tuple(max(int(highest[1 + t]), t in active) for t in range(types)),
+        fans=tuple(max(int(highest[1 + t]), int(t in active)) for t in range(types)),
         sums=sums,
         stages=int(highest[-1]),
         metrics=metrics,
@@ -216,7 +216,7 @@ def _patterns(
     if examples and (users == users[0]).all():
         return users[:1], np.zeros(examples, np.int32)
     patterns, pattern = np.unique(users, axis=0, return_inverse=True)
-    return patterns, pattern.astype(np.int32)
+    return patterns, pattern.reshape(-1).astype(np.int32)
 
 
 def _makers(program: Program, graph: Graph, numbers: Numbering, t: int) -> Array:
@@ -236,7 +236,9 @@ def join_demands(parts: Sequence[Demands]) -> Demands:
     stacked = np.concatenate([part.patterns for part in parts])
     patterns, new = np.unique(stacked, axis=0, return_inverse=True)
     first = np.cumsum([0, *(len(part.patterns) for part in parts[:-1])])
-    pattern = [new[a + part.pattern] for a, part in zip(first, parts, strict=True)]
+    pattern = [
+        new.reshape(-1)[a + part.pattern] for a, part in zip(first, parts, strict=True)
+    ]
     return Demands(
         parts[0].program,
         np.concatenate([part.added for part in parts]),

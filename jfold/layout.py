@@ -196,6 +196,9 @@ class Layout:
       region: per operation, its rows in a buffer: capacity, one tile to overrun into,
         whole chunks.
       chunk: per operation, rows per step of the deferred parameter gradients.
+      widths: per operation, rows per tile, widest first.
+      column: per operation, where its numbers begin in a row of the table of tiles; and
+        the length of a row.
       value_base: per operation and output, the first row in the value buffer.
       value_rows: per type.
       edge_base: per operation and input; -1 where no gradient flows.
@@ -207,6 +210,8 @@ class Layout:
 
     region: tuple[int, ...]
     chunk: tuple[int, ...]
+    widths: tuple[tuple[int, ...], ...]
+    column: tuple[int, ...]
     value_base: tuple[tuple[int, ...], ...]
     value_rows: tuple[int, ...]
     edge_base: tuple[tuple[int, ...], ...]
@@ -253,7 +258,10 @@ def layout(spec: Spec) -> Layout:
     value_rows = tuple(cursor.next for cursor in values)
     edges = _edges(spec, region)
     sections = _sections(spec, region, value_rows)
-    return Layout(region, chunk, value_base, value_rows, *edges, *sections)
+    widths = tuple(map(tile_widths, program.operations))
+    column = tuple(itertools.accumulate((2 + len(w) for w in widths), initial=0))
+    places = (value_base, value_rows, *edges, *sections)
+    return Layout(region, chunk, widths, column, *places)
 
 
 def _chunk(program: Program, operation: Operation, rows: int) -> int:

@@ -29,7 +29,7 @@ from jfold.policies import shortest
 from jfold.program import Layer, Program
 from jfold.runtime import execute
 from jfold.schedule import Schedule, abstract, build
-from jfold.tracer import Traced, Tracer, digest, make_tracer
+from jfold.tracer import Traced, Tracer, make_digest, make_tracer
 
 
 @jax.tree_util.register_dataclass
@@ -172,7 +172,7 @@ class Model:
 
     @functools.cached_property
     def _digest(self) -> str:
-        return digest(self.program)
+        return make_digest(self.program)
 
     def build(
         self, graph: Graph, demanded: Demands, size: int | None = None
@@ -184,6 +184,8 @@ class Model:
         """
         begin = time.perf_counter()
         size = graph.examples if size is None else size
+        if isinstance(size, bool) or not isinstance(size, int | np.integer):
+            raise TypeError(f'expected `size` as int, got {size!r}')
         if size < graph.examples:
             raise ValueError(
                 f'expected at most {size} examples, as `size` says, got '
@@ -191,7 +193,7 @@ class Model:
             )
         levels = shortest(graph.levels, demanded.users)
         depth = max((int(x.max(initial=0)) for x in levels), default=0)
-        need = demanded.capacity(size, depth)
+        need = demanded.capacity(int(size), depth)
         spec = self._reserve(need)
         result = build(graph, levels, spec)
         result.seconds = time.perf_counter() - begin
@@ -304,7 +306,7 @@ class Model:
         >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
         [3.0, 3.0]
         """
-        return make_tracer(self.program)
+        return make_tracer(self.program, self._digest)
 
     def precompile(
         self, step: Callable[..., Any], /, *args: Any, **options: Any

@@ -222,15 +222,14 @@ class _Writer:
 
     def write_operations(self) -> None:
         """Tiles and input rows of every operation."""
-        columns = tile_columns(self.program)
+        columns = self.layout.column[-1]
         tiles = self.section('tiles', self.capacity.levels * columns)
         tiles = tiles.reshape(self.capacity.levels, columns)
         tiles[:] = 0
         for o, (operation, order) in enumerate(
             zip(self.program.operations, self.order, strict=True)
         ):
-            column = tile_column(self.program, o)
-            widths = tile_widths(operation)
+            column, widths = self.layout.column[o], self.layout.widths[o]
             part = tiles[: self.depth, column : column + 2 + len(widths)]
             _write_tiles(part, self.counts[o], widths)
             table = self.graph.operations[o]

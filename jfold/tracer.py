@@ -54,17 +54,17 @@ class Tracer:
         return f'Tracer({self.program.output!r})'
 
 
-def make_tracer(program: Program) -> Tracer:
+def make_tracer(program: Program, digest: str) -> Tracer:
     """The tracer of a program, which it keeps without the layers."""
     operations = tuple(
         dataclasses.replace(each, layer=Layer(each.layer.name, _missing, None, None))
         for each in program.operations
     )
     host = dataclasses.replace(program, layers=(), operations=operations)
-    return Tracer(host, digest(program))
+    return Tracer(host, digest)
 
 
-def digest(program: Program) -> str:
+def make_digest(program: Program) -> str:
     """A short form of a program's fingerprint."""
     text = json.dumps(fingerprint(program), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -33,7 +33,7 @@ from jfold import corpus as corpora
 from jfold.corpus import Corpus, Tracing
 from jfold.demands import demands
 from jfold.layout import Capacity
-from jfold.storage import DamagedError, UnknownFormatError, write
+from jfold.storage import DamagedError, write
 
 TREES: list[Any] = [1, (2, 3), ((1, 2), (3, 4)), 5, (6, (7, 8))]
 
@@ -83,7 +83,7 @@ def traced_in_parts(model: jf.Model, examples: list[Any], cuts: list[int]) -> Co
 
 
 @given(expressions(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_a_corpus_gives_the_same_schedules(expression: Expression, data: Any) -> None:
     """As the examples: any of them, in any chunks, from memory or from a file."""
     model = jf.compile(expression.block)
@@ -400,7 +400,7 @@ def test_an_error_of_the_stream_is_its_own() -> None:
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_bad_examples_are_skipped(data: Any) -> None:
     """Everything before and after is delivered; the bad ones are told in order."""
     model = trees()
@@ -530,7 +530,6 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
     write(path, {'source': np.zeros(3)}, {'corpus': {}})
     with pytest.raises(ValueError, match='with graphs of format None, not 1'):
         Corpus.load(path, model)
-    assert not issubclass(UnknownFormatError, DamagedError)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -576,7 +575,7 @@ def test_killed_while_it_saves(tmp_path: Path) -> None:
 
 
 @given(expressions(), st.data())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_capacities_hold_every_batch(expression: Expression, data: Any) -> None:
     """Of different examples, of that many or fewer, with limited nodes or without."""
     model = jf.compile(expression.block, max_programs=100)

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks: their references, their checks, and each at a tiny size; no times."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jfold as jf
+
+ROOT = Path(__file__).parent.parent
+BENCHMARKS = ROOT / 'benchmarks'
+sys.path += [str(BENCHMARKS), str(ROOT / 'examples')]
+
+import iclr2017  # noqa: E402
+import measuring  # noqa: E402
+import models  # noqa: E402
+import scaling  # noqa: E402
+from measuring import Disagreement, Times, agree, take_turns  # noqa: E402
+from treebank import made_up_lines  # noqa: E402
+
+# ---- turns and checks ----------------------------------------------------------------
+
+
+def test_ratios_go_round_by_round() -> None:
+    """Quartiles of ratios, over the rounds that both have."""
+    ratios = Times((2.0, 6.0, 12.0, 1.0)) / Times((1.0, 2.0, 3.0))
+    assert ratios.values == (2.0, 3.0, 4.0)
+    assert (ratios.median, ratios.quartiles) == (3.0, (2.5, 3.5))
+    assert (Times((1.0, 3.0)) + Times((1.0, 1.0))).values == (2.0, 4.0)
+
+
+def test_contenders_take_turns() -> None:
+    """All run in every round; a slow one stops once it has enough."""
+    calls: dict[str, list[int]] = {'a': [], 'b': []}
+    contenders = {name: calls[name].append for name in calls}
+    times = take_turns(contenders, 6)
+    assert {name: len(t.values) for name, t in times.items()} == {'a': 6, 'b': 6}
+    assert calls['a'] == calls['b']
+    assert set(range(7)) <= set(calls['a'])
+    stopped = take_turns(contenders, 6, limit=0)
+    assert len(stopped['a'].values) == measuring.ENOUGH
+
+
+@pytest.mark.parametrize(
+    ('got', 'problem'),
+    [
+        ({'a': np.ones(3), 'b': np.float32(2.01)}, "results['b']"),
+        ({'a': np.ones(3), 'b': np.float32('nan')}, "results['b']"),
+        ({'a': np.ones((3, 1)), 'b': np.float32(2)}, "results['a']"),
+        ({'a': np.ones(3)}, 'expected ["[\'a\']", "[\'b\']"]'),
+    ],
+)
+def test_wrong_results_are_noticed(got: Any, problem: str) -> None:
+    """Values, NaN, shapes and structure."""
+    want = {'a': np.ones(3), 'b': np.float32(2)}
+    agree('it', jax.tree.map(lambda x: x * 1.0001, want), want)
+    with pytest.raises(Disagreement) as raised:
+        agree('it', got, want)
+    assert problem in str(raised.value)
+
+
+def counting_block() -> jf.Block:
+    """Something with a metric, a whole number and parameters."""
+    scale = jf.Function(jnp.multiply, lambda key, x: jnp.full(3, 2.0), 'scale')
+    kept = jf.AllOf(jf.Identity(), jf.Function(jnp.sum) >> jf.Metric('sums'))
+    item = jf.Scalar('int32') >> jf.Function(jnp.float32) >> scale
+    return jf.Map(item) >> jf.Sum() >> kept >> jf.GetItem(0)
+
+
+BATCHES = [[[1, 2, 3], [4, 5]], [[6], [7, 8]]]
+
+
+@pytest.mark.slow
+def test_setup_counts_and_runs() -> None:
+    """Schedules fit the compiled steps; the perfect batch has as many rows."""
+    setup = measuring.set_up('sums', counting_block(), BATCHES, [[1], [2, 3]], len)
+    assert setup.nodes == 4.0
+    assert setup.operations == 12  # the mean of 15 and 9
+    for i, expected in enumerate([[12.0, 18.0], [12.0, 30.0]]):
+        for run in (setup.run, setup.whole):
+            values, _ = run('infer', i)
+            np.testing.assert_array_equal(values[:, 0], expected)
+    outputs = jax.tree.leaves(setup.perfect.run('infer'))
+    assert sum(len(x) for x in outputs) == 12
+    assert setup.steps['train'].compiled.memory_analysis() is not None
+
+
+@pytest.mark.slow
+def test_wrong_steps_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss that forgets its metrics is not that of the eager twin."""
+
+    def wrong(model: jf.Model, params: Any, schedule: jf.Schedule) -> Any:
+        values, _ = model.apply(params, schedule)
+        return (values * values * schedule.mask[:, None]).sum() / 2
+
+    monkeypatch.setattr(measuring, 'loss', wrong)
+    with pytest.raises(Disagreement, match='sums, train'):
+        measuring.set_up('sums', counting_block(), BATCHES, [[1]], len)
+
+
+# ---- the table of the paper ----------------------------------------------------------
+
+
+def recursive(params: Any, tree: Any) -> jax.Array:
+    """The root, as the definition reads."""
+    if isinstance(tree, int):
+        return params['embed'][tree]
+    left, right = (recursive(params, part) for part in tree)
+    hidden = jax.nn.relu(
+        jnp.concatenate([left, right]) @ params['cell']['w0'] + params['cell']['b0']
+    )
+    gates = hidden @ params['cell']['w1'] + params['cell']['b1']
+    keep_left, keep_right, write, new = gates.reshape(4, -1)
+    kept = jax.nn.sigmoid(keep_left) * left + jax.nn.sigmoid(keep_right) * right
+    return kept + jax.nn.sigmoid(write) * jnp.tanh(new)
+
+
+@pytest.mark.slow
+def test_all_ways_to_the_root() -> None:
+    """By hand by node and by level, and the reference, against recursion."""
+    rng = random.Random(0)
+    shape = iclr2017.random_tree(9, rng)
+    words = iter(lambda: rng.randrange(128), None)
+    trees = [iclr2017.with_words(shape, words) for _ in range(3)]
+    params = jf.compile(iclr2017.expression(4)).init(jax.random.key(0))
+    params['cell'] |= {'b0': jnp.arange(4.0), 'b1': jnp.arange(16.0) / 8}
+    want = np.stack([recursive(params, tree) for tree in trees])
+    given = iclr2017.words_of(trees)
+    for roots in (iclr2017.roots_by_node, iclr2017.roots_by_level):
+        np.testing.assert_allclose(roots(shape, params, given), want, rtol=1e-5)
+    got = jax.jit(iclr2017.roots_in_step)(params, *iclr2017.postorder(trees))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_levels_of_a_tree() -> None:
+    """Leaves come first, then cells by height, each before its parent."""
+    tree = ((0, 0), ((0, 0), 0))
+    assert iclr2017.levels(tree) == [[(0, 1), (2, 3)], [(6, 4)], [(5, 7)]]
+
+
+def test_weights_have_the_variance_asked_for() -> None:
+    """A sum over inputs of mean square 1 has the square of the factor."""
+    weights = iclr2017.uniform(jax.random.key(0), (200, 300), 1.43)
+    assert 200 * jnp.mean(weights**2) == pytest.approx(1.43**2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ('device', 'batch', 'speed_up'),
+    [
+        ('GPU', 1024, 101.79),
+        ('GPU', 512, 114.15),
+        ('GPU', 256, 120.86),
+        ('GPU', 128, 115.05),
+        ('GPU', 64, 96.40),
+        ('GPU', 32, 68.79),
+        ('GPU', 1, 4.47),
+        ('CPU', 1024, 28.86),
+    ],
+)
+def test_figures_of_the_paper(device: str, batch: int, speed_up: float) -> None:
+    """Ratios of the seconds are those printed, as far as seconds are rounded."""
+    columns = iclr2017.paper_columns(batch)
+    assert columns[f'paper {device} speed-up'] == pytest.approx(speed_up, rel=0.02)
+
+
+def test_table_without_some_contenders() -> None:
+    """Ratios need both sides."""
+    row = {'mode': 'infer', 'batch': 2, 'contender': 'full', 'device ms': 3.0}
+    (found,) = iclr2017.paper_table([row], 'infer')
+    assert (found['full ms per tree'], found['speed-up']) == (1.5, None)
+    assert found['paper GPU s'] is None
+
+
+# ---- models --------------------------------------------------------------------------
+
+
+def test_bushes_have_the_size_asked_for() -> None:
+    """And no node has too many children, or none."""
+    rng = random.Random(0)
+
+    def widths(tree: Any) -> list[int]:
+        if isinstance(tree, int):
+            return []
+        return [len(tree), *(n for part in tree for n in widths(part))]
+
+    trees = [models.bush(20, 4, rng) for _ in range(20)]
+    assert {models.bush_size(tree) for tree in trees} == {20}
+    assert {n for tree in trees for n in widths(tree)} == {1, 2, 3, 4}
+
+
+def test_linen_parameters_there_and_back() -> None:
+    """Renaming loses nothing."""
+    block = models.chain_block(3)
+    params = jf.compile(block).init(jax.random.key(0))
+    back = models.from_linen(models.to_linen(params))
+    jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+def test_padding() -> None:
+    """Words first, zeros behind."""
+    rows, lengths = models.padded(3, [[5, 6], [7], []])
+    assert rows.tolist() == [[5, 6, 0], [7, 0, 0], [0, 0, 0]]
+    assert lengths.tolist() == [2, 1, 0]
+
+
+# ---- each as a program ---------------------------------------------------------------
+
+COMMON = '--hidden 4 --sentiment-hidden 4 --batch 2 --leaves 3 --repeats 2'.split()
+
+
+def run(program: str, *options: Any, folder: Path) -> tuple[list[Any], str]:
+    """The rows and the Markdown that a benchmark writes, the head first."""
+    files = {name: folder / f'{program}.{name}' for name in ('json', 'markdown')}
+    given = [str(x) for pair in files.items() for x in (f'--{pair[0]}', pair[1])]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f'{program}.py'), *map(str, options), *given],
+        cwd=folder,
+        env=os.environ | {'JAX_PLATFORMS': 'cpu'},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    markdown = files['markdown'].read_text()
+    assert done.stdout == markdown + '\n'
+    return list(map(json.loads, files['json'].read_text().splitlines())), markdown
+
+
+@pytest.mark.slow
+def test_table_of_the_paper_runs(tmp_path: Path) -> None:
+    """All contenders in both modes; ratios follow from times."""
+    sizes = '--leaves 4 --width 4 --batches 1,2 --repeats 2'.split()
+    (_, *rows), markdown = run('iclr2017', *sizes, folder=tmp_path)
+    table = [row for row in rows if 'table 1' in row]
+    phases = {(r['mode'], r['batch'], r['contender']): r for r in rows[len(table) :]}
+    assert [(row['table 1'], row['batch']) for row in table] == [
+        (mode, batch) for mode in ('infer', 'train') for batch in (1, 2)
+    ]
+    assert len(phases) == 4 * len(iclr2017.CONTENDERS)
+    for row in table:
+        single = phases[row['table 1'], 1, 'by node']['device ms']
+        full = phases[row['table 1'], row['batch'], 'full']['device ms']
+        assert row['speed-up'] == pytest.approx(single / (full / row['batch']))
+    assert '0.161 / 0.038 / 0.036' in markdown
+
+
+MODELS = {
+    'outputs,kinds': {'no outputs', 'outputs', 'one kind', 'two kinds'},
+    'children,unused': {'child sums', 'four kinds', 'four of 5 kinds'},
+    'chains': {'Fold', 'lax.scan, padded', 'linen.RNN, padded'},
+    'fan-out,treebank': {'fan-out', 'fan-out, by hand', 'treebank'},
+    'library': {'library'},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('names', MODELS)
+def test_models_run(names: str, tmp_path: Path) -> None:
+    """Every model has a row in each mode, every benchmark a ratio."""
+    for part, lines in made_up_lines(0).items():
+        (tmp_path / f'{part}.txt').write_text('\n'.join(lines[:20]))
+    sizes = '--children 3 --longest 6 --kinds 5 --readers 9 --files 6'.split()
+    given = ['--only', names, *COMMON, *sizes, '--trees', tmp_path]
+    (head, *rows), _ = run('models', *given, folder=tmp_path)
+    assert not [note for note in head['notes'] if 'skipped' in note]
+    found = [(row['model'], row['mode']) for row in rows if 'model' in row]
+    expected = [(name, mode) for name in MODELS[names] for mode in measuring.MODES]
+    assert sorted(found) == sorted(expected)
+    ratios = {row['benchmark'] for row in rows if 'ratio' in row}
+    assert ratios == set(names.split(','))
+    assert all(row['low'] <= row['high'] for row in rows if 'ratio' in row)
+
+
+@pytest.mark.slow
+def test_absent_data_are_told(tmp_path: Path) -> None:
+    """A benchmark that cannot run says why."""
+    (head, *rows), markdown = run('models', '--only', 'treebank', folder=tmp_path)
+    assert not rows
+    assert 'treebank: skipped, needs the treebank: --trees PATH.' in head['notes']
+    assert 'skipped' in markdown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['kinds', 'depth'])
+def test_sweeps_run(name: str, tmp_path: Path) -> None:
+    """Times and memory of every point, shares that add up, and a picture."""
+    sizes = '--points 2 --batch 2 --leaves 3 --width 4 --repeats 2'.split()
+    given = ['--sweeps', name, *sizes, '--pictures', tmp_path / 'pictures']
+    (_, *rows), _ = run('scaling', *given, folder=tmp_path)
+    times, memory = scaling.split(rows)
+    values = list(scaling.SWEEPS[name][:2])
+    assert [row['value'] for row in times] == values
+    assert [row['value'] for row in memory] == values
+    for row in times:
+        shares = [row[key] for key in row if key.startswith('train: ')]
+        assert len(shares) == 4
+        assert sum(shares) == pytest.approx(100)
+    for row in memory:
+        assert row['train temporary MB'] > row['infer temporary MB'] > row['values MB']
+    assert (tmp_path / 'pictures' / f'{name}.png').stat().st_size > 10_000
