@@ -14,6 +14,8 @@ from jfold.errors import BadItem, shown
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
+_INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # of Python's own numbers
+_MIXED = (_FLOAT, np.dtype(np.complex128))  # of ints, too, that stand among others
 
 
 def to_array(items: Sequence[Any], type_: TensorType) -> Array:
@@ -26,12 +28,27 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
     """
     try:
         stacked = _stack(items, type_)
+        result = _quick_cast(stacked, type_.dtype)
+        if result is not None:
+            return result
         result = _cast(stacked, type_)
     except Exception:
         return _one_by_one(items, type_, range(len(items)))
     if alone := _perhaps_rounded(items, stacked, type_):
         result[alone] = _one_by_one(items, type_, alone)
     return result
+
+
+def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
+    """The array in another dtype if that surely keeps every number, else `None`."""
+    given = array.dtype
+    if given == _INT and target.kind in 'iu' and target.itemsize < _INT.itemsize:
+        result = array.astype(target)
+        return result if result.astype(_INT).tobytes() == array.tobytes() else None
+    if given in (_INT, _FLOAT) and target.kind == 'f':
+        small = np.abs(array.astype(_FLOAT, copy=False)) < _exact_below(target)
+        return array.astype(target) if np.count_nonzero(small) == small.size else None
+    return array if given == target and given not in _MIXED else None
 
 
 def _one_by_one(
@@ -56,7 +73,7 @@ def _perhaps_rounded(
 
     It does so with ints that stand among floats, before anyone can see the loss.
     """
-    if stacked.dtype not in (np.float64, np.complex128):
+    if stacked.dtype not in _MIXED:
         return []
     large = abs(stacked) >= _exact_below(type_.dtype)
     if not large.any():
