@@ -83,12 +83,9 @@ def make_block(labels: int, width: int, words: int) -> jf.Block:
     children = jf.GetItem(1) >> jf.Map(tree()) >> jf.Sum()
     leaf = label >> jf.Function(Leaf(width), name='leaf')
     inner = jf.AllOf(label, children) >> jf.Function(Inner(width), name='inner')
-    tree.resolve_to(jf.OneOf(_has_children, {False: leaf, True: inner}))
+    has_children = jf.GetItem(1) >> jf.InputTransform(bool)
+    tree.resolve_to(jf.OneOf(has_children, {False: leaf, True: inner}))
     return tree() >> jf.Function(nn.Dense(words), name='word')
-
-
-def _has_children(node: Tree) -> bool:
-    return bool(node[1])
 
 
 # ---- the data ------------------------------------------------------------------------

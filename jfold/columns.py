@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import reprlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 
 from jfold import program as p
 from jfold.convert import to_array
-from jfold.errors import BadItem, InputError, shown
+from jfold.errors import BadItem, InputError
 from jfold.graph import (
     MAX_EXAMPLES,
     Graph,
@@ -30,6 +31,7 @@ from jfold.graph import (
     inside,
     ranges,
 )
+from jfold.objects import each, entries, fields, flat, grouped, positions
 
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
@@ -339,7 +341,7 @@ def _step(value: Any, key: Any) -> str:
 def take(column: Column, positions: Array) -> Column:
     """The items at the given positions."""
     if isinstance(column, list):
-        return list(map(column.__getitem__, positions.tolist()))
+        return [column[position] for position in positions.tolist()]
     return column[positions]
 
 
@@ -368,20 +370,6 @@ def join(columns: Sequence[Column]) -> Column:
     if isinstance(columns[0], list):
         return list(itertools.chain.from_iterable(columns))
     return np.concatenate(columns)
-
-
-def each(fn: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """`fn` of each item; an error says at which."""
-    rest = iter(items)
-    try:
-        made = list(map(fn, rest))
-        if len(made) < len(items):  # StopIteration looks like the end of the items
-            raise RuntimeError('the function raised StopIteration')
-    except Exception as error:
-        index = len(items) - operator.length_hint(rest) - 1
-        text = f'{type(error).__name__}: {error}, for {shown(items[index])}'
-        raise BadItem(index, text) from error
-    return made
 
 
 def starts(lengths: Array) -> Array:
@@ -424,26 +412,7 @@ def _transform(i: p.Transform, r: list[Column], state: Trace) -> None:
 
 
 def _field(i: p.Field, r: list[Column], state: Trace) -> None:
-    items = r[i.inputs[0]]
-    try:
-        r[i.outputs[0]] = list(map(operator.itemgetter(i.key), items))
-    except Exception:
-        r[i.outputs[0]] = each(_field_getter(i.key), items)
-
-
-def _field_getter(key: Any) -> Callable[[Any], Any]:
-    """Field `key` of an item: `item[key]`, or the attribute of an object without."""
-
-    def get(item: Any) -> Any:
-        try:
-            return item[key]
-        except TypeError:
-            # Attributes of Python's own types are their methods, never data.
-            if not isinstance(key, str) or type(item).__module__ == 'builtins':
-                raise
-            return getattr(item, key)
-
-    return get
+    r[i.outputs[0]] = fields(r[i.inputs[0]], i.key)
 
 
 def _pack(i: p.Pack, r: list[Column], state: Trace) -> None:
@@ -451,9 +420,7 @@ def _pack(i: p.Pack, r: list[Column], state: Trace) -> None:
 
 
 def _group(i: p.Group, r: list[Column], state: Trace) -> None:
-    lengths, items = (r[k] for k in i.inputs)
-    rest = iter(items)
-    r[i.outputs[0]] = [list(itertools.islice(rest, n)) for n in lengths.tolist()]
+    r[i.outputs[0]] = grouped(*(r[k] for k in i.inputs))
 
 
 def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
@@ -467,25 +434,30 @@ def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
 
 
 def _partition(i: p.Partition, r: list[Column], state: Trace) -> None:
-    keys = r[i.inputs[0]]
-    rest = iter(keys)
-    try:
-        codes = np.fromiter(map(i.case_of.__getitem__, rest), np.int32, len(keys))
-    except (KeyError, TypeError):
-        index = len(keys) - operator.length_hint(rest) - 1
-        cases = ', '.join(map(repr, itertools.islice(i.case_of, 20)))
-        text = f'expected one of the keys {cases}, got {shown(keys[index])}'
-        raise BadItem(index, text) from None
-    for case, register in enumerate(i.outputs):
-        r[register] = np.flatnonzero(codes == case)
+    codes = entries(i.case_of, r[i.inputs[0]], _one_of)
+    for register, places in zip(i.outputs, positions(codes, i.cases), strict=True):
+        r[register] = places
+
+
+def _one_of(case_of: dict[Any, Any], hashable: bool) -> str:
+    return f'one of the keys {", ".join(map(repr, itertools.islice(case_of, 20)))}'
+
+
+def _lookup(i: p.Lookup, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = entries(i.table, r[i.inputs[0]], _known, *i.default)
+
+
+def _known(table: dict[Any, Any], hashable: bool) -> str:
+    if not hashable:
+        return 'a hashable value, to look it up'
+    first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))
+    more = f' and {len(table) - 5:,} more' if len(table) > 5 else ''
+    return f'one of the keys {first}{more} (`default=` would admit others)'
 
 
 def _present(i: p.Present, r: list[Column], state: Trace) -> None:
-    items = r[i.inputs[0]]
-    absent = map(operator.is_, items, itertools.repeat(None))
-    is_absent = np.fromiter(absent, np.bool_, len(items))
-    r[i.outputs[0]] = np.flatnonzero(~is_absent)
-    r[i.outputs[1]] = np.flatnonzero(is_absent)
+    absent = map(operator.is_, r[i.inputs[0]], itertools.repeat(None))
+    r[i.outputs[0]], r[i.outputs[1]] = positions(list(absent), 2)
 
 
 def _select(i: p.Select, r: list[Column], state: Trace) -> None:
@@ -524,29 +496,15 @@ def _enter(i: p.Enter, r: list[Column], state: Trace) -> None:
 
 
 def _iterate(i: p.Iterate, r: list[Column], state: Trace) -> None:
-    items = r[i.inputs[0]]
-    try:
-        made = _flat(items)
-    except Exception:
-        made = _flat(each(list, items))
-    r[i.outputs[0]], r[i.outputs[1]] = made
-
-
-def _flat(items: list[Any]) -> tuple[Array, list[Any]]:
-    lengths = np.fromiter(map(len, items), np.int64, len(items))
-    flat = list(itertools.chain.from_iterable(items))
-    if len(flat) != lengths.sum():
-        raise ValueError('a length is not the number of items')
-    return lengths, flat
+    r[i.outputs[0]], r[i.outputs[1]] = flat(r[i.inputs[0]])
 
 
 def _interleave(i: p.Interleave, r: list[Column], state: Trace) -> None:
     columns = [r[k] for k in i.inputs]
-    if isinstance(columns[0], list):
-        rows = zip(*columns, strict=True)
-        r[i.outputs[0]] = list(itertools.chain.from_iterable(rows))
-    else:
-        r[i.outputs[0]] = np.stack(columns, axis=1).ravel()
+    mixed = join([*columns, columns[0][:0]])  # a copy, of the right size
+    for number, column in enumerate(columns):
+        mixed[number :: len(columns)] = column
+    r[i.outputs[0]] = mixed
 
 
 def _fixed(i: p.Fixed, r: list[Column], state: Trace) -> None:
@@ -594,6 +552,7 @@ RULES: dict[type, Callable[..., None]] = {
     p.Group: _group,
     p.Apply: _apply,
     p.Partition: _partition,
+    p.Lookup: _lookup,
     p.Present: _present,
     p.Select: _select,
     p.Join: _join,

@@ -9,8 +9,11 @@ meanings follow TensorFlow Fold (Looks et al. 2017, section 3).
 from __future__ import annotations
 
 import functools
+import itertools
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
@@ -131,22 +134,56 @@ def Vector(size: int, dtype: Any = 'float32') -> Tensor:
     return Tensor((size,), dtype)
 
 
-@block
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class InputTransform(Block):
     """A Python function of the data, object to object, run while a schedule is built.
 
+    It runs once for each value. Millions of values a second pass through a function
+    that is written in C, such as `len`, `type` or `operator.attrgetter('name')`, and
+    through a table, which is copied here.
+
+    Args:
+      fn: a function, or a mapping, which gives the entry of each value.
+      default: what a mapping gives for a value that it lacks; when left out, such a
+        value is an error.
+
     >>> (InputTransform(len) >> Scalar()).eval('four').item()
     4.0
+    >>> words = InputTransform({'the': 1, 'cat': 2}, default=0)
+    >>> [words.eval(word) for word in ('the', 'blue', 'cat')]
+    [1, 0, 2]
+
+    Raises:
+      TypeError: `fn` is neither, or is no mapping and has a default; ValueError: no
+        keys and no default.
     """
 
-    fn: Callable[[Any], Any]
+    fn: Callable[[Any], Any] | Mapping[Any, Any]
+    default: tuple[Any, ...]  # holds the one there is
 
-    def __post_init__(self) -> None:
-        if not callable(self.fn):
-            raise TypeError(f'InputTransform: expected a callable, got {self.fn!r}')
+    def __init__(self, fn: Any, *, default: Any = MISSING) -> None:
+        given = () if default is MISSING else (default,)
+        expected = 'a mapping beside `default`' if given else 'a callable or a mapping'
+        if isinstance(fn, Mapping):
+            fn = MappingProxyType(dict(fn))
+            if not fn and not given:
+                raise ValueError('InputTransform: expected at least one key, got none')
+        elif given or not callable(fn):
+            raise TypeError(f'InputTransform: expected {expected}, got {fn!r}')
+        object.__setattr__(self, 'fn', fn)
+        object.__setattr__(self, 'default', given)
 
     def __repr__(self) -> str:
-        return f'InputTransform({callable_name(self.fn)})'
+        if not isinstance(self.fn, Mapping):
+            return f'InputTransform({callable_name(self.fn)})'
+        given = ''.join(f', default={value!r}' for value in self.default)
+        return f'InputTransform({_shown_table(self.fn)}{given})'
+
+
+def _shown_table(table: Mapping[Any, Any], limit: int = 4) -> str:
+    pairs = itertools.islice(table.items(), limit)
+    shown = [f'{reprlib.repr(key)}: {reprlib.repr(value)}' for key, value in pairs]
+    return f'{{{", ".join(shown + ["..."] * (len(table) > limit))}}}'
 
 
 @block

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,7 +104,9 @@ def _is_same(given: Any, made: Any) -> bool:
 
 @value_of.register
 def _(block: c.InputTransform, node: Typed, x: Any, state: Eager) -> Any:
-    return block.fn(x)
+    if not isinstance(block.fn, Mapping):
+        return block.fn(x)
+    return block.fn.get(x, *block.default) if block.default else block.fn[x]
 
 
 @value_of.register

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -144,7 +144,11 @@ def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Val
 def _(
     block: c.InputTransform, node: Typed, value: Value, places: int, w: Writer
 ) -> Value:
-    return w.one(p.Transform, (w.object(value, node),), node, fn=block.fn)
+    column = w.object(value, node)
+    if not isinstance(block.fn, Mapping):
+        return w.one(p.Transform, (column,), node, fn=block.fn)
+    table = {'table': dict(block.fn), 'default': block.default}
+    return w.one(p.Lookup, (column,), node, **table)
 
 
 @emit.register

@@ -70,7 +70,7 @@ class Instruction:
 
     def __str__(self) -> str:
         shown = [
-            f'{f.name}={_shown(getattr(self, f.name))}'
+            f'{f.name}={_shown(getattr(self, f.name)) if f.repr else "..."}'
             for f in fields(self)
             if f.name not in ('inputs', 'outputs', 'where')
         ]
@@ -119,6 +119,14 @@ class Transform(Instruction):
     """A Python function of each object."""
 
     fn: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(Instruction):
+    """The entry of each object in a table; of one it lacks, the default, if any."""
+
+    table: dict[Any, Any] = field(repr=False)  # it may be large
+    default: tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)

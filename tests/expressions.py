@@ -10,9 +10,11 @@ of types, so that one operation occurs at many sites.
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import flax.linen as nn
@@ -342,7 +344,7 @@ class Maker:
         return Source(source.block >> self.function(given, want), source.sample)
 
     def leaf(self, want: TensorType, depth: int) -> Source:
-        """`Tensor`, perhaps behind an `InputTransform`."""
+        """`Tensor`, perhaps behind an `InputTransform` of a function or a table."""
 
         def sample(rng: Rng) -> Any:
             if not want.differentiable:
@@ -350,19 +352,28 @@ class Maker:
             return rng.uniform(-1, 1, want.shape).round(3).tolist()
 
         tensor = jf.Tensor(want.shape, want.dtype)
-        if self.draw(st.booleans()):
+        kind = self.draw(st.integers(0, 2))
+        if kind == 0:
             return Source(tensor, sample)
-        block = jf.InputTransform(lambda x: x['here']) >> tensor
-        return Source(block, lambda rng: {'here': sample(rng)})
+        if kind == 1:
+            block = jf.InputTransform(lambda x: x['here']) >> tensor
+            return Source(block, lambda rng: {'here': sample(rng)})
+        values = [sample(np.random.default_rng(k)) for k in range(4)]
+        known = dict(zip('abc', values[1:], strict=True))
+        table = jf.InputTransform(known, default=values[0])
+        return Source(table >> tensor, lambda rng: str(rng.choice(list('abcd'))))
 
     def record(self, want: TupleType, depth: int) -> Source:
-        """`Record` of a dict or of a tuple."""
+        """`Record` of a dict, of a tuple or of an object."""
         parts = [self.source(item, depth) for item in want]
-        keys = range(len(parts)) if self.draw(st.booleans()) else 'abcdef'
+        kind = self.pick([tuple, dict, SimpleNamespace])
+        keys = range(len(parts)) if kind is tuple else 'abcdef'
         blocks = {k: part.block for k, part in zip(keys, parts, strict=False)}
 
         def sample(rng: Rng) -> Any:
-            return {k: s.sample(rng) for k, s in zip(keys, parts, strict=False)}
+            values = [part.sample(rng) for part in parts]
+            fields = dict(zip(keys, values, strict=False))
+            return tuple(values) if kind is tuple else kind(**fields)
 
         return Source(jf.Record(blocks), sample)
 
@@ -397,7 +408,8 @@ class Maker:
             block = jf.OneOf(first, blocks, pre_block=rest)
         else:
             cases_of_pair = {i: rest >> b for i, b in blocks.items()}
-            block = jf.OneOf(lambda x: x[0], cases_of_pair)
+            key = self.pick([lambda x: x[0], operator.itemgetter(0)])
+            block = jf.OneOf(key, cases_of_pair)
         return Source(block, _choice(cases))
 
     def typed_one_of(self, want: Any, depth: int) -> Source:

@@ -72,8 +72,8 @@ def test_input_transform() -> None:
         (both >> number, [-2, 2], [0.0, 4.0]),
     )
     check_eager((jf.InputTransform(str), [12], ['12']))
-    with refuses('InputTransform: expected a callable, got 3'):
-        jf.InputTransform(3)  # type: ignore[arg-type]
+    with refuses('InputTransform: expected a callable or a mapping, got 3'):
+        jf.InputTransform(3)
 
 
 def test_from_tensor() -> None:
@@ -530,6 +530,11 @@ SHOWN: list[tuple[Any, str]] = [
     (jf.Vector(3, 'int8'), "Vector(3, 'int8')"),
     (jf.Tensor([2, 3]), "Tensor((2, 3), 'float32')"),
     (jf.InputTransform(len), 'InputTransform(len)'),
+    (jf.InputTransform({'a': 1, 'b': 2}), "InputTransform({'a': 1, 'b': 2})"),
+    (
+        jf.InputTransform({k: 2 * k for k in range(1000)}, default=None),
+        'InputTransform({0: 0, 1: 2, 2: 4, 3: 6, ...}, default=None)',
+    ),
     (jf.FromTensor(np.ones((2, 3), 'float32')), 'FromTensor(float32[2,3])'),
     (jf.Zeros(('int32', 2)), 'Zeros((int32[], float32[2]))'),
     (jf.Void(), 'Void()'),

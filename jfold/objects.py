@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of Python objects: reading them with a fixed number of calls from Python.
+
+The loops over items run in C wherever what they call is written in C: functions of
+Python's own, tables, items of containers, attributes. What is wrong with an item is
+found by a second, slower way, taken only after an exception.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jfold.errors import BadItem, shown
+
+Array = np.ndarray[Any, Any]
+
+
+def each(fn: Callable[..., Any], items: list[Any], *more: Any) -> list[Any]:
+    """`fn` of each item, and of an item of each of `more`.
+
+    Raises:
+      BadItem: `fn` raised; caused by its exception.
+    """
+    rest = iter(items)
+    try:
+        made = list(map(fn, rest, *more))
+        if len(made) < len(items):  # StopIteration looks like the end of the items
+            raise RuntimeError('the function raised StopIteration')
+    except Exception as error:
+        index = len(items) - operator.length_hint(rest) - 1
+        text = f'{type(error).__name__}: {error}, for {shown(items[index])}'
+        raise BadItem(index, text) from error
+    return made
+
+
+def entries(
+    table: dict[Any, Any],
+    keys: list[Any],
+    expected: Callable[[dict[Any, Any], bool], str],
+    *default: Any,
+) -> list[Any]:
+    """The entry of each key in a table, or else the default, if there is one.
+
+    Raises:
+      BadItem: a key has none. `expected(table, hashable)` tells what it had to be.
+    """
+    find = table.get if default else table.__getitem__
+    try:
+        return each(find, keys, *map(itertools.repeat, default))
+    except BadItem as error:
+        if not isinstance(error.__cause__, KeyError | TypeError):
+            raise
+        what = expected(table, isinstance(error.__cause__, KeyError))
+        text = f'expected {what}, got {shown(keys[error.index])}'
+        raise BadItem(error.index, text) from None
+
+
+# ---- fields --------------------------------------------------------------------------
+
+
+def fields(items: list[Any], key: Any) -> list[Any]:
+    """`item[key]` of each item, or the attribute of one that cannot be subscripted.
+
+    Raises:
+      BadItem: an item has neither.
+    """
+    get: Callable[[Any], Any] = operator.itemgetter(key)
+    if isinstance(key, str) and '.' not in key and _have_attributes_alone(items):
+        get = operator.attrgetter(key)
+    try:
+        made = list(map(get, items))
+    except Exception:
+        made = []
+    return made if len(made) == len(items) else each(_getter(key), items)
+
+
+def _have_attributes_alone(items: list[Any]) -> bool:
+    """Whether no item could be subscripted by a string."""
+    first = items and _has_attributes_alone(type(items[0]))
+    return bool(first) and all(map(_has_attributes_alone, set(map(type, items))))
+
+
+def _has_attributes_alone(kind: type) -> bool:
+    by_item = getattr(kind, '__getitem__', None)
+    never = by_item is None or by_item is tuple.__getitem__
+    # A class may be subscripted by what its metaclass, or it alone, knows.
+    return never and not issubclass(kind, type) and not _is_builtin(kind)
+
+
+def _is_builtin(kind: type) -> bool:
+    """Attributes of Python's own types are their methods, never data."""
+    return kind.__module__ == 'builtins'
+
+
+def _getter(key: Any) -> Callable[[Any], Any]:
+    def get(item: Any) -> Any:
+        try:
+            return item[key]
+        except TypeError:
+            if not isinstance(key, str) or _is_builtin(type(item)):
+                raise
+            return getattr(item, key)
+
+    return get
+
+
+# ---- sequences -----------------------------------------------------------------------
+
+
+def flat(items: list[Any]) -> tuple[Array, list[Any]]:
+    """Iterables as their lengths [items] int64, and what is in them, one after another.
+
+    Raises:
+      BadItem: an item is not iterable, or fails on the way.
+    """
+    try:
+        return _flat(items)
+    except Exception:
+        return _flat(each(list, items))
+
+
+def _flat(items: list[Any]) -> tuple[Array, list[Any]]:
+    lengths = np.fromiter(map(len, items), np.int64, len(items))
+    made = list(itertools.chain.from_iterable(items))
+    if len(made) != lengths.sum():
+        raise ValueError('a length is not the number of items')
+    return lengths, made
+
+
+def grouped(lengths: Array, items: list[Any]) -> list[Any]:
+    """The inverse of `flat`, with lists."""
+    ends = itertools.accumulate(lengths.tolist(), initial=0)
+    return [items[a:b] for a, b in itertools.pairwise(ends)]
+
+
+# ---- choices -------------------------------------------------------------------------
+
+
+def positions(codes: list[int], cases: int) -> list[Array]:
+    """The positions [?] int64 of each of the numbers 0, ..., cases - 1."""
+    if cases > 256:
+        array = np.array(codes, np.int32)
+    else:
+        array = np.frombuffer(bytes(codes), np.uint8)
+    if cases < 4:  # then a pass for each is faster than a sort
+        return [(array == case).nonzero()[0] for case in range(cases)]
+    order = array.argsort(kind='stable')
+    ends = np.bincount(array, minlength=cases).cumsum().tolist()
+    return [order[a:b] for a, b in itertools.pairwise([0, *ends])]

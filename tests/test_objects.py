@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of Python objects: read as one by one, with as few calls from Python."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import gc
+import operator
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checking import check, number, refuses, whole
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold.columns import trace
+from jfold.eager import get
+from jfold.errors import BadItem
+from jfold.objects import fields, flat, grouped, positions
+
+add = jf.Function(jnp.add)
+Pair = collections.namedtuple('Pair', 'left right')
+
+
+@dataclasses.dataclass
+class Node:
+    """A record as a dataclass."""
+
+    left: Any
+    right: Any
+
+
+@dataclasses.dataclass(slots=True)
+class Slots(Node):
+    """The same with slots of its own."""
+
+    values: Any = None
+
+
+class ByNumber:
+    """Subscripted by ints alone; a string is an attribute."""
+
+    left = 'attribute'
+
+    def __getitem__(self, key: int) -> Any:
+        return (1, 2)[key]
+
+
+class ByAnything:
+    """Subscripted by anything, so that its attributes are hidden."""
+
+    left = 'hidden'
+
+    def __getitem__(self, key: Any) -> Any:
+        return f'item {key!r}'
+
+
+class Generic:
+    """A class that can itself be subscripted."""
+
+    left = 'of a class'
+
+    def __class_getitem__(cls, key: Any) -> Any:
+        return f'class {key!r}'
+
+
+class Stops:
+    """Subscripting looks like the end of a loop."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise StopIteration
+
+
+# ---- fields --------------------------------------------------------------------------
+
+OBJECTS: list[Any] = [
+    Node(1, 2), Slots(3, 4, 5), Pair(6, 7), types.SimpleNamespace(left=8, values=9),
+    {'left': 10, 'values': 11, 0: 12}, [13, 14], (15, 16), ByNumber(), ByAnything(),
+    Generic, Generic(), Stops(), ast.parse('a < b').body[0].value,  # type: ignore[attr-defined]
+    'text', 17, None, np.arange(3), int, list, type('Bare', (), {})(),
+]  # fmt: skip
+
+
+def one_by_one(items: list[Any], key: Any) -> Any:
+    """The fields, or the place of the first item without."""
+    made = []
+    for index, item in enumerate(items):
+        try:
+            made.append(get(item, key))
+        except Exception:
+            return index
+    return made
+
+
+@given(
+    st.lists(st.sampled_from(OBJECTS), max_size=5),
+    st.sampled_from(['left', 'values', 'items', 'left.real', '', 0, 1, -1, slice(1)]),
+)
+@settings(max_examples=400)
+def test_fields_of_mixed_objects(items: list[Any], key: Any) -> None:
+    wanted = one_by_one(items, key)
+    try:
+        got = fields(items, key)
+    except BadItem as error:
+        assert error.index == wanted
+    else:
+        assert repr(got) == repr(wanted)
+
+
+def test_a_method_is_not_taken_for_a_field() -> None:
+    block = jf.GetItem('values') >> whole
+    batch = [types.SimpleNamespace(values=1), {'values': 2}, Slots(0, 0, 3)]
+    check((block, batch, [1, 2, 3]))
+    with pytest.raises(jf.InputError, match=r"example 1: KeyError: 'values', for \{\}"):
+        jf.compile(block).schedule([batch[0], {}])
+
+
+# ---- sequences and choices -----------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers()), max_size=6))
+def test_grouping_undoes_flattening(rows: list[list[int]]) -> None:
+    kinds: list[Callable[[Any], Any]] = [list, tuple, iter, np.array]
+    for kind in kinds:
+        assert grouped(*flat([kind(row) for row in rows])) == rows
+
+
+@given(st.sampled_from([1, 2, 3, 4, 9, 256, 257, 1000]), st.data())
+def test_positions_of_codes(cases: int, data: Any) -> None:
+    codes = data.draw(st.lists(st.integers(0, cases - 1), max_size=30))
+    found = positions(codes, cases)
+    assert len(found) == cases
+    for case, places in enumerate(found):
+        assert places.tolist() == [i for i, code in enumerate(codes) if code == case]
+
+
+def test_many_cases() -> None:
+    """More than a byte can tell apart, some of them never met."""
+    cases = {
+        k: jf.GetItem(1) >> jf.InputTransform({'x': k}) >> number for k in range(300)
+    }
+    batch = [(k, 'x') for k in (299, 0, 7, 256, 299, 255)]
+    check((jf.OneOf(operator.itemgetter(0), cases), batch, [k for k, _ in batch]))
+
+
+# ---- tables --------------------------------------------------------------------------
+
+
+def test_tables() -> None:
+    words = {'the': 1, 'cat': 2}
+    known = jf.InputTransform(words) >> whole
+    any_word = jf.InputTransform(words, default=0) >> whole
+    absent = jf.InputTransform(words, default=None) >> jf.Optional(whole)
+    vectors = jf.InputTransform({(1, 2): [3, 4], None: [5, 6]}) >> jf.Vector(2)
+    check(
+        (known, ['cat', 'the'], [2, 1]),
+        (any_word, ['dog', 'the', 'Cat'], [0, 1, 0]),
+        (absent, ['dog', 'the'], [0, 1]),
+        (vectors, [None, (1, 2)], [[5, 6], [3, 4]]),
+        (jf.InputTransform({}, default=7) >> whole, ['a', 1], [7, 7]),
+        (jf.InputTransform({1: 2, 'a': 3}) >> whole, [True, 'a'], [2, 3]),
+    )
+
+
+def test_a_table_of_any_kind_is_copied_and_never_grows() -> None:
+    words: Any = collections.defaultdict(int, a=1)
+    block = jf.InputTransform(words) >> whole
+    model = jf.compile(block)
+    words['b'] = 2
+    with pytest.raises(KeyError):
+        block.eval('b')
+    with pytest.raises(jf.InputError, match=r"one of the keys 'a' \(.*got 'b'"):
+        model.schedule(['b'])
+    assert dict(words) == {'a': 1, 'b': 2}
+    proxy = jf.InputTransform(types.MappingProxyType({'a': 3}))
+    check((block, ['a'], [1]), (proxy >> whole, ['a'], [3]))
+    with pytest.raises(TypeError, match='does not support item assignment'):
+        proxy.fn['a'] = 4  # type: ignore[index]
+
+
+def test_a_dict_elsewhere_is_a_record() -> None:
+    assert isinstance(jf.convert_to_block({'a': number}), jf.Record)
+
+
+def test_what_is_no_table() -> None:
+    with refuses('InputTransform: expected a callable or a mapping, got [1, 2]'):
+        jf.InputTransform([1, 2])
+    with refuses(f'InputTransform: expected a mapping beside `default`, got {len!r}'):
+        jf.InputTransform(len, default=None)
+    with refuses('InputTransform: expected at least one key, got none', ValueError):
+        jf.InputTransform({})
+
+
+def test_a_large_table_is_not_printed() -> None:
+    table = jf.InputTransform({str(k): 'x' * k for k in range(1000)}, default='')
+    model = jf.compile(table >> jf.InputTransform(len) >> number)
+    assert len(repr(table)) < 100
+    assert "Lookup r1 table=... default=('',)" in str(model.program)
+    assert len(str(model.program)) < 1000
+
+
+class Unsound:
+    """Its hash fails in an unusual way."""
+
+    def __hash__(self) -> int:
+        raise OSError('no hash')
+
+
+@pytest.mark.parametrize(
+    ('default', 'value', 'message'),
+    [
+        (
+            {},
+            'z',
+            'expected one of the keys 0, 1, 2, 3, 4 and 1,995 more (`default=` would '
+            "admit others), got 'z'",
+        ),
+        ({}, [1], 'expected a hashable value, to look it up, got [1] (list)'),
+        (
+            {'default': 0},
+            ({},),
+            'expected a hashable value, to look it up, got ({},) (tuple)',
+        ),
+        ({'default': 0}, Unsound(), 'OSError: no hash, for '),
+    ],
+)
+def test_what_a_table_lacks(default: Any, value: Any, message: str) -> None:
+    table = jf.InputTransform({k: k for k in range(2000)}, **default)
+    model = jf.compile({'word': table >> whole})
+    for before in range(3):
+        with pytest.raises(jf.InputError, match=f': {re.escape(message)}') as caught:
+            model.schedule([{'word': 3}] * before + [{'word': value}, {'word': 'zz'}])
+        assert (caught.value.example, caught.value.path) == (before, "['word']")
+        assert 'InputTransform({0: 0, 1: 1, 2: 2, 3: 3, ...}' in caught.value.block
+
+
+# ---- calls from Python ---------------------------------------------------------------
+
+
+def calls(model: jf.Model, batch: list[Any]) -> int:
+    """How many Python functions are called while a batch is traced."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == 'call'
+
+    gc.disable()  # it calls back
+    sys.setprofile(note)
+    try:
+        trace(model.program, batch)
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return count
+
+
+def runs_in_c(block: Any, examples: list[Any]) -> None:
+    """Fifty times the examples take no more calls from Python; the values are right."""
+    model = jf.compile(block)
+    expected = [np.asarray(model.eval(example)) for example in examples]
+    values = np.asarray(model.apply({}, model.schedule(examples)))
+    np.testing.assert_allclose(values, expected)
+    calls(model, examples)  # what is called once in a process
+    assert calls(model, examples * 50) == calls(model, examples)
+
+
+def test_a_function_in_python_is_called_once_for_each_value() -> None:
+    model = jf.compile(jf.Map(jf.InputTransform(lambda x: x) >> number) >> jf.Sum())
+    few, many = ([[1] * 4] * n for n in (5, 50))
+    calls(model, few)
+    assert calls(model, many) - calls(model, few) == 4 * 45
+
+
+def tree_block(kind: Any, keys: tuple[Any, Any]) -> jf.Block:
+    """The weighed sum of a binary tree."""
+    tree = jf.ForwardDeclaration()
+    pair = jf.Record([(key, tree()) for key in keys]) >> (lambda x, y: x + 2 * y)
+    cases = {int: whole >> jf.Function(jnp.float32), float: number, kind: pair}
+    tree.resolve_to(jf.OneOf(type, cases))
+    return tree()
+
+
+def trees(kind: Callable[[Any, Any], Any]) -> list[Any]:
+    """Trees of ints and floats."""
+    found: list[Any] = [1, 2.5]
+    for place in range(5):
+        found.append(kind(found[-1], found[place]))
+    return found[2:]
+
+
+KINDS: list[tuple[Any, Any, tuple[Any, Any]]] = [
+    (tuple, lambda *x: x, (0, 1)),
+    (list, lambda *x: [*x], (0, -1)),
+    (dict, lambda x, y: {'left': x, 'right': y}, ('left', 'right')),
+    *((kind, kind, ('left', 'right')) for kind in (Node, Slots, Pair)),
+    (
+        types.SimpleNamespace,
+        lambda x, y: types.SimpleNamespace(left=x, right=y),
+        ('left', 'right'),
+    ),
+]
+
+
+@pytest.mark.parametrize(('kind', 'make', 'keys'), KINDS)
+def test_binary_trees_run_in_c(kind: Any, make: Any, keys: Any) -> None:
+    runs_in_c(tree_block(kind, keys), trees(make))
+
+
+def _node_or_slots(left: Any, right: Any) -> Any:
+    return (Node if isinstance(right, int) else Slots)(left, right)
+
+
+def test_trees_of_two_kinds_run_in_c() -> None:
+    tree = jf.ForwardDeclaration()
+    pair = jf.Record({'left': tree(), 'right': tree()}) >> add
+    cases = {int: number, float: number, Node: pair, Slots: pair}
+    tree.resolve_to(jf.OneOf(type, cases))
+    runs_in_c(tree(), trees(_node_or_slots))
+
+
+CHOICES: list[tuple[Any, Any, Any]] = [
+    (len, 2, 3),
+    (operator.itemgetter(0), 'word', 'node'),
+    (jf.GetItem(0), 'word', 'node'),
+    (jf.GetItem(slice(2, None)) >> jf.InputTransform(bool), False, True),
+    (jf.GetItem(0) >> jf.InputTransform({'node': 1}, default=0), 0, 1),
+]
+
+
+@pytest.mark.parametrize(('key', 'word', 'node'), CHOICES)
+def test_choices_run_in_c(key: Any, word: Any, node: Any) -> None:
+    tree = jf.ForwardDeclaration(output_type=())
+    children = jf.GetItem(2) >> jf.Map(tree()) >> jf.Sum()
+    inner = jf.AllOf(jf.GetItem(1) >> number, children) >> (lambda x, y: x + 2 * y)
+    tree.resolve_to(jf.OneOf(key, {word: jf.GetItem(1) >> number, node: inner}))
+    leaf = ('word', 3)
+    small = ('node', 0.5, [leaf, leaf, leaf])
+    runs_in_c(tree(), [leaf, small, ('node', 2, (small, leaf, small, small, leaf))])
+
+
+def test_syntax_trees_run_in_c() -> None:
+    """Arithmetic, by the types of nodes and their attributes."""
+    tree = jf.ForwardDeclaration(output_type=())
+    numbers = {ast.Add: 0, ast.Sub: 1, ast.Mult: 2}
+    sign = jf.InputTransform(type) >> jf.InputTransform(numbers) >> whole
+    fields = {'left': tree(), 'op': sign, 'right': tree()}
+    cases = {
+        ast.BinOp: jf.Record(fields) >> _calculated,
+        ast.Constant: jf.GetItem('value') >> number,
+        ast.UnaryOp: jf.GetItem('operand') >> tree() >> jf.Function(jnp.negative),
+        ast.List: jf.GetItem('elts') >> jf.Map(tree()) >> jf.Sum(),
+    }
+    tree.resolve_to(jf.OneOf(type, cases))
+    runs_in_c(tree(), list(map(_parsed, ['1 + 2 * (3 - -4) * [5, -6, 7 + 8]', '[]'])))
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode='eval').body
+
+
+def _calculated(left: Any, op: Any, right: Any) -> Any:
+    return jnp.stack([left + right, left - right, left * right])[op]
+
+
+def test_all_nodes_of_syntax_trees_run_in_c() -> None:
+    """Whatever hangs below a node, by what is in its `__dict__`."""
+    known = {each: 'node' for each in vars(ast).values() if isinstance(each, type)}
+    kind = jf.InputTransform(known | {list: 'list'}, default='other')
+    tree = jf.ForwardDeclaration(output_type=())
+    children = jf.Map(tree()) >> jf.Sum()
+    attributes = jf.InputTransform(vars) >> jf.InputTransform(dict.values)
+    cases = {
+        'node': attributes >> children >> (lambda x: x + 1),
+        'list': children,
+        'other': jf.Zeros([]),
+    }
+    tree.resolve_to(jf.OneOf(jf.InputTransform(type) >> kind, cases))
+    texts = ['f(x, *y)[1:] if a < b else lambda z: {3: [z]}', 'x', '"text"']
+    runs_in_c(tree(), list(map(_parsed, texts)))
+    sizes = [sum(1 for _ in ast.walk(_parsed(text))) for text in texts]
+    assert [int(tree().eval(_parsed(text))) for text in texts] == sizes
