@@ -10,6 +10,7 @@ follows the data.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import reprlib
@@ -28,7 +29,6 @@ from jfold.graph import (
     Trace,
     concatenate,
     example_places,
-    inside,
     ranges,
 )
 from jfold.objects import each, entries, fields, flat, grouped, positions
@@ -245,16 +245,18 @@ def run(frame: Frame, state: Trace) -> Any:
         except BadItem as error:
             raise _located(error, instruction, frame) from error.__cause__
         if stage.calls:
-            results = yield [(frame, c, _arguments(c, registers)) for c in stage.calls]
+            results = yield [
+                (frame, c, _arguments(c, registers, state)) for c in stage.calls
+            ]
             for call, columns in zip(stage.calls, results, strict=True):
                 for register, column in zip(call.outputs, columns, strict=True):
                     registers[register] = column
     return [registers[r] for r in frame.body.outputs]
 
 
-def _arguments(call: p.Call, r: list[Column]) -> list[Column]:
+def _arguments(call: p.Call, r: list[Column], state: Trace) -> list[Column]:
     places, *given = (r[k] for k in call.inputs)
-    return [inside(places, call.way), *given]
+    return [state.inside(places, call.way), *given]
 
 
 # ---- where a value comes from --------------------------------------------------------
@@ -374,7 +376,7 @@ def join(columns: Sequence[Column]) -> Column:
 
 def starts(lengths: Array) -> Array:
     """Where each sequence begins among the items of all."""
-    return np.cumsum(lengths) - lengths
+    return np.asarray(lengths.cumsum() - lengths)
 
 
 def numbers(lengths: Array) -> Array:
@@ -382,9 +384,9 @@ def numbers(lengths: Array) -> Array:
     return ranges(np.zeros_like(lengths), lengths)
 
 
-def at(i: p.Maker, places: Array) -> Array:
+def at(i: p.Maker, places: Array, state: Trace) -> Array:
     """Where an instruction makes rows."""
-    return inside(places, i.way) if i.way else places
+    return state.inside(places, i.way) if i.way else places
 
 
 # ---- a rule per instruction ----------------------------------------------------------
@@ -393,7 +395,7 @@ def at(i: p.Maker, places: Array) -> Array:
 def _convert(i: p.Convert, r: list[Column], state: Trace) -> None:
     items, places = (r[k] for k in i.inputs)
     values = to_array(items, i.tensor)
-    r[i.outputs[0]] = state.constants(i.type, at(i, places), values)
+    r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
 
 
 def _constant(i: p.Constant, r: list[Column], state: Trace) -> None:
@@ -404,7 +406,7 @@ def _constant(i: p.Constant, r: list[Column], state: Trace) -> None:
 def _numbers(i: p.Numbers, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
     values = lengths.astype(i.tensor.dtype)
-    r[i.outputs[0]] = state.constants(i.type, at(i, places), values)
+    r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
 
 
 def _transform(i: p.Transform, r: list[Column], state: Trace) -> None:
@@ -428,7 +430,7 @@ def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
     if not len(places):
         made = [_NONE for _ in i.outputs]
     else:
-        made = state.apply(i.operation, at(i, places), inputs)
+        made = state.apply(i.operation, at(i, places, state), inputs)
     for register, values in zip(i.outputs, made, strict=True):
         r[register] = values
 
@@ -492,7 +494,8 @@ def _ranges(i: p.Ranges, r: list[Column], state: Trace) -> None:
 
 def _enter(i: p.Enter, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
-    r[i.outputs[0]] = inside(np.repeat(places, lengths), i.way, numbers(lengths))
+    within = functools.partial(numbers, lengths)
+    r[i.outputs[0]] = state.inside(places.repeat(lengths), i.way, within)
 
 
 def _iterate(i: p.Iterate, r: list[Column], state: Trace) -> None:
@@ -539,7 +542,7 @@ def _cut(i: p.Cut, r: list[Column], state: Trace) -> None:
 
 def _observe(i: p.Observe, r: list[Column], state: Trace) -> None:
     places, *values = (r[k] for k in i.inputs)
-    state.observe(i.metric, at(i, places), values)
+    state.observe(i.metric, at(i, places, state), values)
 
 
 RULES: dict[type, Callable[..., None]] = {
@@ -590,7 +593,8 @@ def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
         # Copies, since what the body traces keeps them and the states are overwritten.
         given = [s[:count].copy() for s in states] + [take(x, now) for x in items]
         origin = _item_origin(frame, i, order, now)
-        inputs = [_item_places(places[:count], i.way, position), *given]
+        item = functools.partial(np.full, count, position)
+        inputs = [state.inside(places[:count], i.way, item), *given]
         made = yield from run(start(i.combine, inputs, origin), state)
         for column, new in zip(states[len(states) - len(made) :], made, strict=True):
             column[:count] = new
@@ -598,11 +602,6 @@ def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
     back[order] = np.arange(len(order))
     for register, column in zip(i.outputs, states, strict=True):
         r[register] = take(column, back)
-
-
-def _item_places(places: Array, way: int, number: int) -> Array:
-    """Of item `number` of each sequence."""
-    return inside(places, way, np.full(len(places), number))
 
 
 def _item_origin(frame: Frame, i: p.FoldLoop, order: Array, now: Array) -> Origin:
@@ -616,44 +615,81 @@ def _item_origin(frame: Frame, i: p.FoldLoop, order: Array, now: Array) -> Origi
 
 
 def _reduce(i: p.ReduceLoop, frame: Frame, state: Trace) -> Any:
-    """Rounds over adjacent pairs of all sequences at once."""
+    """Rounds over adjacent pairs of all sequences that are longer than one."""
     r = frame.registers
     lengths, places, *items = (r[k] for k in i.inputs)
-    rounds = itertools.count()
-    full, empty = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
-    while lengths.max(initial=0) > 1:
-        owner = np.repeat(np.arange(len(lengths)), lengths)
-        number = numbers(lengths)
-        even = np.flatnonzero(number % 2 == 0)
-        paired = number[even] + 1 < lengths[owner[even]]
-        left = even[paired]
-        given = [take(x, left) for x in items] + [take(x, left + 1) for x in items]
-        origin = _owner_origin(frame, i, owner[left])
-        # Rounds halve the lengths: a pair is told by its round and its number.
-        pair = number[left] * MAX_ROUNDS + next(rounds)
-        inputs = [inside(places[owner[left]], i.way, pair), *given]
-        made = yield from run(start(i.combine, inputs, origin), state)
-        kept = [take(x, even) for x in items]
-        items = [_replace(x, paired, y) for x, y in zip(kept, made, strict=True)]
-        lengths = (lengths + 1) // 2
+    left = _Left(np.arange(len(lengths)), starts(lengths), lengths, items)
+    empty = left.owner[lengths == 0]
+    finished = [left.ones()]
+    for number in range(MAX_ROUNDS):
+        left = left.longer()
+        if not len(left.owner):
+            break
+        pair, owner, given = left.pairs()
+        # Rounds halve the lengths: a pair is told by its number and its round.
+        told = functools.partial(np.add, pair * MAX_ROUNDS, number)
+        at_pairs = state.inside(places[owner], i.way, told)
+        origin = _owner_origin(frame, i, owner)
+        made = yield from run(start(i.combine, [at_pairs, *given], origin), state)
+        left = left.halved(pair, made)
+        finished.append(left.ones())
     if len(empty):
         origin = _owner_origin(frame, i, empty)
-        inputs = [inside(places[empty], i.way)]
+        inputs = [state.inside(places[empty], i.way)]
         made = yield from run(start(i.default, inputs, origin), state)
-        order = np.argsort(np.concatenate([full, empty]), kind='stable')
-        items = [take(join([x, y]), order) for x, y in zip(items, made, strict=True)]
-    for register, column in zip(i.outputs, items, strict=True):
-        r[register] = column
+        finished.append((empty, made))
+    owners, columns = zip(*finished, strict=True)
+    for register, parts in zip(i.outputs, zip(*columns, strict=True), strict=True):
+        r[register] = merge(owners, parts)
 
 
-def _replace(column: Column, mask: Array, values: Column) -> Column:
-    """The column with `values` where the mask is set."""
-    if isinstance(column, list):
-        for position, value in zip(np.flatnonzero(mask).tolist(), values, strict=True):
-            column[position] = value
-    else:
-        column[mask] = values
-    return column
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """Sequences that a reduction is at work on.
+
+    Attributes:
+      owner: [sequences], their places among all.
+      first, lengths: [sequences], where the items of each are in the columns.
+      items: columns.
+    """
+
+    owner: Array
+    first: Array
+    lengths: Array
+    items: list[Column]
+
+    def ones(self) -> tuple[Array, list[Column]]:
+        """The sequences of one item, and these items."""
+        chosen = self.lengths == 1
+        return self.owner[chosen], [take(x, self.first[chosen]) for x in self.items]
+
+    def longer(self) -> _Left:
+        """The sequences of more than one item."""
+        chosen = self.lengths > 1
+        owner, first = self.owner[chosen], self.first[chosen]
+        return _Left(owner, first, self.lengths[chosen], self.items)
+
+    def pairs(self) -> tuple[Array, Array, list[Column]]:
+        """Of each pair its number and its owner; columns of left items, then right."""
+        count = self.lengths // 2
+        pair = numbers(count)
+        at = self.first.repeat(count) + 2 * pair
+        given = [take(x, k) for k in (at, at + 1) for x in self.items]
+        return pair, self.owner.repeat(count), given
+
+    def halved(self, pair: Array, made: list[Column]) -> _Left:
+        """The sequences with what was made in the place of pairs."""
+        count = self.lengths // 2
+        lengths = self.lengths - count
+        first = starts(lengths)
+        odd = (lengths > count).nonzero()[0]
+        positions = [first.repeat(count) + pair, first[odd] + count[odd]]
+        last = self.first[odd] + self.lengths[odd] - 1
+        items = [
+            merge(positions, [new, take(old, last)])
+            for new, old in zip(made, self.items, strict=True)
+        ]
+        return _Left(self.owner, first, lengths, items)
 
 
 def _owner_origin(frame: Frame, i: p.ReduceLoop, owner: Array) -> Origin:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,14 +139,14 @@ def _join(tables: Sequence[Table]) -> Table:
 
 def _first(counts: Array) -> Array:
     first = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=first[1:])
+    counts.cumsum(out=first[1:])
     return first
 
 
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
     """`begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i."""
     first = _first(counts) if first is None else first
-    return np.repeat(begin - first[:-1], counts) + np.arange(first[-1])
+    return np.asarray((begin - first[:-1]).repeat(counts) + np.arange(first[-1]))
 
 
 # ---- numbers of values ---------------------------------------------------------------
@@ -280,8 +280,16 @@ class Trace:
         self._nodes: list[list[Any]] = [[] for _ in program.operations]
         self._metrics: list[list[Any]] = [[] for _ in program.metrics]
         self._shared = _shared_ids(program)
-        self._by_moment = is_breadth_first(program)
+        self.by_moment = is_breadth_first(program)
         self.moment = 0
+
+    def inside(
+        self, places: Array, way: int, items: Callable[[], Array] | None = None
+    ) -> Array:
+        """`inside` of places, where more than their examples is ever looked at."""
+        if self.by_moment:
+            return places
+        return inside(places, way, None if items is None else items())
 
     def constants(self, t: int, places: Array, values: Array) -> Array:
         """Ids [n] for constants [n, *shape] of type `t`."""
@@ -358,12 +366,12 @@ class Trace:
         """Rows by example, in each in an order that no other example changes."""
         if not chunks:
             return _Sorted(np.zeros(self.examples + 1, np.int64), [], none)
-        if self._by_moment:
+        if self.by_moment:
             chunks = sorted(chunks, key=operator.itemgetter(0))
         _, places, ids, *columns = zip(*chunks, strict=True)
         joined = _concatenate(places)
         example = example_of(joined)
-        if self._by_moment:
+        if self.by_moment:
             small = self.examples <= 1 << 15  # sixteen bits are sorted by radix
             keys = example.astype(np.int16) if small else example
             order = np.argsort(keys, kind='stable')

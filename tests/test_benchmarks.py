@@ -64,7 +64,7 @@ def test_contenders_take_turns() -> None:
 def test_wrong_results_are_noticed(got: Any, problem: str) -> None:
     """Values, NaN, shapes and structure."""
     want = {'a': np.ones(3), 'b': np.float32(2)}
-    agree('it', jax.tree.map(lambda x: x * 1.0001, want), want)
+    agree('it', jax.tree.map(lambda x: x * 1.00001, want), want)
     with pytest.raises(Disagreement) as raised:
         agree('it', got, want)
     assert problem in str(raised.value)

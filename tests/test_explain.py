@@ -60,13 +60,11 @@ operations
   r10 = Select r1 r4
   r11 = Field r10 key=0
   r13 = Field r10 key=1
-  r16 = Order r3 r4
   r12 = Call r9 r11 declaration=0 way=2 lists=(False,)
   r14 = Call r9 r13 declaration=0 way=3 lists=(False,)
   r15 = Apply r9 r12 r14 way=0 operation=1
-  r17 = Join r8 r15
-  r18 = Select r17 r16
-  return r18"""
+  r16 = Merge r3 r4 r8 r15
+  return r16"""
 
 
 def test_a_program_prints_its_operations_and_bodies(model: jf.Model) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold import columns
+from jfold import graph as graphs
 from jfold.columns import trace
 from jfold.demands import demands
 from jfold.graph import (
@@ -154,6 +155,7 @@ class Watched(Trace):
 
     def __init__(self, program: Program, examples: int) -> None:
         super().__init__(program, examples)
+        self.by_moment = False  # so that places tell more than their examples
         self.places: dict[tuple[str, int], list[Array]] = {}
 
     def keep(self, kind: str, number: int, places: Array) -> None:
@@ -211,6 +213,9 @@ def check(model: jf.Model, examples: Sequence[Any]) -> None:
     check_levels(model.program, graph)
     check_places(model.program, examples)
     check_examples(model.program, examples)
+    with pytest.MonkeyPatch.context() as patch:  # rows in the order of their places
+        patch.setattr(graphs, 'is_breadth_first', lambda program: False)
+        check_examples(model.program, examples)
 
 
 # ---- any expression ------------------------------------------------------------------
