@@ -95,7 +95,7 @@ def test_spare_rows_of_expressions(
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.sampled_from(['tree', 'whole']).flatmap(expressions),
     st.integers(0, 3),
