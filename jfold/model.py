@@ -143,7 +143,8 @@ class Model:
           examples: a list, or any other iterable, of what the expression takes; or what
             `tracer` made of it.
           size: how many rows the results get; as many as examples when left out. Rows
-            beyond repeat the last example; `Schedule.mask` tells them apart. Batches of
+            beyond repeat the last example, and no gradient flows through them;
+            `Schedule.mask` tells them apart. Batches of
             different numbers of examples and one size share their compiled program.
 
         Raises:

@@ -73,7 +73,10 @@ class Schedule:
 
     @property
     def mask(self) -> Any:
-        """Which rows of the results are examples [examples] bool."""
+        """Which rows of the results are examples [examples] bool.
+
+        The others repeat the last example, without its gradient: a loss weighs by this.
+        """
         return jnp.arange(self.examples) < self.section('examples', 1)
 
     @property

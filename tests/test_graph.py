@@ -200,10 +200,10 @@ def check_places(program: Program, examples: Sequence[Any]) -> None:
     assert sum(map(len, found.values())) == rows
     tables = {'constants': graph.constants, 'operation': graph.operations}
     tables['metric'] = graph.metrics
-    for (kind, number), places in found.items():
-        assert len(np.unique(places)) == len(places), (kind, number)
+    for (kind, n), places in found.items():
+        assert len(np.unique(places)) == len(places), (kind, n)
         counts = np.bincount(example_of(places), minlength=len(examples))
-        assert counts.tolist() == tables[kind][number].counts.tolist()
+        assert counts.tolist() == tables[kind][n].counts.tolist()
 
 
 def check(model: jf.Model, examples: Sequence[Any]) -> None:

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions of all kinds, with a few examples for each, that batch in many ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
+
+import jfold as jf
+
+number = jf.Scalar()
+vector = jf.Vector(2)
+add, subtract = jf.Function(jnp.add), jf.Function(jnp.subtract)
+tanh = jf.Function(jnp.tanh)
+Case = tuple[Any, list[Any]]
+CASES: dict[str, Callable[[], Case]] = {}
+
+
+def case(make: Callable[[], Case]) -> Callable[[], Case]:
+    """Adds a block with examples for it to `CASES`."""
+    CASES[make.__name__] = make
+    return make
+
+
+def tuples(leaf: Any, node: Callable[[Any], Any]) -> jf.Block:
+    """A recursion over nested tuples; `node` makes a block of the recursion."""
+    tree = jf.ForwardDeclaration(name='tree')
+    tree.resolve_to(jf.OneOf(kind_of, {'word': leaf, 'pair': node(tree)}))
+    return tree()
+
+
+@case
+def trees() -> Case:
+    """Of very different sizes, one of them given twice."""
+    rng = np.random.default_rng(0)
+    made = [binary_tree(rng, n) for n in (1, 40, 3)]
+    return tree_block(), [*made, made[1]]
+
+
+@case
+def chains() -> Case:
+    """Beside shallow trees: what runs together at one depth differs."""
+    return tree_block(), [chain(60), 1, chain(7), ((1, 2), (3, 4))]
+
+
+@case
+def metrics() -> Case:
+    """Two metrics in a recursion, one of tuples, and one outside."""
+    both = jf.AllOf(jf.Identity(), jf.Metric('single'), tanh >> jf.Metric('after'))
+    pair = jf.AllOf(jf.Identity(), jf.AllOf(jf.Identity(), tanh) >> jf.Metric('pair'))
+    seen = both >> jf.GetItem(0) >> pair >> jf.GetItem(0)
+    tree = tuples(number, lambda t: jf.Record((t(), t())) >> add >> seen)
+    block = tree >> jf.AllOf(jf.Identity(), jf.Metric('single')) >> jf.GetItem(0)
+    return block, [1, (1, 2), ((3, (4, 5)), 6), (7, 8)]
+
+
+@case
+def one_metric_at_two_places() -> Case:
+    """Its rows are told apart."""
+    seen = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
+    block = jf.Record((number >> seen, number >> seen)) >> seen_pair(seen)
+    return block, [(1, 2), (3, 4), (3, 3)]
+
+
+def seen_pair(seen: Any) -> jf.Block:
+    """A sum that is observed, twice in a row."""
+    return add >> seen >> seen
+
+
+@case
+def declarations_in_turn() -> Case:
+    """Lists and dicts that alternate, one of them called twice per node."""
+    lists, dicts = jf.ForwardDeclaration(), jf.ForwardDeclaration()
+    of_list = jf.Map(dicts()) >> jf.Sum()
+    of_dict = jf.AllOf(jf.GetItem('x'), jf.GetItem('y')) >> jf.Map(lists()) >> jf.Max()
+    lists.resolve_to(jf.OneOf(type, {int: number, list: of_list}))
+    dicts.resolve_to(jf.OneOf(type, {int: number >> tanh, dict: of_dict}))
+    first = [1, {'x': [2, 3], 'y': 4}]
+    second = [{'x': first, 'y': [5]}, {'x': 6, 'y': 7}]
+    return lists(), [first, [], second, 8]
+
+
+@case
+def calls_in_several_stages() -> Case:
+    """A call waits for another's result, at depths that differ between examples."""
+    up = jf.ForwardDeclaration(name='up')
+    up.resolve_to(dense_cell(2))
+    twice = jf.AllOf(jf.Identity(), jf.Identity()) >> up()
+    leaf = jf.Scalar('int32') >> embedding(2)
+
+    def node(tree: Any) -> Any:
+        raised = jf.AllOf(jf.GetItem(0) >> tree() >> twice, jf.GetItem(1) >> tree())
+        return raised >> up() >> twice >> twice
+
+    return tuples(leaf, node), [chain(9), ((1, 2), (3, (4, 5))), 1, (2, 3)]
+
+
+@case
+def a_fold_that_recurses() -> Case:
+    """At every position, on the item beside the state: it cannot run before."""
+    double = jf.ForwardDeclaration(name='double')
+    double.resolve_to(jf.AllOf(jf.Identity(), tanh) >> add)
+
+    def node(tree: Any) -> Any:
+        state = jf.GetItem(0) >> double()
+        return jf.Fold(jf.AllOf(state, jf.GetItem(1) >> tree()) >> add, jf.Zeros([]))
+
+    examples = [(1, (2, 3, (4,)), 5), (), 6, ((((7,),),), 8)]
+    return tuples(number, node), examples
+
+
+@case
+def a_fold_that_recurses_before() -> Case:
+    """The same where a recursion on the items runs for all of them at once."""
+
+    def node(tree: Any) -> Any:
+        return jf.Fold(jf.Record((tanh, tree())) >> add, jf.Zeros([]))
+
+    examples = [(1, (2, 3, (4,)), 5), (), 6, ((((7,),),), 8)]
+    return tuples(number, node), examples
+
+
+@case
+def folds_in_folds() -> Case:
+    """With a trained start, and the function of the inner one in the outer one."""
+    cell = dense_cell(2)
+    start = jf.Function(lambda p: p, lambda key: jnp.ones(2), name='start')
+    inner = jf.Map(vector) >> jf.Fold(cell, start)
+    block = jf.Map(inner) >> jf.Fold(jf.AllOf(cell, cell) >> cell, start)
+    one, two = [[1, 2], [3, 4]], [[5, 6]]
+    return block, [[one, [], two], [], [[]], [two, two, two, one]]
+
+
+@case
+def reductions() -> Case:
+    """Of lengths on both sides of powers of two, with a call in each pair."""
+    pair = jf.ForwardDeclaration(name='pair')
+    pair.resolve_to(add >> tanh)
+    reduced = jf.Reduce(pair() >> tanh, jf.FromTensor(np.float32(0.5)))
+    nested = jf.Map(jf.Map(number) >> reduced) >> reduced
+    examples = [[[*range(n)] for n in sizes] for sizes in ((1, 2, 3), (), (17, 0, 8))]
+    return nested, [*examples, [[], [], [1] * 5]]
+
+
+@case
+def means_and_lengths() -> Case:
+    """Numbers that are counted, beside numbers that are given, of one type."""
+    items = jf.AllOf(jf.Mean(), jf.Length(), jf.Max(), jf.Min(), jf.Length())
+    part = jf.Map(number) >> items >> jf.Sum()
+    return jf.AllOf(part, part) >> add, [[1, 2, 3], [], [4], [1, 2, 3]]
+
+
+@case
+def slices() -> Case:
+    """Items by number and from the end, in reverse, and of a tensor."""
+    items = jf.Map(vector >> tanh)
+    last = jf.GetItem(-1) >> jf.GetItem(0)
+    rest = jf.GetItem(slice(None, None, -1)) >> jf.Fold(add, jf.Zeros(2))
+    block = items >> jf.AllOf(last, rest >> jf.GetItem(1)) >> add
+    return block, [[[1, 2]], [[3, 4], [5, 6], [7, 8]], [[1, 2], [3, 4]]]
+
+
+@case
+def one_function_many_times() -> Case:
+    """On one item, on its own result, and on two values of one place."""
+    block = jf.AllOf(tanh, tanh >> tanh, jf.Identity(), tanh) >> jf.Map(tanh)
+    return number >> block >> jf.Sum(), [1, 2, 2, -3]
+
+
+@case
+def one_block_many_times() -> Case:
+    """The same blocks, functions inside, beside each other and in a row."""
+    block = jf.AllOf(tanh, jf.Identity()) >> add
+    both = jf.AllOf(block, block, block >> block) >> jf.Map(block) >> jf.Sum()
+    return jf.Map(number >> both >> block) >> jf.Sum(), [[1], [2, 3], [], [2, 3]]
+
+
+@case
+def scalars_of_a_record() -> Case:
+    """Constants of one type that arise at one place."""
+    fields = jf.Record({'a': number, 'b': number, 'c': jf.Map(number) >> jf.Sum()})
+    both = jf.AllOf(fields, fields) >> jf.GetItem(1)
+    examples = [{'a': i, 'b': -i, 'c': [i] * i} for i in range(4)]
+    return both >> jf.Function(lambda a, b, c: a - b * c), examples
+
+
+@case
+def one_block_in_several_cases() -> Case:
+    """And one function in several others."""
+    cases = {
+        'a': number >> tanh,
+        'b': jf.AllOf(number, number) >> add,
+        'c': number >> tanh >> tanh,
+    }
+    cases['d'] = cases['b']
+    block = jf.OneOf(jf.GetItem(0), cases, pre_block=jf.GetItem(1))
+    examples = [[(k, i) for i, k in enumerate(keys)] for keys in ('abcd', 'ddb', '')]
+    return jf.Map(block) >> jf.Sum(), [*examples, examples[1]]
+
+
+@case
+def cases_with_calls() -> Case:
+    """Calls from both cases run as one, in another order than the items'."""
+    inner = jf.ForwardDeclaration()
+    inner.resolve_to(jf.Map(number) >> jf.Sum() >> tanh)
+    cases = {True: inner() >> tanh, False: jf.AllOf(inner(), inner()) >> subtract}
+    block = jf.Map(jf.OneOf(lambda x: len(x) > 1, cases)) >> jf.Fold(add, jf.Zeros([]))
+    return block, [[[1], [2, 3], []], [[4, 5]], [], [[6], [7]]]
+
+
+@case
+def calls_on_no_items() -> Case:
+    """Whoever waits for nothing goes on at once, so what runs first differs."""
+    inner, left, right = (jf.ForwardDeclaration() for _ in range(3))
+    inner.resolve_to(number >> tanh)
+    for side in (left, right):
+        deep = jf.GetItem(0) >> inner()
+        side.resolve_to(jf.OneOf(type, {int: number, list: deep}) >> tanh)
+    block = jf.Record((left(), right())) >> subtract
+    return block, [(1, [2]), ([3], 4), ([5], [6]), (7, 8)]
+
+
+@case
+def calls_after_calls() -> Case:
+    """A call is made the later, the longer others in the batch had to wait before."""
+    inner, up, left, right = (jf.ForwardDeclaration() for _ in range(4))
+    inner.resolve_to(number)
+    up.resolve_to(tanh)
+    deep = jf.GetItem(0) >> inner()
+    left.resolve_to(jf.OneOf(type, {int: number, list: deep}) >> up())
+    right.resolve_to(number >> up())
+    block = jf.Record((left(), right())) >> subtract
+    return block, [(1, 2), ([3], 4), ([5], 6), (7, 8)]
+
+
+@case
+def calls_in_loops() -> Case:
+    """At positions that differ between examples, beside a call at one depth."""
+    up, left, right = (jf.ForwardDeclaration() for _ in range(3))
+    up.resolve_to(number >> tanh)
+    item = jf.OneOf(type, {int: number, list: jf.GetItem(0) >> up()})
+    step = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> item) >> add
+    left.resolve_to(jf.Fold(step, jf.Zeros([])))
+    right.resolve_to(up())
+    block = jf.Record((left(), right())) >> subtract
+    return block, [([1, [2]], 3), ([[4], [5]], 6), ([], 7), ([8, 9], 10)]
+
+
+@case
+def callers_in_turn() -> Case:
+    """Who calls first depends on the batch; whose calls come first does not."""
+    inner, left, right, first, second = (jf.ForwardDeclaration() for _ in range(5))
+    inner.resolve_to(number >> tanh)
+    for each in first, second:
+        each.resolve_to(jf.GetItem(0) >> inner())
+    cases = {'a': jf.GetItem(1) >> first(), 'b': jf.GetItem(1) >> second()}
+    for side in left, right:
+        side.resolve_to(jf.OneOf(jf.GetItem(0), cases))
+    block = jf.Record((left(), right())) >> subtract
+    pairs = [('b', 'a'), ('a', 'b'), ('a', 'a'), ('b', 'b')]
+    return block, [((x, [i]), (y, [-i])) for i, (x, y) in enumerate(pairs)]
+
+
+@case
+def a_call_beside_items() -> Case:
+    """The same functions in the call and on the items, all at one place."""
+    inner = jf.ForwardDeclaration()
+    inner.resolve_to(number >> tanh)
+    items = jf.Map(number >> tanh) >> jf.Fold(add, jf.Zeros([]))
+    block = jf.Record((inner(), items)) >> add
+    return block, [(1, [2, 3]), (4, []), (5, [6]), (1, [2, 3])]
+
+
+@case
+def loops_beside_loops() -> Case:
+    """Folds over the same items and reductions of them, of the same functions."""
+    step = add >> tanh
+    fold, reduced = jf.Fold(step, jf.Zeros([])), jf.Reduce(step)
+    loops = jf.AllOf(fold, fold, reduced, reduced) >> reduced
+    return jf.Map(number) >> loops, [[1, 2, 3], [], [4], [5, 6]]
+
+
+@case
+def optional_values() -> Case:
+    """What is absent is a constant of the program or computed without input."""
+    start = jf.Function(lambda p: p, lambda key: jnp.ones(()), name='start')
+    parts = [jf.Optional(number), jf.Optional(number >> tanh, start)]
+    block = jf.Map(jf.AllOf(*parts, jf.Optional(number, start)) >> jf.Sum())
+    return block >> jf.Sum(), [[None, 1], [], [None], [2, 3, None]]
+
+
+@case
+def sequences_of_declarations() -> Case:
+    """A declaration that gives items, of which callers take their own."""
+    rows = jf.ForwardDeclaration()
+    rows.resolve_to(jf.Map(jf.Map(number >> tanh)))
+    first = jf.GetItem(0) >> jf.Map(jf.Sum()) >> jf.Max()
+    second = jf.GetItem(1) >> jf.Map(jf.Length()) >> jf.Sum()
+    block = jf.AllOf(rows(), rows()) >> jf.AllOf(first, second) >> subtract
+    return block, [[[1, 2], [3]], [], [[], [1, 2, 3], [4]], [[]]]
+
+
+@case
+def several_results() -> Case:
+    """Nested ones, one of them given as it came, and a function with two outputs."""
+    both = jf.Function(lambda x, y: (x + y, x - y), name='both')
+    tree = jf.ForwardDeclaration()
+    parts = jf.Record((tree() >> jf.GetItem(0), tree() >> jf.GetItem(1)))
+    leaf = jf.AllOf(number, number)
+    tree.resolve_to(jf.OneOf(kind_of, {'word': leaf, 'pair': parts >> both}))
+    results = jf.AllOf(tree(), jf.AllOf(jf.Zeros(2), tree() >> both))
+    return results, [1, (1, 2), ((1, 2), (3, 4)), (1, (2, 3))]
+
+
+@case
+def constants_of_the_program() -> Case:
+    """No example has constants of its own; some have no nodes."""
+    half = jf.FromTensor(np.float32(0.5))
+    item = jf.OneOf(type, {int: jf.Zeros([]), str: half, float: half >> tanh})
+    return jf.Map(item) >> jf.Fold(add, half), [[1, 'a'], [], ['b', 2.0], ['c'] * 3]
+
+
+@case
+def nothing_but_constants() -> Case:
+    """No operation at all; bits that a comparison by value would miss."""
+    fields = jf.Record((vector, jf.Scalar('bool'), jf.Scalar('int8'), jf.Zeros(3)))
+    rows = [[np.nan, -0.0], [0.0, -np.nan], [np.inf, 1e-45], [0.0, 0.0]]
+    return fields, [(row, i % 2 == 0, -i, ()) for i, row in enumerate(rows)]
+
+
+@case
+def shared_data() -> Case:
+    """The same Python objects in several examples and several times in one."""
+    part = ((1, 2), 3)
+    whole = (part, part)
+    return tree_block(), [whole, part, (whole, part), whole]
