@@ -59,7 +59,7 @@ def main() -> None:
     corpora(repeats)
     epochs(options.trees, max(repeats // 8, 3))
     prefetching(32, repeats)
-    prefetching(256, max(repeats // 4, 4))
+    prefetching(256, max(repeats // 8, 4))
     memory()
 
 
@@ -269,7 +269,7 @@ def prefetching(hidden: int, repeats: int) -> None:
             'prefetched': lambda i: train(_schedules(model, corpus, workload.trees)),
             'in turn': lambda i: train(_schedules(model, corpus, workload.trees, 0)),
         },
-        max(repeats // 4, 3),
+        repeats,
     )
     alone = times['at hand']
     print(

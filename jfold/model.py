@@ -287,6 +287,8 @@ class Model:
             max_nodes=max_nodes,
             skip_errors=skip_errors,
             prefetch=prefetch,
+            # To a CPU nothing needs to be sent, and copies take time from its cores.
+            device_put=jax.default_backend() != 'cpu',
         )
 
     def tracer(self) -> Tracer:
