@@ -35,7 +35,7 @@ FORMAT = 1  # of what `Batches.state` returns
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One batch. Its arrays have the same shapes throughout a run.
+    """One batch. Its own arrays have the same shapes throughout a run.
 
     Attributes:
       schedule: for `model.apply`; has `size` rows of results.
@@ -343,7 +343,7 @@ def _shown(name: str, value: Array) -> str:
 
 
 class Batches:
-    """An iterator over batches; made by `jfold.batches`.
+    """An iterator over batches; made by `Model.batches`.
 
     One thread at a time may take batches. The end of a `with` statement closes it. Once
     it is closed, exhausted, or has raised, nothing comes out until `restore`.
@@ -448,7 +448,7 @@ class Batches:
             raise ValueError(
                 'expected a stream that can be read from its beginning, got '
                 f'{type(source.given).__name__}, which has been begun: call '
-                '`jfold.batches` with a fresh one, and restore that'
+                '`Model.batches` with a fresh one, and restore that'
             )
         cuts = _plan(self._settings, source.nodes, cursor.epoch).cuts
         if source.items is not None and cursor.position not in cuts:

@@ -192,7 +192,9 @@ class Corpus:
 
         Args:
           path: of the file.
-          model: of the same expression; its widths, functions and so on included.
+          model: of the same expression, widths, tables and Python functions included.
+            What functions read while they run, such as files, is not seen; data at
+            module level that they change counts as changed.
           verify: reads the file once to compare checksums.
 
         Raises:
@@ -202,6 +204,8 @@ class Corpus:
           ValueError: it holds something else, or was traced for another expression;
             the message says what differs.
         """
+        if not isinstance(getattr(model, 'program', None), Program):
+            raise TypeError(f'expected a model, got {type(model).__name__}')
         arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):

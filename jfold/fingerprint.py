@@ -3,7 +3,8 @@
 
 Functions that run on the host are told by what they say: compiled code, defaults, what
 they close over, and what they use of the globals of their module; data in there count
-with their contents, objects of other classes by the class alone. Layers run on the
+with their contents, other objects with their class and the data among their attributes.
+Functions of Python itself and of installed packages are told by name. Layers run on the
 device and are told by name and types.
 """
 
@@ -17,6 +18,7 @@ import itertools
 import operator
 import re
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import SequenceMatcher
@@ -33,6 +35,7 @@ from jfold.types import Type
 FORMAT = 1  # of traced graphs: how places are told apart and values numbered
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
+DATA = (*ATOMS, complex, list, tuple, set, frozenset, Mapping, np.ndarray)
 EMPTY = CellType()  # a variable that a function closes over before it has a value
 SECTIONS = 'types', 'constants', 'operations', 'results', 'steps', 'functions'
 
@@ -155,8 +158,8 @@ def _short(value: Any) -> str:
 def contents(*values: Any, code: bool = True) -> str:
     """A hash of what values say, and the values inside them, however deep.
 
-    What contains itself ends where it does so; a function or dataclass that occurs
-    again is not read again.
+    What contains itself ends where it does so; a function or object that occurs again
+    is not read again.
     """
     state = hashlib.sha256()
     known: dict[int, Any] = {}
@@ -172,7 +175,7 @@ def contents(*values: Any, code: bool = True) -> str:
         state.update(f'{len(parts)} {text}\0'.encode('utf-8', 'surrogatepass'))
         if parts:
             known[id(value)] = value
-            once = isinstance(value, FunctionType) or is_dataclass(value)
+            once = hasattr(value, '__dict__') or is_dataclass(value)
             waiting += [*([] if once else [_End(value)]), *reversed(parts)]
     return state.hexdigest()[:16]
 
@@ -191,6 +194,11 @@ def said(value: Any) -> tuple[str, Iterable[Any]]:
     parts: list[Any] = [each for each in code if isinstance(each, FunctionType)]
     if is_dataclass(value):
         parts += [getattr(value, each.name, None) for each in fields(value)]
+    else:
+        attributes = sorted(getattr(value, '__dict__', {}).items())
+        parts += [
+            each for pair in attributes if isinstance(pair[1], DATA) for each in pair
+        ]
     return _name(value), parts
 
 
@@ -286,13 +294,20 @@ def _(value: CodeType) -> tuple[str, Iterable[Any]]:
 
 
 def _globals(fn: FunctionType) -> Iterator[Any]:
-    """What a function uses of its module; of others, names alone."""
+    """What a function uses of its module; of installed packages, names alone."""
     for name in sorted(set(_global_names(fn.__code__))):
         value = fn.__globals__.get(name)
         is_far = isinstance(value, FunctionType) and (
-            value.__globals__ is not fn.__globals__
+            value.__globals__ is not fn.__globals__ and _is_installed(value)
         )
         yield name if is_far or name not in fn.__globals__ else value
+
+
+def _is_installed(fn: FunctionType) -> bool:
+    """Whether a function belongs to Python itself or to an installed package."""
+    names = ('stdlib', 'platstdlib', 'purelib', 'platlib')
+    folders = tuple(sysconfig.get_path(name) for name in names)
+    return fn.__code__.co_filename.startswith(('<frozen', *folders))
 
 
 def _global_names(code: CodeType) -> Iterator[str]:

@@ -54,6 +54,23 @@ class Capacity:
     stages: int
     metrics: tuple[int, ...]
 
+    def __or__(self, other: Capacity) -> Capacity:
+        """The least capacity that holds what either holds, of training and validation.
+
+        >>> one = Capacity(8, 5, (0,), (70,), (1,), (0,), 0, ())
+        >>> either = one | Capacity(8, 9, (0,), (60,), (1,), (0,), 0, ())
+        >>> either.levels, either.rows
+        (9, (70,))
+        """
+        if not isinstance(other, Capacity):
+            return NotImplemented
+        larger: dict[str, Any] = {
+            each.name: tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
+            for each in fields(self)
+            for x, y in [(getattr(self, each.name), getattr(other, each.name))]
+        }
+        return Capacity(**larger)
+
     def dimensions(self) -> Iterable[tuple[str, int]]:
         """Every number with a name that tells what it counts."""
         for each in fields(self):
@@ -94,16 +111,6 @@ def grow(old: Capacity | None, need: Capacity) -> Capacity:
         max(2 * need.stages, old.stages if old else 0),
         rows('metrics'),
     )
-
-
-def cover(a: Capacity, b: Capacity) -> Capacity:
-    """The least capacity that holds what either holds."""
-    larger: dict[str, Any] = {
-        each.name: tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
-        for each in fields(a)
-        for x, y in [(getattr(a, each.name), getattr(b, each.name))]
-    }
-    return Capacity(**larger)
 
 
 def _fans(need: Capacity) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from jfold.eager import evaluate
 from jfold.errors import ProgramBudgetError
 from jfold.graph import Graph
 from jfold.layers import pack
-from jfold.layout import Capacity, Spec, cover, grow
+from jfold.layout import Capacity, Spec, grow
 from jfold.lower import lower
 from jfold.policies import shortest
 from jfold.program import Layer, Program
@@ -357,7 +357,7 @@ class Model:
     def _adopt(self, capacity: Capacity) -> Spec:
         """Makes a capacity that of all batches with its number of results."""
         old = self._capacities.get(capacity.examples)
-        new = capacity if old is None else cover(old, capacity)
+        new = capacity if old is None else old | capacity
         return self._keep(old, capacity, new)
 
     def apply(self, params: dict[str, Any], schedule: Schedule) -> Any:

@@ -36,7 +36,9 @@ class Traced:
 class Tracer:
     """Examples to `Traced`: a callable that can be pickled; made by `Model.tracer`.
 
-    It holds no parameters and nothing of the device, and uses NumPy alone.
+    It holds no parameters and nothing of the device, and computes with NumPy alone: JAX
+    is imported where it runs, but not started. What cannot be pickled inside, such as a
+    lambda, `cloudpickle` can, which grain uses.
     """
 
     program: Program
@@ -46,7 +48,8 @@ class Tracer:
         """Traces examples.
 
         Raises:
-          InputError: an example does not fit the expression.
+          InputError: an example does not fit the expression; its number is that among
+            `examples`.
         """
         return Traced(trace(self.program, list(examples)), self.digest)
 

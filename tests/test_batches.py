@@ -776,7 +776,7 @@ def test_streams_go_on_from_their_beginning() -> None:
     before = found.state()
     with refuses(
         'expected a stream that can be read from its beginning, got range_iterator, '
-        'which has been begun: call `jfold.batches` with a fresh one, and restore that',
+        'which has been begun: call `Model.batches` with a fresh one, and restore that',
         ValueError,
     ):
         found.restore(before)
