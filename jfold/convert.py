@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import BadItem, shown
+from jfold.errors import BadItem, reason, shown
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -60,8 +60,8 @@ def _one_by_one(
             made.append(_cast(_stack([items[index]], type_), type_))
         except Exception as error:
             refused = isinstance(error, _RefusedError)
-            reason = f'{error}' if refused else f'; {type(error).__name__}: {error}'
-            text = f'expected {type_}, got {shown(items[index])}{reason}'
+            why = f'{error}' if refused else f'; {reason(error)}'
+            text = f'expected {type_}, got {shown(items[index])}{why}'
             raise BadItem(index, text) from None if refused else error
     return np.concatenate(made)
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 
 class InputError(ValueError):
     """An example does not fit the expression.
@@ -49,7 +51,19 @@ class BadItem(Exception):
 
 def shown(value: object, limit: int = 60) -> str:
     """A short `repr`, with the type where that says more."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # deep data fail to print, and so may objects of other classes
+        text = reprlib.repr(value)
     text = text if len(text) <= limit else f'{text[: limit - 3]}...'
     obvious = value is None or isinstance(value, str | bool | int | float)
     return text if obvious else f'{text} ({type(value).__name__})'
+
+
+def reason(error: Exception) -> str:
+    """The type and the text of an exception."""
+    try:
+        text = str(error)
+    except Exception:  # that of a `KeyError` prints the key
+        text = reprlib.repr(error.args)
+    return f'{type(error).__name__}: {text}'

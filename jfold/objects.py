@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.errors import BadItem, shown
+from jfold.errors import BadItem, reason, shown
 
 Array = np.ndarray[Any, Any]
 
@@ -33,7 +33,7 @@ def each(fn: Callable[..., Any], items: list[Any], *more: Any) -> list[Any]:
             raise RuntimeError('the function raised StopIteration')
     except Exception as error:
         index = len(items) - operator.length_hint(rest) - 1
-        text = f'{type(error).__name__}: {error}, for {shown(items[index])}'
+        text = f'{reason(error)}, for {shown(items[index])}'
         raise BadItem(index, text) from error
     return made
 

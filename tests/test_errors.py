@@ -284,6 +284,24 @@ def test_deep_in_a_recursion() -> None:
     )
 
 
+class Unprintable:
+    """Its repr fails."""
+
+    def __repr__(self) -> str:
+        raise OSError('cannot be printed')
+
+
+def test_what_cannot_be_printed_is_still_refused() -> None:
+    deep: Any = ()
+    for _ in range(100_000):
+        deep = (deep,)
+    bad = {'...),': deep, '<Unprintable': Unprintable()}
+    for block in (number, {'x': number}, jf.InputTransform({1: 2}) >> number):
+        for text, value in bad.items():
+            with pytest.raises(jf.InputError, match=re.escape(text)):
+                jf.compile(block).schedule([value])
+
+
 def test_the_middle_of_a_long_path_is_left_out() -> None:
     bad: Any = 1.5
     for _ in range(5000):
