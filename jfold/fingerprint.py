@@ -3,9 +3,9 @@
 
 Functions that run on the host are told by what they say: compiled code, defaults, what
 they close over, and what they use of the globals of their module; data in there count
-with their contents, other objects with their class and the data among their attributes.
-Functions of Python itself and of installed packages are told by name. Layers run on the
-device and are told by name and types.
+with their contents, other objects with their class and the plain data among their
+attributes. Functions of Python itself and of installed packages are told by name.
+Layers run on the device and are told by name and types.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import SequenceMatcher
 from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
-from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import jax
@@ -35,7 +42,6 @@ from jfold.types import Type
 FORMAT = 1  # of traced graphs: how places are told apart and values numbered
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
-DATA = (*ATOMS, complex, list, tuple, set, frozenset, Mapping, np.ndarray)
 EMPTY = CellType()  # a variable that a function closes over before it has a value
 SECTIONS = 'types', 'constants', 'operations', 'results', 'steps', 'functions'
 
@@ -194,12 +200,19 @@ def said(value: Any) -> tuple[str, Iterable[Any]]:
     parts: list[Any] = [each for each in code if isinstance(each, FunctionType)]
     if is_dataclass(value):
         parts += [getattr(value, each.name, None) for each in fields(value)]
-    else:
+    elif not isinstance(value, ModuleType):
         attributes = sorted(getattr(value, '__dict__', {}).items())
-        parts += [
-            each for pair in attributes if isinstance(pair[1], DATA) for each in pair
-        ]
+        parts += [each for pair in attributes if _is_data(pair[1]) for each in pair]
     return _name(value), parts
+
+
+def _is_data(value: Any) -> bool:
+    """Whether an attribute is plain data: more could be anything, without end."""
+    if isinstance(value, dict):
+        return ATOMS.issuperset(map(type, itertools.chain(*value.items())))
+    if isinstance(value, list | tuple | set | frozenset):
+        return ATOMS.issuperset(map(type, value))
+    return type(value) in ATOMS or isinstance(value, np.ndarray)
 
 
 def _name(value: Any) -> str:
