@@ -36,16 +36,15 @@ from measuring import (
     Params,
     Times,
     agree,
-    among,
     begin,
     clocked,
     compiled,
     fill,
     make_parser,
-    numbers,
     say,
     take_turns,
 )
+from options import among, numbers
 from report import Report, Row
 from trees import VOCABULARY, Tree, random_tree
 

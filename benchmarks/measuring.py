@@ -599,26 +599,6 @@ def fill(options: argparse.Namespace, full: Row, quick: Row) -> argparse.Namespa
     return options
 
 
-def numbers(line: str) -> list[int]:
-    """Reads a list of numbers, as in `1,2,4`."""
-    return [int(part) for part in line.split(',')]
-
-
-def among(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Reads a list of known names."""
-
-    def read(line: str) -> list[str]:
-        names = line.split(',')
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(
-                f'expected some of {", ".join(known)}, got {", ".join(unknown)}'
-            )
-        return names
-
-    return read
-
-
 def begin(title: str, options: argparse.Namespace) -> Report:
     """A report; from now on nothing compiled is taken from a cache on disk."""
     jax.config.update('jax_enable_compilation_cache', False)

@@ -35,7 +35,6 @@ from measuring import (
     Params,
     Times,
     agree_with,
-    among,
     begin,
     fill,
     in_plain_jax,
@@ -45,6 +44,7 @@ from measuring import (
     set_up,
     take_turns,
 )
+from options import among
 from report import Row
 from trees import VOCABULARY, Tree, cell, init_cell, random_tree
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from options import among, numbers
 from report import ROOT, Report, Row, cores, load
 
 PROGRAMS = Path(__file__).resolve().parent / 'peers'
@@ -484,26 +485,6 @@ def arguments() -> argparse.Namespace:
     options.modes = options.modes or list(MODES)
     options.repeats = options.repeats or (5 if quick else None)
     return options
-
-
-def among(known: Any) -> Any:
-    """Reads a list of known names."""
-
-    def read(line: str) -> list[str]:
-        names = line.split(',')
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(
-                f'expected some of {", ".join(known)}, got {", ".join(unknown)}'
-            )
-        return names
-
-    return read
-
-
-def numbers(line: str) -> list[int]:
-    """Reads a list of numbers."""
-    return [int(part) for part in line.split(',')]
 
 
 if __name__ == '__main__':

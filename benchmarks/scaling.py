@@ -29,7 +29,6 @@ from measuring import (
     MODES,
     Setup,
     Times,
-    among,
     begin,
     fill,
     make_parser,
@@ -38,6 +37,7 @@ from measuring import (
     take_turns,
 )
 from models import SHORTEST, chain_block, kind_size, kinds_block, of_kinds
+from options import among
 from report import Report, Row
 from trees import VOCABULARY, random_tree
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import InputError
+from jfold.errors import InputError, whole
 from jfold.layout import Capacity
 from jfold.prefetch import Prefetcher
 from jfold.schedule import Schedule
@@ -485,9 +485,11 @@ def batches(
     max_nodes: int | None = None,
     skip_errors: bool = False,
     prefetch: int = 2,
-    device_put: bool = True,
+    device_put: bool | None = None,
 ) -> Batches:
     """Cuts examples into batches, which a thread builds while the device works.
+
+    A method of `Model`. The iterator can be stopped and resumed; see `Batches`.
 
     Args:
       model: as `jfold.compile` returns it.
@@ -503,7 +505,8 @@ def batches(
       skip_errors: whether to leave out examples that do not fit the model; see
         `Batches.skipped`. A batch of nothing else does not appear.
       prefetch: how many batches may lie ready or be in the making; 0 for no thread.
-      device_put: whether schedules are sent to the device beforehand.
+      device_put: whether schedules are sent to the device beforehand; when left out,
+        if it is no CPU, to which copies only take time from its cores.
 
     Returns:
       An iterator, which raises whatever the source does, an `InputError` with the
@@ -514,11 +517,13 @@ def batches(
 
     >>> import jfold as jf
     >>> model = jf.compile(jf.Scalar() >> jf.Function(jnp.negative))
-    >>> for batch in batches(model, [1, 2, 3], 2):
+    >>> for batch in model.batches([1, 2, 3], 2):
     ...     print(model.apply({}, batch.schedule), batch.indices, batch.mask)
     [-1. -2.] [0 1] [ True  True]
     [-3. -3.] [2 2] [ True False]
     """
+    if device_put is None:
+        device_put = jax.default_backend() != 'cpu'
     arguments = vars().copy()
     if not callable(getattr(model, 'schedule', None)):
         got = type(model).__name__
@@ -528,10 +533,10 @@ def batches(
 
 def _checked(source: _Source, arguments: dict[str, Any]) -> Batches:
     """The iterator of the arguments of `batches`."""
-    whole = {'batch_size': 1, 'max_nodes': 1, 'epochs': 1, 'prefetch': 0}
-    for name, least in whole.items():
+    lowest = {'batch_size': 1, 'max_nodes': 1, 'epochs': 1, 'prefetch': 0}
+    for name, least in lowest.items():
         if arguments[name] is not None or name not in ('max_nodes', 'epochs'):
-            arguments[name] = _whole(name, arguments[name], least)
+            arguments[name] = whole(name, arguments[name], least)
     for name in 'drop_remainder', 'skip_errors', 'device_put':
         if not isinstance(arguments[name], bool):
             raise TypeError(f'expected `{name}` as bool, got {arguments[name]!r}')
@@ -540,15 +545,6 @@ def _checked(source: _Source, arguments: dict[str, Any]) -> Batches:
     settings = _Settings(**{x: arguments[x] for x in _Settings.__annotations__})
     _check(settings, source.nodes)
     return Batches(settings, source, arguments['prefetch'])
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    """An argument that is an int, and large enough."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f'expected `{name}` as int, got {value!r}')
-    if value < least:
-        raise ValueError(f'expected `{name}` of at least {least}, got {value}')
-    return int(value)
 
 
 def _key_words(shuffle: Any) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from jfold import storage
 from jfold.columns import trace
 from jfold.demands import Demands, demands, join_demands, make_capacity
-from jfold.errors import InputError
+from jfold.errors import InputError, whole
 from jfold.fingerprint import differences, fingerprint
 from jfold.graph import Graph, Table, concatenate
 from jfold.layout import Capacity
@@ -25,6 +25,7 @@ from jfold.schedule import Schedule
 Array = np.ndarray[Any, Any]
 CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
 FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; the next may be larger than any yet
+DEMANDS = 'added', 'highest', 'patterns', 'pattern'  # arrays of `Demands`
 BAR_DELAY = 3.0  # seconds before there is a progress bar
 
 
@@ -119,7 +120,7 @@ class Corpus:
           TypeError: an argument is no int.
           ValueError: one is not positive, or an example alone exceeds `max_nodes`.
         """
-        size = _positive('batch_size', batch_size)
+        size = whole('batch_size', batch_size, 1)
         count = min(size, len(self))
         added = np.partition(self.demands.added, len(self) - count, axis=0)
         total = added[len(self) - count :].sum(0, dtype=np.int64)
@@ -130,7 +131,7 @@ class Corpus:
 
     def _limit(self, max_nodes: int) -> int:
         """`max_nodes`, checked."""
-        limit = _positive('max_nodes', max_nodes)
+        limit = whole('max_nodes', max_nodes, 1)
         nodes = self.nodes
         if nodes.max(initial=0) > limit:
             raise ValueError(
@@ -150,7 +151,7 @@ class Corpus:
           IndexError, TypeError: as of `schedule`.
           ValueError: a batch has more than `size` examples.
         """
-        size = _positive('size', size)
+        size = whole('size', size, 1)
         added = np.zeros(self.demands.added.shape[1], np.int64)
         highest = np.zeros(self.demands.highest.shape[1], np.int64)
         for number, batch in enumerate(batches):
@@ -252,14 +253,6 @@ def _whole_numbers(indices: Any) -> Array:
     raise TypeError(f'expected indices as a sequence of ints, got {got}{hint}')
 
 
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f'expected `{name}` as int, got {value!r}')
-    if value < 1:
-        raise ValueError(f'expected `{name}` of at least 1, got {value}')
-    return int(value)
-
-
 # ---- arrays by name ------------------------------------------------------------------
 
 
@@ -273,7 +266,7 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
             for k, column in enumerate(table.columns):
                 arrays[f'{kind}/{n}/{k}'] = column
     arrays |= {f'outputs/{n}': values for n, values in enumerate(graph.outputs)}
-    for name in ('added', 'highest', 'patterns', 'pattern'):
+    for name in DEMANDS:
         arrays[f'demands/{name}'] = getattr(corpus.demands, name)
     return arrays
 
@@ -299,8 +292,7 @@ def _corpus(
         tuple(arrays[f'outputs/{n}'] for n in range(len(program.output_types))),
         tables('metrics', (len(types) for _, _, types in program.metrics)),
     )
-    names = ('added', 'highest', 'patterns', 'pattern')
-    demanded = Demands(program, *(arrays[f'demands/{name}'] for name in names))
+    demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
     return Corpus(model, graph, demanded, arrays['source'], skipped)
 
 

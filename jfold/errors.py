@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import reprlib
 
+import numpy as np
+
 
 class InputError(ValueError):
     """An example does not fit the expression.
@@ -47,6 +49,19 @@ class BadItem(Exception):
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
         self.index = index
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """An argument that is an int, and large enough.
+
+    Raises:
+      TypeError, ValueError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f'expected `{name}` as int, got {value!r}')
+    if value < least:
+        raise ValueError(f'expected `{name}` of at least {least}, got {value}')
+    return int(value)
 
 
 def shown(value: object, limit: int = 60) -> str:

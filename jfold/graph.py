@@ -89,7 +89,7 @@ class Graph:
     @property
     def depth(self) -> int:
         """The highest level."""
-        return max((int(x.max(initial=0)) for x in self.levels), default=0)
+        return highest(self.levels)
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -109,6 +109,11 @@ class Graph:
     def __str__(self) -> str:
         counts = ', '.join(str(len(x)) for x in self.operations)
         return f'Graph({self.examples} examples, nodes ({counts}), depth {self.depth})'
+
+
+def highest(levels: Iterable[Array]) -> int:
+    """The highest of some levels, 0 for none."""
+    return max((int(x.max(initial=0)) for x in levels), default=0)
 
 
 def concatenate(graphs: Sequence[Graph]) -> Graph:

@@ -266,9 +266,8 @@ def layout(spec: Spec) -> Layout:
     edges = _edges(spec, region)
     sections = _sections(spec, region, value_rows)
     widths = tuple(map(tile_widths, program.operations))
-    column = tuple(itertools.accumulate((2 + len(w) for w in widths), initial=0))
     places = (value_base, value_rows, *edges, *sections)
-    return Layout(region, chunk, widths, column, *places)
+    return Layout(region, chunk, widths, tile_columns(program), *places)
 
 
 def _chunk(program: Program, operation: Operation, rows: int) -> int:
@@ -324,7 +323,7 @@ def _sections(
         'examples': cursor.take(1),
         'counts': cursor.take(len(program.operations)),
         'observed': cursor.take(len(program.metrics)),
-        'tiles': cursor.take(capacity.levels * tile_columns(program)),
+        'tiles': cursor.take(capacity.levels * tile_columns(program)[-1]),
     }
     for o, operation in enumerate(program.operations):
         for a in range(len(operation.inputs)):
@@ -348,12 +347,10 @@ def _sections(
     return sections, cursor.next
 
 
-def tile_columns(program: Program) -> int:
-    """Numbers per level in the table of tiles: first row, end, a count per width."""
-    return sum(2 + len(tile_widths(o)) for o in program.operations)
+def tile_columns(program: Program) -> tuple[int, ...]:
+    """Where each operation's numbers begin in a row of the table of tiles, and its end.
 
-
-def tile_column(program: Program, operation: int) -> int:
-    """Where an operation's numbers begin in a row of the table of tiles."""
-    before = itertools.islice(program.operations, operation)
-    return sum(2 + len(tile_widths(o)) for o in before)
+    Per operation these are the first row, the end, and a count per width.
+    """
+    sizes = (2 + len(tile_widths(o)) for o in program.operations)
+    return tuple(itertools.accumulate(sizes, initial=0))

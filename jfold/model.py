@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import explain as explaining
-from jfold.batches import Batches, batches
+from jfold.batches import batches as make_batches
 from jfold.columns import trace
 from jfold.combinators import Block, convert_to_block
 from jfold.corpus import Corpus, trace_corpus
 from jfold.demands import Demands, demands
 from jfold.eager import evaluate
-from jfold.errors import ProgramBudgetError
-from jfold.graph import Graph
+from jfold.errors import ProgramBudgetError, whole
+from jfold.graph import Graph, highest
 from jfold.layers import pack
 from jfold.layout import Capacity, Spec, grow
 from jfold.lower import lower
@@ -109,6 +109,8 @@ class Model:
     _capacities: dict[int, Capacity] = field(default_factory=dict)
     _specs: dict[Spec, None] = field(default_factory=dict)
 
+    batches = make_batches
+
     def __post_init__(self) -> None:
         self._apply = jax.jit(execute)
 
@@ -144,8 +146,8 @@ class Model:
             `tracer` made of it.
           size: how many rows the results get; as many as examples when left out. Rows
             beyond repeat the last example, and no gradient flows through them;
-            `Schedule.mask` tells them apart. Batches of
-            different numbers of examples and one size share their compiled program.
+            `Schedule.mask` tells them apart. Batches of different numbers of examples
+            and one size share their compiled program.
 
         Raises:
           TypeError: `examples` is a dict or a string, which is one example at most.
@@ -184,17 +186,14 @@ class Model:
           ValueError, ProgramBudgetError: as of `schedule`.
         """
         begin = time.perf_counter()
-        size = graph.examples if size is None else size
-        if isinstance(size, bool) or not isinstance(size, int | np.integer):
-            raise TypeError(f'expected `size` as int, got {size!r}')
+        size = graph.examples if size is None else whole('size', size, 0)
         if size < graph.examples:
             raise ValueError(
                 f'expected at most {size} examples, as `size` says, got '
                 f'{graph.examples}'
             )
         levels = shortest(graph.levels, demanded.users)
-        depth = max((int(x.max(initial=0)) for x in levels), default=0)
-        need = demanded.capacity(int(size), depth)
+        need = demanded.capacity(size, highest(levels))
         spec = self._reserve(need)
         result = build(graph, levels, spec)
         result.seconds = time.perf_counter() - begin
@@ -240,56 +239,6 @@ class Model:
         [3.0, 3.0]
         """
         return trace_corpus(self, _several(examples), skip_errors, progress)
-
-    def batches(
-        self,
-        source: Any,
-        batch_size: int,
-        *,
-        shuffle: Any = None,
-        epochs: int | None = 1,
-        drop_remainder: bool = False,
-        max_nodes: int | None = None,
-        skip_errors: bool = False,
-        prefetch: int = 2,
-    ) -> Batches:
-        """Batches of a corpus or of examples, built on a thread while the device works.
-
-        The iterator can be stopped and resumed; see `Batches`.
-
-        Args:
-          source: a corpus; a sequence; or another iterable, a stream, read once.
-          batch_size: how many examples a batch has, and rows: fewer are padded.
-          shuffle: a PRNG key or an int seed; `None` keeps the order.
-          epochs: how many times to go through the source; `None` for ever.
-          drop_remainder: leaves out an epoch's last batch if it is not full.
-          max_nodes: for a corpus, how many operations a batch runs at most.
-          skip_errors: leaves out examples that do not fit; see `Batches.skipped`.
-          prefetch: how many batches may lie ready; 0 for no thread.
-
-        Raises:
-          TypeError, ValueError: an argument is wrong, or does not go with this source.
-
-        >>> import jfold as jf
-        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
-        >>> for batch in model.batches([[1, 2], [], [3]], 2):
-        ...     print(model.apply({}, batch.schedule), batch.indices, batch.mask)
-        [3. 0.] [0 1] [ True  True]
-        [3. 3.] [2 2] [ True False]
-        """
-        return batches(
-            self,
-            source,
-            batch_size,
-            shuffle=shuffle,
-            epochs=epochs,
-            drop_remainder=drop_remainder,
-            max_nodes=max_nodes,
-            skip_errors=skip_errors,
-            prefetch=prefetch,
-            # To a CPU nothing needs to be sent, and copies take time from its cores.
-            device_put=jax.default_backend() != 'cpu',
-        )
 
     def tracer(self) -> Tracer:
         """Tracing alone, as a callable to send to other processes.

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jfold.graph import highest
+
 Array = np.ndarray[Any, Any]
 Levels: TypeAlias = tuple[Array, ...]  # per operation, the level of each node
 
@@ -40,8 +42,7 @@ def batches(levels: Levels) -> int:
 def sinks_last(levels: Levels, users: Array) -> Levels:
     """Moves operations whose results only results and other such operations read."""
     sinks = _sinks(users)
-    rest = [x for o, x in enumerate(levels) if o not in sinks]
-    depth = max((int(x.max(initial=0)) for x in rest), default=0)
+    depth = highest(x for o, x in enumerate(levels) if o not in sinks)
     rank: dict[int, int] = {}
     for o in sinks:  # each behind the sinks that it reads
         above = [rank[p] for p in rank if users[p, o]]

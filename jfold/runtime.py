@@ -34,9 +34,6 @@ from jfold.layout import (
     active_types,
     has_gradient,
     layout,
-    tile_column,
-    tile_columns,
-    tile_widths,
 )
 from jfold.program import Operation
 from jfold.schedule import Schedule
@@ -137,9 +134,8 @@ class _Run:
         # may reorder two loops, and copies a buffer that one reads and one writes.
         before: Any = 0
         for o in operations:
-            widths = tile_widths(self.program.operations[o])
-            column = tile_column(self.program, o)
-            at = level * tile_columns(self.program) + column
+            widths = self.layout.widths[o]
+            at = level * self.layout.column[-1] + self.layout.column[o]
             first, end, *counts = self.index('tiles', at, 2 + len(widths))
             first = first + before
             for width, count in zip(widths, counts, strict=True):

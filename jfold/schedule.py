@@ -24,9 +24,6 @@ from jfold.layout import (
     Spec,
     active_types,
     layout,
-    tile_column,
-    tile_columns,
-    tile_widths,
 )
 from jfold.policies import Levels
 from jfold.program import Operation
@@ -91,12 +88,10 @@ class Schedule:
 
     def tiles(self, operation: int) -> Array:
         """Per level [depth, 2 + widths]: first row, end, then tiles per width."""
-        program = self.spec.program
-        columns = tile_columns(program)
-        table = np.asarray(self.section('tiles', self.depth * columns))
-        first = tile_column(program, operation)
-        width = 2 + len(tile_widths(program.operations[operation]))
-        return table.reshape(-1, columns)[:, first : first + width]
+        column = layout(self.spec).column
+        table = np.asarray(self.section('tiles', self.depth * column[-1]))
+        first, end = column[operation : operation + 2]
+        return table.reshape(-1, column[-1])[:, first:end]
 
     def __repr__(self) -> str:
         try:

@@ -36,3 +36,15 @@ def without_leftovers() -> Iterator[None]:
     if MAPS.exists() and MAPS.read_bytes().count(b'\n') > MANY_MAPS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """Whatever a test starts ends by itself or by `close`."""
+    from fake_sources import PATIENCE, threads
+
+    before = threads()
+    yield
+    for thread in threads() - before:
+        thread.join(PATIENCE)
+    assert threads() <= before

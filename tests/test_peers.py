@@ -21,6 +21,7 @@ sys.path += [str(BENCHMARKS), str(BENCHMARKS / 'peers')]
 
 import peers  # noqa: E402
 import protocol  # noqa: E402
+from options import among  # noqa: E402
 from report import Report  # noqa: E402
 
 TINY = protocol.Workload(leaves=5, hidden=4, batch=3, vocab=7)
@@ -258,7 +259,7 @@ def test_steps_that_compile_are_not_counted() -> None:
 def test_unknown_peers_are_refused() -> None:
     """The message lists what there is."""
     with pytest.raises(argparse.ArgumentTypeError, match=r'some of infer, .* got run$'):
-        peers.among(peers.MODES)('infer,run')
+        among(peers.MODES)('infer,run')
 
 
 # ---- reports -------------------------------------------------------------------------

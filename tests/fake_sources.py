@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and sources that say what a batch was built of, and a watch on threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import jfold as jf
+from jfold.batches import Batch, Batches, batches
+from jfold.layout import Capacity
+from jfold.schedule import Schedule
+
+Array = np.ndarray[Any, Any]
+negate = jf.Scalar() >> jf.Function(jnp.negative)
+MODEL = jf.compile(negate)
+PATIENCE = 30  # seconds until something that must happen counts as failed
+
+
+@dataclass(eq=False)
+class FakeModel:
+    """Takes ints that are not negative; its schedules hold them, and spare rows."""
+
+    built: list[list[int]] = field(default_factory=list)
+
+    def schedule(self, examples: list[int], *, size: int | None = None) -> Schedule:
+        """What a real model does, but for the tables."""
+        for place, example in enumerate(examples):
+            if example < 0:
+                raise jf.InputError(f'got {example}', place, "['x']", 'Fake')
+        self.built.append(examples)
+        rows = [*examples, *[examples[-1]] * (size - len(examples))]
+        spec: Any = 'spec'
+        return Schedule(np.array(rows, np.int32), (), spec, 0.5)
+
+
+@dataclass(eq=False)
+class FakeCorpus:
+    """Examples that are their own numbers, of so many operations each."""
+
+    model: FakeModel
+    nodes: Array
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def schedule(self, indices: Array, *, size: int | None = None) -> Schedule:
+        """As of a corpus."""
+        assert indices.dtype == np.int64
+        return self.model.schedule(indices.tolist(), size=size)
+
+    def capacities_of(self, batches: Iterable[Array], size: int) -> Capacity:
+        """As of a corpus, for the number of nodes."""
+        rows = max((int(self.nodes[x].sum()) for x in batches), default=0)
+        return Capacity(size, 0, (), (rows,), (), (), 0, ())
+
+
+def corpus(*nodes: int) -> FakeCorpus:
+    """A corpus of examples of so many operations."""
+    return FakeCorpus(FakeModel(), np.array(nodes, np.int64))
+
+
+class Stream:
+    """An iterable that begins anew each time."""
+
+    def __init__(self, *examples: Any) -> None:
+        self.examples = examples
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.examples)
+
+
+def made(source: Any, size: int, **arguments: Any) -> Batches:
+    """Batches of a fake model."""
+    model: Any = source.model if isinstance(source, FakeCorpus) else FakeModel()
+    return batches(model, source, size, **arguments)
+
+
+def real(batch: Batch) -> list[int]:
+    """The places of the real examples."""
+    return batch.indices[batch.mask].tolist()
+
+
+def told(batch: Batch) -> tuple[int, list[int], list[int], list[int]]:
+    """All that can be compared."""
+    rows = np.asarray(batch.schedule.indices).tolist()
+    return batch.epoch, batch.indices.tolist(), batch.mask.tolist(), rows
+
+
+def threads() -> set[threading.Thread]:
+    """The prefetching threads that run."""
+    return {x for x in threading.enumerate() if x.name == 'jfold.Prefetcher'}
+
+
+def started(**arguments: Any) -> tuple[Batches, threading.Thread]:
+    """Batches of which one was taken, and their thread."""
+    before = threads()
+    found = made(range(100), 1, epochs=None, **arguments)
+    next(found)
+    (thread,) = threads() - before
+    return found, thread
