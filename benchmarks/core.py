@@ -106,7 +106,7 @@ def growth(workload: Workload, repeats: int) -> None:
     twice = [model.schedule(batch) for batch in double_batches]
     wide = Spec(model.program, doubled(once[0].spec.capacity))
     graphs = [trace(model.program, batch) for batch in single_batches]
-    roomy = [build(graph, graph.levels, wide) for graph in graphs]
+    roomy = [build(graph, wide) for graph in graphs]
     forward, training = losses(model)
     for name, run in (('forward', forward), ('training', training)):
         times = interleaved(

@@ -25,7 +25,7 @@ from jfold.schedule import Schedule
 Array = np.ndarray[Any, Any]
 CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
 FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; the next may be larger than any yet
-DEMANDS = 'added', 'highest', 'patterns', 'pattern'  # arrays of `Demands`
+DEMANDS = 'added', 'highest'  # arrays of `Demands`
 BAR_DELAY = 3.0  # seconds before there is a progress bar
 
 
@@ -127,7 +127,8 @@ class Corpus:
         if max_nodes is not None:
             rows = self.demands.row_columns
             total[rows] = np.minimum(total[rows], self._limit(max_nodes))
-        return self._capacity(total, self.demands.highest.max(0, initial=0), size)
+        highest = self.demands.highest.max(0, initial=0)
+        return make_capacity(self.model.program, total, highest, size)
 
     def _limit(self, max_nodes: int) -> int:
         """`max_nodes`, checked."""
@@ -165,12 +166,7 @@ class Corpus:
             np.maximum(added, now, out=added)
             now = self.demands.highest[chosen].max(0, initial=0)
             np.maximum(highest, now, out=highest)
-        return self._capacity(added, highest, size)
-
-    def _capacity(self, added: Array, highest: Array, size: int) -> Capacity:
-        # A policy may put operations that feed nothing behind the deepest example.
-        levels = int(highest[0]) + len(self.model.program.operations)
-        return make_capacity(self.model.program, added, highest, size, levels)
+        return make_capacity(self.model.program, added, highest, size)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the corpus to one file, whole or not at all.

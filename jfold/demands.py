@@ -8,9 +8,9 @@ examples that were traced before need no look into their graphs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from jfold.layout import SUM_ARITY, Capacity, active_types
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
-Uses: TypeAlias = list[tuple[int, Array]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +31,11 @@ class Demands:
         per operation, rows of sums per type, values per metric.
       highest: [examples, numbers], what only the largest decides: levels, fans per
         type, stages.
-      patterns: [patterns, operations, operations] bool: which operation reads what
-        which makes, for every kind of example.
-      pattern: [examples], which of them an example has.
     """
 
     program: Program
     added: Array
     highest: Array
-    patterns: Array
-    pattern: Array
 
     @property
     def row_columns(self) -> slice:
@@ -61,30 +55,16 @@ class Demands:
             self.program,
             self.added[examples],
             self.highest[examples],
-            self.patterns,
-            self.pattern[examples],
         )
 
-    @property
-    def users(self) -> Array:
-        """Which operation reads what which makes, in any of the examples."""
-        used = np.bincount(self.pattern, minlength=len(self.patterns)) > 0
-        return np.asarray(self.patterns[used].any(axis=0))
-
-    def capacity(self, size: int, levels: int) -> Capacity:
-        """The least capacity for all examples in one batch.
-
-        Args:
-          size: rows of the results.
-          levels: how many levels the batch has under its scheduling policy.
-        """
+    def capacity(self, size: int) -> Capacity:
+        """The least capacity for all examples in one batch; `size` rows of results."""
         added = self.added.sum(0, dtype=np.int64)
-        highest = self.highest.max(0, initial=0)
-        return make_capacity(self.program, added, highest, size, levels)
+        return make_capacity(self.program, added, self.highest.max(0, initial=0), size)
 
 
 def make_capacity(
-    program: Program, added: Array, highest: Array, size: int, levels: int
+    program: Program, added: Array, highest: Array, size: int
 ) -> Capacity:
     """A capacity from the sums and maxima of demands [numbers]."""
     types, operations = len(program.types), len(program.operations)
@@ -92,7 +72,7 @@ def make_capacity(
     constants, rows, sums, metrics = _cut(added, types, operations, types)
     return Capacity(
         examples=size,
-        levels=levels,
+        levels=int(highest[0]),
         constants=tuple(map(operator.add, shared_counts(program), constants)),
         rows=rows,
         # With no example at all, gradients still flow.
@@ -116,9 +96,8 @@ def demands(program: Program, graph: Graph) -> Demands:
     fans = np.zeros((examples, len(types)), np.int64)
     sums = np.zeros((examples, len(types)), np.int64)
     stages = np.zeros(examples, np.int64)
-    used = [list(all_uses(program, graph, x, t)) for t, x in enumerate(numbers.first)]
     for t in sorted(active_types(program)):
-        uses = _uses(program, graph, numbers, t, used[t])
+        uses = _uses(program, graph, numbers, t)
         widest = _largest(uses, numbers.first[t])
         fans[:, t] = widest.clip(1, SUM_ARITY)
         if examples and widest.max() > SUM_ARITY:
@@ -137,7 +116,6 @@ def demands(program: Program, graph: Graph) -> Demands:
         program,
         np.concatenate([counts[0], counts[1], sums, counts[2]], 1, dtype=np.int32),
         np.concatenate([depth[:, None], fans, stages[:, None]], 1, dtype=np.int32),
-        *_patterns(program, graph, numbers, used),
     )
 
 
@@ -150,12 +128,10 @@ def _largest(values: Array, first: Array) -> Array:
     return result
 
 
-def _uses(
-    program: Program, graph: Graph, numbers: Numbering, t: int, used: Uses
-) -> Array:
+def _uses(program: Program, graph: Graph, numbers: Numbering, t: int) -> Array:
     """How often each computed value of a type is used; 0 for constants."""
     first = numbers.first[t]
-    values = [np.zeros(0, np.int64), *(values for _, values in used)]
+    values = [np.zeros(0, np.int64), *_all_uses(program, graph, first, t)]
     uses = np.bincount(np.concatenate(values), minlength=int(first[-1]))
     made = graph.constants[t].counts + shared_counts(program)[t]
     if made.any():
@@ -163,25 +139,22 @@ def _uses(
     return uses
 
 
-def all_uses(
-    program: Program, graph: Graph, first: Array, t: int
-) -> Iterable[tuple[int, Array]]:
-    """Where values of a type are used: the operation, or -1, and their numbers.
+def _all_uses(program: Program, graph: Graph, first: Array, t: int) -> Iterator[Array]:
+    """The numbers of the values of a type, once for each use.
 
     `first` is that of the type in `Numbering`.
     """
-    for o, operation in enumerate(program.operations):
-        table = graph.operations[o]
+    for operation, table in zip(program.operations, graph.operations, strict=True):
         for number, values in zip(operation.inputs, table.columns[1:], strict=True):
             if number == t:
-                yield o, values + np.repeat(first[:-1], table.counts)
+                yield values + np.repeat(first[:-1], table.counts)
     for number, values in zip(program.output_types, graph.outputs, strict=True):
         if number == t:
-            yield -1, values + first[:-1]
+            yield values + first[:-1]
     for (_, _, types), table in zip(program.metrics, graph.metrics, strict=True):
         for number, values in zip(types, table.columns, strict=True):
             if number == t:
-                yield -1, values + np.repeat(first[:-1], table.counts)
+                yield values + np.repeat(first[:-1], table.counts)
 
 
 def _sum_rows(uses: Array, first: Array) -> tuple[Array, Array]:
@@ -198,51 +171,12 @@ def _sum_rows(uses: Array, first: Array) -> tuple[Array, Array]:
     return rows, rounds
 
 
-def _patterns(
-    program: Program, graph: Graph, numbers: Numbering, used: list[Uses]
-) -> tuple[Array, Array]:
-    """The distinct patterns of who reads what, and which each example has."""
-    count, examples = len(program.operations), graph.examples
-    users = np.zeros((examples, count, count), bool)
-    for t, first in enumerate(numbers.first):
-        maker = _makers(program, graph, numbers, t)
-        base = np.repeat(np.arange(examples) * (count + 1), np.diff(first))
-        code = base + maker
-        for consumer, values in used[t]:
-            if consumer >= 0:
-                seen = np.zeros(examples * (count + 1), bool)
-                seen[code[values]] = True
-                users[:, :, consumer] |= seen.reshape(examples, count + 1)[:, :count]
-    if examples and (users == users[0]).all():
-        return users[:1], np.zeros(examples, np.int32)
-    patterns, pattern = np.unique(users, axis=0, return_inverse=True)
-    return patterns, pattern.reshape(-1).astype(np.int32)
-
-
-def _makers(program: Program, graph: Graph, numbers: Numbering, t: int) -> Array:
-    """The operation that makes each value of a type; their number for constants."""
-    makers = np.full(int(numbers.first[t][-1]), len(program.operations), np.int64)
-    for o, operation in enumerate(program.operations):
-        for number, begin in zip(operation.outputs, numbers.outputs[o], strict=True):
-            if number == t:
-                makers[ranges(begin, graph.operations[o].counts)] = o
-    return makers
-
-
 def join_demands(parts: Sequence[Demands]) -> Demands:
     """The demands of the examples of several parts."""
     if len(parts) == 1:
         return parts[0]
-    stacked = np.concatenate([part.patterns for part in parts])
-    patterns, new = np.unique(stacked, axis=0, return_inverse=True)
-    first = np.cumsum([0, *(len(part.patterns) for part in parts[:-1])])
-    pattern = [
-        new.reshape(-1)[a + part.pattern] for a, part in zip(first, parts, strict=True)
-    ]
     return Demands(
         parts[0].program,
         np.concatenate([part.added for part in parts]),
         np.concatenate([part.highest for part in parts]),
-        patterns,
-        np.concatenate(pattern).astype(np.int32),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jfold.components import components
 from jfold.layout import layout, tile_widths
 from jfold.schedule import Schedule
 
@@ -58,11 +59,15 @@ def _operations(schedule: Schedule) -> list[str]:
 
 
 def _levels(schedule: Schedule) -> list[str]:
-    operations = schedule.spec.program.operations
-    names = [operation.layer.name for operation in operations]
-    tiles = [schedule.tiles(o) for o in range(len(operations))]
-    counts = np.array([t[:, 1] - t[:, 0] for t in tiles])
-    counts = counts.reshape(len(operations), schedule.depth).T
+    program = schedule.spec.program
+    names = [operation.layer.name for operation in program.operations]
+    counts = np.zeros((schedule.depth, len(names)), int)
+    before = 0
+    for component, depth in zip(components(program), schedule.depths, strict=True):
+        for o in component.operations:
+            tiles = schedule.tiles(o)
+            counts[before : before + depth, o] = tiles[:, 1] - tiles[:, 0]
+        before += depth
     rows = [
         (f'{level}', *(f'{n or "."}' for n in of_level))
         for level, of_level in enumerate(counts.tolist(), 1)

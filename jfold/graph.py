@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from jfold.components import component_of, components
 from jfold.program import Program, is_breadth_first
 
 Array = np.ndarray[Any, Any]
@@ -63,8 +64,9 @@ class Graph:
       examples: how many there are.
       constants: per type, the examples' own; columns: values [rows, *shape].
       operations: per operation, its nodes; columns: levels [nodes], then per input the
-        value numbers [nodes]. A level is 1 + the highest of the inputs'; constants have
-        level 0. Two nodes of one level do not depend on each other.
+        value numbers [nodes]. A level is 1 + the highest of those inputs that the
+        node's own component makes, 1 if there are none. Nodes of a component do not
+        depend on others of their level.
       outputs: per tensor of the result, the value numbers [examples].
       metrics: per metric; columns: per tensor the value numbers [rows].
     """
@@ -88,8 +90,8 @@ class Graph:
 
     @property
     def depth(self) -> int:
-        """The highest level."""
-        return highest(self.levels)
+        """The highest level of any component."""
+        return max((int(x.max(initial=0)) for x in self.levels), default=0)
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -109,11 +111,6 @@ class Graph:
     def __str__(self) -> str:
         counts = ', '.join(str(len(x)) for x in self.operations)
         return f'Graph({self.examples} examples, nodes ({counts}), depth {self.depth})'
-
-
-def highest(levels: Iterable[Array]) -> int:
-    """The highest of some levels, 0 for none."""
-    return max((int(x.max(initial=0)) for x in levels), default=0)
 
 
 def concatenate(graphs: Sequence[Graph]) -> Graph:
@@ -266,6 +263,8 @@ def inside(places: Array, way: int, items: Array | None = None) -> Array:
 
 # ---- tracing -------------------------------------------------------------------------
 
+LEVEL_BITS = 40
+
 
 class Trace:
     """Collects nodes while the host plan runs.
@@ -285,6 +284,8 @@ class Trace:
         self._nodes: list[list[Any]] = [[] for _ in program.operations]
         self._metrics: list[list[Any]] = [[] for _ in program.metrics]
         self._shared = _shared_ids(program)
+        self._components = components(program)
+        self._component_of = component_of(program)
         self.by_moment = is_breadth_first(program)
         self.moment = 0
 
@@ -309,21 +310,24 @@ class Trace:
     def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
         """Ids of each output for new nodes with the given places and inputs."""
         operation = self.program.operations[o]
-        level = self._highest(operation.inputs, inputs, len(places))
-        level += 1
-        made = [self._values[t].new(len(places), level) for t in operation.outputs]
+        number = self._component_of[o]
+        before = number << LEVEL_BITS
+        if self._components[number].recurrent:
+            height = self._height(operation.inputs, inputs)
+            np.maximum(height, before, out=height)
+            height += 1
+        else:
+            height = np.full(len(places), before + 1)
+        made = [self._values[t].new(len(places), height) for t in operation.outputs]
+        level = (height - before).astype(np.int32)
         self._nodes[o].append((self.moment, places, made, level, *inputs))
         return made
 
-    def _highest(
-        self, types: Sequence[int], inputs: Sequence[Array], rows: int
-    ) -> Array:
-        """The highest level among the inputs of each row."""
-        if not inputs:
-            return np.zeros(rows, np.int32)
-        result: Array = self._values[types[0]].levels.take(inputs[0])
+    def _height(self, types: Sequence[int], inputs: Sequence[Array]) -> Array:
+        """The largest of the heights of each row's inputs."""
+        result: Array = self._values[types[0]].heights.take(inputs[0])
         for t, ids in zip(types[1:], inputs[1:], strict=True):
-            np.maximum(result, self._values[t].levels.take(ids), out=result)
+            np.maximum(result, self._values[t].heights.take(ids), out=result)
         return result
 
     def observe(self, metric: int, places: Array, values: list[Array]) -> None:
@@ -444,19 +448,23 @@ def _concatenate(chunks: Sequence[Array]) -> Array:
 
 
 class _Values:
-    """The values of one type: a level for each."""
+    """The values of one type, with the height of each.
+
+    A height is a level, above all those of the components before: the number of the
+    component in the upper bits. Constants have height 0.
+    """
 
     def __init__(self, shared: int) -> None:
-        self.levels = np.zeros(max(256, shared), np.int32)
+        self.heights = np.zeros(max(256, shared), np.int64)
         self.count = shared
 
-    def new(self, size: int, level: Array | None = None) -> Array:
+    def new(self, size: int, height: Array | None = None) -> Array:
         """Ids for `size` new values."""
         first, self.count = self.count, self.count + size
-        if self.count > len(self.levels):
-            grown = np.zeros(2 * self.count, np.int32)
-            grown[:first] = self.levels[:first]
-            self.levels = grown
-        if level is not None:
-            self.levels[first : self.count] = level
+        if self.count > len(self.heights):
+            grown = np.zeros(2 * self.count, np.int64)
+            grown[:first] = self.heights[:first]
+            self.heights = grown
+        if height is not None:
+            self.heights[first : self.count] = height
         return np.arange(first, self.count, dtype=np.int32)

@@ -7,6 +7,7 @@ jax 0.11 a closed jaxpr is a jaxpr; `_opened` hides the difference.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,25 @@ def trace(fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
     return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
 
 
+def depends(closed: Any) -> list[set[int]]:
+    """The arguments that each output of a jaxpr depends on; looks into `jit`s."""
+    jaxpr, _ = _opened(closed)
+    found = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
+
+    def read(atom: Any) -> set[int]:
+        return set() if isinstance(atom, core.Literal) else found.get(atom, set())
+
+    for equation in jaxpr.eqns:
+        given = list(map(read, equation.invars))
+        if equation.primitive.name == 'jit':
+            used = depends(equation.params['jaxpr'])
+        else:
+            used = [set(range(len(given)))] * len(equation.outvars)
+        for variable, places in zip(equation.outvars, used, strict=True):
+            found[variable] = set().union(*(given[place] for place in places))
+    return list(map(read, jaxpr.outvars))
+
+
 @dataclass(frozen=True, eq=False)
 class Cut:
     """A jaxpr in two: what its early outputs need, and what only the late ones need.
@@ -108,8 +128,18 @@ class Cut:
     def reads(self, index: int) -> bool:
         """Whether anything reads argument `index`."""
         variable = _opened(self.closed)[0].invars[index]
-        read = {v for e in self.early + self.late for v in _variables(e.invars)}
-        return variable in read or variable in self.early_outputs + self.late_outputs
+        early = _is_read(variable, self.early, self.early_outputs)
+        return early or self.reads_late(index)
+
+    def reads_late(self, index: int) -> bool:
+        """Whether the late part reads argument `index`."""
+        variable = _opened(self.closed)[0].invars[index]
+        return _is_read(variable, self.late, self.late_outputs)
+
+    def leads(self, index: int, variable: Any) -> bool:
+        """Whether a variable depends on argument `index`."""
+        jaxpr, _ = _opened(self.closed)
+        return variable in _dependent(jaxpr, [jaxpr.invars[index]])[1]
 
     def _environment(self, arguments: Sequence[Any]) -> dict[Any, Any]:
         jaxpr, constants = _opened(self.closed)
@@ -179,6 +209,11 @@ def _needed(equations: Any, outputs: Any, known: Iterable[Any] = ()) -> list[Any
             kept.append(equation)
             live.update(v for v in _variables(equation.invars) if v not in known)
     return kept[::-1]
+
+
+def _is_read(variable: Any, equations: Iterable[Any], outputs: Iterable[Any]) -> bool:
+    atoms = itertools.chain(outputs, *(equation.invars for equation in equations))
+    return any(atom is variable for atom in atoms)
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:

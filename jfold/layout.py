@@ -14,7 +14,6 @@ sections are laid out here too.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -23,10 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.components import components
 from jfold.program import Operation, Program
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64
+RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Capacity:
 
     Attributes:
       examples: rows of the results, exactly.
-      levels: how many levels.
+      levels: the most of a component.
       constants: per type.
       rows: nodes per operation.
       fans: per type, how many uses of a value are gathered at once; 0 where no
@@ -142,6 +143,7 @@ class Spec:
 
     program: Program
     capacity: Capacity
+    residuals: str = SAVE_PRODUCTS
 
 
 # ---- what an operation needs ---------------------------------------------------------
@@ -204,8 +206,9 @@ class Layout:
         whole chunks.
       chunk: per operation, rows per step of the deferred parameter gradients.
       widths: per operation, rows per tile, widest first.
-      column: per operation, where its numbers begin in a row of the table of tiles; and
-        the length of a row.
+      column: per operation, where its numbers begin in a row of its component's table
+        of tiles.
+      tables: per component, levels and columns of its table of tiles.
       value_base: per operation and output, the first row in the value buffer.
       value_rows: per type.
       edge_base: per operation and input; -1 where no gradient flows.
@@ -219,6 +222,7 @@ class Layout:
     chunk: tuple[int, ...]
     widths: tuple[tuple[int, ...], ...]
     column: tuple[int, ...]
+    tables: tuple[tuple[int, int], ...]
     value_base: tuple[tuple[int, ...], ...]
     value_rows: tuple[int, ...]
     edge_base: tuple[tuple[int, ...], ...]
@@ -266,8 +270,9 @@ def layout(spec: Spec) -> Layout:
     edges = _edges(spec, region)
     sections = _sections(spec, region, value_rows)
     widths = tuple(map(tile_widths, program.operations))
+    columns, tables = _tables(spec)
     places = (value_base, value_rows, *edges, *sections)
-    return Layout(region, chunk, widths, tile_columns(program), *places)
+    return Layout(region, chunk, widths, columns, tables, *places)
 
 
 def _chunk(program: Program, operation: Operation, rows: int) -> int:
@@ -319,12 +324,15 @@ def _sections(
     program, capacity = spec.program, spec.capacity
     cursor = _Cursor()
     sections: dict[Any, int] = {
-        'depth': cursor.take(1),
+        'depth': cursor.take(len(components(program))),
         'examples': cursor.take(1),
         'counts': cursor.take(len(program.operations)),
         'observed': cursor.take(len(program.metrics)),
-        'tiles': cursor.take(capacity.levels * tile_columns(program)[-1]),
     }
+    tables = _tables(spec)[1]
+    for c, (levels, columns) in enumerate(tables):
+        sections['tiles', c] = cursor.take(levels * columns)
+    steps = 2 * capacity.stages * sum(levels for levels, _ in tables)
     for o, operation in enumerate(program.operations):
         for a in range(len(operation.inputs)):
             sections['input', o, a] = cursor.take(region[o])
@@ -339,7 +347,6 @@ def _sections(
             rows = value_rows[t] - capacity.constants[t]
             sections['consumer', t, f] = cursor.take(rows)
         if capacity.sums[t]:
-            steps = 2 * capacity.levels * capacity.stages
             sections['steps', t] = cursor.take(steps)
             for f in range(SUM_ARITY):
                 rows = capacity.sums[t] + SUM_WIDTH
@@ -347,10 +354,18 @@ def _sections(
     return sections, cursor.next
 
 
-def tile_columns(program: Program) -> tuple[int, ...]:
-    """Where each operation's numbers begin in a row of the table of tiles, and its end.
+def _tables(spec: Spec) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """`Layout.column` and `Layout.tables`.
 
-    Per operation these are the first row, the end, and a count per width.
+    A row has, per operation, the first row, the end, and a count per width.
     """
-    sizes = (2 + len(tile_widths(o)) for o in program.operations)
-    return tuple(itertools.accumulate(sizes, initial=0))
+    program = spec.program
+    column = [0 for _ in program.operations]
+    tables = []
+    for component in components(program):
+        cursor = _Cursor()
+        for o in component.operations:
+            column[o] = cursor.take(2 + len(tile_widths(program.operations[o])))
+        levels = spec.capacity.levels if component.recurrent else 1
+        tables.append((levels, cursor.next))
+    return tuple(column), tuple(tables)

@@ -21,11 +21,10 @@ from jfold.corpus import Corpus, trace_corpus
 from jfold.demands import Demands, demands
 from jfold.eager import evaluate
 from jfold.errors import ProgramBudgetError, whole
-from jfold.graph import Graph, highest
+from jfold.graph import Graph
 from jfold.layers import pack
-from jfold.layout import Capacity, Spec, grow
+from jfold.layout import RESIDUALS, SAVE_PRODUCTS, Capacity, Spec, grow
 from jfold.lower import lower
-from jfold.policies import shortest
 from jfold.program import Layer, Program
 from jfold.runtime import execute
 from jfold.schedule import Schedule, abstract, build
@@ -101,11 +100,13 @@ class Model:
       block: the expression.
       program: what it was lowered to; printable.
       max_programs: how many shapes of schedule there may be.
+      residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
     """
 
     block: Block
     program: Program
     max_programs: int
+    residuals: str = SAVE_PRODUCTS
     _capacities: dict[int, Capacity] = field(default_factory=dict)
     _specs: dict[Spec, None] = field(default_factory=dict)
 
@@ -192,10 +193,7 @@ class Model:
                 f'expected at most {size} examples, as `size` says, got '
                 f'{graph.examples}'
             )
-        levels = shortest(graph.levels, demanded.users)
-        need = demanded.capacity(size, highest(levels))
-        spec = self._reserve(need)
-        result = build(graph, levels, spec)
+        result = build(graph, self._reserve(demanded.capacity(size)))
         result.seconds = time.perf_counter() - begin
         return result
 
@@ -205,7 +203,7 @@ class Model:
         return self._keep(old, need, grow(old, need))
 
     def _keep(self, old: Capacity | None, need: Capacity, new: Capacity) -> Spec:
-        spec = Spec(self.program, new)
+        spec = Spec(self.program, new, self.residuals)
         if spec not in self._specs and len(self._specs) >= self.max_programs:
             raise ProgramBudgetError(_over_budget(self.max_programs, old, need))
         self._capacities[need.examples] = spec.capacity
@@ -379,15 +377,20 @@ class Model:
         return f'Model({self.program.output!r}, layers: {layers or "none"})'
 
 
-def compile(block: Any, max_programs: int = 8) -> Model:
+def compile(block: Any, max_programs: int = 8, residuals: str = SAVE_PRODUCTS) -> Model:
     """Compiles an expression: checks its types and lowers it.
 
     Args:
       block: a block, or what converts to one; takes one example, gives tensors.
       max_programs: how many shapes of schedule, and so compiled programs, there may be;
         exceeding it is an error.
+      residuals: what the forward pass keeps for the reverse: 'save products', matrix
+        products, from which the rest is computed again; or 'recompute all', which
+        takes less memory and runs each product twice more. `Model.explain` tells how
+        much memory either takes.
 
     Raises:
+      ValueError: `residuals` is neither.
       TypeError: types clash or cannot be determined; the message names the path of the
         block at fault, what it expects and what it gets.
 
@@ -398,8 +401,11 @@ def compile(block: Any, max_programs: int = 8) -> Model:
     """
     if isinstance(max_programs, bool) or not isinstance(max_programs, int):
         raise TypeError(f'expected `max_programs` as int, got {max_programs!r}')
+    if residuals not in RESIDUALS:
+        names = ' or '.join(map(repr, RESIDUALS))
+        raise ValueError(f'expected `residuals` as {names}, got {residuals!r}')
     root = convert_to_block(block)
-    return Model(root, lower(root), max_programs)
+    return Model(root, lower(root), max_programs, residuals)
 
 
 def _several(examples: Any) -> Iterable[Any]:

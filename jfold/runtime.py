@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime: a schedule and parameters to values, and its reverse.
 
-Forward: one loop over levels; in it, per operation and tile width, an inner loop over
-tiles. A tile gathers its inputs from the value buffers, runs the vmapped operation and
-writes its rows in place. Reverse, under one `custom_vjp`, for which `while_loop` has no
-rule: the same loop backwards. A tile *gathers* the cotangents of its outputs from where
-the consumers left them and writes those of its inputs to edge rows of its own, so
-nothing is scattered and sums have a fixed order. Matrix products of the forward pass
-are kept, elementwise values are computed again; parameter gradients are deferred until
-after the loop and taken over all rows of an operation in large chunks.
+Forward: component after component; one loop over the levels of each, in it, per
+operation and tile width, an inner loop over tiles. A tile gathers its inputs from the
+value buffers, runs the vmapped operation and writes its rows in place. Reverse, under
+one `custom_vjp`, for which `while_loop` has no rule: the same backwards. A tile
+*gathers* the cotangents of its outputs from where the consumers left them and writes
+those of its inputs to edge rows of its own, so nothing is scattered and sums have a
+fixed order. Matrix products of the forward pass are kept, elementwise values are
+computed again. Parameter gradients are taken over all rows of an operation in large
+chunks: of recurrent operations after all loops, from what these left in the place of
+the products; of others at once.
 
 No buffer-sized copy may appear inside a loop: buffers are only read by gathers or
 slices, and written by `dynamic_update_slice`, never inside a conditional.
@@ -19,14 +21,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jfold.components import component_of, components
 from jfold.layout import (
+    RECOMPUTE_ALL,
     SUM_ARITY,
     SUM_WIDTH,
     Layout,
@@ -35,11 +39,13 @@ from jfold.layout import (
     has_gradient,
     layout,
 )
-from jfold.program import Operation
+from jfold.program import Program
 from jfold.schedule import Schedule
 from jfold.tile import Arrays, Rows, Tile, combine, make_tile, partition
 
 Params = dict[str, Any]
+State: TypeAlias = tuple[Any, Any]  # a zero that is handed on, and the buffers
+TileStep: TypeAlias = Callable[..., Any]
 
 
 def execute(params: Params, schedule: Schedule) -> tuple[Arrays, list[Arrays]]:
@@ -67,14 +73,14 @@ def _run_forward(
     spec: Spec, params: Params, indices: Any, constants: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     run = _Run(spec, params, indices, constants)
-    values, kept = run.forward(keep=True)
-    return run.results(values), (params, indices, constants, values, kept)
+    values, stored = run.forward(keep=not run.recompute)
+    return run.results(values), (params, indices, constants, values, stored)
 
 
 def _run_backward(spec: Spec, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
-    params, indices, constants, values, kept = residuals
+    params, indices, constants, values, stored = residuals
     run = _Run(spec, params, indices, constants)
-    grads = run.backward(values, kept, cotangents)
+    grads = run.backward(values, stored, cotangents)
     return grads, _no_gradient(indices), jax.tree.map(_no_gradient, constants)
 
 
@@ -85,6 +91,20 @@ def _no_gradient(x: Any) -> Any:
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return jnp.zeros_like(x)
     return np.zeros(x.shape, jax.dtypes.float0)
+
+
+def tiles(program: Program, params: Sequence[Any]) -> list[Tile]:
+    """The tile of each operation, given what the parameters of each look like."""
+    active = active_types(program)
+    return [
+        make_tile(
+            operation,
+            of_operation,
+            tuple(program.types[t] for t in operation.inputs),
+            tuple(t in active for t in operation.inputs),
+        )
+        for operation, of_operation in zip(program.operations, params, strict=True)
+    ]
 
 
 # ---- a whole schedule ----------------------------------------------------------------
@@ -98,18 +118,15 @@ class _Run:
     ) -> None:
         self.program, self.capacity = spec.program, spec.capacity
         self.layout: Layout = layout(spec)
+        self.components = components(spec.program)
         self.indices, self.constant = indices, constants
         self.active = active_types(spec.program)
         self.layers = params
         self.params = [params.get(o.layer.name) for o in self.program.operations]
-        self.tiles = list(map(self._tile, self.program.operations, self.params))
+        self.tiles = tiles(self.program, self.params)
+        self.recompute = spec.residuals == RECOMPUTE_ALL
         self._buffers = itertools.count(0, 2)
         self.computed = {t for o in self.program.operations for t in o.outputs}
-
-    def _tile(self, operation: Operation, params: Any) -> Tile:
-        types = tuple(self.program.types[t] for t in operation.inputs)
-        active = tuple(t in self.active for t in operation.inputs)
-        return make_tile(operation, params, types, active)
 
     # ---- reading the index array
 
@@ -124,46 +141,58 @@ class _Run:
 
     def level(
         self,
-        tile: Callable[..., Any],
-        level: Any,
+        tile: TileStep,
+        c: int,
         operations: Sequence[int],
-        carry: Any,
-    ) -> Any:
-        """`tile(operation, start, end, width, i, carry)` for all tiles of a level."""
+        level: Any,
+        state: State,
+        down: bool = False,
+    ) -> State:
+        """`tile(operation, first, end, rows, carry)` for all tiles of a level.
+
+        Args:
+          down: from the last tile of each operation to the first.
+        """
         # Each loop starts from what the one before has counted. Without this chain XLA
         # may reorder two loops, and copies a buffer that one reads and one writes.
-        before: Any = 0
+        before, carry = state
+        _, columns = self.layout.tables[c]
         for o in operations:
             widths = self.layout.widths[o]
-            at = level * self.layout.column[-1] + self.layout.column[o]
-            first, end, *counts = self.index('tiles', at, 2 + len(widths))
-            first = first + before
-            for width, count in zip(widths, counts, strict=True):
-                step = functools.partial(tile, o, first, end, width)
+            at = level * columns + self.layout.column[o]
+            first, end, *counts = self.index(('tiles', c), at, 2 + len(widths))
+            runs = []
+            for rows, count in zip(widths, counts, strict=True):
+                runs.append((rows, count, first))
+                first = first + count * rows
+            for rows, count, start in reversed(runs) if down else runs:
+                step = functools.partial(tile, o, end=end, rows=rows)
+                begin = before + (start + (count - 1) * rows if down else start)
+                step = functools.partial(_step_at, step, begin, -rows if down else rows)
                 done, carry = _repeat(step, count, carry)
-                first = first + done * width
                 before = done - count
-        return carry
+        return before, carry
 
     # ---- forward
 
     def forward(self, keep: bool) -> tuple[dict[int, Any], list[Arrays]]:
         """Value buffers of computed types, and what the reverse pass needs."""
         values = {t: self._new_values(t) for t in sorted(self.computed)}
-        stored = [self._new_rows(o, 'stored') if keep else [] for o in self._operations]
-        step = functools.partial(self._forward_level, keep=keep)
-        done: tuple[dict[int, Any], list[Arrays]] = lax.fori_loop(
-            0, self.scalar('depth'), step, (values, stored)
-        )
-        return done
+        stored = [self._new_stored(o) if keep else [] for o in self._operations]
+        tile = functools.partial(self._forward_tile, keep=keep)
+        state: State = jnp.zeros((), jnp.int32), (values, stored)
+        for c, component in enumerate(self.components):
+            level = functools.partial(self.level, tile, c, component.operations)
+            if component.recurrent:
+                state = lax.fori_loop(0, self.scalar('depth', c), level, state)
+            else:
+                state = level(0, state)
+        values, stored = state[1]
+        return values, stored
 
     @property
     def _operations(self) -> range:
         return range(len(self.tiles))
-
-    def _forward_level(self, level: Any, carry: Any, keep: bool) -> Any:
-        tile = functools.partial(self._forward_tile, keep=keep)
-        return self.level(tile, level, self._operations, carry)
 
     def _new_values(self, t: int) -> Any:
         type_ = self.program.types[t]
@@ -172,13 +201,24 @@ class _Run:
             return buffer
         return _write(buffer, jnp.asarray(self.constant[t]), 0)
 
-    def _new_rows(self, o: int, kind: str) -> Arrays:
-        """Buffers with an operation's rows, for what is 'stored' or 'crossing'."""
+    def _new_stored(self, o: int) -> Arrays:
+        """Buffers with an operation's rows, for what the forward pass stores."""
         if not self._reverses(o):
             return []
-        specs = getattr(self.tiles[o].reverse, kind)
-        rows = self.layout.region[o]
+        # With room for what crosses, a tile further on; see `_backward_tile`.
+        rows = self.layout.region[o] + self.layout.widths[o][0]
+        specs = self.tiles[o].reverse.stored
         return [self._zeros(rows, s.shape, s.dtype) for s in specs]
+
+    def _new_crossed(self, o: int) -> list[Any]:
+        """Buffers for what crosses; `None` for what takes the place of something."""
+        if not self.defers(o):
+            return []
+        rows, reverse = self.layout.region[o], self.tiles[o].reverse
+        return [
+            self._zeros(rows, s.shape, s.dtype) if j is None else None
+            for s, j in zip(reverse.crossing, reverse.replaced, strict=True)
+        ]
 
     def _zeros(self, rows: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """A new buffer, a few rows longer than the one before.
@@ -188,9 +228,9 @@ class _Run:
         return jnp.zeros((rows + next(self._buffers), *shape), dtype)
 
     def _forward_tile(
-        self, o: int, start: Any, end: Any, rows: int, i: Any, carry: Any, *, keep: bool
+        self, o: int, first: Any, end: Any, rows: int, carry: Any, *, keep: bool
     ) -> Any:
-        (values, stored), first = carry, start + i * rows
+        values, stored = carry
         # Past the end of the level inputs are not there yet: repeat a real row.
         inputs = self._inputs(o, values, first, rows, real=end - first)
         if keep and self._reverses(o):
@@ -204,8 +244,11 @@ class _Run:
         values = dict(values)
         operation = self.program.operations[o]
         bases = self.layout.value_base[o]
-        for t, base, x in zip(operation.outputs, bases, made, strict=True):
-            read = _of_type(t, operation.inputs, inputs)
+        reads = self.tiles[o].reads
+        for t, base, x, known in zip(
+            operation.outputs, bases, made, reads, strict=True
+        ):
+            read = _others(t, operation.inputs, inputs, known)
             values[t] = _write(values[t], _after(read, x, first), base + first)
         return values, stored
 
@@ -266,16 +309,46 @@ class _Run:
         """Gradients of the parameters, given the cotangents of the results."""
         self._buffers = itertools.count(1, 2)  # none as long as one of the forward pass
         edges = {t: self._new_edges(t, cotangents) for t in sorted(self.active)}
-        crossed = [self._new_rows(o, 'crossing') for o in self._operations]
-        step = functools.partial(self._backward_level, values=values, stored=stored)
-        depth = self.scalar('depth')
-        edges, crossed = lax.fori_loop(0, depth, step, (edges, crossed))
-        grads: dict[str, list[Arrays]] = {name: [] for name in self.layers}
-        for o, operation in enumerate(self.program.operations):
-            if has_gradient(operation):
-                grad = self._deferred(o, values, stored[o], edges, crossed[o])
-                grads[operation.layer.name].append(grad)
-        return {name: self._full(name, found) for name, found in grads.items()}
+        crossed = [self._new_crossed(o) for o in self._operations]
+        state: State = jnp.zeros((), jnp.int32), (edges, stored, crossed)
+        tile = functools.partial(self._backward_tile, values=values)
+        grads: dict[int, Arrays] = {}
+        for c in reversed(range(len(self.components))):
+            moving = [o for o in self.components[c].operations if self.tiles[o].moves]
+            level = functools.partial(self._backward_level, tile, c, moving)
+            if self.components[c].recurrent:
+                state = lax.fori_loop(0, self.scalar('depth', c), level, state)
+                continue
+            (o,) = self.components[c].operations
+            if not has_gradient(self.program.operations[o]):
+                state = level(0, state)
+                continue
+            before, (edges, stored, crossed) = state
+            edges = self._all_sums(c, 0, edges)
+            before, edges, grads[o] = self._whole(o, before, values, stored, edges)
+            state = before, (edges, stored, crossed)
+        before, (edges, stored, crossed) = state
+        for o in self._operations:
+            if self.defers(o):
+                grads[o] = self._deferred(o, values, stored, edges, crossed[o])
+            elif has_gradient(self.program.operations[o]) and o not in grads:
+                before, edges, grads[o] = self._whole(o, before, values, stored, edges)
+        return self._by_layer(grads)
+
+    def _by_layer(self, grads: dict[int, Arrays]) -> Params:
+        found: dict[str, list[Arrays]] = {name: [] for name in self.layers}
+        for o, grad in sorted(grads.items()):
+            found[self.program.operations[o].layer.name].append(grad)
+        return {name: self._full(name, grads) for name, grads in found.items()}
+
+    def is_recurrent(self, o: int) -> bool:
+        """Whether an operation is of a recurrent component."""
+        return self.components[component_of(self.program)[o]].recurrent
+
+    def defers(self, o: int) -> bool:
+        """Whether parameter gradients wait for what crosses from the loops."""
+        trained = has_gradient(self.program.operations[o])
+        return trained and self.is_recurrent(o) and not self.recompute
 
     def _full(self, name: str, grads: list[Arrays]) -> Any:
         """The sum of a layer's gradients, in the structure of its parameters."""
@@ -300,19 +373,28 @@ class _Run:
         return buffer
 
     def _backward_level(
-        self, i: Any, carry: Any, *, values: dict[int, Any], stored: list[Arrays]
-    ) -> Any:
-        level = self.scalar('depth') - 1 - i
-        edges, crossed = carry
-        for t in sorted(self.active):
-            if self.capacity.sums[t]:
-                edges = edges | {t: self._sums(t, level, edges[t])}
-        tile = functools.partial(self._backward_tile, values=values, stored=stored)
-        moving = [o for o in self._operations if self.tiles[o].moves]
-        return self.level(tile, level, moving, (edges, crossed))
+        self, tile: TileStep, c: int, moving: Sequence[int], i: Any, state: State
+    ) -> State:
+        before, (edges, stored, crossed) = state
+        level = self.scalar('depth', c) - 1 - i if self.components[c].recurrent else 0
+        state = before, (self._all_sums(c, level, edges), stored, crossed)
+        return self.level(tile, c, moving, level, state, down=True)
 
-    def _sums(self, t: int, level: Any, buffer: Any) -> Any:
-        """Sums the uses of this level's values that have many."""
+    def _all_sums(self, c: int, level: Any, edges: Any) -> Any:
+        """The edges, with the sums of what a level of a component made."""
+        operations = [self.program.operations[o] for o in self.components[c].operations]
+        for t in sorted({t for each in operations for t in each.outputs} & self.active):
+            if self.capacity.sums[t]:
+                step = self._first_step(c) + level
+                edges = edges | {t: self._sums(t, step, edges[t])}
+        return edges
+
+    def _first_step(self, c: int) -> int:
+        """How many levels the components before one have room for."""
+        return sum(levels for levels, _ in self.layout.tables[:c])
+
+    def _sums(self, t: int, step: Any, buffer: Any) -> Any:
+        """Sums the uses of a level's values that have many."""
         base, stages = self.layout.edge_sums[t], self.capacity.stages
 
         def tile(i: Any, carry: Any) -> Any:
@@ -324,7 +406,7 @@ class _Run:
             return first, _write(buffer, _sum(buffer, indices), base + row)
 
         def stage(s: Any, buffer: Any) -> Any:
-            at = 2 * (level * stages + s)
+            at = 2 * (step * stages + s)
             first, count = self.index(('steps', t), at, 2)
             return lax.fori_loop(0, count, tile, (first, buffer))[1]
 
@@ -351,64 +433,137 @@ class _Run:
             yield _sum(edges[t], indices)
 
     def _backward_tile(
+        self, o: int, first: Any, end: Any, rows: int, carry: Any, *, values: Any
+    ) -> Any:
+        edges, stored, crossed = carry
+        given = self._given(o, values, stored, edges, first, rows)
+        moving, crossing = self.tiles[o].reverse.move(given)
+        edges = self._left(o, edges, moving, given.cotangents, first)
+        if not self.defers(o):
+            return edges, stored, crossed
+        kept, new = list(stored[o]), list(crossed[o])
+        for k, (x, j) in enumerate(
+            zip(crossing, self.tiles[o].reverse.replaced, strict=True)
+        ):
+            if j is None:
+                new[k] = _write(new[k], x, first)
+            else:
+                kept[j] = _write(kept[j], x, first + self.layout.widths[o][0])
+        return edges, _put(stored, o, kept), _put(crossed, o, new)
+
+    def _given(
         self,
         o: int,
-        start: Any,
-        end: Any,
-        rows: int,
-        i: Any,
-        carry: Any,
-        *,
-        values: dict[int, Any],
+        values: Any,
         stored: list[Arrays],
-    ) -> Any:
-        (edges, crossed), first = carry, start + i * rows
-        inputs = self._inputs(o, values, first, rows)
-        kept = [_slice(b, first, rows) for b in stored[o]]
+        edges: Any,
+        first: Any,
+        rows: int,
+        real: Any = None,
+    ) -> Rows:
+        """What the reverse of rows is given.
+
+        Rows from number `real` on, if given, repeat the first, with a cotangent of
+        zero: on zeros an operation may give NaN, and zero times NaN is NaN.
+        """
+        inputs = self._inputs(o, values, first, rows, real)
         cotangents = list(self._cotangents(o, edges, first, rows))
-        given = Rows(self.params[o], inputs, kept, cotangents, rows)
-        moving, crossing = self.tiles[o].reverse.move(given)
-        edges, rest = dict(edges), iter(moving)
+        if self.recompute:
+            kept = self.tiles[o].reverse.keep(self.params[o], inputs, rows)[1]
+        else:
+            kept = [_slice(b, first, rows) for b in stored[o]]
+        if real is not None:
+            is_real = jnp.arange(rows) < real
+            kept = [_repeated(x, is_real) for x in kept]
+            cotangents = [
+                x if x.dtype == jax.dtypes.float0 else _masked(x, is_real)
+                for x in cotangents
+            ]
+        return Rows(self.params[o], inputs, kept, cotangents, rows)
+
+    def _left(
+        self, o: int, edges: Any, moving: Arrays, cotangents: Arrays, first: Any
+    ) -> Any:
+        """The edges, with the cotangents of the inputs of rows."""
+        edges, rest = dict(edges), zip(moving, self.tiles[o].reverse.pulls, strict=True)
         operation = self.program.operations[o]
         for t, base in zip(operation.inputs, self.layout.edge_base[o], strict=True):
             if t in self.active:
-                read = _of_type(t, operation.outputs, cotangents)
-                x = _after(read, next(rest), first)
-                edges[t] = _write(edges[t], x, base + first)
-        pairs = zip(crossed[o], crossing, strict=True)
-        written = [_write(b, x, first) for b, x in pairs]
-        return edges, [*crossed[:o], written, *crossed[o + 1 :]]
+                x, known = next(rest)
+                read = _others(t, operation.outputs, cotangents, known)
+                edges[t] = _write(edges[t], _after(read, x, first), base + first)
+        return edges
+
+    def _chunks(
+        self, o: int, chunk: Callable[[Any, Any], Any], before: Any, carry: Any
+    ) -> Any:
+        """`chunk(first, carry)` over all rows of an operation; see `level`."""
+        rows = self.layout.chunk[o]
+        count = -(-self.scalar('counts', o) // rows)
+
+        def step(i: Any, carry: Any) -> Any:
+            return chunk(before + i * rows, carry)
+
+        done, carry = _repeat(step, count, carry)
+        return done - count, carry
 
     def _deferred(
-        self, o: int, values: Any, stored: Arrays, edges: Any, crossed: Arrays
+        self, o: int, values: Any, stored: list[Arrays], edges: Any, crossed: Arrays
     ) -> Arrays:
-        """The gradients of an operation's trained parameters, over all its rows."""
-        rows = self.layout.chunk[o]
-        count = self.scalar('counts', o)
-        reverse = self.tiles[o].reverse
+        """The gradients of an operation's trained parameters, over all its rows, from
+        what crossed."""
+        rows, reverse = self.layout.chunk[o], self.tiles[o].reverse
 
-        def chunk(i: Any, total: Arrays) -> Arrays:
-            first = i * rows
-            real = jnp.arange(rows) < count - first
-            # Rows that stand for no node repeat a real one, with a cotangent of zero:
-            # on zeros the operation may give NaN, and zero times NaN is NaN.
-            inputs = self._inputs(o, values, first, rows, real=count - first)
-            kept = [_repeated(_slice(b, first, rows), real) for b in stored]
+        def chunk(first: Any, total: Arrays) -> Arrays:
+            real = self.scalar('counts', o) - first
+            given = self._given(o, values, stored, edges, first, rows, real)
+            is_real = jnp.arange(rows) < real
             crossing = [
-                (_masked if linear else _repeated)(_slice(b, first, rows), real)
-                for b, linear in zip(crossed, reverse.linear, strict=True)
+                _slice(b, first, rows)
+                if j is None
+                else _slice(stored[o][j], first + self.layout.widths[o][0], rows)
+                for b, j in zip(crossed, reverse.replaced, strict=True)
             ]
-            cotangents = [
-                x if x.dtype == jax.dtypes.float0 else _masked(x, real)
-                for x in self._cotangents(o, edges, first, rows)
+            crossing = [
+                (_masked if linear else _repeated)(x, is_real)
+                for x, linear in zip(crossing, reverse.linear, strict=True)
             ]
-            given = Rows(self.params[o], inputs, kept, cotangents, rows)
-            grads = reverse.train(given, crossing)
-            return list(map(jnp.add, total, grads))
+            return list(map(jnp.add, total, reverse.train(given, crossing)))
 
-        zeros = [jnp.zeros_like(x) for x in partition(self.params[o])[0]]
-        total: Arrays = lax.fori_loop(0, -(-count // rows), chunk, zeros)
+        total: Arrays = self._chunks(o, chunk, 0, self._no_grads(o))[1]
         return total
+
+    def _whole(
+        self, o: int, before: Any, values: Any, stored: list[Arrays], edges: Any
+    ) -> tuple[Any, Any, Arrays]:
+        """The edges, and the gradients of an operation's trained parameters: the whole
+        reverse over all its rows at once."""
+        rows, reverse = self.layout.chunk[o], self.tiles[o].reverse
+        moves = self.tiles[o].moves and not self.is_recurrent(o)
+
+        def chunk(first: Any, carry: Any) -> Any:
+            edges, total = carry
+            real = self.scalar('counts', o) - first
+            given = self._given(o, values, stored, edges, first, rows, real)
+            moving, crossing = reverse.move(given)
+            if moves:
+                edges = self._left(o, edges, moving, given.cotangents, first)
+            return edges, list(map(jnp.add, total, reverse.train(given, crossing)))
+
+        start = edges, self._no_grads(o)
+        before, (edges, total) = self._chunks(o, chunk, before, start)
+        return before, edges, total
+
+    def _no_grads(self, o: int) -> Arrays:
+        return [jnp.zeros_like(x) for x in partition(self.params[o])[0]]
+
+
+def _put(arrays: list[Arrays], o: int, new: Arrays) -> list[Arrays]:
+    return [*arrays[:o], new, *arrays[o + 1 :]]
+
+
+def _step_at(step: Any, start: Any, stride: int, i: Any, carry: Any) -> Any:
+    return step(first=start + i * stride, carry=carry)
 
 
 def _repeat(step: Callable[[Any, Any], Any], count: Any, carry: Any) -> Any:
@@ -440,8 +595,12 @@ def _write(buffer: Any, rows: Any, first: Any) -> Any:
     return lax.dynamic_update_slice_in_dim(buffer, rows, first, 0)
 
 
-def _of_type(t: int, types: Sequence[int], arrays: Sequence[Any]) -> Arrays:
-    return [x for n, x in zip(types, arrays, strict=True) if n == t]
+def _others(
+    t: int, types: Sequence[int], arrays: Sequence[Any], known: set[int]
+) -> Arrays:
+    """The arrays of a type, without those whose places are known."""
+    pairs = enumerate(zip(types, arrays, strict=True))
+    return [x for place, (n, x) in pairs if n == t and place not in known]
 
 
 def _after(read: Arrays, x: Any, first: Any) -> Any:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.components import component_of, components
 from jfold.graph import Graph, numbering, ranges, shared_counts
 from jfold.layout import (
     SUM_ARITY,
@@ -25,7 +26,6 @@ from jfold.layout import (
     active_types,
     layout,
 )
-from jfold.policies import Levels
 from jfold.program import Operation
 
 Array = np.ndarray[Any, Any]
@@ -78,8 +78,13 @@ class Schedule:
 
     @property
     def depth(self) -> int:
-        """How many levels run."""
-        return int(self.section('depth', 1)[0])
+        """How many levels run, those of one component after those of another."""
+        return int(self.depths.sum())
+
+    @property
+    def depths(self) -> Array:
+        """How many levels of each component run."""
+        return np.asarray(self.section('depth', len(components(self.spec.program))))
 
     @property
     def counts(self) -> Array:
@@ -87,11 +92,16 @@ class Schedule:
         return np.asarray(self.section('counts', len(self.spec.program.operations)))
 
     def tiles(self, operation: int) -> Array:
-        """Per level [depth, 2 + widths]: first row, end, then tiles per width."""
-        column = layout(self.spec).column
-        table = np.asarray(self.section('tiles', self.depth * column[-1]))
-        first, end = column[operation : operation + 2]
-        return table.reshape(-1, column[-1])[:, first:end]
+        """Per level of its component [depth, 2 + widths]: first row, end, then tiles
+        per width."""
+        places = layout(self.spec)
+        component = component_of(self.spec.program)[operation]
+        _, columns = places.tables[component]
+        depth = int(self.depths[component])
+        table = np.asarray(self.section(('tiles', component), depth * columns))
+        first = places.column[operation]
+        size = 2 + len(places.widths[operation])
+        return table.reshape(depth, columns)[:, first : first + size]
 
     def __repr__(self) -> str:
         try:
@@ -114,22 +124,24 @@ def abstract(spec: Spec) -> Schedule:
 # ---- building ------------------------------------------------------------------------
 
 
-def build(graph: Graph, levels: Levels, spec: Spec) -> Schedule:
-    """Fills the arrays of `spec`, which must hold the graph at the given levels.
+def build(graph: Graph, spec: Spec) -> Schedule:
+    """Fills the arrays of `spec`, which must hold the graph.
 
-    Sections of `indices`, by name, for operation o, type t, metric m:
-      'depth', 'examples', 'counts', 'observed': how many levels, examples, nodes,
-        metric values
-      'tiles': [levels, columns] per operation first row, end, and tiles per width
+    Sections of `indices`, by name, for component c, operation o, type t, metric m:
+      'depth', 'examples', 'counts', 'observed': how many levels per component,
+        examples, nodes, metric values
+      ('tiles', c): [levels, columns] per operation first row, end, and tiles per width
       ('input', o, a): rows of the value buffer
       ('output', j), ('metric', m, j): likewise; ('example', m): examples
       ('consumer', t, f): per computed value row, the f-th edge row to sum
-      ('steps', t): [levels, stages, 2] first row and tiles of the sums of a level
+      ('steps', t): [levels of all components, stages, 2] first row and tiles of the
+        sums of a level
       ('sum', t, f): per sum, the f-th edge row
     """
-    writer = _Writer(graph, levels, spec)
+    writer = _Writer(graph, spec)
     writer.write_header()
-    writer.write_operations()
+    writer.write_tiles()
+    writer.write_inputs()
     writer.write_results()
     for t in sorted(active_types(spec.program)):
         writer.write_consumers(t)
@@ -139,15 +151,19 @@ def build(graph: Graph, levels: Levels, spec: Spec) -> Schedule:
 class _Writer:
     """Writes the sections of one schedule."""
 
-    def __init__(self, graph: Graph, levels: Levels, spec: Spec) -> None:
-        self.graph, self.levels = graph, levels
+    def __init__(self, graph: Graph, spec: Spec) -> None:
+        self.graph = graph
         self.program = spec.program
+        self.components = components(spec.program)
         self.capacity = spec.capacity
         self.layout: Layout = layout(spec)
         self.flat = np.empty(self.layout.size, np.int32)
-        self.counts = [np.bincount(x, minlength=1) for x in levels]
-        self.depth = max((len(x) - 1 for x in self.counts), default=0)
-        self.order = list(map(_order, levels, self.counts))
+        self.counts = [np.bincount(x, minlength=1)[1:] for x in graph.levels]
+        self.depths = [
+            max(len(self.counts[o]) for o in component.operations)
+            for component in self.components
+        ]
+        self.order = list(map(_order, graph.levels, self.counts))
         self.first: tuple[Array, ...] = ()
         self.rows = self._value_rows()
         # Per type: where its values are used, as (value rows, first edge row).
@@ -211,29 +227,32 @@ class _Writer:
 
     def write_header(self) -> None:
         """Counts of everything whose number is data."""
-        self.section('depth', 1)[:] = self.depth
+        self.section('depth', len(self.depths))[:] = self.depths
         self.section('examples', 1)[:] = self.graph.examples
         counts = list(map(len, self.graph.operations))
         self.section('counts', len(counts))[:] = counts
         observed = list(map(len, self.graph.metrics))
         self.section('observed', len(observed))[:] = observed
 
-    def write_operations(self) -> None:
-        """Tiles and input rows of every operation."""
-        columns = self.layout.column[-1]
-        tiles = self.section('tiles', self.capacity.levels * columns)
-        tiles = tiles.reshape(self.capacity.levels, columns)
-        tiles[:] = 0
-        for o, (operation, order) in enumerate(
-            zip(self.program.operations, self.order, strict=True)
-        ):
-            column, widths = self.layout.column[o], self.layout.widths[o]
-            part = tiles[: self.depth, column : column + 2 + len(widths)]
-            _write_tiles(part, self.counts[o], widths)
+    def write_tiles(self) -> None:
+        """The tiles of every component, level by level."""
+        for c, component in enumerate(self.components):
+            levels, columns = self.layout.tables[c]
+            table = self.section(('tiles', c), levels * columns)
+            table[self.depths[c] * columns :] = 0
+            table = table.reshape(levels, columns)[: self.depths[c]]
+            for o in component.operations:
+                column, widths = self.layout.column[o], self.layout.widths[o]
+                part = table[:, column : column + 2 + len(widths)]
+                _write_tiles(part, self.counts[o], widths)
+
+    def write_inputs(self) -> None:
+        """The input rows of every operation."""
+        for o, operation in enumerate(self.program.operations):
             table = self.graph.operations[o]
             for a, t in enumerate(operation.inputs):
                 values = table.columns[1 + a]
-                rows = self.rows_of(t, values, table.counts).take(order)
+                rows = self.rows_of(t, values, table.counts)[self.order[o]]
                 spare = rows[-1] if len(rows) else 0
                 self.fill(('input', o, a), self.layout.region[o], rows, spare)
                 self.used[t].append((rows, self.layout.edge_base[o][a]))
@@ -281,7 +300,7 @@ class _Writer:
     def _write_sums(self, t: int, rows: Array, edges: Array) -> tuple[Array, Array]:
         """Sums the uses of values that have many; the uses that are left."""
         base, zero = self.layout.edge_sums[t], self.layout.edge_rows[t] - 1
-        levels = self._row_levels(t)
+        steps = self._row_steps(t)
         tables, keys, made, stage = [], [], 0, 0
         while np.bincount(rows, minlength=1).max() > SUM_ARITY:
             wide = np.bincount(rows)[rows] > SUM_ARITY
@@ -290,7 +309,7 @@ class _Writer:
             rows = np.concatenate([rows[~wide], targets])
             edges = np.concatenate([edges[~wide], new])
             tables.append(table)
-            keys.append(np.stack([levels[targets], np.full(len(targets), stage)]))
+            keys.append(np.stack([steps[targets], np.full(len(targets), stage)]))
             made, stage = made + len(targets), stage + 1
         key = np.concatenate([np.zeros((2, 0), np.int64), *keys], axis=1)
         order = np.lexsort((key[1], key[0]))
@@ -312,35 +331,43 @@ class _Writer:
         return rows, edges
 
     def _write_steps(self, t: int, key: Array) -> None:
-        shape = (self.capacity.levels, self.capacity.stages, 2)
+        levels = sum(levels for levels, _ in self.layout.tables)
+        shape = (levels, self.capacity.stages, 2)
         steps = self.section(('steps', t), int(np.prod(shape))).reshape(shape)
         steps[:] = 0
-        level, stage = key
+        step, stage = key
         groups, first, count = np.unique(
-            (level - 1) * self.capacity.stages + stage,
+            step * self.capacity.stages + stage,
             return_index=True,
             return_counts=True,
         )
         flat = steps.reshape(-1, 2)
         flat[groups, 0], flat[groups, 1] = first, -(-count // SUM_WIDTH)
 
-    def _row_levels(self, t: int) -> Array:
-        """The level of each computed row of a type."""
+    def _row_steps(self, t: int) -> Array:
+        """Of each computed row of a type, its level among those of all components."""
         computed = self.capacity.constants[t]
-        levels = np.zeros(self.layout.value_rows[t] - computed, np.int64)
-        for o, operation in enumerate(self.program.operations):
-            for k, number in enumerate(operation.outputs):
-                if number == t:
-                    first = self.layout.value_base[o][k] - computed
-                    of_rows = self.levels[o][self.order[o]]
-                    levels[first : first + len(of_rows)] = of_rows
-        return levels
+        steps = np.zeros(self.layout.value_rows[t] - computed, np.int64)
+        begin = 0
+        for component, (levels, _) in zip(
+            self.components, self.layout.tables, strict=True
+        ):
+            for o in component.operations:
+                of_rows = self.graph.levels[o][self.order[o]] + (begin - 1)
+                outputs = self.program.operations[o].outputs
+                bases = self.layout.value_base[o]
+                for number, base in zip(outputs, bases, strict=True):
+                    if number == t:
+                        first = base - computed
+                        steps[first : first + len(of_rows)] = of_rows
+            begin += levels
+        return steps
 
 
-def _order(levels: Array, counts: Array) -> Array:
+def _order(levels: Array, counts: Array) -> Array | slice:
     """The stable order of nodes by level, of which there are so many each."""
-    if counts[-1] == len(levels):
-        return np.arange(len(levels))
+    if len(counts) < 2:
+        return slice(None)
     small = len(counts) <= 1 << 15  # sixteen bits are sorted by radix
     return np.argsort(levels.astype(np.int16) if small else levels, kind='stable')
 
@@ -348,7 +375,7 @@ def _order(levels: Array, counts: Array) -> Array:
 def _write_tiles(part: Array, counts: Array, widths: tuple[int, ...]) -> None:
     """First row, end and tiles per width of each level, 1 to depth."""
     left = np.zeros(len(part), np.int64)
-    left[: len(counts) - 1] = counts[1:]
+    left[: len(counts)] = counts
     part[:, 1] = np.cumsum(left)
     part[:, 0] = part[:, 1] - left
     for column, width in enumerate(widths, 2):

@@ -106,6 +106,15 @@ class Tile:
         """The inputs of a tile, as specs."""
         return [to_spec(t, rows) for t in self.types]
 
+    @functools.cached_property
+    def reads(self) -> list[set[int]]:
+        """The inputs that each output depends on."""
+
+        def outputs(inputs: Arrays, params: Any) -> Arrays:
+            return self.outputs(params, inputs, 2)
+
+        return jaxprs.depends(jax.make_jaxpr(outputs)(self.inputs(2), self.specs))
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -140,6 +149,17 @@ class Reverse(Tile):
     @property
     def linear(self) -> tuple[bool, ...]:
         """Of each, whether it is linear in the cotangents, as not all are."""
+        raise NotImplementedError
+
+    @property
+    def replaced(self) -> tuple[int | None, ...]:
+        """Of each, an array of `stored` that `move` alone reads: it takes its place."""
+        raise NotImplementedError
+
+    @property
+    def pulls(self) -> list[set[int]]:
+        """The outputs whose cotangents each cotangent of an active input depends on, as
+        far as is known."""
         raise NotImplementedError
 
     def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
@@ -214,7 +234,7 @@ class SplitTile(Reverse):
     @functools.cached_property
     def stored(self) -> Specs:
         two = self._products(2)
-        return [one_row(two[i], axis) for i, axis in self._product_axes]
+        return [one_row(two[i], axis) for i, axis in self._products_read]
 
     @functools.cached_property
     def crossing(self) -> Specs:
@@ -228,10 +248,35 @@ class SplitTile(Reverse):
         linear: tuple[bool, ...] = self._cut(2).linear
         return linear
 
+    @functools.cached_property
+    def replaced(self) -> tuple[int | None, ...]:
+        """Products of the same shape that it depends on, each at most once."""
+        cut, found = self._cut(2), list[int | None]()
+        first = len(self._fixed[0]) + len(self._fixed[1]) + len(self.types)
+        places = [first + self._row_products.index(x) for x in self._products_read]
+        for variable, spec in zip(cut.crossing, self.crossing, strict=True):
+            fit = (
+                j
+                for j, place in enumerate(places)
+                if self.stored[j] == spec and j not in found
+                if cut.leads(place, variable) and not cut.reads_late(place)
+            )
+            found.append(next(fit, None))
+        return tuple(found)
+
+    @functools.cached_property
+    def pulls(self) -> list[set[int]]:
+        """As found by dependence."""
+        cut = self._cut(2)
+        used = jaxprs.depends(cut.closed)[len(self._fixed[0]) :]
+        first = len(cut.closed.in_avals) - sum(self._inexact)
+        outputs = [k for k, inexact in enumerate(self._inexact) if inexact]
+        return [{outputs[i - first] for i in places if i >= first} for places in used]
+
     def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
         """Outputs, and the products that the reverse reads."""
         outputs, products = self._with_products(params, inputs, rows)
-        axes = self._product_axes
+        axes = self._products_read
         return outputs, [jnp.moveaxis(products[i], axis, 0) for i, axis in axes]
 
     def move(self, given: Rows) -> tuple[Arrays, Arrays]:
@@ -297,7 +342,7 @@ class SplitTile(Reverse):
         return [(i, axis) for i, axis in enumerate(axes) if axis is not None]
 
     @functools.cached_property
-    def _product_axes(self) -> list[tuple[int, int]]:
+    def _products_read(self) -> list[tuple[int, int]]:
         """Those of them that the reverse reads."""
         first = len(self._fixed[0]) + len(self._fixed[1]) + len(self.types)
         cut = self._cut(2)
@@ -308,7 +353,7 @@ class SplitTile(Reverse):
         read, specs = iter(given.kept), self._products(given.count)
         products = [
             jnp.moveaxis(next(read), 0, axis)
-            if (i, axis) in self._product_axes
+            if (i, axis) in self._products_read
             else jnp.zeros(specs[i].shape, specs[i].dtype)
             for i, axis in self._row_products
         ]
@@ -316,12 +361,17 @@ class SplitTile(Reverse):
         wanted = [x for x in given.cotangents if x.dtype != jax.dtypes.float0]
         return [*trained, *rest, *given.inputs, *products, *wanted]
 
+    @functools.cached_property
+    def _inexact(self) -> list[bool]:
+        """Of each output, whether it has a cotangent."""
+        outputs = self._forward(2).out_avals
+        return [bool(jnp.issubdtype(x.dtype, jnp.inexact)) for x in outputs]
+
     @per_tile
     def _cut(self, rows: int) -> jaxprs.Cut:
         trained, rest = self._fixed
         forward, products = self._forward(rows), self._products(rows)
-        outputs = list(map(spec_of, forward.out_avals))
-        inexact = [jnp.issubdtype(x.dtype, jnp.inexact) for x in outputs]
+        outputs, inexact = list(map(spec_of, forward.out_avals)), self._inexact
         groups = (
             trained,
             rest,
@@ -395,6 +445,16 @@ class WholeTile(Reverse):
     def linear(self) -> tuple[bool, ...]:
         """Nothing crosses."""
         return ()
+
+    @property
+    def replaced(self) -> tuple[int | None, ...]:
+        """Nothing crosses."""
+        return ()
+
+    @property
+    def pulls(self) -> list[set[int]]:
+        """Nothing is known."""
+        return [set() for active in self.active if active]
 
     @functools.cached_property
     def stored(self) -> Specs:

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
+from binary_trees import dense_cell, tree_block
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,6 @@ from jfold.columns import trace
 from jfold.demands import Demands, demands, join_demands
 from jfold.graph import Graph, Table, shared_counts
 from jfold.layout import SUM_ARITY, Capacity, active_types
-from jfold.policies import batches, shortest, sinks_last
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -61,30 +60,20 @@ def makers(program: Program, graph: Graph) -> dict[Value, int]:
     return found
 
 
-def uses(program: Program, graph: Graph) -> Iterator[tuple[Value, int]]:
-    """Each use of a value: the operation that reads it, -1 for results and metrics."""
+def uses(program: Program, graph: Graph) -> Iterator[Value]:
+    """Each use of a value."""
     for o, operation in enumerate(program.operations):
         table = graph.operations[o]
         for example, values in rows(table, table.columns[1:]):
             for t, value in zip(operation.inputs, values, strict=True):
-                yield (example, t, value), o
+                yield example, t, value
     for t, outputs in zip(program.output_types, graph.outputs, strict=True):
         for example, value in enumerate(outputs.tolist()):
-            yield (example, t, value), -1
+            yield example, t, value
     for (_, _, types), table in zip(program.metrics, graph.metrics, strict=True):
         for example, values in rows(table, table.columns):
             for t, value in zip(types, values, strict=True):
-                yield (example, t, value), -1
-
-
-def expected_users(program: Program, graph: Graph) -> Array:
-    """Which operation reads what which makes."""
-    maker = makers(program, graph)
-    found = np.zeros((len(program.operations),) * 2, bool)
-    for value, reader in uses(program, graph):
-        if maker[value] >= 0 and reader >= 0:
-            found[maker[value], reader] = True
-    return found
+                yield example, t, value
 
 
 def sums_of(count: int) -> tuple[int, int]:
@@ -102,7 +91,7 @@ def expected_capacity(program: Program, graph: Graph, size: int) -> Capacity:
     maker = makers(program, graph)
     used = Counter(
         value
-        for value, _ in uses(program, graph)
+        for value in uses(program, graph)
         if value[1] in active and maker[value] >= 0
     )
     fans, sums, stages = [int(t in active) for t in types], [0 for _ in types], 0
@@ -128,19 +117,13 @@ def expected_capacity(program: Program, graph: Graph, size: int) -> Capacity:
 # ---- comparing demands ---------------------------------------------------------------
 
 
-def reads(demanded: Demands) -> Array:
-    """Which operation reads what which makes [examples, operations, operations]."""
-    return demanded.patterns[demanded.pattern]
-
-
 def same(left: Demands, right: Demands) -> None:
     """They say the same of each example and of all."""
-    for name in ('added', 'highest', 'nodes', 'users'):
+    for name in ('added', 'highest', 'nodes'):
         a, b = getattr(left, name), getattr(right, name)
         assert a.dtype == b.dtype, name
         np.testing.assert_array_equal(a, b, err_msg=name)
-    np.testing.assert_array_equal(reads(left), reads(right))
-    assert left.capacity(7, 3) == right.capacity(7, 3)
+    assert left.capacity(7) == right.capacity(7)
 
 
 def check(program: Program, examples: Sequence[Any]) -> Demands:
@@ -149,14 +132,10 @@ def check(program: Program, examples: Sequence[Any]) -> Demands:
     found = demands(program, graph)
     size = len(examples) + 2
     need = expected_capacity(program, graph, size)
-    assert found.capacity(size, graph.depth) == need
-    np.testing.assert_array_equal(found.users, expected_users(program, graph))
+    assert found.capacity(size) == need
     singles = [trace(program, [each]) for each in examples]
     assert found.nodes.tolist() == [each.nodes for each in singles]
     assert found.highest[:, 0].tolist() == [each.depth for each in singles]
-    for example, single in enumerate(singles):
-        of_single = expected_users(program, single)
-        np.testing.assert_array_equal(reads(found)[example], of_single)
     if examples:
         same(found, join_demands([demands(program, each) for each in singles]))
     return found
@@ -247,15 +226,15 @@ def test_capacities_count_uses_in_each_example() -> None:
     found = demands(model.program, trace(model.program, [[[1, 2]], [[1, 2], [3, 4]]]))
     names = [operation.layer.name for operation in model.program.operations]
     assert names == ['layer', 'cell']
-    need = found.capacity(5, 20)
+    need = found.capacity(5)
     assert need.examples == 5
-    assert need.levels == 20
+    assert need.levels == 8
     assert need.rows == (3, 21)  # an item: one layer, six cells within and one of all
     assert need.constants == (1 + 3,)
     assert need.fans == (SUM_ARITY,)
     assert need.sums == (3 * 2,)  # six uses: a sum of four, and one of two
     assert need.stages == 1
-    assert found.pick(np.array([0])).capacity(1, 9).sums == (2,)
+    assert found.pick(np.array([0])).capacity(1).sums == (2,)
     assert found.nodes.tolist() == [8, 16]
 
 
@@ -267,10 +246,7 @@ def test_nothing_is_demanded_by_no_examples() -> None:
     same(found, picked)
     for each in found, picked:
         assert each.nodes.tolist() == []
-        assert not each.users.any()
-        assert each.capacity(0, 0) == Capacity(
-            0, 0, (0, 0), (0, 0), (0, 1), (0, 0), 0, ()
-        )
+        assert each.capacity(0) == Capacity(0, 0, (0, 0), (0, 0), (0, 1), (0, 0), 0, ())
 
 
 def test_demands_without_operations() -> None:
@@ -278,77 +254,4 @@ def test_demands_without_operations() -> None:
     program = jf.compile(jf.Record((jf.Scalar(), jf.Zeros([])))).program
     found = check(program, [(1, None), (2, None)])
     assert found.nodes.tolist() == [0, 0]
-    assert found.users.shape == (0, 0)
-    assert found.capacity(2, 0) == Capacity(2, 0, (3,), (), (0,), (0,), 0, ())
-
-
-def test_examples_of_one_kind_share_a_pattern() -> None:
-    """So that a corpus keeps few."""
-    program = jf.compile(tree_block()).program
-    rng = np.random.default_rng(0)
-    trees = [binary_tree(rng, n) for n in (1, 2, 2, 9, 1, 30)]
-    found = demands(program, trace(program, trees))
-    assert len(found.patterns) == 3  # leaves alone, one cell, cells on cells
-    alone = [demands(program, trace(program, [tree])) for tree in trees]
-    assert len(join_demands(alone).patterns) == 3
-
-
-# ---- policies ------------------------------------------------------------------------
-
-
-def scored_trees() -> jf.Model:
-    """A trained score at every node, of which a loss and the root's result are made."""
-    score = dense_cell(2, name='score')
-    loss = jf.Function(lambda x: x @ x, name='loss')
-    cell = dense_cell(2)
-    scored = jf.AllOf(
-        jf.Identity(),
-        jf.AllOf(jf.Identity(), jf.Identity()) >> score >> loss >> jf.Metric('loss'),
-    )
-    tree = jf.ForwardDeclaration()
-    leaf = jf.Scalar('int32') >> embedding(2)
-    node = jf.Record((tree(), tree())) >> cell
-    cases = {'word': leaf, 'pair': node}
-    tree.resolve_to(jf.OneOf(kind_of, cases) >> scored >> jf.GetItem(0))
-    return jf.compile(tree())
-
-
-def test_what_feeds_nothing_recurrent_runs_last() -> None:
-    """In one batch for each operation, behind those that it reads."""
-    model = scored_trees()
-    graph = trace(model.program, [chain(10), ((1, 2), 3)])
-    users = demands(model.program, graph).users
-    levels = shortest(graph.levels, users)
-    names = [operation.layer.name for operation in model.program.operations]
-    found = dict(zip(names, levels, strict=True))
-    traced = dict(zip(names, graph.levels, strict=True))
-    for name in ('embed', 'cell'):
-        np.testing.assert_array_equal(found[name], traced[name])
-    assert set(found['score'].tolist()) == {12}
-    assert set(found['loss'].tolist()) == {13}
-    assert batches(levels) == 1 + 10 + 1 + 1
-    assert batches(graph.levels) == 1 + 10 + 11 + 11
-    schedule = model.schedule([chain(10), ((1, 2), 3)])
-    assert schedule.depth == 13
-
-
-def test_levels_stay_where_nothing_is_won() -> None:
-    """As traced: one batch each, which a move would not make fewer."""
-    score = jf.Function(jnp.tanh, name='score')
-    model = jf.compile(jf.Record((jf.Scalar(), jf.Scalar() >> score)) >> jnp.add)
-    graph = trace(model.program, [(1, 2), (3, 4)])
-    levels, users = graph.levels, demands(model.program, graph).users
-    assert batches(sinks_last(levels, users)) == batches(levels)
-    assert shortest(levels, users) is levels
-
-
-def test_policies_depend_on_the_examples_of_the_batch() -> None:
-    """What one example reads is no matter in a batch without it."""
-    step = jf.Function(jnp.tanh, name='step')
-    once, twice = jf.Scalar() >> step, jf.Scalar() >> step >> step
-    block = jf.OneOf(type, {int: once, float: twice})
-    program = jf.compile(block).program
-    found = demands(program, trace(program, [1, 2.0]))
-    assert found.users.tolist() == [[True]]
-    assert found.pick(np.array([1])).users.tolist() == [[True]]
-    assert found.pick(np.array([0, 0])).users.tolist() == [[False]]
+    assert found.capacity(2) == Capacity(2, 0, (3,), (), (0,), (0,), 0, ())

@@ -151,4 +151,4 @@ def test_graphs_print_their_counts(model: jf.Model) -> None:
     from jfold.columns import trace
 
     graph = trace(model.program, EXAMPLES)
-    assert str(graph) == 'Graph(3 examples, nodes (8, 5), depth 4)'
+    assert str(graph) == 'Graph(3 examples, nodes (8, 5), depth 3)'

@@ -21,6 +21,7 @@ import jfold as jf
 from jfold import columns
 from jfold import graph as graphs
 from jfold.columns import trace
+from jfold.components import component_of
 from jfold.demands import demands
 from jfold.graph import (
     Graph,
@@ -125,29 +126,31 @@ def owners(table: Table) -> list[int]:
     return [e for e, count in enumerate(table.counts.tolist()) for _ in range(count)]
 
 
-def levels_of_values(program: Program, graph: Graph) -> list[list[list[int]]]:
-    """Per type and example, the level of each value, by its number."""
+def values_made(program: Program, graph: Graph) -> list[list[list[tuple[int, int]]]]:
+    """Per type and example, of each value the component that makes it and its level."""
     found = [
-        [[0] * (shared + count) for count in table.counts.tolist()]
+        [[(-1, 0)] * (shared + count) for count in table.counts.tolist()]
         for shared, table in zip(shared_counts(program), graph.constants, strict=True)
     ]
-    for operation, table in zip(program.operations, graph.operations, strict=True):
-        for t in operation.outputs:
+    for o, table in enumerate(graph.operations):
+        for t in program.operations[o].outputs:
             rows = zip(owners(table), table.columns[0].tolist(), strict=True)
             for example, level in rows:
-                found[t][example].append(level)
+                found[t][example].append((component_of(program)[o], level))
     return found
 
 
 def check_levels(program: Program, graph: Graph) -> None:
-    """A node's level is one more than the highest of what it takes."""
-    found = levels_of_values(program, graph)
-    for operation, table in zip(program.operations, graph.operations, strict=True):
+    """A node's level is one more than the highest of what its component gives it."""
+    found, component = values_made(program, graph), component_of(program)
+    for o, table in enumerate(graph.operations):
         rows = zip(owners(table), *(x.tolist() for x in table.columns), strict=True)
         for example, level, *values in rows:
-            taken = zip(operation.inputs, values, strict=True)
+            taken = zip(program.operations[o].inputs, values, strict=True)
             below = [found[t][example][value] for t, value in taken]
-            assert level == 1 + max(below, default=0)
+            assert all(c <= component[o] for c, _ in below)
+            own = [height for c, height in below if c == component[o]]
+            assert level == 1 + max(own, default=0)
 
 
 class Watched(Trace):

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.columns import trace
+from jfold.components import component_of, components
 from jfold.demands import demands
 from jfold.graph import Graph, Table
 from jfold.layout import (
@@ -32,7 +33,6 @@ from jfold.layout import (
     layout,
     tile_widths,
 )
-from jfold.policies import Levels, shortest
 from jfold.program import Program
 from jfold.schedule import Schedule, build
 
@@ -46,13 +46,12 @@ class Reading:
     """A graph beside its schedule.
 
     Attributes:
-      levels: per operation, the level of each node that it was scheduled at.
       rows: per type and example, the row of each value number.
-      level: per type and example, the level of each value number.
+      level: per type and example, the level of each value number, counted through the
+        components, with all the room that the capacity gives them.
     """
 
     graph: Graph
-    levels: Levels
     schedule: Schedule
     rows: list[list[Array]]
     level: list[list[Array]]
@@ -68,13 +67,27 @@ class Reading:
         return self.schedule.spec.capacity
 
     @property
-    def depth(self) -> int:
-        """The highest level."""
-        return max((int(x.max(initial=0)) for x in self.levels), default=0)
+    def levels(self) -> tuple[Array, ...]:
+        """Per operation, the level of each node in its component."""
+        return self.graph.levels
+
+    @property
+    def depths(self) -> list[int]:
+        """The highest level of each component."""
+        return [
+            max(int(self.levels[o].max(initial=0)) for o in component.operations)
+            for component in components(self.program)
+        ]
 
     def order(self, operation: int) -> Array:
         """The nodes of an operation as they are scheduled."""
         return np.argsort(self.levels[operation], kind='stable')
+
+    def through(self, operation: int) -> Array:
+        """The levels of an operation's nodes, counted through the components."""
+        tables = layout(self.schedule.spec).tables
+        before = tables[: component_of(self.program)[operation]]
+        return sum(levels for levels, _ in before) + self.levels[operation]
 
     def inputs(self, of: list[list[Array]], o: int, a: int) -> Array:
         """Rows or levels of what the nodes of an operation take, in its order."""
@@ -106,8 +119,10 @@ def looked_up(of: list[Array], numbers: Array, owner: Array) -> Array:
     return np.array([of[example][number] for example, number in pairs], int)
 
 
-def read(graph: Graph, levels: Levels, schedule: Schedule) -> Reading:
+def read(graph: Graph, schedule: Schedule) -> Reading:
     """Finds the row and the level of each value."""
+    reading = Reading(graph, schedule, [], [])
+    levels = graph.levels
     program, places = schedule.spec.program, layout(schedule.spec)
     rows, level = [], []
     for t, table in enumerate(graph.constants):
@@ -123,9 +138,10 @@ def read(graph: Graph, levels: Levels, schedule: Schedule) -> Reading:
         for t, base in zip(operation.outputs, places.value_base[o], strict=True):
             for e, nodes in enumerate(map(slice, first[:-1], first[1:])):
                 rows[t][e].append(base + row_of_node[nodes])
-                level[t][e].append(levels[o][nodes])
-    joined = [[list(map(np.concatenate, x)) for x in of] for of in (rows, level)]
-    return Reading(graph, levels, schedule, *joined)
+                level[t][e].append(reading.through(o)[nodes])
+    reading.rows += [list(map(np.concatenate, x)) for x in rows]
+    reading.level += [list(map(np.concatenate, x)) for x in level]
+    return reading
 
 
 def scheduled(expression: Expression, seed: int = 0, spare: int = 0) -> Reading:
@@ -137,8 +153,7 @@ def scheduled(expression: Expression, seed: int = 0, spare: int = 0) -> Reading:
 def reading(model: jf.Model, examples: list[Any], size: int | None = None) -> Reading:
     """The schedule that a model makes, beside its graph."""
     graph = trace(model.program, examples)
-    levels = shortest(graph.levels, demands(model.program, graph).users)
-    return read(graph, levels, model.schedule(examples, size=size))
+    return read(graph, model.schedule(examples, size=size))
 
 
 # ---- rows and tiles ------------------------------------------------------------------
@@ -152,9 +167,10 @@ def check_tiles(r: Reading) -> None:
     region = layout(r.schedule.spec).region
     for o, operation in enumerate(r.program.operations):
         widths = np.array(tile_widths(operation))
-        counts = np.bincount(r.levels[o], minlength=r.depth + 1)[1:]
+        depth = r.depths[component_of(r.program)[o]]
+        counts = np.bincount(r.levels[o], minlength=depth + 1)[1:]
         table = r.schedule.tiles(o)
-        assert table.shape == (r.depth, 2 + len(widths))
+        assert table.shape == (depth, 2 + len(widths))
         assert table[:, 0].tolist() == (np.cumsum(counts) - counts).tolist()
         assert table[:, 1].tolist() == np.cumsum(counts).tolist()
         assert (table[:, 2:] >= 0).all()
@@ -170,7 +186,7 @@ def check_inputs(r: Reading) -> None:
     """Each row reads what its node reads, from a lower level; spare rows repeat."""
     region = layout(r.schedule.spec).region
     for o, operation in enumerate(r.program.operations):
-        levels = r.levels[o][r.order(o)]
+        levels = r.through(o)[r.order(o)]
         for a in range(len(operation.inputs)):
             found = r.schedule.section(('input', o, a), region[o])
             real, spare = found[: len(levels)], found[len(levels) :]
@@ -182,7 +198,8 @@ def check_inputs(r: Reading) -> None:
 def check_header(r: Reading) -> None:
     """The counts, and the rows of results and metrics."""
     examples, spare = r.graph.examples, r.capacity.examples - r.graph.examples
-    assert r.schedule.depth == r.depth
+    assert r.schedule.depths.tolist() == r.depths
+    assert r.schedule.depth == sum(r.depths)
     assert r.schedule.counts.tolist() == [len(x) for x in r.levels]
     assert int(r.schedule.counts.sum()) == r.graph.nodes
     assert r.schedule.section('examples', 1).tolist() == [examples]
@@ -259,8 +276,9 @@ def summed_at(r: Reading, t: int) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     if not r.capacity.sums[t]:
         return found
-    base = layout(r.schedule.spec).edge_sums[t]
-    shape = r.capacity.levels, r.capacity.stages, 2
+    places = layout(r.schedule.spec)
+    base = places.edge_sums[t]
+    shape = sum(levels for levels, _ in places.tables), r.capacity.stages, 2
     steps = r.schedule.section(('steps', t), int(np.prod(shape))).reshape(shape)
     for level, stage in np.argwhere(steps[:, :, 1]).tolist():
         first, count = steps[level, stage].tolist()
@@ -454,10 +472,10 @@ def test_what_a_graph_needs_is_what_it_takes(expression: Expression) -> None:
     model = jf.compile(expression.block)
     examples = expression.batch(np.random.default_rng(0), 3)
     graph = trace(model.program, examples)
-    need = demands(model.program, graph).capacity(graph.examples, graph.depth)
+    need = demands(model.program, graph).capacity(graph.examples)
     tight = replace(need, levels=max(need.levels, 1), stages=max(need.stages, 1))
     spec = Spec(model.program, tight)
-    check(read(graph, graph.levels, build(graph, graph.levels, spec)))
+    check(read(graph, build(graph, spec)))
 
 
 # ---- size ----------------------------------------------------------------------------
