@@ -13,13 +13,19 @@ import pytest
 from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
 from expressions import Expression, agree, close, expressions
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import jfold as jf
+from jfold.layout import RESIDUALS
+
+residuals = st.sampled_from(RESIDUALS)
 
 
-def check(expression: Expression, rtol: float, forward: bool = False) -> None:
+def check(
+    expression: Expression, residuals: str, rtol: float, forward: bool = False
+) -> None:
     """An expression's model agrees with its eager twin on two batches."""
-    model = jf.compile(expression.block)
+    model = jf.compile(expression.block, residuals=residuals)
     params = model.init(jax.random.key(1))
     rng = np.random.default_rng(2)
     for size in (3, 3):
@@ -30,49 +36,61 @@ def check(expression: Expression, rtol: float, forward: bool = False) -> None:
 
 
 @settings(max_examples=6)
-@given(expressions('whole'))
-def test_any_expression_equals_its_eager_twin(expression: Expression) -> None:
+@given(expressions('whole'), residuals)
+def test_any_expression_equals_its_eager_twin(
+    expression: Expression, residuals: str
+) -> None:
     """Values, metrics and gradients, in float32."""
-    check(expression, 1e-5)
+    check(expression, residuals, 1e-5)
 
 
 @settings(max_examples=4)
-@given(expressions('tree'))
-def test_any_recursion_equals_its_eager_twin(expression: Expression) -> None:
+@given(expressions('tree'), residuals)
+def test_any_recursion_equals_its_eager_twin(
+    expression: Expression, residuals: str
+) -> None:
     """Trees of fixed and free arity, one declaration or two in turn."""
-    check(expression, 1e-5)
+    check(expression, residuals, 1e-5)
 
 
 @settings(max_examples=4)
-@given(expressions('sequence'))
-def test_any_reduction_equals_its_eager_twin(expression: Expression) -> None:
+@given(expressions('sequence'), residuals)
+def test_any_reduction_equals_its_eager_twin(
+    expression: Expression, residuals: str
+) -> None:
     """Lists, empty ones too, under `Fold`, `Reduce`, `Sum`, `Max`, `Mean`."""
-    check(expression, 1e-5)
+    check(expression, residuals, 1e-5)
 
 
 @settings(max_examples=4)
-@given(expressions('tree', 'float64'))
-def test_agreement_is_to_twelve_digits_in_float64(expression: Expression) -> None:
+@given(expressions('tree', 'float64'), residuals)
+def test_agreement_is_to_twelve_digits_in_float64(
+    expression: Expression, residuals: str
+) -> None:
     """So that what differs in float32 is rounding and nothing else."""
     with jax.enable_x64(True):
-        check(expression, 1e-12, forward=True)
+        check(expression, residuals, 1e-12, forward=True)
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
-@given(expressions('whole', 'float64'))
-def test_many_expressions_equal_their_eager_twins(expression: Expression) -> None:
+@given(expressions('whole', 'float64'), residuals)
+def test_many_expressions_equal_their_eager_twins(
+    expression: Expression, residuals: str
+) -> None:
     """As above, more of them."""
     with jax.enable_x64(True):
-        check(expression, 1e-12, forward=True)
+        check(expression, residuals, 1e-12, forward=True)
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
-@given(expressions('tree'))
-def test_many_recursions_equal_their_eager_twins(expression: Expression) -> None:
+@given(expressions('tree'), residuals)
+def test_many_recursions_equal_their_eager_twins(
+    expression: Expression, residuals: str
+) -> None:
     """As above, more of them."""
-    check(expression, 1e-5, forward=True)
+    check(expression, residuals, 1e-5, forward=True)
 
 
 # ---- trees ---------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from binary_trees import binary, binary_tree, chain
 from jax import lax
 
 import jfold as jf
-from jfold.layout import active_types, layout
+from jfold.layout import RESIDUALS, active_types, layout
+from jfold.runtime import execute
 
 # ---- reading HLO ---------------------------------------------------------------------
 
@@ -250,7 +251,7 @@ def pair_state(name: str) -> Any:
 
 
 @functools.cache
-def model() -> jf.Model:
+def model(residuals: str) -> jf.Model:
     """Three operations on two tensor types."""
 
     def init(key: Any, _: Any) -> Any:
@@ -262,53 +263,58 @@ def model() -> jf.Model:
 
     vector = jf.InputTransform(lambda n: [n, 1, -n]) >> jf.Vector(3) >> jnp.sin
     leaf = vector >> jf.Function(split, init)
-    return jf.compile(binary(leaf, pair_state('cell')), max_programs=20)
+    block = binary(leaf, pair_state('cell'))
+    return jf.compile(block, max_programs=20, residuals=residuals)
 
 
 def loss(params: Any, schedule: jf.Schedule) -> Any:
     """A number that depends on both tensors of the result."""
-    c, h = model().apply(params, schedule)
+    c, h = execute(params, schedule)[0]
     return (c**2).sum() + jnp.sin(h).sum()
 
 
 @functools.cache
-def text(reverse: bool, leaves: int, examples: int) -> str:
-    """The program for a batch, and that of its gradient."""
+def text(reverse: str | None, leaves: int, examples: int) -> str:
+    """The program for a batch, or that of its gradient, with what residuals."""
     rng = np.random.default_rng(leaves)
     trees = [binary_tree(rng, leaves) for _ in range(examples - 1)]
-    schedule = model().schedule([*trees, chain(leaves)])
-    params = model().init(jax.random.key(0))
+    chosen = model(reverse or RESIDUALS[0])
+    schedule = chosen.schedule([*trees, chain(leaves)])
+    params = chosen.init(jax.random.key(0))
     return compiled_text(jax.grad(loss) if reverse else loss, params, schedule)
 
 
-def smallest_buffer(examples: int) -> int:
+def smallest_buffer(chosen: jf.Model, examples: int) -> int:
     """The fewest rows of a buffer that is written in a loop."""
-    spec = next(s for s in model()._specs if s.capacity.examples == examples)
+    spec = next(s for s in chosen._specs if s.capacity.examples == examples)
     places, active = layout(spec), active_types(spec.program)
     computed = {t for o in spec.program.operations for t in o.outputs}
     edges = [places.edge_rows[t] for t in active]
     return min([*edges, *(places.value_rows[t] for t in computed)])
 
 
-@pytest.mark.parametrize('reverse', [False, True], ids=['forward', 'reverse'])
-def test_loops_copy_no_buffer(reverse: bool) -> None:
+either_way = pytest.mark.parametrize('reverse', [None, *RESIDUALS])
+
+
+@either_way
+def test_loops_copy_no_buffer(reverse: str | None) -> None:
     """Buffers are written in place."""
     module = parse(text(reverse, 40, 30))
-    rows = smallest_buffer(30)
+    rows = smallest_buffer(model(reverse or RESIDUALS[0]), 30)
     assert rows > 1024  # neither a tile nor a chunk is mistaken for a buffer
     assert large(module, rows) == []
 
 
-@pytest.mark.parametrize('reverse', [False, True], ids=['forward', 'reverse'])
-def test_loops_do_not_scatter(reverse: bool) -> None:
+@either_way
+def test_loops_do_not_scatter(reverse: str | None) -> None:
     """Gradients are gathered from where the consumers left them."""
     module = parse(text(reverse, 40, 30))
     assert any(i.opcode == 'while' for each in module.values() for i in each)
     assert scatters(module) == []
 
 
-@pytest.mark.parametrize('reverse', [False, True], ids=['forward', 'reverse'])
-def test_the_program_does_not_grow_with_the_batch(reverse: bool) -> None:
+@either_way
+def test_the_program_does_not_grow_with_the_batch(reverse: str | None) -> None:
     """As many instructions for 30 examples of 40 leaves as for 2 of 500."""
     sizes = [
         sum(map(len, parse(text(reverse, *batch)).values()))

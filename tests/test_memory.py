@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory training takes, and that `explain` says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from binary_trees import binary_tree, embedding, kind_of
+from jax import numpy as jnp
+
+import jfold as jf
+from jfold.layout import RESIDUALS, Spec
+from jfold.schedule import abstract
+
+H, TREES, LEAVES = 32, 64, 64
+
+
+def lstm(params: Any, left: Any, right: Any) -> Any:
+    """A cell of five gates, whose state is c beside h."""
+    gates = params @ jnp.concatenate([left[H:], right[H:]])
+    i, o, u, f, g = jnp.split(jax.nn.sigmoid(gates), 5)
+    c = i * u + f * left[:H] + g * right[:H]
+    return jnp.concatenate([c, o * jnp.tanh(c)])
+
+
+def tree_lstm(residuals: str) -> jf.Model:
+    """A tree-LSTM on binary trees."""
+
+    def init(key: Any, *_: Any) -> Any:
+        return jax.random.normal(key, (5 * H, 2 * H)) / 16
+
+    tree = jf.ForwardDeclaration()
+    leaf = jf.Scalar('int32') >> embedding(2 * H)
+    node = jf.Record((tree(), tree())) >> jf.Function(lstm, init)
+    tree.resolve_to(jf.OneOf(kind_of, {'word': leaf, 'pair': node}))
+    return jf.compile(tree(), residuals=residuals)
+
+
+def taken(residuals: str) -> int:
+    """Bytes of what a compiled gradient needs beside arguments and results."""
+    model, rng = tree_lstm(residuals), np.random.default_rng(0)
+    corpus = model.trace([binary_tree(rng, LEAVES) for _ in range(TREES)])
+    schedule = abstract(Spec(model.program, corpus.capacities(TREES), residuals))
+    params = model.init(jax.random.key(0))
+    grad = jax.grad(lambda params, schedule: model.apply(params, schedule).sum())
+    compiled = jax.jit(grad).lower(params, schedule).compile()
+    return int(compiled.memory_analysis().temp_size_in_bytes)
+
+
+def test_training_takes_values_products_and_edges() -> None:
+    """At most 1.3 times these, and markedly less without the products."""
+    cells, leaves = TREES * (LEAVES - 1), TREES * LEAVES
+    values, products, edges = (cells + leaves) * 2 * H, cells * 5 * H, cells * 4 * H
+    whole, less = map(taken, RESIDUALS)
+    assert whole <= 1.3 * 4 * (values + products + edges)
+    assert less <= 0.75 * whole
+
+
+def test_residuals_are_one_of_two() -> None:
+    with pytest.raises(ValueError, match='expected `residuals`') as caught:
+        jf.compile(jf.Scalar(), residuals='none')
+    assert str(caught.value) == (
+        "expected `residuals` as 'save products' or 'recompute all', got 'none'"
+    )
