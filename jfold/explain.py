@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jfold.components import components
-from jfold.layout import layout, tile_widths
+from jfold.layout import layout
 from jfold.schedule import Schedule
 
 SHOWN_LEVELS = 12
@@ -42,7 +42,7 @@ def _operations(schedule: Schedule) -> list[str]:
     rows = []
     spec = schedule.spec
     for o, operation in enumerate(spec.program.operations):
-        widths, nodes = tile_widths(operation), int(schedule.counts[o])
+        widths, nodes = layout(spec).widths[o], int(schedule.counts[o])
         tiles = schedule.tiles(o)[:, 2:].sum(axis=0)
         computed = int(tiles @ np.array(widths))
         spare = 1 - nodes / computed if computed else 0.0
@@ -65,8 +65,8 @@ def _levels(schedule: Schedule) -> list[str]:
     before = 0
     for component, depth in zip(components(program), schedule.depths, strict=True):
         for o in component.operations:
-            tiles = schedule.tiles(o)
-            counts[before : before + depth, o] = tiles[:, 1] - tiles[:, 0]
+            done = schedule.tiles(o)[:, 1]
+            counts[before : before + depth, o] = np.diff(done, prepend=0)
         before += depth
     rows = [
         (f'{level}', *(f'{n or "."}' for n in of_level))

@@ -28,6 +28,7 @@ from jfold.program import Operation, Program
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
+STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'
 
 
 @dataclass(frozen=True)
@@ -139,23 +140,51 @@ def _power(number: int) -> int:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a compiled program depends on; static and hashable."""
+    """What a compiled program depends on; static and hashable.
+
+    Attributes:
+      residuals: what the forward pass keeps; one of `RESIDUALS`.
+      strategy: how often loops run. 'counted': as often as the batch says, level by
+        level, with tiles of several widths. 'fixed': as often as the capacity says,
+        with one wide tile of each operation a step; for devices apart from the host,
+        which would be asked after every round whether there is another.
+    """
 
     program: Program
     capacity: Capacity
     residuals: str = SAVE_PRODUCTS
+    strategy: str = COUNTED
+
+
+def best_strategy() -> str:
+    """The strategy that suits the backend."""
+    return COUNTED if jax.default_backend() == 'cpu' else FIXED
 
 
 # ---- what an operation needs ---------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1024)
-def tile_widths(operation: Operation) -> tuple[int, ...]:
-    """Rows per tile, widest first.
+@functools.lru_cache(maxsize=256)
+def tile_widths(spec: Spec) -> tuple[tuple[int, ...], ...]:
+    """Per operation, rows per tile, widest first."""
+    operations, rows = spec.program.operations, spec.capacity.rows
+    if spec.strategy == COUNTED:
+        return tuple(map(_counted_widths, operations))
+    recurrent = {
+        o
+        for each in components(spec.program)
+        if each.recurrent
+        for o in each.operations
+    }
+    # Twice the rows of a level, so that most levels take one step.
+    levels = max(spec.capacity.levels, 1)
+    wanted = [2 * n // levels if o in recurrent else n for o, n in enumerate(rows)]
+    return tuple((min(max(_power(n), 32), 1024),) for n in wanted)
 
-    Larger weights want wider tiles, since a tile reads them once; much beyond 256 rows
-    a tile no longer stays in cache. Narrow tiles serve narrow levels near the roots.
-    """
+
+def _counted_widths(operation: Operation) -> tuple[int, ...]:
+    """Larger weights want wider tiles, since a tile reads them once; much beyond 256
+    rows a tile no longer stays in cache. Narrow tiles serve levels near the roots."""
     if parameter_bytes(operation) >= 1 << 20:
         return 256, 64, 16
     return 64, 16, 4
@@ -208,7 +237,8 @@ class Layout:
       widths: per operation, rows per tile, widest first.
       column: per operation, where its numbers begin in a row of its component's table
         of tiles.
-      tables: per component, levels and columns of its table of tiles.
+      tables: per component, rows and columns of its table of tiles: as many rows as
+        levels, or steps if their number is fixed.
       value_base: per operation and output, the first row in the value buffer.
       value_rows: per type.
       edge_base: per operation and input; -1 where no gradient flows.
@@ -253,11 +283,10 @@ def layout(spec: Spec) -> Layout:
         _chunk(program, operation, rows)
         for operation, rows in zip(program.operations, capacity.rows, strict=True)
     )
+    widths = tile_widths(spec)
     region = tuple(
-        max(rows + tile_widths(operation)[0], -(-rows // size) * size)
-        for operation, rows, size in zip(
-            program.operations, capacity.rows, chunk, strict=True
-        )
+        max(rows + widest, -(-rows // size) * size)
+        for (widest, *_), rows, size in zip(widths, capacity.rows, chunk, strict=True)
     )
     values = [_Cursor() for _ in program.types]
     for cursor, rows in zip(values, capacity.constants, strict=True):
@@ -269,7 +298,6 @@ def layout(spec: Spec) -> Layout:
     value_rows = tuple(cursor.next for cursor in values)
     edges = _edges(spec, region)
     sections = _sections(spec, region, value_rows)
-    widths = tuple(map(tile_widths, program.operations))
     columns, tables = _tables(spec)
     places = (value_base, value_rows, *edges, *sections)
     return Layout(region, chunk, widths, columns, tables, *places)
@@ -359,13 +387,15 @@ def _tables(spec: Spec) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
 
     A row has, per operation, the first row, the end, and a count per width.
     """
-    program = spec.program
-    column = [0 for _ in program.operations]
+    widths = tile_widths(spec)
+    column = [0 for _ in widths]
     tables = []
-    for component in components(program):
+    for component in components(spec.program):
         cursor = _Cursor()
+        rows = spec.capacity.levels if component.recurrent else 1
         for o in component.operations:
-            column[o] = cursor.take(2 + len(tile_widths(program.operations[o])))
-        levels = spec.capacity.levels if component.recurrent else 1
-        tables.append((levels, cursor.next))
+            column[o] = cursor.take(2 + len(widths[o]))
+            if spec.strategy == FIXED:  # the most that so many levels and rows take
+                rows += spec.capacity.rows[o] // widths[o][0]
+        tables.append((rows, cursor.next))
     return tuple(column), tuple(tables)

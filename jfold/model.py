@@ -23,7 +23,15 @@ from jfold.eager import evaluate
 from jfold.errors import ProgramBudgetError, whole
 from jfold.graph import Graph
 from jfold.layers import pack
-from jfold.layout import RESIDUALS, SAVE_PRODUCTS, Capacity, Spec, grow
+from jfold.layout import (
+    RESIDUALS,
+    SAVE_PRODUCTS,
+    STRATEGIES,
+    Capacity,
+    Spec,
+    best_strategy,
+    grow,
+)
 from jfold.lower import lower
 from jfold.program import Layer, Program
 from jfold.runtime import execute
@@ -101,12 +109,14 @@ class Model:
       program: what it was lowered to; printable.
       max_programs: how many shapes of schedule there may be.
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
+      strategy: how often loops run; likewise. `None`: as suits the backend.
     """
 
     block: Block
     program: Program
     max_programs: int
     residuals: str = SAVE_PRODUCTS
+    strategy: str | None = None
     _capacities: dict[int, Capacity] = field(default_factory=dict)
     _specs: dict[Spec, None] = field(default_factory=dict)
 
@@ -203,7 +213,8 @@ class Model:
         return self._keep(old, need, grow(old, need))
 
     def _keep(self, old: Capacity | None, need: Capacity, new: Capacity) -> Spec:
-        spec = Spec(self.program, new, self.residuals)
+        strategy = self.strategy or best_strategy()
+        spec = Spec(self.program, new, self.residuals, strategy)
         if spec not in self._specs and len(self._specs) >= self.max_programs:
             raise ProgramBudgetError(_over_budget(self.max_programs, old, need))
         self._capacities[need.examples] = spec.capacity
@@ -377,7 +388,13 @@ class Model:
         return f'Model({self.program.output!r}, layers: {layers or "none"})'
 
 
-def compile(block: Any, max_programs: int = 8, residuals: str = SAVE_PRODUCTS) -> Model:
+def compile(
+    block: Any,
+    max_programs: int = 8,
+    *,
+    residuals: str = SAVE_PRODUCTS,
+    strategy: str | None = None,
+) -> Model:
     """Compiles an expression: checks its types and lowers it.
 
     Args:
@@ -388,9 +405,13 @@ def compile(block: Any, max_programs: int = 8, residuals: str = SAVE_PRODUCTS) -
         products, from which the rest is computed again; or 'recompute all', which
         takes less memory and runs each product twice more. `Model.explain` tells how
         much memory either takes.
+      strategy: how often loops of the compiled program run: 'counted', as often as the
+        batch needs, which suits the CPU; or 'fixed', as often as the capacity allows,
+        which suits devices that would wait for the host after every round. The default
+        goes by the backend.
 
     Raises:
-      ValueError: `residuals` is neither.
+      ValueError: `residuals` or `strategy` is neither.
       TypeError: types clash or cannot be determined; the message names the path of the
         block at fault, what it expects and what it gets.
 
@@ -401,11 +422,16 @@ def compile(block: Any, max_programs: int = 8, residuals: str = SAVE_PRODUCTS) -
     """
     if isinstance(max_programs, bool) or not isinstance(max_programs, int):
         raise TypeError(f'expected `max_programs` as int, got {max_programs!r}')
-    if residuals not in RESIDUALS:
-        names = ' or '.join(map(repr, RESIDUALS))
-        raise ValueError(f'expected `residuals` as {names}, got {residuals!r}')
+    _check_choice('residuals', residuals, RESIDUALS)
+    _check_choice('strategy', strategy, (*STRATEGIES, None))
     root = convert_to_block(block)
-    return Model(root, lower(root), max_programs, residuals)
+    return Model(root, lower(root), max_programs, residuals, strategy)
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        names = ' or '.join(map(repr, choices))
+        raise ValueError(f'expected `{name}` as {names}, got {value!r}')
 
 
 def _several(examples: Any) -> Iterable[Any]:

@@ -30,6 +30,7 @@ from jax import lax
 
 from jfold.components import component_of, components
 from jfold.layout import (
+    FIXED,
     RECOMPUTE_ALL,
     SUM_ARITY,
     SUM_WIDTH,
@@ -45,6 +46,7 @@ from jfold.tile import Arrays, Rows, Tile, combine, make_tile, partition
 
 Params = dict[str, Any]
 State: TypeAlias = tuple[Any, Any]  # a zero that is handed on, and the buffers
+LevelStep: TypeAlias = Callable[[Any, State], State]
 TileStep: TypeAlias = Callable[..., Any]
 
 
@@ -125,6 +127,7 @@ class _Run:
         self.params = [params.get(o.layer.name) for o in self.program.operations]
         self.tiles = tiles(self.program, self.params)
         self.recompute = spec.residuals == RECOMPUTE_ALL
+        self.fixed = spec.strategy == FIXED
         self._buffers = itertools.count(0, 2)
         self.computed = {t for o in self.program.operations for t in o.outputs}
 
@@ -139,6 +142,27 @@ class _Run:
         """One number of the index array."""
         return self.index(name, at, 1)[0]
 
+    def component(
+        self, c: int, step: LevelStep, state: State, down: bool = False
+    ) -> State:
+        """`step(level, state)` for all levels of a component, or its fixed steps.
+
+        Args:
+          down: from the last to the first.
+        """
+        recurrent = self.components[c].recurrent
+        count = self.scalar('depth', c) if recurrent else 1
+        if self.fixed:
+            count = self.layout.tables[c][0]
+        if not recurrent and not self.fixed:
+            return step(0, state)
+
+        def body(i: Any, state: State) -> State:
+            return step(count - 1 - i if down else i, state)
+
+        done: State = lax.fori_loop(0, count, body, state)
+        return done
+
     def level(
         self,
         tile: TileStep,
@@ -148,11 +172,7 @@ class _Run:
         state: State,
         down: bool = False,
     ) -> State:
-        """`tile(operation, first, end, rows, carry)` for all tiles of a level.
-
-        Args:
-          down: from the last tile of each operation to the first.
-        """
+        """`tile(operation, first, end, rows, carry)` for all tiles of a level."""
         # Each loop starts from what the one before has counted. Without this chain XLA
         # may reorder two loops, and copies a buffer that one reads and one writes.
         before, carry = state
@@ -161,6 +181,9 @@ class _Run:
             widths = self.layout.widths[o]
             at = level * columns + self.layout.column[o]
             first, end, *counts = self.index(('tiles', c), at, 2 + len(widths))
+            if self.fixed:
+                carry = tile(o, first=first, end=end, rows=widths[0], carry=carry)
+                continue
             runs = []
             for rows, count in zip(widths, counts, strict=True):
                 runs.append((rows, count, first))
@@ -183,10 +206,7 @@ class _Run:
         state: State = jnp.zeros((), jnp.int32), (values, stored)
         for c, component in enumerate(self.components):
             level = functools.partial(self.level, tile, c, component.operations)
-            if component.recurrent:
-                state = lax.fori_loop(0, self.scalar('depth', c), level, state)
-            else:
-                state = level(0, state)
+            state = self.component(c, level, state)
         values, stored = state[1]
         return values, stored
 
@@ -313,25 +333,25 @@ class _Run:
         state: State = jnp.zeros((), jnp.int32), (edges, stored, crossed)
         tile = functools.partial(self._backward_tile, values=values)
         grads: dict[int, Arrays] = {}
+        operations = self.program.operations
         for c in reversed(range(len(self.components))):
             moving = [o for o in self.components[c].operations if self.tiles[o].moves]
             level = functools.partial(self._backward_level, tile, c, moving)
-            if self.components[c].recurrent:
-                state = lax.fori_loop(0, self.scalar('depth', c), level, state)
-                continue
-            (o,) = self.components[c].operations
-            if not has_gradient(self.program.operations[o]):
-                state = level(0, state)
+            first, *_ = self.components[c].operations
+            if self.is_recurrent(first) or not has_gradient(operations[first]):
+                state = self.component(c, level, state, down=True)
                 continue
             before, (edges, stored, crossed) = state
             edges = self._all_sums(c, 0, edges)
-            before, edges, grads[o] = self._whole(o, before, values, stored, edges)
+            before, edges, grads[first] = self._whole(
+                first, before, values, stored, edges
+            )
             state = before, (edges, stored, crossed)
         before, (edges, stored, crossed) = state
         for o in self._operations:
             if self.defers(o):
                 grads[o] = self._deferred(o, values, stored, edges, crossed[o])
-            elif has_gradient(self.program.operations[o]) and o not in grads:
+            elif has_gradient(operations[o]) and o not in grads:
                 before, edges, grads[o] = self._whole(o, before, values, stored, edges)
         return self._by_layer(grads)
 
@@ -373,10 +393,9 @@ class _Run:
         return buffer
 
     def _backward_level(
-        self, tile: TileStep, c: int, moving: Sequence[int], i: Any, state: State
+        self, tile: TileStep, c: int, moving: Sequence[int], level: Any, state: State
     ) -> State:
         before, (edges, stored, crossed) = state
-        level = self.scalar('depth', c) - 1 - i if self.components[c].recurrent else 0
         state = before, (self._all_sums(c, level, edges), stored, crossed)
         return self.level(tile, c, moving, level, state, down=True)
 
@@ -497,15 +516,27 @@ class _Run:
     def _chunks(
         self, o: int, chunk: Callable[[Any, Any], Any], before: Any, carry: Any
     ) -> Any:
-        """`chunk(first, carry)` over all rows of an operation; see `level`."""
-        rows = self.layout.chunk[o]
-        count = -(-self.scalar('counts', o) // rows)
+        """`chunk(first, edges)` over all rows of an operation, its gradients summed.
+
+        Takes and gives what `level` does; the carry is the edges and the sums so far.
+        """
+        rows, count = self.layout.chunk[o], self.scalar('counts', o)
 
         def step(i: Any, carry: Any) -> Any:
-            return chunk(before + i * rows, carry)
+            first, (edges, total) = before + i * rows, carry
+            edges, grads = chunk(first, edges)
+            new = list(map(jnp.add, total, grads))
+            if self.fixed:  # what rows give that are all spare may be no number
+                pairs = zip(new, total, strict=True)
+                new = [jnp.where(first < count, x, y) for x, y in pairs]
+            return edges, new
 
-        done, carry = _repeat(step, count, carry)
-        return done - count, carry
+        if self.fixed:
+            trips = -(-self.capacity.rows[o] // rows)
+            return before, lax.fori_loop(0, trips, step, carry)
+        trips = -(-count // rows)
+        done, carry = _repeat(step, trips, carry)
+        return done - trips, carry
 
     def _deferred(
         self, o: int, values: Any, stored: list[Arrays], edges: Any, crossed: Arrays
@@ -514,7 +545,7 @@ class _Run:
         what crossed."""
         rows, reverse = self.layout.chunk[o], self.tiles[o].reverse
 
-        def chunk(first: Any, total: Arrays) -> Arrays:
+        def chunk(first: Any, edges: Any) -> Any:
             real = self.scalar('counts', o) - first
             given = self._given(o, values, stored, edges, first, rows, real)
             is_real = jnp.arange(rows) < real
@@ -528,10 +559,10 @@ class _Run:
                 (_masked if linear else _repeated)(x, is_real)
                 for x, linear in zip(crossing, reverse.linear, strict=True)
             ]
-            return list(map(jnp.add, total, reverse.train(given, crossing)))
+            return edges, reverse.train(given, crossing)
 
-        total: Arrays = self._chunks(o, chunk, 0, self._no_grads(o))[1]
-        return total
+        _, (_, total) = self._chunks(o, chunk, 0, (edges, self._no_grads(o)))
+        return list(total)
 
     def _whole(
         self, o: int, before: Any, values: Any, stored: list[Arrays], edges: Any
@@ -541,14 +572,13 @@ class _Run:
         rows, reverse = self.layout.chunk[o], self.tiles[o].reverse
         moves = self.tiles[o].moves and not self.is_recurrent(o)
 
-        def chunk(first: Any, carry: Any) -> Any:
-            edges, total = carry
+        def chunk(first: Any, edges: Any) -> Any:
             real = self.scalar('counts', o) - first
             given = self._given(o, values, stored, edges, first, rows, real)
             moving, crossing = reverse.move(given)
             if moves:
                 edges = self._left(o, edges, moving, given.cotangents, first)
-            return edges, list(map(jnp.add, total, reverse.train(given, crossing)))
+            return edges, reverse.train(given, crossing)
 
         start = edges, self._no_grads(o)
         before, (edges, total) = self._chunks(o, chunk, before, start)

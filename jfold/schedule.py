@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.components import component_of, components
+from jfold.components import Component, component_of, components
 from jfold.graph import Graph, numbering, ranges, shared_counts
 from jfold.layout import (
+    FIXED,
     SUM_ARITY,
     SUM_WIDTH,
     Layout,
@@ -83,7 +84,7 @@ class Schedule:
 
     @property
     def depths(self) -> Array:
-        """How many levels of each component run."""
+        """How many levels of each component run; of steps, if their number is fixed."""
         return np.asarray(self.section('depth', len(components(self.spec.program))))
 
     @property
@@ -159,15 +160,25 @@ class _Writer:
         self.layout: Layout = layout(spec)
         self.flat = np.empty(self.layout.size, np.int32)
         self.counts = [np.bincount(x, minlength=1)[1:] for x in graph.levels]
-        self.depths = [
-            max(len(self.counts[o]) for o in component.operations)
-            for component in self.components
-        ]
+        self.fixed = spec.strategy == FIXED
+        self.last_step = [self._last_steps(each) for each in self.components]
+        self.depths = [int(x.max(initial=-1)) + 1 for x in self.last_step]
         self.order = list(map(_order, graph.levels, self.counts))
         self.first: tuple[Array, ...] = ()
         self.rows = self._value_rows()
         # Per type: where its values are used, as (value rows, first edge row).
         self.used: list[list[tuple[Array, int]]] = [[] for _ in spec.program.types]
+
+    def _last_steps(self, component: Component) -> Array:
+        """The last step of each level of a component, from 0."""
+        levels = max(len(self.counts[o]) for o in component.operations)
+        steps = np.ones(levels, np.int64)
+        if self.fixed:
+            for o in component.operations:
+                counts, width = self.counts[o], self.layout.widths[o][0]
+                part = steps[: len(counts)]
+                np.maximum(part, -(-counts // width), out=part)
+        return steps.cumsum() - 1
 
     def section(self, name: Any, size: int) -> Array:
         """A named part of the index array, to be written."""
@@ -235,16 +246,19 @@ class _Writer:
         self.section('observed', len(observed))[:] = observed
 
     def write_tiles(self) -> None:
-        """The tiles of every component, level by level."""
+        """The tiles of every component, level by level or step by step."""
         for c, component in enumerate(self.components):
-            levels, columns = self.layout.tables[c]
-            table = self.section(('tiles', c), levels * columns)
-            table[self.depths[c] * columns :] = 0
-            table = table.reshape(levels, columns)[: self.depths[c]]
+            rows, columns = self.layout.tables[c]
+            flat = self.section(('tiles', c), rows * columns)
+            flat[self.depths[c] * columns :] = 0
+            table = flat.reshape(rows, columns)
             for o in component.operations:
                 column, widths = self.layout.column[o], self.layout.widths[o]
                 part = table[:, column : column + 2 + len(widths)]
-                _write_tiles(part, self.counts[o], widths)
+                if self.fixed:
+                    _write_fixed(part, self.counts[o], widths[0], self.last_step[c])
+                else:
+                    _write_tiles(part[: self.depths[c]], self.counts[o], widths)
 
     def write_inputs(self) -> None:
         """The input rows of every operation."""
@@ -331,8 +345,7 @@ class _Writer:
         return rows, edges
 
     def _write_steps(self, t: int, key: Array) -> None:
-        levels = sum(levels for levels, _ in self.layout.tables)
-        shape = (levels, self.capacity.stages, 2)
+        shape = (sum(rows for rows, _ in self.layout.tables), self.capacity.stages, 2)
         steps = self.section(('steps', t), int(np.prod(shape))).reshape(shape)
         steps[:] = 0
         step, stage = key
@@ -345,22 +358,23 @@ class _Writer:
         flat[groups, 0], flat[groups, 1] = first, -(-count // SUM_WIDTH)
 
     def _row_steps(self, t: int) -> Array:
-        """Of each computed row of a type, its level among those of all components."""
+        """Of each computed row of a type, the last step of its level, counted through
+        the components."""
         computed = self.capacity.constants[t]
         steps = np.zeros(self.layout.value_rows[t] - computed, np.int64)
         begin = 0
-        for component, (levels, _) in zip(
-            self.components, self.layout.tables, strict=True
+        for component, last_step, (size, _) in zip(
+            self.components, self.last_step, self.layout.tables, strict=True
         ):
             for o in component.operations:
-                of_rows = self.graph.levels[o][self.order[o]] + (begin - 1)
+                of_rows = begin + last_step[self.graph.levels[o][self.order[o]] - 1]
                 outputs = self.program.operations[o].outputs
                 bases = self.layout.value_base[o]
                 for number, base in zip(outputs, bases, strict=True):
                     if number == t:
                         first = base - computed
                         steps[first : first + len(of_rows)] = of_rows
-            begin += levels
+            begin += size
         return steps
 
 
@@ -383,6 +397,27 @@ def _write_tiles(part: Array, counts: Array, widths: tuple[int, ...]) -> None:
         spare = width - 1 if width == widths[-1] else width // 2 - 1
         part[:, column] = (left + spare) // width
         left = np.maximum(left - part[:, column] * width, 0)
+
+
+def _write_fixed(part: Array, counts: Array, width: int, last: Array) -> None:
+    """First row, end and a tile of each step, given the last step of each level.
+
+    A step without a tile of the operation, before, between or behind its levels,
+    repeats the tile before it, which changes nothing.
+    """
+    part[:, :2], part[:, 2] = 0, 1
+    if not len(last):
+        return
+    level = np.repeat(np.arange(len(last)), np.diff(last, prepend=-1))
+    left = np.zeros(len(last), np.int64)
+    left[: len(counts)] = counts
+    end = left.cumsum()
+    within = np.arange(len(level)) - np.append(0, last[:-1] + 1)[level]
+    first = (end - left)[level] + within * width
+    first[first >= end[level]] = 0
+    np.maximum.accumulate(first, out=first)
+    part[: len(level), 0], part[: len(level), 1] = first, end[level]
+    part[len(level) :, :2] = first[-1], end[-1]
 
 
 def _padded(shared: list[Array], own: Array, rows: int) -> Array:

@@ -16,16 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.layout import RESIDUALS
+from jfold.layout import RESIDUALS, STRATEGIES
 
-residuals = st.sampled_from(RESIDUALS)
+Options = dict[str, Any]
+options = st.fixed_dictionaries(
+    {'residuals': st.sampled_from(RESIDUALS), 'strategy': st.sampled_from(STRATEGIES)}
+)
 
 
 def check(
-    expression: Expression, residuals: str, rtol: float, forward: bool = False
+    expression: Expression, options: Options, rtol: float, forward: bool = False
 ) -> None:
     """An expression's model agrees with its eager twin on two batches."""
-    model = jf.compile(expression.block, residuals=residuals)
+    model = jf.compile(expression.block, **options)
     params = model.init(jax.random.key(1))
     rng = np.random.default_rng(2)
     for size in (3, 3):
@@ -36,61 +39,61 @@ def check(
 
 
 @settings(max_examples=6)
-@given(expressions('whole'), residuals)
+@given(expressions('whole'), options)
 def test_any_expression_equals_its_eager_twin(
-    expression: Expression, residuals: str
+    expression: Expression, options: Options
 ) -> None:
     """Values, metrics and gradients, in float32."""
-    check(expression, residuals, 1e-5)
+    check(expression, options, 1e-5)
 
 
 @settings(max_examples=4)
-@given(expressions('tree'), residuals)
+@given(expressions('tree'), options)
 def test_any_recursion_equals_its_eager_twin(
-    expression: Expression, residuals: str
+    expression: Expression, options: Options
 ) -> None:
     """Trees of fixed and free arity, one declaration or two in turn."""
-    check(expression, residuals, 1e-5)
+    check(expression, options, 1e-5)
 
 
 @settings(max_examples=4)
-@given(expressions('sequence'), residuals)
+@given(expressions('sequence'), options)
 def test_any_reduction_equals_its_eager_twin(
-    expression: Expression, residuals: str
+    expression: Expression, options: Options
 ) -> None:
     """Lists, empty ones too, under `Fold`, `Reduce`, `Sum`, `Max`, `Mean`."""
-    check(expression, residuals, 1e-5)
+    check(expression, options, 1e-5)
 
 
 @settings(max_examples=4)
-@given(expressions('tree', 'float64'), residuals)
+@given(expressions('tree', 'float64'), options)
 def test_agreement_is_to_twelve_digits_in_float64(
-    expression: Expression, residuals: str
+    expression: Expression, options: Options
 ) -> None:
     """So that what differs in float32 is rounding and nothing else."""
     with jax.enable_x64(True):
-        check(expression, residuals, 1e-12, forward=True)
+        check(expression, options, 1e-12, forward=True)
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
-@given(expressions('whole', 'float64'), residuals)
+@given(expressions('whole', 'float64'), options)
 def test_many_expressions_equal_their_eager_twins(
-    expression: Expression, residuals: str
+    expression: Expression, options: Options
 ) -> None:
     """As above, more of them."""
     with jax.enable_x64(True):
-        check(expression, residuals, 1e-12, forward=True)
+        check(expression, options, 1e-12, forward=True)
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
-@given(expressions('tree'), residuals)
+@given(expressions('tree'), options)
 def test_many_recursions_equal_their_eager_twins(
-    expression: Expression, residuals: str
+    expression: Expression, options: Options
 ) -> None:
     """As above, more of them."""
-    check(expression, residuals, 1e-5, forward=True)
+    check(expression, options, 1e-5, forward=True)
 
 
 # ---- trees ---------------------------------------------------------------------------

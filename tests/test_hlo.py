@@ -8,6 +8,7 @@ by its body or condition, through any chain of calls.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from binary_trees import binary, binary_tree, chain
 from jax import lax
 
 import jfold as jf
-from jfold.layout import RESIDUALS, active_types, layout
+from jfold.layout import RESIDUALS, STRATEGIES, active_types, layout
 from jfold.runtime import execute
 
 # ---- reading HLO ---------------------------------------------------------------------
@@ -251,7 +252,7 @@ def pair_state(name: str) -> Any:
 
 
 @functools.cache
-def model(residuals: str) -> jf.Model:
+def model(residuals: str, strategy: str) -> jf.Model:
     """Three operations on two tensor types."""
 
     def init(key: Any, _: Any) -> Any:
@@ -264,7 +265,7 @@ def model(residuals: str) -> jf.Model:
     vector = jf.InputTransform(lambda n: [n, 1, -n]) >> jf.Vector(3) >> jnp.sin
     leaf = vector >> jf.Function(split, init)
     block = binary(leaf, pair_state('cell'))
-    return jf.compile(block, max_programs=20, residuals=residuals)
+    return jf.compile(block, 20, residuals=residuals, strategy=strategy)
 
 
 def loss(params: Any, schedule: jf.Schedule) -> Any:
@@ -274,11 +275,11 @@ def loss(params: Any, schedule: jf.Schedule) -> Any:
 
 
 @functools.cache
-def text(reverse: str | None, leaves: int, examples: int) -> str:
+def text(reverse: str | None, strategy: str, leaves: int, examples: int) -> str:
     """The program for a batch, or that of its gradient, with what residuals."""
     rng = np.random.default_rng(leaves)
     trees = [binary_tree(rng, leaves) for _ in range(examples - 1)]
-    chosen = model(reverse or RESIDUALS[0])
+    chosen = model(reverse or RESIDUALS[0], strategy)
     schedule = chosen.schedule([*trees, chain(leaves)])
     params = chosen.init(jax.random.key(0))
     return compiled_text(jax.grad(loss) if reverse else loss, params, schedule)
@@ -293,31 +294,34 @@ def smallest_buffer(chosen: jf.Model, examples: int) -> int:
     return min([*edges, *(places.value_rows[t] for t in computed)])
 
 
-either_way = pytest.mark.parametrize('reverse', [None, *RESIDUALS])
+ways = list(itertools.product([None, *RESIDUALS], STRATEGIES))
+any_way = pytest.mark.parametrize(('reverse', 'strategy'), ways)
 
 
-@either_way
-def test_loops_copy_no_buffer(reverse: str | None) -> None:
+@any_way
+def test_loops_copy_no_buffer(reverse: str | None, strategy: str) -> None:
     """Buffers are written in place."""
-    module = parse(text(reverse, 40, 30))
-    rows = smallest_buffer(model(reverse or RESIDUALS[0]), 30)
+    module = parse(text(reverse, strategy, 40, 30))
+    rows = smallest_buffer(model(reverse or RESIDUALS[0], strategy), 30)
     assert rows > 1024  # neither a tile nor a chunk is mistaken for a buffer
     assert large(module, rows) == []
 
 
-@either_way
-def test_loops_do_not_scatter(reverse: str | None) -> None:
+@any_way
+def test_loops_do_not_scatter(reverse: str | None, strategy: str) -> None:
     """Gradients are gathered from where the consumers left them."""
-    module = parse(text(reverse, 40, 30))
+    module = parse(text(reverse, strategy, 40, 30))
     assert any(i.opcode == 'while' for each in module.values() for i in each)
     assert scatters(module) == []
 
 
-@either_way
-def test_the_program_does_not_grow_with_the_batch(reverse: str | None) -> None:
+@any_way
+def test_the_program_does_not_grow_with_the_batch(
+    reverse: str | None, strategy: str
+) -> None:
     """As many instructions for 30 examples of 40 leaves as for 2 of 500."""
     sizes = [
-        sum(map(len, parse(text(reverse, *batch)).values()))
+        sum(map(len, parse(text(reverse, strategy, *batch)).values()))
         for batch in ((40, 30), (500, 2))
     ]
     assert sizes[0] == sizes[1]

@@ -17,7 +17,7 @@ from expressions import agree, close
 from jax import lax
 
 import jfold as jf
-from jfold.layout import RESIDUALS
+from jfold.layout import RESIDUALS, STRATEGIES
 
 
 @functools.cache
@@ -387,15 +387,19 @@ def recomputed(params: Any, x: Any) -> Any:
         recomputed,
     ],
 )
+@pytest.mark.parametrize('strategy', STRATEGIES)
 @pytest.mark.parametrize('residuals', RESIDUALS)
-def test_anything_that_jax_differentiates(fn: Any, residuals: str) -> None:
+def test_anything_that_jax_differentiates(
+    fn: Any, residuals: str, strategy: str
+) -> None:
     """In a recurrence, so that the operation's input has a gradient too."""
 
     def init(key: Any, _: Any) -> Any:
         return jax.random.normal(key, (4, 4)) / 2
 
     layer = jf.Function(fn, init)
-    recurrent = jf.compile(recurrence(layer, 4), residuals=residuals)
+    block = recurrence(layer, 4)
+    recurrent = jf.compile(block, residuals=residuals, strategy=strategy)
     rng = np.random.default_rng(0)
     examples = [list(rng.normal(size=(n, 4))) for n in (0, 1, 2, 5)]
     agree(recurrent, recurrent.init(jax.random.key(0)), examples)

@@ -31,7 +31,6 @@ from jfold.layout import (
     active_types,
     grow,
     layout,
-    tile_widths,
 )
 from jfold.program import Program
 from jfold.schedule import Schedule, build
@@ -165,8 +164,8 @@ def check_tiles(r: Reading) -> None:
     They may run past the end, by less than the last of them, but not out of the region.
     """
     region = layout(r.schedule.spec).region
-    for o, operation in enumerate(r.program.operations):
-        widths = np.array(tile_widths(operation))
+    for o in range(len(r.program.operations)):
+        widths = np.array(layout(r.schedule.spec).widths[o])
         depth = r.depths[component_of(r.program)[o]]
         counts = np.bincount(r.levels[o], minlength=depth + 1)[1:]
         table = r.schedule.tiles(o)
