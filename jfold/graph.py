@@ -15,7 +15,7 @@ tell where in the example they arise.
 from __future__ import annotations
 
 import functools
-import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -201,12 +201,11 @@ def _number(program: Program, graph: Graph) -> Numbering:
     )
 
 
-def shared_counts(program: Program) -> list[int]:
+@functools.lru_cache(maxsize=256)
+def shared_counts(program: Program) -> tuple[int, ...]:
     """Per type, how many constants the program itself has."""
-    counts = [0] * len(program.types)
-    for t, _ in program.constants:
-        counts[t] += 1
-    return counts
+    counts = Counter(t for t, _ in program.constants)
+    return tuple(counts[t] for t in range(len(program.types)))
 
 
 def check_graph(program: Program, graph: Graph) -> None:
@@ -264,14 +263,24 @@ def inside(places: Array, way: int, items: Array | None = None) -> Array:
     return found
 
 
+def at_moment(places: Array, moment: int) -> Array:
+    """The same examples with the number of a moment in place of a way."""
+    return places & ~_WAY | np.int64(moment)
+
+
+def moments(places: Array) -> Array:
+    """The moments that `at_moment` gave."""
+    return places & _WAY
+
+
 # ---- tracing -------------------------------------------------------------------------
 
 
 class Trace:
     """Collects nodes while the host plan runs.
 
-    What is collected comes in chunks; `moment`, set by who runs the plan, is the same
-    for those of one frame and grows with the depth of the data.
+    What is collected comes in chunks. Of a program that is `by_moment`, places tell the
+    moment of their frame, a number that grows with the depth of the data, and no way.
 
     Values get an *id* per type in the order in which they are made, since how many
     constants and nodes there will be is not known yet; `graph` turns ids into numbers.
@@ -286,7 +295,6 @@ class Trace:
         self._metrics: list[list[Any]] = [[] for _ in program.metrics]
         self._shared = _shared_ids(program)
         self.by_moment = is_breadth_first(program)
-        self.moment = 0
 
     def inside(
         self, places: Array, way: int, items: Callable[[], Array] | None = None
@@ -299,7 +307,7 @@ class Trace:
     def constants(self, t: int, places: Array, values: Array) -> Array:
         """Ids [n] for constants [n, *shape] of type `t`."""
         ids = self._values[t].new(len(values))
-        self._constants[t].append((self.moment, places, [ids], values))
+        self._constants[t].append((places, [ids], values))
         return ids
 
     def shared_constant(self, index: int) -> int:
@@ -312,7 +320,7 @@ class Trace:
         level = self._highest(operation.inputs, inputs, len(places))
         level += 1
         made = [self._values[t].new(len(places), level) for t in operation.outputs]
-        self._nodes[o].append((self.moment, places, made, level, *inputs))
+        self._nodes[o].append((places, made, level, *inputs))
         return made
 
     def _highest(
@@ -328,7 +336,7 @@ class Trace:
 
     def observe(self, metric: int, places: Array, values: list[Array]) -> None:
         """Records values of a metric."""
-        self._metrics[metric].append((self.moment, places, [], *values))
+        self._metrics[metric].append((places, [], *values))
 
     def graph(self, outputs: list[Array]) -> Graph:
         """What was traced, checked."""
@@ -371,23 +379,23 @@ class Trace:
         """Rows by example, in each in an order that no other example changes."""
         if not chunks:
             return _Sorted(np.zeros(self.examples + 1, np.int64), [], none)
-        if self.by_moment:
-            chunks = sorted(chunks, key=operator.itemgetter(0))
-        _, places, ids, *columns = zip(*chunks, strict=True)
+        places, ids, *columns = zip(*chunks, strict=True)
         joined = _concatenate(places)
+        order = self._order(joined)
         example = example_of(joined)
-        if self.by_moment:
-            small = self.examples <= 1 << 15  # sixteen bits are sorted by radix
-            keys = example.astype(np.int16) if small else example
-            order = np.argsort(keys, kind='stable')
-        else:
-            order = np.argsort(joined)
         counts = np.bincount(example, minlength=self.examples)
         return _Sorted(
             _first(counts),
             [_concatenate(x)[order] for x in zip(*ids, strict=True)],
             tuple(_concatenate(x)[order] for x in columns),
         )
+
+    def _order(self, places: Array) -> Array:
+        """The order of rows, by example first."""
+        if not self.by_moment:
+            return np.argsort(places)
+        order = _stable_order(moments(places))
+        return order[_stable_order(example_of(places)[order])]
 
     def _numbers(self, constants: list[_Sorted], nodes: list[_Sorted]) -> list[Array]:
         """Per type, the number of each id."""
@@ -429,14 +437,19 @@ def _renumber(
     return tuple(numbers[t].take(ids) for t, ids in zip(types, columns, strict=True))
 
 
-def _shared_ids(program: Program) -> list[int]:
+@functools.lru_cache(maxsize=256)
+def _shared_ids(program: Program) -> tuple[int, ...]:
     """The place of each of the program's constants among those of its type."""
-    seen = [0] * len(program.types)
-    places = []
-    for t, _ in program.constants:
-        places.append(seen[t])
-        seen[t] += 1
-    return places
+    types = [t for t, _ in program.constants]
+    return tuple(types[:place].count(t) for place, t in enumerate(types))
+
+
+def _stable_order(keys: Array) -> Array:
+    """The order that sorts numbers and keeps equal ones as they are."""
+    if (keys[1:] >= keys[:-1]).all():
+        return np.arange(len(keys))
+    small = keys.max() < 1 << 15  # sixteen bits are sorted by radix
+    return np.argsort(keys.astype(np.int16) if small else keys, kind='stable')
 
 
 def _concatenate(chunks: Sequence[Array]) -> Array:
