@@ -10,6 +10,7 @@ follows the data.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from jfold.graph import (
     concatenate,
     example_places,
 )
+from jfold.passes import cut, trace_in_passes
 from jfold.rules import NONE, Column, join
 
 MAX_DEPTH = 1_000_000  # beyond it, data that contains itself would fill the memory
@@ -52,9 +54,15 @@ def trace(program: p.Program, examples: Sequence[Any]) -> Graph:
 
 
 def _trace(program: p.Program, examples: Sequence[Any]) -> Graph:
-    given: list[Column] = [example_places(len(examples))]
-    given += [list(examples)] * (program.body.arity - len(given))
+    examples = list(examples)
     state = Trace(program, len(examples))
+    halves = cut(program, len(examples) == 1) if state.by_moment else None
+    if halves:
+        # What is wrong with an example is found by the other way to run the plan.
+        with contextlib.suppress(Exception):
+            return trace_in_passes(program, halves, examples, MAX_DEPTH)
+    given: list[Column] = [example_places(len(examples))]
+    given += [examples] * (program.body.arity - len(given))
     outputs = _evaluate(program, given, state)
     return state.graph(outputs)
 

@@ -319,8 +319,14 @@ class Trace:
         operation = self.program.operations[o]
         level = self._highest(operation.inputs, inputs, len(places))
         level += 1
-        made = [self._values[t].new(len(places), level) for t in operation.outputs]
-        self._nodes[o].append((places, made, level, *inputs))
+        return self._add(o, places, inputs, level)
+
+    def _add(
+        self, o: int, places: Array, inputs: list[Array], level: Array
+    ) -> list[Array]:
+        types = self.program.operations[o].outputs
+        made = [self._values[t].new(len(places), level) for t in types]
+        self._nodes[o].append([places, made, level, *inputs])
         return made
 
     def _highest(
@@ -336,7 +342,7 @@ class Trace:
 
     def observe(self, metric: int, places: Array, values: list[Array]) -> None:
         """Records values of a metric."""
-        self._metrics[metric].append((places, [], *values))
+        self._metrics[metric].append([places, [], *values])
 
     def graph(self, outputs: list[Array]) -> Graph:
         """What was traced, checked."""
@@ -394,8 +400,8 @@ class Trace:
         """The order of rows, by example first."""
         if not self.by_moment:
             return np.argsort(places)
-        order = _stable_order(moments(places))
-        return order[_stable_order(example_of(places)[order])]
+        order = stable_order(moments(places))
+        return order[stable_order(example_of(places)[order])]
 
     def _numbers(self, constants: list[_Sorted], nodes: list[_Sorted]) -> list[Array]:
         """Per type, the number of each id."""
@@ -444,7 +450,7 @@ def _shared_ids(program: Program) -> tuple[int, ...]:
     return tuple(types[:place].count(t) for place, t in enumerate(types))
 
 
-def _stable_order(keys: Array) -> Array:
+def stable_order(keys: Array) -> Array:
     """The order that sorts numbers and keeps equal ones as they are."""
     if (keys[1:] >= keys[:-1]).all():
         return np.arange(len(keys))
