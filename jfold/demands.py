@@ -7,6 +7,7 @@ examples that were traced before need no look into their graphs.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.graph import Graph, Numbering, numbering, ranges, shared_counts
+from jfold.graph import (
+    Graph,
+    Numbering,
+    among_all,
+    numbering,
+    ranges,
+    shared_counts,
+)
 from jfold.layout import SUM_ARITY, Capacity, active_types
 from jfold.program import Program
 
@@ -105,44 +113,49 @@ def make_capacity(
 
 def _cut(numbers: Array, *sizes: int) -> list[tuple[int, ...]]:
     """The numbers in parts of the given sizes, and the rest."""
-    parts = np.split(numbers, np.cumsum(sizes))
-    return [tuple(part.tolist()) for part in parts]
+    rest = iter(numbers.tolist())
+    return [*(tuple(itertools.islice(rest, size)) for size in sizes), tuple(rest)]
 
 
 def demands(program: Program, graph: Graph) -> Demands:
     """The demands of every example of a graph."""
     numbers = numbering(program, graph)
     examples, types = graph.examples, range(len(program.types))
-    fans = np.zeros((examples, len(types)), np.int64)
-    sums = np.zeros((examples, len(types)), np.int64)
+    fans = np.zeros((len(types), examples), np.int64)
+    sums = np.zeros((len(types), examples), np.int64)
     stages = np.zeros(examples, np.int64)
     used = [list(all_uses(program, graph, x, t)) for t, x in enumerate(numbers.first)]
     for t in sorted(active_types(program)):
         uses = _uses(program, graph, numbers, t, used[t])
         widest = _largest(uses, numbers.first[t])
-        fans[:, t] = widest.clip(1, SUM_ARITY)
+        fans[t] = np.minimum(np.maximum(widest, 1), SUM_ARITY)
         if examples and widest.max() > SUM_ARITY:
-            sums[:, t], rounds = _sum_rows(uses, numbers.first[t])
+            sums[t], rounds = _sum_rows(uses, numbers.first[t])
             stages = np.maximum(stages, rounds)
-    counts = [
-        np.stack([x.counts for x in tables], 1, dtype=np.int64)
-        if tables
-        else np.zeros((examples, 0), np.int64)
-        for tables in (graph.constants, graph.operations, graph.metrics)
-    ]
+    counts, metrics = (
+        [table.counts for table in tables]
+        for tables in (graph.constants + graph.operations, graph.metrics)
+    )
     depth = np.zeros(examples, np.int64)
     for table in graph.operations:
         depth = np.maximum(depth, _largest(table.columns[0], table.first))
     return Demands(
         program,
-        np.concatenate([counts[0], counts[1], sums, counts[2]], 1, dtype=np.int32),
-        np.concatenate([depth[:, None], fans, stages[:, None]], 1, dtype=np.int32),
+        _by_example([*counts, *sums, *metrics]),
+        _by_example([depth, *fans, stages]),
         *_patterns(program, graph, numbers, used),
     )
 
 
+def _by_example(numbers: list[Array]) -> Array:
+    """Numbers [examples] of several kinds as an array [examples, kinds]."""
+    return np.array(numbers, np.int32).T.copy()
+
+
 def _largest(values: Array, first: Array) -> Array:
     """The largest value of each example, 0 for none."""
+    if len(first) == 2:
+        return np.array([values.max(initial=0)], np.int64)
     result = np.zeros(len(first) - 1, np.int64)
     filled = np.flatnonzero(np.diff(first))
     if len(filled):
@@ -174,14 +187,14 @@ def all_uses(
         table = graph.operations[o]
         for number, values in zip(operation.inputs, table.columns[1:], strict=True):
             if number == t:
-                yield o, values + np.repeat(first[:-1], table.counts)
+                yield o, among_all(values, first, table.counts)
     for number, values in zip(program.output_types, graph.outputs, strict=True):
         if number == t:
             yield -1, values + first[:-1]
     for (_, _, types), table in zip(program.metrics, graph.metrics, strict=True):
         for number, values in zip(types, table.columns, strict=True):
             if number == t:
-                yield -1, values + np.repeat(first[:-1], table.counts)
+                yield -1, among_all(values, first, table.counts)
 
 
 def _sum_rows(uses: Array, first: Array) -> tuple[Array, Array]:
@@ -204,16 +217,16 @@ def _patterns(
     """The distinct patterns of who reads what, and which each example has."""
     count, examples = len(program.operations), graph.examples
     users = np.zeros((examples, count, count), bool)
+    base = np.arange(0, examples * (count + 1) + 1, count + 1)
     for t, first in enumerate(numbers.first):
         maker = _makers(program, graph, numbers, t)
-        base = np.repeat(np.arange(examples) * (count + 1), np.diff(first))
-        code = base + maker
+        code = among_all(maker, base, np.subtract(first[1:], first[:-1]))
         for consumer, values in used[t]:
             if consumer >= 0:
                 seen = np.zeros(examples * (count + 1), bool)
                 seen[code[values]] = True
                 users[:, :, consumer] |= seen.reshape(examples, count + 1)[:, :count]
-    if examples and (users == users[0]).all():
+    if examples == 1 or (examples and (users == users[0]).all()):
         return users[:1], np.zeros(examples, np.int32)
     patterns, pattern = np.unique(users, axis=0, return_inverse=True)
     return patterns, pattern.reshape(-1).astype(np.int32)

@@ -150,8 +150,19 @@ def _first(counts: Array) -> Array:
 
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
     """`begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i."""
+    if len(counts) == 1:
+        return np.arange(begin[0], begin[0] + counts[0])
     first = _first(counts) if first is None else first
     return np.asarray((begin - first[:-1]).repeat(counts) + np.arange(first[-1]))
+
+
+def among_all(values: Array, first: Array, counts: Array) -> Array:
+    """Numbers in examples as numbers among those of all.
+
+    `first` [examples + 1] are those of each example's first, `counts` [examples] how
+    many values are given of each.
+    """
+    return values if len(counts) == 1 else values + first[:-1].repeat(counts)
 
 
 # ---- numbers of values ---------------------------------------------------------------
@@ -175,30 +186,74 @@ class Numbering:
 def numbering(program: Program, graph: Graph) -> Numbering:
     """How the values of a graph are numbered; worked out once."""
     if not graph._numbering:
-        graph._numbering.append(_number(program, graph))
+        tables = graph.constants + graph.operations
+        found, _ = _number(program, graph.examples, tables)
+        graph._numbering.append(found)
     return graph._numbering[0]
 
 
-def _number(program: Program, graph: Graph) -> Numbering:
-    ends = [np.full(graph.examples, n) for n in shared_counts(program)]
-    own = [end.copy() for end in ends]
-    for t, table in enumerate(graph.constants):
-        ends[t] += table.counts
-    outputs: list[list[Array]] = [[] for _ in program.operations]
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """Parts of the values of all types, type by type: own constants, then outputs.
+
+    Attributes:
+      sources: of each part, the number of its table, constants first, and which output
+        of its rows it is.
+      types: [parts], of each part.
+      first, last: [types], parts of each type.
+      shared: [parts, 1], how many values of the program its type has.
+      outputs: per operation and output, the part.
+    """
+
+    sources: list[tuple[int, int]]
+    types: Array
+    first: Array
+    last: Array
+    shared: Array
+    outputs: tuple[tuple[int, ...], ...]
+
+
+@functools.lru_cache(maxsize=256)
+def _parts(program: Program) -> _Parts:
+    count = len(program.types)
+    made = [(t, t, 0) for t in range(count)]
     for o, operation in enumerate(program.operations):
-        for t in operation.outputs:
-            outputs[o].append(ends[t].copy())
-            ends[t] += graph.operations[o].counts
-    first = tuple(map(_first, ends))
-    begin = [x[:-1] for x in first]
-    return Numbering(
-        first,
-        tuple(a + b for a, b in zip(begin, own, strict=True)),
+        made += [(t, count + o, k) for k, t in enumerate(operation.outputs)]
+    made.sort()
+    types = np.array([t for t, _, _ in made], np.int64)
+    shared = np.array(shared_counts(program), np.int64)
+    return _Parts(
+        [(table, output) for _, table, output in made],
+        types,
+        types.searchsorted(np.arange(count)),
+        types.searchsorted(np.arange(count), side='right') - 1,
+        shared[types, None],
         tuple(
-            tuple(begin[t] + x for t, x in zip(operation.outputs, of_op, strict=True))
-            for operation, of_op in zip(program.operations, outputs, strict=True)
+            tuple(made.index((t, count + o, k)) for k, t in enumerate(operation.outputs))
+            for o, operation in enumerate(program.operations)
         ),
     )
+
+
+def _number(
+    program: Program, examples: int, tables: Sequence[Table]
+) -> tuple[Numbering, Array]:
+    """The numbering, given the tables of constants and then those of operations.
+
+    And of each part [parts, examples] the number of its first value in its example.
+    """
+    parts = _parts(program)
+    counts = np.array([tables[table].counts for table, _ in parts.sources])
+    ends = counts.reshape(len(parts.types), examples).cumsum(0)
+    before = (ends - counts)[parts.first]
+    first = np.zeros((len(before), examples + 1), np.int64)
+    sizes = ends[parts.last] - before + parts.shared[parts.first]
+    sizes.cumsum(1, out=first[:, 1:])
+    begins = ends - counts - before[parts.types] + parts.shared
+    places = list(begins + first[:, :-1][parts.types])
+    outputs = tuple(tuple(places[k] for k in of_op) for of_op in parts.outputs)
+    constants = tuple(places[k] for k in parts.first.tolist())
+    return Numbering(tuple(first), constants, outputs), begins
 
 
 @functools.lru_cache(maxsize=256)
@@ -210,13 +265,14 @@ def shared_counts(program: Program) -> tuple[int, ...]:
 
 def check_graph(program: Program, graph: Graph) -> None:
     """Every value number is in range; every operation has all its inputs."""
-    counts = [x[1:] - x[:-1] for x in numbering(program, graph).first]
+    first = numbering(program, graph).first
 
     def check(t: int, values: Array, rows: Array, what: Any) -> None:
-        limit = np.repeat(counts[t], rows)
-        assert len(values) == len(limit), what
-        assert not len(values) or values.min() >= 0, what
-        assert (values < limit).all(), what
+        limit = first[t][1:] - first[t][:-1]
+        limit = limit if len(limit) == 1 else limit.repeat(rows)
+        assert len(values) == rows.sum(), what
+        inside = (values >= 0) & (values < limit)
+        assert np.logical_and.reduce(inside), what
 
     for operation, table in zip(program.operations, graph.operations, strict=True):
         levels, *inputs = table.columns
@@ -361,86 +417,95 @@ class Trace:
                 self._metrics, program.metrics, strict=True
             )
         ]
-        numbers = self._numbers(constants, nodes)
+        numbering, numbers = self._numbers(constants, nodes)
         graph = Graph(
             self.examples,
-            tuple(Table(x.first, x.columns) for x in constants),
+            tuple(x.table for x in constants),
             tuple(
-                Table(x.first, (x.columns[0], *_renumber(numbers, o.inputs, x, 1)))
-                for x, o in zip(nodes, program.operations, strict=True)
+                x.renumbered(numbers, operation.inputs, 1)
+                for x, operation in zip(nodes, program.operations, strict=True)
             ),
             tuple(
-                numbers[t][x]
+                numbers[t].take(x)
                 for t, x in zip(program.output_types, outputs, strict=True)
             ),
             tuple(
-                Table(x.first, _renumber(numbers, types, x, 0))
+                x.renumbered(numbers, types, 0)
                 for x, (_, _, types) in zip(observed, program.metrics, strict=True)
             ),
         )
+        graph._numbering.append(numbering)
         check_graph(program, graph)
         return graph
 
     def _sorted(self, chunks: list[Any], none: tuple[Array, ...]) -> _Sorted:
         """Rows by example, in each in an order that no other example changes."""
         if not chunks:
-            return _Sorted(np.zeros(self.examples + 1, np.int64), [], none)
+            return _Sorted(Table(np.zeros(self.examples + 1, np.int64), none), [])
         places, ids, *columns = zip(*chunks, strict=True)
         joined = _concatenate(places)
         order = self._order(joined)
-        example = example_of(joined)
-        counts = np.bincount(example, minlength=self.examples)
-        return _Sorted(
-            _first(counts),
-            [_concatenate(x)[order] for x in zip(*ids, strict=True)],
-            tuple(_concatenate(x)[order] for x in columns),
-        )
 
-    def _order(self, places: Array) -> Array:
-        """The order of rows, by example first."""
+        def sorted_(parts: Sequence[Array]) -> Array:
+            return _concatenate(parts) if order is None else _concatenate(parts)[order]
+
+        made = [sorted_(x) for x in zip(*ids, strict=True)]
+        table = Table(self._first(joined), tuple(map(sorted_, columns)))
+        return _Sorted(table, made)
+
+    def _first(self, places: Array) -> Array:
+        """Where the rows of each example begin."""
+        if self.examples == 1:
+            return np.array([0, len(places)])
+        return _first(np.bincount(example_of(places), minlength=self.examples))
+
+    def _order(self, places: Array) -> Array | None:
+        """The order of rows, by example first; `None` if they are in order."""
         if not self.by_moment:
             return np.argsort(places)
         order = stable_order(moments(places))
-        return order[stable_order(example_of(places)[order])]
+        if self.examples == 1:
+            return order
+        examples = example_of(places)
+        outer = stable_order(examples if order is None else examples[order])
+        return outer if order is None else order if outer is None else order[outer]
 
-    def _numbers(self, constants: list[_Sorted], nodes: list[_Sorted]) -> list[Array]:
-        """Per type, the number of each id."""
-        shared = shared_counts(self.program)
-        numbers = [np.empty(x.count, np.int32) for x in self._values]
-        for of_type, count in zip(numbers, shared, strict=True):
-            of_type[:count] = np.arange(count)
-        ends = [np.full(self.examples, count) for count in shared]
-        sources: list[tuple[tuple[int, ...], _Sorted]] = []
-        sources += [((t,), x) for t, x in enumerate(constants)]
-        sources += [
-            (operation.outputs, x)
-            for operation, x in zip(self.program.operations, nodes, strict=True)
-        ]
-        for types, source in sources:
-            counts = np.diff(source.first)
-            for t, ids in zip(types, source.ids, strict=False):  # none if no rows
-                numbers[t][ids] = ranges(ends[t], counts, source.first)
-                ends[t] += counts
-        return numbers
+    def _numbers(
+        self, constants: list[_Sorted], nodes: list[_Sorted]
+    ) -> tuple[Numbering, list[Array]]:
+        """How values are numbered; per type, the number of each id."""
+        parts, sources = _parts(self.program), constants + nodes
+        tables = [source.table for source in sources]
+        numbering, begins = _number(self.program, self.examples, tables)
+        numbers = [np.arange(x.count, dtype=np.int32) for x in self._values]
+        for t, (table, output), begin in zip(
+            parts.types.tolist(), parts.sources, begins, strict=True
+        ):
+            source = sources[table]
+            if source.ids:
+                rows = ranges(begin, source.table.counts, source.table.first)
+                numbers[t][source.ids[output]] = rows
+        return numbering, numbers
 
 
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """A `Table` whose columns still hold ids, with the ids of what its rows make."""
+    """A table whose columns still hold ids, and the ids of what its rows make."""
 
-    first: Array
+    table: Table
     ids: list[Array]
-    columns: tuple[Array, ...]
+
+    def renumbered(
+        self, numbers: list[Array], types: Iterable[int], skip: int
+    ) -> Table:
+        """The table with numbers for ids, but for the first columns."""
+        columns = self.table.columns
+        given = zip(types, columns[skip:], strict=True)
+        made = [numbers[t].take(ids) for t, ids in given]
+        return Table(self.table.first, (*columns[:skip], *made))
 
 
 _NONE = np.zeros(0, np.int32)
-
-
-def _renumber(
-    numbers: list[Array], types: Iterable[int], rows: _Sorted, skip: int
-) -> tuple[Array, ...]:
-    columns = rows.columns[skip:]
-    return tuple(numbers[t].take(ids) for t, ids in zip(types, columns, strict=True))
 
 
 @functools.lru_cache(maxsize=256)
@@ -450,11 +515,14 @@ def _shared_ids(program: Program) -> tuple[int, ...]:
     return tuple(types[:place].count(t) for place, t in enumerate(types))
 
 
-def stable_order(keys: Array) -> Array:
-    """The order that sorts numbers and keeps equal ones as they are."""
-    if (keys[1:] >= keys[:-1]).all():
-        return np.arange(len(keys))
-    small = keys.max() < 1 << 15  # sixteen bits are sorted by radix
+def stable_order(keys: Array) -> Array | None:
+    """The order that sorts numbers and keeps equal ones as they are, if it is another.
+
+    Few numbers are sorted fast, those of sixteen bits, by radix, even faster.
+    """
+    if np.logical_and.reduce(keys[1:] >= keys[:-1]):
+        return None
+    small = keys.max() < 1 << 15
     return np.argsort(keys.astype(np.int16) if small else keys, kind='stable')
 
 

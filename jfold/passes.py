@@ -18,7 +18,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,17 +70,19 @@ class Halves:
 
     Attributes:
       early: what runs in each wave, before the calls.
-      calls: all calls.
-      inputs: of each call, the registers that go with it.
+      calls: of each call, its declaration and the registers that go with it.
+      outputs: of each call, the registers of its results.
       kept: the registers that the second pass needs of the first.
+      empty: what registers hold before they are written, but for the inputs.
       body: what runs in the second pass.
       tracked: whether the first pass knows the places of items.
     """
 
     early: tuple[tuple[Rule, p.Instruction], ...]
-    calls: tuple[p.Call, ...]
-    inputs: tuple[tuple[int, ...], ...]
+    calls: tuple[tuple[int, tuple[int, ...]], ...]
+    outputs: tuple[tuple[int, ...], ...]
     kept: tuple[int, ...]
+    empty: list[None]
     body: p.Body
     tracked: bool
 
@@ -132,28 +134,47 @@ def _with_cases(body: p.Body) -> p.Body:
 
 def _cut(body: p.Body, tracked: bool) -> Halves | None:
     calls = body.stages[0].calls if body.stages else ()
-    inputs = tuple(call.inputs[not tracked :] for call in calls)
     every = [i for stage in body.stages for i in stage.instructions]
-    early = _sources(every, set(itertools.chain(*inputs)))
-    # breadth-first: nothing early waits for a call
-    if not _may_run_early(early, inputs):
-        return None
-    again = [i for i in every if i in early and isinstance(i, _AGAIN)]
+    needed = {r for call in calls for r in call.inputs[not tracked :]}
+    read = {i.inputs[0] for i in every if isinstance(i, p.Convert)} if tracked else set()
+    # Objects are better read in their wave than again when the cache has lost them.
+    for wanted in needed | read, needed:
+        early = _sources(every, wanted)
+        if _may_run_early(early, wanted, calls):
+            return _halves(body, early, calls, tracked)
+    return None
+
+
+def _halves(
+    body: p.Body, early: list[p.Instruction], calls: tuple[p.Call, ...], tracked: bool
+) -> Halves:
+    every = [i for stage in body.stages for i in stage.instructions]
     late = [i for i in every if i not in early]
     needed = _read(late) | set(body.outputs)
-    late += _sources(again, needed)
+    late += _sources([i for i in early if isinstance(i, _AGAIN)], needed)
     late.sort(key=every.index)
     written = {r for i in (*late, *calls) for r in i.outputs}
-    kept = (_read(late) | set(body.outputs) | {0}) - written
-    kept -= set() if tracked else {0}
+    kept = _read(late) | set(body.outputs) | {0}
     return Halves(
-        tuple((RULES[type(i)], i) for i in early),
-        calls,
-        inputs,
-        tuple(sorted(kept)),
+        tuple((RULES[type(i)], i) for i in map(functools.partial(_narrowed, early), early)),
+        tuple((call.declaration, call.inputs[not tracked :]) for call in calls),
+        tuple(call.outputs for call in calls),
+        tuple(sorted(kept - written - (set() if tracked else {0}))),
+        [None] * (body.registers - body.arity),
         replace(body, stages=(p.Stage(tuple(late), ()),)),
         tracked,
     )
+
+
+def _narrowed(early: list[p.Instruction], i: p.Instruction) -> p.Instruction:
+    """The instruction, for one case alone where the items of no other are selected."""
+    readers = [each for each in early if not set(each.inputs).isdisjoint(i.outputs)]
+    wanted = _read(readers).intersection(i.outputs)
+    selects = all(isinstance(each, p.Select) for each in readers)
+    if not isinstance(i, p.Positions) or len(wanted) != 1 or not selects:
+        return i
+    case = i.outputs.index(*wanted)
+    return p.Chosen(i.inputs, tuple(wanted), i.where, case, len(i.outputs))
 
 
 def _read(instructions: Iterable[p.Instruction]) -> set[int]:
@@ -171,15 +192,15 @@ def _sources(instructions: list[p.Instruction], needed: set[int]) -> list[Any]:
 
 
 def _may_run_early(
-    early: list[p.Instruction], inputs: tuple[tuple[int, ...], ...]
+    early: list[p.Instruction], wanted: set[int], calls: tuple[p.Call, ...]
 ) -> bool:
-    """Whether early instructions make no rows, and keep what is in order in order."""
+    """Whether they wait for nothing, make no rows, and keep items in their order."""
     within = {r for i in early if isinstance(i, _AGAIN) for r in i.outputs}
     plain = [i for i in early if not isinstance(i, (*_AGAIN, p.Select, p.Merge))]
     return (
         not any(isinstance(i, _NEVER_EARLY) for i in early)
-        and within.isdisjoint(_read(plain))
-        and within.isdisjoint(itertools.chain(*inputs))
+        and _read(early).isdisjoint(r for call in calls for r in call.outputs)
+        and within.isdisjoint(_read(plain) | wanted)
     )
 
 
@@ -191,25 +212,22 @@ class _Items:
     """What the first pass finds out about the items of a body; lists go by waves.
 
     Attributes:
-      moments, sizes: of each wave, when it is and how many items it has.
-      kept: per register that is kept, its columns.
-      called: per call, the numbers of the first items, and how many there are.
+      moments, sizes: when the wave is, and how many items it has.
+      kept: the columns of the registers that are kept.
+      called: per call, the number of the first item, and how many there are.
     """
 
     moments: list[int]
     sizes: list[int]
-    kept: tuple[list[Column], ...]
-    called: tuple[tuple[list[int], list[int]], ...]
+    kept: list[list[Column]]
+    called: list[list[tuple[int, int]]]
 
 
 def _take_apart(
     halves: Sequence[Halves], given: list[Column], state: Trace, limit: int
 ) -> list[_Items]:
     """Runs the early halves of all bodies, wave by wave."""
-    found = [
-        _Items([], [], tuple([] for _ in half.kept), tuple(([], []) for _ in half.calls))
-        for half in halves
-    ]
+    found = [_Items([], [], [], [[] for _ in half.calls]) for half in halves]
     counts = [0] * len(halves)
     pool = {len(halves) - 1: [given]} if len(given[0]) else {}
     for depth in range(limit + 1):
@@ -219,8 +237,9 @@ def _take_apart(
         for number, calls in called:
             moment = depth and depth * (len(halves) - 1) + number
             registers = _begin(halves[number], calls, moment, found[number])
-            _run_early(halves[number], registers, found[number], state)
-            _call(halves[number], registers, found[number], counts, pool)
+            for rule, instruction in halves[number].early:
+                rule(instruction, registers, state)
+            _end(halves[number], registers, found[number], counts, pool)
     raise RecursionError
 
 
@@ -228,40 +247,37 @@ def _begin(
     half: Halves, calls: list[list[Column]], moment: int, items: _Items
 ) -> list[Column]:
     """The registers of a wave, of which the inputs are written."""
-    inputs = calls[0] if len(calls) == 1 else list(map(join, zip(*calls, strict=True)))
+    inputs = calls[0] if len(calls) == 1 else [join(x) for x in zip(*calls)]  # noqa: B905
     items.moments.append(moment)
     items.sizes.append(len(inputs[0]))
-    first = [at_moment(inputs.pop(0), moment)] if half.tracked else [None]
-    return first + inputs + [None] * (half.body.registers - 1 - len(inputs))
+    if half.tracked:
+        inputs[0] = at_moment(inputs[0], moment)
+        return inputs + half.empty
+    return [None, *inputs, *half.empty]
 
 
-def _run_early(
-    half: Halves, registers: list[Column], items: _Items, state: Trace
-) -> None:
-    for rule, instruction in half.early:
-        rule(instruction, registers, state)
-    for columns, register in zip(items.kept, half.kept, strict=True):
-        columns.append(registers[register])
-
-
-def _call(
+def _end(
     half: Halves,
     registers: list[Column],
     items: _Items,
     counts: list[int],
     pool: dict[int, list[list[Column]]],
 ) -> None:
-    """Puts the calls of a wave into the next one; `counts` are those of all items."""
-    for call, inputs, (first, sizes) in zip(
-        half.calls, half.inputs, items.called, strict=True
-    ):
-        columns = [registers[register] for register in inputs]
+    """Keeps registers, and puts the calls of a wave into the next one.
+
+    `counts` are those of the items of all bodies so far.
+    """
+    items.kept.append([registers[k] for k in half.kept])
+    for (declaration, inputs), begins in zip(half.calls, items.called):  # noqa: B905
+        columns = [registers[k] for k in inputs]
         size = len(columns[0])
-        first.append(counts[call.declaration])
-        sizes.append(size)
-        counts[call.declaration] += size
+        begins.append((counts[declaration], size))
         if size:
-            pool.setdefault(call.declaration, []).append(columns)
+            counts[declaration] += size
+            if declaration in pool:
+                pool[declaration].append(columns)
+            else:
+                pool[declaration] = [columns]
 
 
 # ---- the second pass -----------------------------------------------------------------
@@ -284,15 +300,15 @@ def _finish(
     if not items.sizes:
         return [NONE] * len(half.body.outputs)
     frame = start(half.body, [], None)
-    for register, columns in zip(half.kept, items.kept, strict=True):
+    for register, columns in zip(half.kept, zip(*items.kept, strict=True), strict=True):
         frame.registers[register] = join(columns)
     if not half.tracked:
         frame.registers[0] = np.repeat(items.moments, items.sizes)
-    for call, (first, sizes) in zip(half.calls, items.called, strict=True):
-        below = ~ranges(np.array(first), np.array(sizes)).astype(np.int32)
-        for register, before in zip(
-            call.outputs, tokens[call.declaration], strict=True
-        ):
+    for (declaration, _), called, outputs in zip(
+        half.calls, items.called, half.outputs, strict=True
+    ):
+        below = ~ranges(*np.array(called).T).astype(np.int32)
+        for register, before in zip(outputs, tokens[declaration], strict=True):
             frame.registers[register] = below - np.int32(before)
     return _result(run(frame, state))
 
@@ -320,7 +336,7 @@ class _Late(Trace):
     def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
         """As of `Trace`; levels that depend on tokens are left open."""
         operation = self.program.operations[o]
-        if all(x.min() >= 0 for x in inputs):
+        if all(int(np.minimum.reduce(x)) >= 0 for x in inputs):
             level = self._highest(operation.inputs, inputs, len(places))
             if level.max() < _PENDING:
                 return self._add(o, places, inputs, level + 1)
@@ -352,23 +368,39 @@ class _Late(Trace):
     def _settle_levels(self) -> None:
         """The levels of pending rows, from those that the data is deepest at."""
         parts = [
-            (moment, -number, rows)
+            (-moment, number, rows)
             for number, (_, chunk) in enumerate(self._pending)
             for moment, rows in _by_moment(moments(chunk[0]))
         ]
-        parts.sort(key=operator.itemgetter(0, 1), reverse=True)
+        parts.sort(key=operator.itemgetter(0, 1))
+        work = [self._levels_of(*each) for each in self._pending]
         for _, number, rows in parts:
-            operation, (_, made, levels, *inputs) = self._pending[-number]
-            taken = [x[rows] for x in inputs]
-            level = self._highest(operation.inputs, taken, len(taken[0])) + 1
-            levels[rows] = level
-            for t, ids in zip(operation.outputs, made, strict=True):
-                self._values[t].levels[ids[rows]] = level
+            (first, *more), made = work[number]
+            level = first[0].take(first[1][rows])
+            for levels, ids in more:
+                np.maximum(level, levels.take(ids[rows]), out=level)
+            level += 1
+            for levels in made:
+                levels[rows] = level
+
+    def _levels_of(self, operation: p.Operation, chunk: list[Any]) -> Any:
+        """Of each input all levels and its ids; the levels to be written."""
+        _, made, level, *inputs = chunk
+        taken = [self._values[t].levels for t in operation.inputs]
+        written = [
+            self._values[t].levels[ids[0] : ids[0] + len(ids)]
+            for t, ids in zip(operation.outputs, made, strict=True)
+        ]
+        return list(zip(taken, inputs, strict=True)), [*written, level]
 
 
 def _by_moment(keys: Array) -> Iterator[tuple[int, Any]]:
     """Each moment with the rows that have it."""
     order = stable_order(keys)
-    ends = np.flatnonzero(np.diff(keys[order])) + 1
-    for rows in np.split(order, ends):
-        yield int(keys[rows[0]]), rows
+    if order is not None:
+        keys = keys[order]
+    first = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+    for moment, (a, b) in zip(
+        keys[first[:-1]].tolist(), itertools.pairwise(first), strict=True
+    ):
+        yield moment, slice(a, b) if order is None else order[a:b]

@@ -10,6 +10,7 @@ each.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,13 +54,19 @@ def sinks_last(levels: Levels, users: Array) -> Levels:
     )
 
 
-def _sinks(users: Array) -> list[int]:
+def _sinks(users: Array) -> tuple[int, ...]:
     """Operations that feed nothing recurrent, those that feed others first."""
+    return _sinks_of(users.tobytes(), len(users))
+
+
+@functools.lru_cache(maxsize=1024)
+def _sinks_of(users: bytes, operations: int) -> tuple[int, ...]:
+    left = np.frombuffer(users, bool).reshape(operations, operations)
     found: list[int] = []
     while True:
-        rest = np.ones(len(users), bool)
+        rest = np.ones(operations, bool)
         rest[found] = False
-        more = np.flatnonzero(rest & ~users[:, rest].any(axis=1)).tolist()
+        more = np.flatnonzero(rest & ~left[:, rest].any(axis=1)).tolist()
         if not more:
-            return found[::-1]
+            return tuple(found[::-1])
         found += more

@@ -180,6 +180,14 @@ class Positions(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
+class Chosen(Instruction):
+    """Numbers of cases to the positions of one of so many cases."""
+
+    case: int
+    cases: int
+
+
+@dataclass(frozen=True, eq=False)
 class Select(Instruction):
     """A column's items at given positions."""
 

@@ -25,12 +25,14 @@ from jfold.objects import each, entries, fields, flat, grouped, positions
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
 NONE = np.zeros(0, np.int32)
+FEW = 64
 
 
 def take(column: Column, positions: Array) -> Column:
     """The items at the given positions."""
     if isinstance(column, list):
-        return [column[position] for position in positions.tolist()]
+        where = positions if isinstance(positions, list) else positions.tolist()
+        return [column[position] for position in where]
     return column[positions]
 
 
@@ -139,6 +141,15 @@ def _write_positions(i: p.Instruction, codes: list[int], r: list[Column]) -> Non
         i.outputs, positions(codes, len(i.outputs)), strict=True
     ):
         r[register] = places
+
+
+def _chosen(i: p.Chosen, r: list[Column], state: Trace) -> None:
+    """A list, which a loop over few items makes faster than NumPy an array."""
+    codes = r[i.inputs[0]]
+    if len(codes) > FEW:
+        r[i.outputs[0]] = positions(codes, i.cases)[i.case].tolist()
+    else:
+        r[i.outputs[0]] = [k for k, code in enumerate(codes) if code == i.case]
 
 
 def case_numbers(i: p.Partition | p.Present, items: list[Any]) -> list[Any]:
@@ -261,6 +272,7 @@ RULES: dict[type, Callable[..., None]] = {
     p.Present: _partition,
     p.Cases: _cases,
     p.Positions: _positions,
+    p.Chosen: _chosen,
     p.Select: _select,
     p.Join: _join,
     p.Order: _order,
