@@ -216,16 +216,15 @@ def _patterns(
 ) -> tuple[Array, Array]:
     """The distinct patterns of who reads what, and which each example has."""
     count, examples = len(program.operations), graph.examples
-    users = np.zeros((examples, count, count), bool)
-    base = np.arange(0, examples * (count + 1) + 1, count + 1)
+    users = np.zeros((examples, count + 1, count), bool)
+    base = np.arange(examples + 1) * (count * (count + 1))
     for t, first in enumerate(numbers.first):
-        maker = _makers(program, graph, numbers, t)
+        maker = _makers(program, graph, numbers, t) * count
         code = among_all(maker, base, np.subtract(first[1:], first[:-1]))
         for consumer, values in used[t]:
             if consumer >= 0:
-                seen = np.zeros(examples * (count + 1), bool)
-                seen[code[values]] = True
-                users[:, :, consumer] |= seen.reshape(examples, count + 1)[:, :count]
+                users.reshape(-1)[code.take(values) + consumer] = True
+    users = users[:, :count]
     if examples == 1 or (examples and (users == users[0]).all()):
         return users[:1], np.zeros(examples, np.int32)
     patterns, pattern = np.unique(users, axis=0, return_inverse=True)

@@ -15,6 +15,7 @@ tell where in the example they arise.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -192,68 +193,47 @@ def numbering(program: Program, graph: Graph) -> Numbering:
     return graph._numbering[0]
 
 
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """Parts of the values of all types, type by type: own constants, then outputs.
-
-    Attributes:
-      sources: of each part, the number of its table, constants first, and which output
-        of its rows it is.
-      types: [parts], of each part.
-      first, last: [types], parts of each type.
-      shared: [parts, 1], how many values of the program its type has.
-      outputs: per operation and output, the part.
-    """
-
-    sources: list[tuple[int, int]]
-    types: Array
-    first: Array
-    last: Array
-    shared: Array
-    outputs: tuple[tuple[int, ...], ...]
-
-
 @functools.lru_cache(maxsize=256)
-def _parts(program: Program) -> _Parts:
-    count = len(program.types)
-    made = [(t, t, 0) for t in range(count)]
-    for o, operation in enumerate(program.operations):
-        made += [(t, count + o, k) for k, t in enumerate(operation.outputs)]
-    made.sort()
-    types = np.array([t for t, _, _ in made], np.int64)
-    shared = np.array(shared_counts(program), np.int64)
-    return _Parts(
-        [(table, output) for _, table, output in made],
-        types,
-        types.searchsorted(np.arange(count)),
-        types.searchsorted(np.arange(count), side='right') - 1,
-        shared[types, None],
-        tuple(
-            tuple(made.index((t, count + o, k)) for k, t in enumerate(operation.outputs))
-            for o, operation in enumerate(program.operations)
-        ),
+def _parts(program: Program) -> tuple[tuple[int, int, int], ...]:
+    """Parts of the values, in order of their numbers: own constants, then outputs.
+
+    Of each its type, the number of its table, constants first, and which output of the
+    rows it is.
+    """
+    types = len(program.types)
+    own = [(t, t, 0) for t in range(types)]
+    return *own, *(
+        (t, types + o, k)
+        for o, operation in enumerate(program.operations)
+        for k, t in enumerate(operation.outputs)
     )
 
 
 def _number(
     program: Program, examples: int, tables: Sequence[Table]
-) -> tuple[Numbering, Array]:
+) -> tuple[Numbering, list[Array]]:
     """The numbering, given the tables of constants and then those of operations.
 
-    And of each part [parts, examples] the number of its first value in its example.
+    And of each part [examples] the number of its first value in its example.
     """
-    parts = _parts(program)
-    counts = np.array([tables[table].counts for table, _ in parts.sources])
-    ends = counts.reshape(len(parts.types), examples).cumsum(0)
-    before = (ends - counts)[parts.first]
-    first = np.zeros((len(before), examples + 1), np.int64)
-    sizes = ends[parts.last] - before + parts.shared[parts.first]
-    sizes.cumsum(1, out=first[:, 1:])
-    begins = ends - counts - before[parts.types] + parts.shared
-    places = list(begins + first[:, :-1][parts.types])
-    outputs = tuple(tuple(places[k] for k in of_op) for of_op in parts.outputs)
-    constants = tuple(places[k] for k in parts.first.tolist())
-    return Numbering(tuple(first), constants, outputs), begins
+    zero = np.zeros(examples, np.int64)
+    ends = [zero + count if count else zero for count in shared_counts(program)]
+    begins = []
+    for t, table, _ in _parts(program):
+        begins.append(ends[t])
+        ends[t] = ends[t] + tables[table].counts
+    first = tuple(map(_first, ends))
+    places = begins
+    if examples != 1:
+        of_parts = (first[t] for t, _, _ in _parts(program))
+        places = [x + y[:-1] for x, y in zip(begins, of_parts, strict=True)]
+    rest = iter(places)
+    constants = tuple(itertools.islice(rest, len(program.types)))
+    outputs = tuple(
+        tuple(itertools.islice(rest, len(operation.outputs)))
+        for operation in program.operations
+    )
+    return Numbering(first, constants, outputs), begins
 
 
 @functools.lru_cache(maxsize=256)
@@ -265,14 +245,13 @@ def shared_counts(program: Program) -> tuple[int, ...]:
 
 def check_graph(program: Program, graph: Graph) -> None:
     """Every value number is in range; every operation has all its inputs."""
-    first = numbering(program, graph).first
+    limits = [x[1:] - x[:-1] for x in numbering(program, graph).first]
 
     def check(t: int, values: Array, rows: Array, what: Any) -> None:
-        limit = first[t][1:] - first[t][:-1]
-        limit = limit if len(limit) == 1 else limit.repeat(rows)
-        assert len(values) == rows.sum(), what
-        inside = (values >= 0) & (values < limit)
-        assert np.logical_and.reduce(inside), what
+        limit = limits[t].repeat(rows)
+        assert values.shape == limit.shape, what
+        # As unsigned numbers, negative ones are above all limits.
+        assert np.logical_and.reduce(values.astype(np.uint32) < limit), what
 
     for operation, table in zip(program.operations, graph.operations, strict=True):
         levels, *inputs = table.columns
@@ -474,13 +453,12 @@ class Trace:
         self, constants: list[_Sorted], nodes: list[_Sorted]
     ) -> tuple[Numbering, list[Array]]:
         """How values are numbered; per type, the number of each id."""
-        parts, sources = _parts(self.program), constants + nodes
+        sources = constants + nodes
         tables = [source.table for source in sources]
         numbering, begins = _number(self.program, self.examples, tables)
         numbers = [np.arange(x.count, dtype=np.int32) for x in self._values]
-        for t, (table, output), begin in zip(
-            parts.types.tolist(), parts.sources, begins, strict=True
-        ):
+        parts = _parts(self.program)
+        for (t, table, output), begin in zip(parts, begins, strict=True):
             source = sources[table]
             if source.ids:
                 rows = ranges(begin, source.table.counts, source.table.first)

@@ -46,7 +46,7 @@ def trace_in_passes(
     """Runs the plan on a batch whose data is nested no deeper than `limit`."""
     state = _Late(program, len(examples))
     tracked = halves[-1].tracked
-    given = [example_places(len(examples))] if tracked else []
+    given: list[Column] = [example_places(len(examples))] if tracked else []
     given += [examples] * (program.body.arity - 1)
     items = _take_apart(halves, given, state, limit)
     tokens = _first_tokens(halves, items)
@@ -54,7 +54,9 @@ def trace_in_passes(
         _finish(half, each, tokens, state)
         for half, each in zip(halves, items, strict=True)
     )
-    return state.graph(state.settle(itertools.chain(*of_declarations), outputs))
+    waves = sum(len(each.sizes) for each in items)
+    outputs = state.settle(itertools.chain(*of_declarations), outputs, waves)
+    return state.graph(outputs)
 
 
 # ---- what runs when ------------------------------------------------------------------
@@ -136,7 +138,9 @@ def _cut(body: p.Body, tracked: bool) -> Halves | None:
     calls = body.stages[0].calls if body.stages else ()
     every = [i for stage in body.stages for i in stage.instructions]
     needed = {r for call in calls for r in call.inputs[not tracked :]}
-    read = {i.inputs[0] for i in every if isinstance(i, p.Convert)} if tracked else set()
+    read = (
+        {i.inputs[0] for i in every if isinstance(i, p.Convert)} if tracked else set()
+    )
     # Objects are better read in their wave than again when the cache has lost them.
     for wanted in needed | read, needed:
         early = _sources(every, wanted)
@@ -156,7 +160,9 @@ def _halves(
     written = {r for i in (*late, *calls) for r in i.outputs}
     kept = _read(late) | set(body.outputs) | {0}
     return Halves(
-        tuple((RULES[type(i)], i) for i in map(functools.partial(_narrowed, early), early)),
+        tuple(
+            (RULES[type(i)], i) for i in map(functools.partial(_narrowed, early), early)
+        ),
         tuple((call.declaration, call.inputs[not tracked :]) for call in calls),
         tuple(call.outputs for call in calls),
         tuple(sorted(kept - written - (set() if tracked else {0}))),
@@ -214,20 +220,20 @@ class _Items:
     Attributes:
       moments, sizes: when the wave is, and how many items it has.
       kept: the columns of the registers that are kept.
-      called: per call, the number of the first item, and how many there are.
+      called: per call, the numbers of the first items, and how many there are.
     """
 
     moments: list[int]
     sizes: list[int]
     kept: list[list[Column]]
-    called: list[list[tuple[int, int]]]
+    called: list[tuple[list[int], list[int]]]
 
 
 def _take_apart(
     halves: Sequence[Halves], given: list[Column], state: Trace, limit: int
 ) -> list[_Items]:
     """Runs the early halves of all bodies, wave by wave."""
-    found = [_Items([], [], [], [[] for _ in half.calls]) for half in halves]
+    found = [_Items([], [], [], [([], []) for _ in half.calls]) for half in halves]
     counts = [0] * len(halves)
     pool = {len(halves) - 1: [given]} if len(given[0]) else {}
     for depth in range(limit + 1):
@@ -268,10 +274,11 @@ def _end(
     `counts` are those of the items of all bodies so far.
     """
     items.kept.append([registers[k] for k in half.kept])
-    for (declaration, inputs), begins in zip(half.calls, items.called):  # noqa: B905
+    for (declaration, inputs), (begins, sizes) in zip(half.calls, items.called):  # noqa: B905
         columns = [registers[k] for k in inputs]
         size = len(columns[0])
-        begins.append((counts[declaration], size))
+        begins.append(counts[declaration])
+        sizes.append(size)
         if size:
             counts[declaration] += size
             if declaration in pool:
@@ -307,9 +314,10 @@ def _finish(
     for (declaration, _), called, outputs in zip(
         half.calls, items.called, half.outputs, strict=True
     ):
-        below = ~ranges(*np.array(called).T).astype(np.int32)
+        numbers = ranges(*map(np.array, called))
         for register, before in zip(outputs, tokens[declaration], strict=True):
-            frame.registers[register] = below - np.int32(before)
+            below = np.subtract(-1 - before, numbers, dtype=np.int32)
+            frame.registers[register] = below
     return _result(run(frame, state))
 
 
@@ -344,10 +352,12 @@ class _Late(Trace):
         self._pending.append((operation, self._nodes[o][-1]))
         return made
 
-    def settle(self, results: Iterable[Array], outputs: list[Array]) -> list[Array]:
+    def settle(
+        self, results: Iterable[Array], outputs: list[Array], waves: int
+    ) -> list[Array]:
         """Gives levels to all rows, and ids for all tokens; the ids of outputs.
 
-        `results` are those of calls, in the order of tokens.
+        `results` are those of calls, in the order of tokens; `waves` is the depth.
         """
         found = np.concatenate([NONE, *results])
         while (tokens := np.flatnonzero(found < 0)).size:
@@ -362,28 +372,33 @@ class _Late(Trace):
             chunk[3:] = settled(chunk[3:])
         for chunk in itertools.chain(*self._metrics):
             chunk[2:] = settled(chunk[2:])
-        self._settle_levels()
+        self._settle_levels(waves)
         return settled(outputs)
 
-    def _settle_levels(self) -> None:
+    def _settle_levels(self, waves: int) -> None:
         """The levels of pending rows, from those that the data is deepest at."""
+        work = [self._levels_of(*each) for each in self._pending]
+        keys = [moments(chunk[0]) for _, chunk in self._pending]
+        if waves * sum(map(len, keys)) < FEW_LEVELS:
+            # Every round settles a wave more; what it writes elsewhere is passing.
+            last = [not each.any() for each in keys]  # rows of the expression itself
+            rounds = itertools.compress(work, map(operator.not_, last))
+            order = [*rounds] * waves + [*itertools.compress(work, last)]
+            for inputs, written in order:
+                _raise_levels(inputs, written, slice(None))
+            return
         parts = [
             (-moment, number, rows)
-            for number, (_, chunk) in enumerate(self._pending)
-            for moment, rows in _by_moment(moments(chunk[0]))
+            for number, each in enumerate(keys)
+            for moment, rows in _by_moment(each)
         ]
         parts.sort(key=operator.itemgetter(0, 1))
-        work = [self._levels_of(*each) for each in self._pending]
         for _, number, rows in parts:
-            (first, *more), made = work[number]
-            level = first[0].take(first[1][rows])
-            for levels, ids in more:
-                np.maximum(level, levels.take(ids[rows]), out=level)
-            level += 1
-            for levels in made:
-                levels[rows] = level
+            _raise_levels(*work[number], rows)
 
-    def _levels_of(self, operation: p.Operation, chunk: list[Any]) -> Any:
+    def _levels_of(
+        self, operation: p.Operation, chunk: list[Any]
+    ) -> tuple[list[tuple[Array, Array]], list[Array]]:
         """Of each input all levels and its ids; the levels to be written."""
         _, made, level, *inputs = chunk
         taken = [self._values[t].levels for t in operation.inputs]
@@ -392,6 +407,22 @@ class _Late(Trace):
             for t, ids in zip(operation.outputs, made, strict=True)
         ]
         return list(zip(taken, inputs, strict=True)), [*written, level]
+
+
+FEW_LEVELS = 1 << 14
+
+
+def _raise_levels(
+    inputs: list[tuple[Array, Array]], written: list[Array], rows: Any
+) -> None:
+    """Writes levels of rows from those of their inputs."""
+    (levels, ids), *more = inputs
+    level = levels.take(ids[rows])
+    for levels, ids in more:
+        np.maximum(level, levels.take(ids[rows]), out=level)
+    level += 1
+    for each in written:
+        each[rows] = level
 
 
 def _by_moment(keys: Array) -> Iterator[tuple[int, Any]]:
