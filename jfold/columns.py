@@ -6,6 +6,9 @@ calls a declaration waits until all bodies that can run have run; then all calls
 declaration run as one, on the column of all their items. So the number of Python steps
 is the nesting depth of the data, not its number of nodes, and no Python recursion
 follows the data.
+
+Most programs run in two passes instead, which is faster; see `passes`. What is here runs
+the others, and all that something is wrong with, to tell what and where.
 """
 
 from __future__ import annotations

@@ -441,7 +441,7 @@ class Trace:
     def _order(self, places: Array) -> Array | None:
         """The order of rows, by example first; `None` if they are in order."""
         if not self.by_moment:
-            return np.argsort(places)
+            return places.argsort()
         order = stable_order(moments(places))
         if self.examples == 1:
             return order
@@ -501,7 +501,8 @@ def stable_order(keys: Array) -> Array | None:
     if np.logical_and.reduce(keys[1:] >= keys[:-1]):
         return None
     small = keys.max() < 1 << 15
-    return np.argsort(keys.astype(np.int16) if small else keys, kind='stable')
+    keys = keys.astype(np.int16) if small else keys
+    return keys.argsort(kind='stable')
 
 
 def _concatenate(chunks: Sequence[Array]) -> Array:
