@@ -7,8 +7,8 @@ declaration run as one, on the column of all their items. So the number of Pytho
 is the nesting depth of the data, not its number of nodes, and no Python recursion
 follows the data.
 
-Most programs run in two passes instead, which is faster; see `passes`. What is here runs
-the others, and all that something is wrong with, to tell what and where.
+Most programs run in two passes instead, which is faster; see `passes`. What is here
+runs the others, and all that something is wrong with, to tell what and where.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ import numpy as np
 from jfold.program import Program, is_breadth_first
 
 Array = np.ndarray[Any, Any]
+_NONE = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,25 +246,29 @@ def shared_counts(program: Program) -> tuple[int, ...]:
 
 def check_graph(program: Program, graph: Graph) -> None:
     """Every value number is in range; every operation has all its inputs."""
-    limits = [x[1:] - x[:-1] for x in numbering(program, graph).first]
+    sizes = [x[1:] - x[:-1] for x in numbering(program, graph).first]
+    values, limits = [_NONE], [_NONE]
 
-    def check(t: int, values: Array, rows: Array, what: Any) -> None:
-        limit = limits[t].repeat(rows)
-        assert values.shape == limit.shape, what
-        # As unsigned numbers, negative ones are above all limits.
-        assert np.logical_and.reduce(values.astype(np.uint32) < limit), what
+    def check(t: int, numbers: Array, rows: Array, what: Any) -> None:
+        limit = sizes[t].repeat(rows)
+        assert numbers.shape == limit.shape, what
+        values.append(numbers)
+        limits.append(limit)
 
     for operation, table in zip(program.operations, graph.operations, strict=True):
         levels, *inputs = table.columns
         assert len(levels) == len(table), operation
-        for t, values in zip(operation.inputs, inputs, strict=True):
-            check(t, values, table.counts, operation)
+        for t, given in zip(operation.inputs, inputs, strict=True):
+            check(t, given, table.counts, operation)
     once = np.ones(graph.examples, np.int64)
-    for t, values in zip(program.output_types, graph.outputs, strict=True):
-        check(t, values, once, 'the result')
+    for t, given in zip(program.output_types, graph.outputs, strict=True):
+        check(t, given, once, 'the result')
     for (name, _, types), table in zip(program.metrics, graph.metrics, strict=True):
-        for t, values in zip(types, table.columns, strict=True):
-            check(t, values, table.counts, name)
+        for t, given in zip(types, table.columns, strict=True):
+            check(t, given, table.counts, name)
+    # As unsigned numbers, negative ones are above all limits.
+    below = np.concatenate(values).astype(np.uint32) < np.concatenate(limits)
+    assert np.logical_and.reduce(below), f'value {int(below.argmin())} is out of range'
 
 
 # ---- places --------------------------------------------------------------------------
@@ -481,9 +486,6 @@ class _Sorted:
         given = zip(types, columns[skip:], strict=True)
         made = [numbers[t].take(ids) for t, ids in given]
         return Table(self.table.first, (*columns[:skip], *made))
-
-
-_NONE = np.zeros(0, np.int32)
 
 
 @functools.lru_cache(maxsize=256)
