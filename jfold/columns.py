@@ -13,7 +13,6 @@ runs the others, and all that something is wrong with, to tell what and where.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
-from jfold.errors import InputError
+from jfold.errors import BadItem, InputError
 from jfold.frames import Frame, Running, locate, run, start
 from jfold.graph import (
     MAX_EXAMPLES,
@@ -60,14 +59,25 @@ def _trace(program: p.Program, examples: Sequence[Any]) -> Graph:
     examples = list(examples)
     state = Trace(program, len(examples))
     halves = cut(program, len(examples) == 1) if state.by_moment else None
+    failure = None
     if halves:
-        # What is wrong with an example is found by the other way to run the plan.
-        with contextlib.suppress(Exception):
+        try:
             return trace_in_passes(program, halves, examples, MAX_DEPTH)
+        except Exception as error:
+            failure = error
     given: list[Column] = [example_places(len(examples))]
     given += [examples] * (program.body.arity - len(given))
+    # What is wrong with an example is found by the other way to run the plan.
     outputs = _evaluate(program, given, state)
+    if isinstance(failure, BadItem):
+        raise RuntimeError(_UNSTEADY) from failure
     return state.graph(outputs)
+
+
+_UNSTEADY = (
+    'the examples did not fit the expression, and did when they were read again: '
+    'functions of an expression have to give the same results on the same data'
+)
 
 
 # ---- frames that wait for calls ------------------------------------------------------

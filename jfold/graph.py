@@ -246,29 +246,26 @@ def shared_counts(program: Program) -> tuple[int, ...]:
 
 def check_graph(program: Program, graph: Graph) -> None:
     """Every value number is in range; every operation has all its inputs."""
-    sizes = [x[1:] - x[:-1] for x in numbering(program, graph).first]
-    values, limits = [_NONE], [_NONE]
+    first = numbering(program, graph).first
+    limits = [(x[1:] - x[:-1]).astype(np.uint32) for x in first]
 
-    def check(t: int, numbers: Array, rows: Array, what: Any) -> None:
-        limit = sizes[t].repeat(rows)
-        assert numbers.shape == limit.shape, what
-        values.append(numbers)
-        limits.append(limit)
+    def check(t: int, values: Array, rows: Array, what: Any) -> None:
+        limit = limits[t].repeat(rows)
+        assert values.shape == limit.shape, what
+        # As unsigned numbers, negative ones are above all limits.
+        assert np.logical_and.reduce(values.astype(np.uint32) < limit), what
 
     for operation, table in zip(program.operations, graph.operations, strict=True):
         levels, *inputs = table.columns
         assert len(levels) == len(table), operation
-        for t, given in zip(operation.inputs, inputs, strict=True):
-            check(t, given, table.counts, operation)
+        for t, values in zip(operation.inputs, inputs, strict=True):
+            check(t, values, table.counts, operation)
     once = np.ones(graph.examples, np.int64)
-    for t, given in zip(program.output_types, graph.outputs, strict=True):
-        check(t, given, once, 'the result')
+    for t, values in zip(program.output_types, graph.outputs, strict=True):
+        check(t, values, once, 'the result')
     for (name, _, types), table in zip(program.metrics, graph.metrics, strict=True):
-        for t, given in zip(types, table.columns, strict=True):
-            check(t, given, table.counts, name)
-    # As unsigned numbers, negative ones are above all limits.
-    below = np.concatenate(values).astype(np.uint32) < np.concatenate(limits)
-    assert np.logical_and.reduce(below), f'value {int(below.argmin())} is out of range'
+        for t, values in zip(types, table.columns, strict=True):
+            check(t, values, table.counts, name)
 
 
 # ---- places --------------------------------------------------------------------------
@@ -324,7 +321,12 @@ class Trace:
 
     Values get an *id* per type in the order in which they are made, since how many
     constants and nodes there will be is not known yet; `graph` turns ids into numbers.
+
+    Attributes:
+      tentative: whether examples may be read again, by another trace.
     """
+
+    tentative = False
 
     def __init__(self, program: Program, examples: int) -> None:
         self.program = program

@@ -337,6 +337,8 @@ _PENDING = 1 << 30  # a level above all others
 class _Late(Trace):
     """A trace of rows whose inputs may be tokens, until `settle`."""
 
+    tentative = True
+
     def __init__(self, program: p.Program, examples: int) -> None:
         super().__init__(program, examples)
         self._pending: list[tuple[p.Operation, list[Any]]] = []

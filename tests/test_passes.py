@@ -151,3 +151,24 @@ def test_a_function_that_stops_the_iteration() -> None:
     tree.resolve_to(jf.OneOf(kind, {'word': number, 'pair': pair}))
     program = jf.compile(tree()).program
     assert message(program, [(1, (2, 3))]).startswith('example 0, at [1][1]')
+
+
+def test_what_can_be_read_but_once() -> None:
+    """Generators run out only where they are read for good."""
+    model = jf.compile(jf.Map(number) >> jf.Sum())
+
+    def items() -> Any:
+        yield 1
+        yield 'x'
+
+    assert message(model.program, [items()]).startswith('example 0, at [1]')
+    values = model.apply({}, model.schedule([iter([1, 2]), [3]]))
+    assert values.tolist() == [3, 3]
+
+
+def test_functions_that_change_their_minds() -> None:
+    """What fails once is not taken the second time, though nobody can tell why."""
+    given = iter(['x', 1])
+    block = jf.InputTransform(lambda _: next(given)) >> number
+    with pytest.raises(RuntimeError, match='give the same results on the same data'):
+        jf.compile(block).schedule([0])
