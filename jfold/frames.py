@@ -53,6 +53,8 @@ def run(frame: Frame, state: Trace) -> Any:
                 else:
                     RULES[kind](instruction, registers, state)
         except BadItem as error:
+            if state.tentative:
+                raise
             raise located(error, instruction, frame) from error.__cause__
         if stage.calls:
             results = yield [
