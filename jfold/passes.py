@@ -253,7 +253,9 @@ def _begin(
     half: Halves, calls: list[list[Column]], moment: int, items: _Items
 ) -> list[Column]:
     """The registers of a wave, of which the inputs are written."""
-    inputs = calls[0] if len(calls) == 1 else [join(x) for x in zip(*calls)]  # noqa: B905
+    inputs = (
+        calls[0] if len(calls) == 1 else [join(x) for x in zip(*calls, strict=True)]
+    )
     items.moments.append(moment)
     items.sizes.append(len(inputs[0]))
     if half.tracked:
@@ -274,7 +276,9 @@ def _end(
     `counts` are those of the items of all bodies so far.
     """
     items.kept.append([registers[k] for k in half.kept])
-    for (declaration, inputs), (begins, sizes) in zip(half.calls, items.called):  # noqa: B905
+    for (declaration, inputs), (begins, sizes) in zip(
+        half.calls, items.called, strict=True
+    ):
         columns = [registers[k] for k in inputs]
         size = len(columns[0])
         begins.append(counts[declaration])
