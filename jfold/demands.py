@@ -7,6 +7,7 @@ examples that were traced before need no look into their graphs.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from jfold.graph import Graph, Numbering, numbering, ranges, shared_counts
+from jfold.graph import (
+    Graph,
+    Numbering,
+    among_all,
+    numbering,
+    ranges,
+    shared_counts,
+)
 from jfold.layout import SUM_ARITY, Capacity, active_types
 from jfold.program import Program
 
@@ -85,42 +93,47 @@ def make_capacity(
 
 def _cut(numbers: Array, *sizes: int) -> list[tuple[int, ...]]:
     """The numbers in parts of the given sizes, and the rest."""
-    parts = np.split(numbers, np.cumsum(sizes))
-    return [tuple(part.tolist()) for part in parts]
+    rest = iter(numbers.tolist())
+    return [*(tuple(itertools.islice(rest, size)) for size in sizes), tuple(rest)]
 
 
 def demands(program: Program, graph: Graph) -> Demands:
     """The demands of every example of a graph."""
     numbers = numbering(program, graph)
     examples, types = graph.examples, range(len(program.types))
-    fans = np.zeros((examples, len(types)), np.int64)
-    sums = np.zeros((examples, len(types)), np.int64)
+    fans = np.zeros((len(types), examples), np.int64)
+    sums = np.zeros((len(types), examples), np.int64)
     stages = np.zeros(examples, np.int64)
     for t in sorted(active_types(program)):
         uses = _uses(program, graph, numbers, t)
         widest = _largest(uses, numbers.first[t])
-        fans[:, t] = widest.clip(1, SUM_ARITY)
+        fans[t] = np.minimum(np.maximum(widest, 1), SUM_ARITY)
         if examples and widest.max() > SUM_ARITY:
-            sums[:, t], rounds = _sum_rows(uses, numbers.first[t])
+            sums[t], rounds = _sum_rows(uses, numbers.first[t])
             stages = np.maximum(stages, rounds)
-    counts = [
-        np.stack([x.counts for x in tables], 1, dtype=np.int64)
-        if tables
-        else np.zeros((examples, 0), np.int64)
-        for tables in (graph.constants, graph.operations, graph.metrics)
-    ]
+    counts, metrics = (
+        [table.counts for table in tables]
+        for tables in (graph.constants + graph.operations, graph.metrics)
+    )
     depth = np.zeros(examples, np.int64)
     for table in graph.operations:
         depth = np.maximum(depth, _largest(table.columns[0], table.first))
     return Demands(
         program,
-        np.concatenate([counts[0], counts[1], sums, counts[2]], 1, dtype=np.int32),
-        np.concatenate([depth[:, None], fans, stages[:, None]], 1, dtype=np.int32),
+        _by_example([*counts, *sums, *metrics]),
+        _by_example([depth, *fans, stages]),
     )
+
+
+def _by_example(numbers: list[Array]) -> Array:
+    """Numbers [examples] of several kinds as an array [examples, kinds]."""
+    return np.array(numbers, np.int32).T.copy()
 
 
 def _largest(values: Array, first: Array) -> Array:
     """The largest value of each example, 0 for none."""
+    if len(first) == 2:
+        return np.array([values.max(initial=0)], np.int64)
     result = np.zeros(len(first) - 1, np.int64)
     filled = np.flatnonzero(np.diff(first))
     if len(filled):
@@ -147,14 +160,14 @@ def _all_uses(program: Program, graph: Graph, first: Array, t: int) -> Iterator[
     for operation, table in zip(program.operations, graph.operations, strict=True):
         for number, values in zip(operation.inputs, table.columns[1:], strict=True):
             if number == t:
-                yield values + np.repeat(first[:-1], table.counts)
+                yield among_all(values, first, table.counts)
     for number, values in zip(program.output_types, graph.outputs, strict=True):
         if number == t:
             yield values + first[:-1]
     for (_, _, types), table in zip(program.metrics, graph.metrics, strict=True):
         for number, values in zip(types, table.columns, strict=True):
             if number == t:
-                yield values + np.repeat(first[:-1], table.counts)
+                yield among_all(values, first, table.counts)
 
 
 def _sum_rows(uses: Array, first: Array) -> tuple[Array, Array]:

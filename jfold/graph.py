@@ -15,7 +15,8 @@ tell where in the example they arise.
 from __future__ import annotations
 
 import functools
-import operator
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from jfold.components import component_of, components
 from jfold.program import Program, is_breadth_first
 
 Array = np.ndarray[Any, Any]
+_NONE = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +149,19 @@ def _first(counts: Array) -> Array:
 
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
     """`begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i."""
+    if len(counts) == 1:
+        return np.arange(begin[0], begin[0] + counts[0])
     first = _first(counts) if first is None else first
     return np.asarray((begin - first[:-1]).repeat(counts) + np.arange(first[-1]))
+
+
+def among_all(values: Array, first: Array, counts: Array) -> Array:
+    """Numbers in examples as numbers among those of all.
+
+    `first` [examples + 1] are those of each example's first, `counts` [examples] how
+    many values are given of each.
+    """
+    return values if len(counts) == 1 else values + first[:-1].repeat(counts)
 
 
 # ---- numbers of values ---------------------------------------------------------------
@@ -172,49 +185,72 @@ class Numbering:
 def numbering(program: Program, graph: Graph) -> Numbering:
     """How the values of a graph are numbered; worked out once."""
     if not graph._numbering:
-        graph._numbering.append(_number(program, graph))
+        tables = graph.constants + graph.operations
+        found, _ = _number(program, graph.examples, tables)
+        graph._numbering.append(found)
     return graph._numbering[0]
 
 
-def _number(program: Program, graph: Graph) -> Numbering:
-    ends = [np.full(graph.examples, n) for n in shared_counts(program)]
-    own = [end.copy() for end in ends]
-    for t, table in enumerate(graph.constants):
-        ends[t] += table.counts
-    outputs: list[list[Array]] = [[] for _ in program.operations]
-    for o, operation in enumerate(program.operations):
-        for t in operation.outputs:
-            outputs[o].append(ends[t].copy())
-            ends[t] += graph.operations[o].counts
-    first = tuple(map(_first, ends))
-    begin = [x[:-1] for x in first]
-    return Numbering(
-        first,
-        tuple(a + b for a, b in zip(begin, own, strict=True)),
-        tuple(
-            tuple(begin[t] + x for t, x in zip(operation.outputs, of_op, strict=True))
-            for operation, of_op in zip(program.operations, outputs, strict=True)
-        ),
+@functools.lru_cache(maxsize=256)
+def _parts(program: Program) -> tuple[tuple[int, int, int], ...]:
+    """Parts of the values, in order of their numbers: own constants, then outputs.
+
+    Of each its type, the number of its table, constants first, and which output of the
+    rows it is.
+    """
+    types = len(program.types)
+    own = [(t, t, 0) for t in range(types)]
+    return *own, *(
+        (t, types + o, k)
+        for o, operation in enumerate(program.operations)
+        for k, t in enumerate(operation.outputs)
     )
 
 
-def shared_counts(program: Program) -> list[int]:
+def _number(
+    program: Program, examples: int, tables: Sequence[Table]
+) -> tuple[Numbering, list[Array]]:
+    """The numbering, given the tables of constants and then those of operations.
+
+    And of each part [examples] the number of its first value in its example.
+    """
+    zero = np.zeros(examples, np.int64)
+    ends = [zero + count if count else zero for count in shared_counts(program)]
+    begins = []
+    for t, table, _ in _parts(program):
+        begins.append(ends[t])
+        ends[t] = ends[t] + tables[table].counts
+    first = tuple(map(_first, ends))
+    places = begins
+    if examples != 1:
+        of_parts = (first[t] for t, _, _ in _parts(program))
+        places = [x + y[:-1] for x, y in zip(begins, of_parts, strict=True)]
+    rest = iter(places)
+    constants = tuple(itertools.islice(rest, len(program.types)))
+    outputs = tuple(
+        tuple(itertools.islice(rest, len(operation.outputs)))
+        for operation in program.operations
+    )
+    return Numbering(first, constants, outputs), begins
+
+
+@functools.lru_cache(maxsize=256)
+def shared_counts(program: Program) -> tuple[int, ...]:
     """Per type, how many constants the program itself has."""
-    counts = [0] * len(program.types)
-    for t, _ in program.constants:
-        counts[t] += 1
-    return counts
+    counts = Counter(t for t, _ in program.constants)
+    return tuple(counts[t] for t in range(len(program.types)))
 
 
 def check_graph(program: Program, graph: Graph) -> None:
     """Every value number is in range; every operation has all its inputs."""
-    counts = [x[1:] - x[:-1] for x in numbering(program, graph).first]
+    first = numbering(program, graph).first
+    limits = [(x[1:] - x[:-1]).astype(np.uint32) for x in first]
 
     def check(t: int, values: Array, rows: Array, what: Any) -> None:
-        limit = np.repeat(counts[t], rows)
-        assert len(values) == len(limit), what
-        assert not len(values) or values.min() >= 0, what
-        assert (values < limit).all(), what
+        limit = limits[t].repeat(rows)
+        assert values.shape == limit.shape, what
+        # As unsigned numbers, negative ones are above all limits.
+        assert np.logical_and.reduce(values.astype(np.uint32) < limit), what
 
     for operation, table in zip(program.operations, graph.operations, strict=True):
         levels, *inputs = table.columns
@@ -261,20 +297,43 @@ def inside(places: Array, way: int, items: Array | None = None) -> Array:
     return found
 
 
+def at_moment(places: Array, moment: int) -> Array:
+    """The same examples with the number of a moment in place of a way."""
+    return places & ~_WAY | np.int64(moment)
+
+
+def moments(places: Array) -> Array:
+    """The moments that `at_moment` gave."""
+    return places & _WAY
+
+
 # ---- tracing -------------------------------------------------------------------------
 
 LEVEL_BITS = 40
 
 
+@functools.lru_cache(maxsize=256)
+def _bases(program: Program) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Per operation, the height below all of its nodes, and whether it is recurrent."""
+    of = component_of(program)
+    recurrent = [each.recurrent for each in components(program)]
+    return tuple(c << LEVEL_BITS for c in of), tuple(recurrent[c] for c in of)
+
+
 class Trace:
     """Collects nodes while the host plan runs.
 
-    What is collected comes in chunks; `moment`, set by who runs the plan, is the same
-    for those of one frame and grows with the depth of the data.
+    What is collected comes in chunks. Of a program that is `by_moment`, places tell the
+    moment of their frame, a number that grows with the depth of the data, and no way.
 
     Values get an *id* per type in the order in which they are made, since how many
     constants and nodes there will be is not known yet; `graph` turns ids into numbers.
+
+    Attributes:
+      tentative: whether examples may be read again, by another trace.
     """
+
+    tentative = False
 
     def __init__(self, program: Program, examples: int) -> None:
         self.program = program
@@ -284,10 +343,8 @@ class Trace:
         self._nodes: list[list[Any]] = [[] for _ in program.operations]
         self._metrics: list[list[Any]] = [[] for _ in program.metrics]
         self._shared = _shared_ids(program)
-        self._components = components(program)
-        self._component_of = component_of(program)
+        self.bases, self.recurrent = _bases(program)
         self.by_moment = is_breadth_first(program)
-        self.moment = 0
 
     def inside(
         self, places: Array, way: int, items: Callable[[], Array] | None = None
@@ -300,7 +357,7 @@ class Trace:
     def constants(self, t: int, places: Array, values: Array) -> Array:
         """Ids [n] for constants [n, *shape] of type `t`."""
         ids = self._values[t].new(len(values))
-        self._constants[t].append((self.moment, places, [ids], values))
+        self._constants[t].append((places, [ids], values))
         return ids
 
     def shared_constant(self, index: int) -> int:
@@ -309,30 +366,32 @@ class Trace:
 
     def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
         """Ids of each output for new nodes with the given places and inputs."""
-        operation = self.program.operations[o]
-        number = self._component_of[o]
-        before = number << LEVEL_BITS
-        if self._components[number].recurrent:
-            height = self._height(operation.inputs, inputs)
-            np.maximum(height, before, out=height)
-            height += 1
-        else:
-            height = np.full(len(places), before + 1)
-        made = [self._values[t].new(len(places), height) for t in operation.outputs]
-        level = (height - before).astype(np.int32)
-        self._nodes[o].append((self.moment, places, made, level, *inputs))
+        return self._add(o, places, inputs, self._height(o, inputs, len(places)))
+
+    def _add(
+        self, o: int, places: Array, inputs: list[Array], height: Array
+    ) -> list[Array]:
+        types = self.program.operations[o].outputs
+        made = [self._values[t].new(len(places), height) for t in types]
+        self._nodes[o].append([places, made, height, *inputs])
         return made
 
-    def _height(self, types: Sequence[int], inputs: Sequence[Array]) -> Array:
-        """The largest of the heights of each row's inputs."""
+    def _height(self, o: int, inputs: Sequence[Array], rows: int) -> Array:
+        """The heights of new nodes."""
+        base = self.bases[o]
+        if not self.recurrent[o]:
+            return np.full(rows, base + 1)
+        types = self.program.operations[o].inputs
         result: Array = self._values[types[0]].heights.take(inputs[0])
         for t, ids in zip(types[1:], inputs[1:], strict=True):
             np.maximum(result, self._values[t].heights.take(ids), out=result)
+        np.maximum(result, base, out=result)
+        result += 1
         return result
 
     def observe(self, metric: int, places: Array, values: list[Array]) -> None:
         """Records values of a metric."""
-        self._metrics[metric].append((self.moment, places, [], *values))
+        self._metrics[metric].append([places, [], *values])
 
     def graph(self, outputs: list[Array]) -> Graph:
         """What was traced, checked."""
@@ -351,96 +410,114 @@ class Trace:
                 self._metrics, program.metrics, strict=True
             )
         ]
-        numbers = self._numbers(constants, nodes)
+        numbering, numbers = self._numbers(constants, nodes)
         graph = Graph(
             self.examples,
-            tuple(Table(x.first, x.columns) for x in constants),
+            tuple(x.table for x in constants),
             tuple(
-                Table(x.first, (x.columns[0], *_renumber(numbers, o.inputs, x, 1)))
-                for x, o in zip(nodes, program.operations, strict=True)
+                x.renumbered(numbers, operation.inputs, base)
+                for x, operation, base in zip(
+                    nodes, program.operations, self.bases, strict=True
+                )
             ),
             tuple(
-                numbers[t][x]
+                numbers[t].take(x)
                 for t, x in zip(program.output_types, outputs, strict=True)
             ),
             tuple(
-                Table(x.first, _renumber(numbers, types, x, 0))
+                x.renumbered(numbers, types)
                 for x, (_, _, types) in zip(observed, program.metrics, strict=True)
             ),
         )
+        graph._numbering.append(numbering)
         check_graph(program, graph)
         return graph
 
     def _sorted(self, chunks: list[Any], none: tuple[Array, ...]) -> _Sorted:
         """Rows by example, in each in an order that no other example changes."""
         if not chunks:
-            return _Sorted(np.zeros(self.examples + 1, np.int64), [], none)
-        if self.by_moment:
-            chunks = sorted(chunks, key=operator.itemgetter(0))
-        _, places, ids, *columns = zip(*chunks, strict=True)
+            return _Sorted(Table(np.zeros(self.examples + 1, np.int64), none), [])
+        places, ids, *columns = zip(*chunks, strict=True)
         joined = _concatenate(places)
-        example = example_of(joined)
-        if self.by_moment:
-            small = self.examples <= 1 << 15  # sixteen bits are sorted by radix
-            keys = example.astype(np.int16) if small else example
-            order = np.argsort(keys, kind='stable')
-        else:
-            order = np.argsort(joined)
-        counts = np.bincount(example, minlength=self.examples)
-        return _Sorted(
-            _first(counts),
-            [_concatenate(x)[order] for x in zip(*ids, strict=True)],
-            tuple(_concatenate(x)[order] for x in columns),
-        )
+        order = self._order(joined)
 
-    def _numbers(self, constants: list[_Sorted], nodes: list[_Sorted]) -> list[Array]:
-        """Per type, the number of each id."""
-        shared = shared_counts(self.program)
-        numbers = [np.empty(x.count, np.int32) for x in self._values]
-        for of_type, count in zip(numbers, shared, strict=True):
-            of_type[:count] = np.arange(count)
-        ends = [np.full(self.examples, count) for count in shared]
-        sources: list[tuple[tuple[int, ...], _Sorted]] = []
-        sources += [((t,), x) for t, x in enumerate(constants)]
-        sources += [
-            (operation.outputs, x)
-            for operation, x in zip(self.program.operations, nodes, strict=True)
-        ]
-        for types, source in sources:
-            counts = np.diff(source.first)
-            for t, ids in zip(types, source.ids, strict=False):  # none if no rows
-                numbers[t][ids] = ranges(ends[t], counts, source.first)
-                ends[t] += counts
-        return numbers
+        def sorted_(parts: Sequence[Array]) -> Array:
+            return _concatenate(parts) if order is None else _concatenate(parts)[order]
+
+        made = [sorted_(x) for x in zip(*ids, strict=True)]
+        table = Table(self._first(joined), tuple(map(sorted_, columns)))
+        return _Sorted(table, made)
+
+    def _first(self, places: Array) -> Array:
+        """Where the rows of each example begin."""
+        if self.examples == 1:
+            return np.array([0, len(places)])
+        return _first(np.bincount(example_of(places), minlength=self.examples))
+
+    def _order(self, places: Array) -> Array | None:
+        """The order of rows, by example first; `None` if they are in order."""
+        if not self.by_moment:
+            return places.argsort()
+        order = stable_order(moments(places))
+        if self.examples == 1:
+            return order
+        examples = example_of(places)
+        outer = stable_order(examples if order is None else examples[order])
+        return outer if order is None else order if outer is None else order[outer]
+
+    def _numbers(
+        self, constants: list[_Sorted], nodes: list[_Sorted]
+    ) -> tuple[Numbering, list[Array]]:
+        """How values are numbered; per type, the number of each id."""
+        sources = constants + nodes
+        tables = [source.table for source in sources]
+        numbering, begins = _number(self.program, self.examples, tables)
+        numbers = [np.arange(x.count, dtype=np.int32) for x in self._values]
+        parts = _parts(self.program)
+        for (t, table, output), begin in zip(parts, begins, strict=True):
+            source = sources[table]
+            if source.ids:
+                rows = ranges(begin, source.table.counts, source.table.first)
+                numbers[t][source.ids[output]] = rows
+        return numbering, numbers
 
 
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """A `Table` whose columns still hold ids, with the ids of what its rows make."""
+    """A table whose columns still hold ids, and the ids of what its rows make."""
 
-    first: Array
+    table: Table
     ids: list[Array]
-    columns: tuple[Array, ...]
+
+    def renumbered(
+        self, numbers: list[Array], types: Iterable[int], base: int | None = None
+    ) -> Table:
+        """The table with numbers for ids and, above `base`, levels for heights."""
+        ids, kept = list(self.table.columns), []
+        if base is not None:
+            levels = np.subtract(ids.pop(0), base, dtype=np.int64)
+            kept.append(levels.astype(np.int32))
+        made = [numbers[t].take(x) for t, x in zip(types, ids, strict=True)]
+        return Table(self.table.first, (*kept, *made))
 
 
-_NONE = np.zeros(0, np.int32)
-
-
-def _renumber(
-    numbers: list[Array], types: Iterable[int], rows: _Sorted, skip: int
-) -> tuple[Array, ...]:
-    columns = rows.columns[skip:]
-    return tuple(numbers[t].take(ids) for t, ids in zip(types, columns, strict=True))
-
-
-def _shared_ids(program: Program) -> list[int]:
+@functools.lru_cache(maxsize=256)
+def _shared_ids(program: Program) -> tuple[int, ...]:
     """The place of each of the program's constants among those of its type."""
-    seen = [0] * len(program.types)
-    places = []
-    for t, _ in program.constants:
-        places.append(seen[t])
-        seen[t] += 1
-    return places
+    types = [t for t, _ in program.constants]
+    return tuple(types[:place].count(t) for place, t in enumerate(types))
+
+
+def stable_order(keys: Array) -> Array | None:
+    """The order that sorts numbers and keeps equal ones as they are, if it is another.
+
+    Few numbers are sorted fast, those of sixteen bits, by radix, even faster.
+    """
+    if np.logical_and.reduce(keys[1:] >= keys[:-1]):
+        return None
+    small = keys.max() < 1 << 15
+    keys = keys.astype(np.int16) if small else keys
+    return keys.argsort(kind='stable')
 
 
 def _concatenate(chunks: Sequence[Array]) -> Array:

@@ -14,6 +14,7 @@ leads from one place to another, where a place alone would be ambiguous.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
@@ -164,6 +165,26 @@ class Partition(Instruction):
 @dataclass(frozen=True, eq=False)
 class Present(Instruction):
     """Objects to the positions of those that are not `None`, and of those that are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cases(Instruction):
+    """The first half of a `Partition` or `Present`: items to the numbers of cases."""
+
+    whole: Partition | Present
+
+
+@dataclass(frozen=True, eq=False)
+class Positions(Instruction):
+    """The second half: numbers of cases to the positions of each case."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen(Instruction):
+    """Numbers of cases to the positions of one of so many cases."""
+
+    case: int
+    cases: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,6 +370,7 @@ def all_bodies(program: Program) -> Iterator[Body]:
             waiting += _inner(instruction)
 
 
+@functools.lru_cache(maxsize=256)
 def is_breadth_first(program: Program) -> bool:
     """Whether every body makes all its calls at once, before anything waits for one.
 

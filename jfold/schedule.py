@@ -9,6 +9,7 @@ their cotangents; the few values with many uses get sums in between, in a fixed 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.components import Component, component_of, components
-from jfold.graph import Graph, numbering, ranges, shared_counts
+from jfold.graph import Graph, among_all, numbering, ranges, shared_counts
 from jfold.layout import (
     FIXED,
     SUM_ARITY,
@@ -229,12 +230,9 @@ class _Writer:
         for t, first, base in zip(operation.outputs, begin, bases, strict=True):
             rows[t][ranges(first, table.counts)] = place + np.int32(base)
 
-    def rows_of(self, t: int, values: Array, counts: Array | None = None) -> Array:
-        """The rows of values, `counts` of them per example, or one."""
-        first = self.first[t][:-1]
-        return self.rows[t].take(
-            values + (first if counts is None else np.repeat(first, counts))
-        )
+    def rows_of(self, t: int, values: Array, counts: Array) -> Array:
+        """The rows of values, `counts` of them per example."""
+        return self.rows[t].take(among_all(values, self.first[t], counts))
 
     def write_header(self) -> None:
         """Counts of everything whose number is data."""
@@ -273,8 +271,9 @@ class _Writer:
 
     def write_results(self) -> None:
         """The rows of outputs and metrics."""
+        once = np.ones(self.graph.examples, np.int64)
         for j, t in enumerate(self.program.output_types):
-            rows = self.rows_of(t, self.graph.outputs[j])
+            rows = self.rows_of(t, self.graph.outputs[j], once)
             spare = rows[-1] if len(rows) else 0
             self.fill(('output', j), self.capacity.examples, rows, spare)
             self.used[t].append((rows, self.layout.edge_outputs[j]))
@@ -388,15 +387,32 @@ def _order(levels: Array, counts: Array) -> Array | slice:
 
 def _write_tiles(part: Array, counts: Array, widths: tuple[int, ...]) -> None:
     """First row, end and tiles per width of each level, 1 to depth."""
-    left = np.zeros(len(part), np.int64)
-    left[: len(counts)] = counts
-    part[:, 1] = np.cumsum(left)
-    part[:, 0] = part[:, 1] - left
-    for column, width in enumerate(widths, 2):
+    rows = np.zeros(len(part), np.int64)
+    rows[: len(counts)] = counts
+    ends = rows.cumsum()
+    part[:, 1] = ends
+    part[:, 0] = ends - rows
+    few = len(part) and ends[-1] < MANY
+    part[:, 2:] = _tiles_of_few(widths)[rows] if few else _tiles(rows, widths)
+
+
+MANY = 4096
+
+
+@functools.lru_cache(maxsize=32)
+def _tiles_of_few(widths: tuple[int, ...]) -> Array:
+    return _tiles(np.arange(MANY), widths)
+
+
+def _tiles(rows: Array, widths: tuple[int, ...]) -> Array:
+    """Tiles per width [..., widths] for numbers of rows."""
+    tiles = np.empty((len(rows), len(widths)), np.int32)
+    for column, width in enumerate(widths):
         # Half a tile or less is left to narrower tiles, if there are any.
         spare = width - 1 if width == widths[-1] else width // 2 - 1
-        part[:, column] = (left + spare) // width
-        left = np.maximum(left - part[:, column] * width, 0)
+        tiles[:, column] = (rows + spare) // width
+        rows = np.maximum(rows - tiles[:, column] * width, 0)
+    return tiles
 
 
 def _write_fixed(part: Array, counts: Array, width: int, last: Array) -> None:

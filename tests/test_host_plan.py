@@ -12,7 +12,7 @@ import pytest
 from flax.core import FrozenDict
 
 import jfold as jf
-from jfold import columns
+from jfold import columns, passes
 
 
 def agree(block: Any, batch: list[Any]) -> jf.Model:
@@ -46,7 +46,7 @@ def folded_tree() -> jf.Block:
 def test_a_fold_over_a_recursion_runs_all_items_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bodies run once per depth, not once per node."""
+    """Bodies run once, or once per depth where calls wait, but not once per node."""
     tree: Any = 1
     for _ in range(5):
         tree = (tree,) * 4
@@ -57,9 +57,14 @@ def test_a_fold_over_a_recursion_runs_all_items_at_once(
         started.append(body.name)
         return original(body, *rest)
 
-    monkeypatch.setattr(columns, 'start', counted)
-    agree(folded_tree(), [tree, (1, (2, 3), ())])
-    assert started.count('declaration') == 6
+    for module in columns, passes:
+        monkeypatch.setattr(module, 'start', counted)
+    examples = [tree, (1, (2, 3), ())]
+    agree(folded_tree(), examples)
+    assert started.count('declaration') == 1
+    monkeypatch.setattr(columns, 'cut', lambda *_: None)
+    agree(folded_tree(), examples)
+    assert started.count('declaration') == 1 + 6
 
 
 def message(model: jf.Model, batch: list[Any]) -> str:

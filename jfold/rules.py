@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rule per instruction: what it makes of columns.
+
+A column holds values of many items at one point of a body: a list of Python objects, or
+an array.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jfold import program as p
+from jfold.convert import to_array
+from jfold.errors import BadItem
+from jfold.graph import Trace, ranges
+from jfold.objects import each, entries, fields, flat, grouped, positions
+
+Array = np.ndarray[Any, Any]
+Column = Any  # a list of objects, or an array
+NONE = np.zeros(0, np.int32)
+FEW = 64
+
+
+def take(column: Column, positions: Array) -> Column:
+    """The items at the given positions."""
+    if isinstance(column, list):
+        where = positions if isinstance(positions, list) else positions.tolist()
+        return [column[position] for position in where]
+    return column[positions]
+
+
+def merge(positions: Sequence[Array], columns: Sequence[Column]) -> Column:
+    """One column of those at the given positions, which together are all."""
+    size = sum(map(len, positions))
+    for column in columns:
+        if len(column) == size:
+            return column
+    if isinstance(columns[0], list):
+        merged = [None] * size
+        for at, column in zip(positions, columns, strict=True):
+            for position, value in zip(at.tolist(), column, strict=True):
+                merged[position] = value
+        return merged
+    result = np.empty(size, columns[0].dtype)
+    for at, column in zip(positions, columns, strict=True):
+        result[at] = column
+    return result
+
+
+def join(columns: Sequence[Column]) -> Column:
+    """Columns one after another."""
+    if len(columns) == 1:
+        return columns[0]
+    if isinstance(columns[0], list):
+        return list(itertools.chain.from_iterable(columns))
+    return np.concatenate(columns)
+
+
+def starts(lengths: Array) -> Array:
+    """Where each sequence begins among the items of all."""
+    return np.asarray(lengths.cumsum() - lengths)
+
+
+def numbers(lengths: Array) -> Array:
+    """The number of each item in its sequence."""
+    return ranges(np.zeros_like(lengths), lengths)
+
+
+def at(i: p.Maker, places: Array, state: Trace) -> Array:
+    """Where an instruction makes rows."""
+    return state.inside(places, i.way) if i.way else places
+
+
+# ---- a rule per instruction ----------------------------------------------------------
+
+
+def _convert(i: p.Convert, r: list[Column], state: Trace) -> None:
+    items, places = (r[k] for k in i.inputs)
+    values = to_array(items, i.tensor)
+    r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
+
+
+def _constant(i: p.Constant, r: list[Column], state: Trace) -> None:
+    value = state.shared_constant(i.index)
+    r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), value, np.int32)
+
+
+def _numbers(i: p.Numbers, r: list[Column], state: Trace) -> None:
+    lengths, places = (r[k] for k in i.inputs)
+    values = lengths.astype(i.tensor.dtype)
+    r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
+
+
+def _transform(i: p.Transform, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = each(i.fn, r[i.inputs[0]])
+
+
+def _field(i: p.Field, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = fields(r[i.inputs[0]], i.key)
+
+
+def _pack(i: p.Pack, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = list(zip(*(r[k] for k in i.inputs), strict=True))
+
+
+def _group(i: p.Group, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = grouped(*(r[k] for k in i.inputs))
+
+
+def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
+    places, *inputs = (r[k] for k in i.inputs)
+    if not len(places):
+        made = [NONE for _ in i.outputs]
+    else:
+        made = state.apply(i.operation, at(i, places, state), inputs)
+    for register, values in zip(i.outputs, made, strict=True):
+        r[register] = values
+
+
+def _partition(i: p.Partition | p.Present, r: list[Column], state: Trace) -> None:
+    _write_positions(i, case_numbers(i, r[i.inputs[0]]), r)
+
+
+def _cases(i: p.Cases, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = case_numbers(i.whole, r[i.inputs[0]])
+
+
+def _positions(i: p.Positions, r: list[Column], state: Trace) -> None:
+    _write_positions(i, r[i.inputs[0]], r)
+
+
+def _write_positions(i: p.Instruction, codes: list[int], r: list[Column]) -> None:
+    for register, places in zip(
+        i.outputs, positions(codes, len(i.outputs)), strict=True
+    ):
+        r[register] = places
+
+
+def _chosen(i: p.Chosen, r: list[Column], state: Trace) -> None:
+    """A list, which a loop over few items makes faster than NumPy an array."""
+    codes = r[i.inputs[0]]
+    if len(codes) > FEW:
+        r[i.outputs[0]] = positions(codes, i.cases)[i.case].tolist()
+    else:
+        r[i.outputs[0]] = [k for k, code in enumerate(codes) if code == i.case]
+
+
+def case_numbers(i: p.Partition | p.Present, items: list[Any]) -> list[Any]:
+    """The number of each item's case."""
+    if isinstance(i, p.Partition):
+        return entries(i.case_of, items, _one_of)
+    return list(map(operator.is_, items, itertools.repeat(None)))
+
+
+def _one_of(case_of: dict[Any, Any], hashable: bool) -> str:
+    return f'one of the keys {", ".join(map(repr, itertools.islice(case_of, 20)))}'
+
+
+def _lookup(i: p.Lookup, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = entries(i.table, r[i.inputs[0]], _known, *i.default)
+
+
+def _known(table: dict[Any, Any], hashable: bool) -> str:
+    if not hashable:
+        return 'a hashable value, to look it up'
+    first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))
+    more = f' and {len(table) - 5:,} more' if len(table) > 5 else ''
+    return f'one of the keys {first}{more} (`default=` would admit others)'
+
+
+def _select(i: p.Select, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = take(r[i.inputs[0]], r[i.inputs[1]])
+
+
+def _join(i: p.Join, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = join([r[k] for k in i.inputs])
+
+
+def _order(i: p.Order, r: list[Column], state: Trace) -> None:
+    positions = join([r[k] for k in i.inputs])
+    order = np.empty(len(positions), np.intp)
+    order[positions] = np.arange(len(positions))
+    r[i.outputs[0]] = order
+
+
+def _merge_cases(i: p.Merge, r: list[Column], state: Trace) -> None:
+    half = len(i.inputs) // 2
+    positions, columns = (
+        [r[k] for k in part] for part in (i.inputs[:half], i.inputs[half:])
+    )
+    r[i.outputs[0]] = merge(positions, columns)
+
+
+def _ranges(i: p.Ranges, r: list[Column], state: Trace) -> None:
+    lengths, positions = (r[k] for k in i.inputs)
+    chosen = lengths[positions]
+    r[i.outputs[0]] = chosen
+    r[i.outputs[1]] = ranges(starts(lengths)[positions], chosen)
+
+
+def _enter(i: p.Enter, r: list[Column], state: Trace) -> None:
+    lengths, places = (r[k] for k in i.inputs)
+    within = functools.partial(numbers, lengths)
+    r[i.outputs[0]] = state.inside(places.repeat(lengths), i.way, within)
+
+
+def _iterate(i: p.Iterate, r: list[Column], state: Trace) -> None:
+    items = r[i.inputs[0]]
+    if state.tentative:
+        list(map(len, items))  # fails at what may be read but once, such as generators
+    r[i.outputs[0]], r[i.outputs[1]] = flat(items)
+
+
+def _interleave(i: p.Interleave, r: list[Column], state: Trace) -> None:
+    columns = [r[k] for k in i.inputs]
+    mixed = join([*columns, columns[0][:0]])  # a copy, of the right size
+    for number, column in enumerate(columns):
+        mixed[number :: len(columns)] = column
+    r[i.outputs[0]] = mixed
+
+
+def _fixed(i: p.Fixed, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), i.length, np.int64)
+
+
+def _count(i: p.Count, r: list[Column], state: Trace) -> None:
+    items = r[i.inputs[0]]
+    r[i.outputs[0]] = np.array(each(len, items), np.int64)
+
+
+def _position(i: p.Position, r: list[Column], state: Trace) -> None:
+    lengths = r[i.inputs[0]]
+    inside = (lengths > i.key) if i.key >= 0 else (lengths >= -i.key)
+    if not inside.all():
+        index = int(np.argmin(inside))
+        text = f'expected an item {i.key}, got a sequence of length {lengths[index]}'
+        raise BadItem(index, text)
+    last = i.key if i.key >= 0 else lengths + i.key
+    r[i.outputs[0]] = starts(lengths) + last
+
+
+def _cut(i: p.Cut, r: list[Column], state: Trace) -> None:
+    lengths = r[i.inputs[0]]
+    cuts = [range(n)[i.key] for n in range(int(lengths.max(initial=0)) + 1)]
+    first, count = (np.array(x) for x in ([c.start for c in cuts], [*map(len, cuts)]))
+    chosen = count[lengths]
+    within = ranges(np.zeros_like(chosen), chosen) * cuts[0].step
+    base = np.repeat(starts(lengths) + first[lengths], chosen)
+    r[i.outputs[0]], r[i.outputs[1]] = chosen, base + within
+
+
+def _observe(i: p.Observe, r: list[Column], state: Trace) -> None:
+    places, *values = (r[k] for k in i.inputs)
+    state.observe(i.metric, at(i, places, state), values)
+
+
+RULES: dict[type, Callable[..., None]] = {
+    p.Convert: _convert,
+    p.Constant: _constant,
+    p.Numbers: _numbers,
+    p.Transform: _transform,
+    p.Field: _field,
+    p.Pack: _pack,
+    p.Group: _group,
+    p.Apply: _apply,
+    p.Partition: _partition,
+    p.Lookup: _lookup,
+    p.Present: _partition,
+    p.Cases: _cases,
+    p.Positions: _positions,
+    p.Chosen: _chosen,
+    p.Select: _select,
+    p.Join: _join,
+    p.Order: _order,
+    p.Merge: _merge_cases,
+    p.Ranges: _ranges,
+    p.Enter: _enter,
+    p.Iterate: _iterate,
+    p.Interleave: _interleave,
+    p.Fixed: _fixed,
+    p.Count: _count,
+    p.Position: _position,
+    p.Cut: _cut,
+    p.Observe: _observe,
+}

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In two passes or wave by wave: the graph is the same, and so is what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from binary_trees import chain, tree_block
+from expressions import Expression, expressions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_graph import same
+from traced_cases import CASES, add, number, tanh, tuples
+
+import jfold as jf
+from jfold import columns, passes, rules
+from jfold.columns import trace
+from jfold.graph import Graph, Trace
+from jfold.program import Program
+
+WAITING = {  # calls that wait for calls, or that give sequences or objects
+    'calls_in_several_stages',
+    'a_fold_that_recurses',
+    'reductions',
+    'calls_after_calls',
+    'calls_in_loops',
+    'sequences_of_declarations',
+}
+
+
+def in_waves(program: Program, examples: Sequence[Any]) -> Graph:
+    """The graph, traced wave by wave."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, 'cut', lambda *_: None)
+        return trace(program, examples)
+
+
+def in_passes(program: Program, examples: Sequence[Any]) -> Graph | None:
+    """The graph, traced in two passes, where the program allows it."""
+    halves = passes.cut(program, len(examples) == 1)
+    if halves is None or not Trace(program, 0).by_moment:
+        return None
+    return passes.trace_in_passes(program, halves, list(examples), 1000)
+
+
+def check(program: Program, examples: Sequence[Any]) -> bool:
+    """Both graphs of the batch, and of every example, are equal to the bit."""
+    batches = [examples, examples[::-1], [], *([each] for each in examples)]
+    for batch in batches:
+        made = in_passes(program, batch)
+        if made is None:
+            return False
+        same(made, in_waves(program, batch))
+    return True
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions),
+    st.integers(0, 99),
+)
+def test_expressions(expression: Expression, seed: int) -> None:
+    """Whatever the expression."""
+    examples = expression.batch(np.random.default_rng(seed), 4)
+    check(jf.compile(expression.block).program, examples)
+
+
+@pytest.mark.parametrize('few', [0, 1 << 14])
+@pytest.mark.parametrize('name', CASES)
+def test_cases(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all kinds, as few items and as many; most run in two passes."""
+    monkeypatch.setattr(passes, 'FEW_HEIGHTS', few)
+    monkeypatch.setattr(rules, 'FEW', few)
+    block, examples = CASES[name]()
+    assert check(jf.compile(block).program, examples) == (name not in WAITING)
+
+
+def test_deep_trees_of_metrics_among_shallow_ones() -> None:
+    """In rounds over all levels, and level by level."""
+    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+    block = tuples(number >> seen, lambda t: jf.Record((t(), t())) >> add >> seen)
+    program = jf.compile(block).program
+    assert check(program, [chain(400), 1, chain(30), ((1, 2), (3, 4))])
+
+
+def test_declarations_that_pass_results_on() -> None:
+    """The result of a call is that of another, many calls away."""
+    tree = jf.ForwardDeclaration()
+    deeper = jf.GetItem(0) >> tree()
+    tree.resolve_to(jf.OneOf(type, {int: number >> tanh, list: deeper}))
+    nested: Any = 5
+    for _ in range(60):
+        nested = [nested]
+    block = jf.AllOf(tree(), tree() >> tanh) >> jf.Function(jnp.subtract)
+    assert check(jf.compile(block).program, [nested, 1, [2], [[3]]])
+
+
+def test_more_cases_than_a_byte_numbers() -> None:
+    """Of which one takes its data further apart."""
+    tree = jf.ForwardDeclaration()
+    cases: dict[Any, Any] = {k: jf.GetItem(1) >> number for k in range(300)}
+    cases[299] = jf.GetItem(1) >> tree()
+    cases[280] = jf.GetItem(1) >> number >> tanh
+    tree.resolve_to(jf.OneOf(jf.GetItem(0), cases))
+    examples = [(3, 1), (299, (280, 2)), (299, (299, (0, 3)))]
+    assert check(jf.compile(tree()).program, examples)
+
+
+BAD: dict[str, Any] = {
+    'a leaf': ((1, 2), (3, 'x')),
+    'a node': ((1, 2), [3]),
+    'a pair of one': (1, ((2,), 3)),
+    'nothing': None,
+    'a number that does not fit': (1, (2, 1 << 40)),
+}
+
+
+def message(program: Program, examples: list[Any]) -> str:
+    """What is said about bad data."""
+    with pytest.raises(jf.InputError) as caught:
+        trace(program, examples)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize('name', BAD)
+def test_what_is_said_about_bad_data(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone or among others, it is said as if there were no other way to run."""
+    program = jf.compile(tree_block()).program
+    batches = [[BAD[name]], [(1, 2), BAD[name], 3]]
+    said = [message(program, batch) for batch in batches]
+    monkeypatch.setattr(columns, 'cut', lambda *_: None)
+    assert said == [message(program, batch) for batch in batches]
+
+
+def test_a_function_that_stops_the_iteration() -> None:
+    """`StopIteration` from a user's function does not shorten anything."""
+
+    def kind(item: Any) -> str:
+        if item == 3:
+            raise StopIteration
+        return 'pair' if isinstance(item, tuple) else 'word'
+
+    tree = jf.ForwardDeclaration()
+    pair = jf.Record((tree(), tree())) >> add
+    tree.resolve_to(jf.OneOf(kind, {'word': number, 'pair': pair}))
+    program = jf.compile(tree()).program
+    assert message(program, [(1, (2, 3))]).startswith('example 0, at [1][1]')
+
+
+def test_what_can_be_read_but_once() -> None:
+    """Generators run out only where they are read for good."""
+    model = jf.compile(jf.Map(number) >> jf.Sum())
+
+    def items() -> Any:
+        yield 1
+        yield 'x'
+
+    assert message(model.program, [items()]).startswith('example 0, at [1]')
+    values = model.apply({}, model.schedule([iter([1, 2]), [3]]))
+    assert values.tolist() == [3, 3]
+
+
+def test_functions_that_change_their_minds() -> None:
+    """What fails once is not taken the second time, though nobody can tell why."""
+    given = iter(['x', 1])
+    block = jf.InputTransform(lambda _: next(given)) >> number
+    with pytest.raises(RuntimeError, match='give the same results on the same data'):
+        jf.compile(block).schedule([0])
