@@ -14,6 +14,7 @@ sections are laid out here too.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -73,6 +74,13 @@ class Capacity:
         }
         return Capacity(**larger)
 
+    @functools.cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """All numbers in a row."""
+        of_types = *self.constants, *self.fans, *self.sums
+        rows = *self.rows, *self.metrics
+        return self.examples, self.levels, self.stages, *of_types, *rows
+
     def dimensions(self) -> Iterable[tuple[str, int]]:
         """Every number with a name that tells what it counts."""
         for each in fields(self):
@@ -91,10 +99,7 @@ def grow(old: Capacity | None, need: Capacity) -> Capacity:
     arithmetic: every dimension that is close to full grows, and those that were too
     small by half at least, so that a stream meets few shapes.
     """
-    if old is not None and all(
-        a >= b
-        for (_, a), (_, b) in zip(old.dimensions(), need.dimensions(), strict=True)
-    ):
+    if old is not None and all(map(operator.ge, old.numbers, need.numbers)):
         return old
 
     def rows(name: str) -> tuple[int, ...]:
