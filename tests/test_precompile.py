@@ -205,7 +205,7 @@ def test_a_larger_capacity_outgrows_the_step() -> None:
     model.precompile(model.apply, params, large.capacities(2))
     text = (
         'expected a schedule of the capacity that the step was compiled for, got one '
-        'with levels from 6 to 9, constants[0] from 8 to 14, rows[0] from 8 to 14, '
+        'with levels from 3 to 6, constants[0] from 8 to 14, rows[0] from 8 to 14, '
         'rows[1] from 6 to 12. Since then a batch had no room, or another step was '
         'compiled for batches of this size: call `model.precompile` again'
     )
