@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.components import components
-from jfold.layout import layout
+from jfold.layout import layout, running
 from jfold.schedule import Schedule
 
 SHOWN_LEVELS = 12
@@ -63,7 +62,7 @@ def _levels(schedule: Schedule) -> list[str]:
     names = [operation.layer.name for operation in program.operations]
     counts = np.zeros((schedule.depth, len(names)), int)
     before = 0
-    for component, depth in zip(components(program), schedule.depths, strict=True):
+    for component, depth in zip(running(schedule.spec), schedule.depths, strict=True):
         for o in component.operations:
             done = schedule.tiles(o)[:, 1]
             counts[before : before + depth, o] = np.diff(done, prepend=0)

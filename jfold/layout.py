@@ -16,14 +16,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.components import components
+from jfold.components import Component, components
 from jfold.program import Operation, Program
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
@@ -228,6 +228,18 @@ def active_types(program: Program) -> frozenset[int]:
             return frozenset(active)
 
 
+@functools.lru_cache(maxsize=256)
+def running(spec: Spec) -> tuple[Component, ...]:
+    """The components, without the operations that there is no room for: what no batch
+    has had so far costs nothing."""
+    return tuple(
+        replace(
+            each, operations=tuple(o for o in each.operations if spec.capacity.rows[o])
+        )
+        for each in components(spec.program)
+    )
+
+
 # ---- layout --------------------------------------------------------------------------
 
 
@@ -290,7 +302,7 @@ def layout(spec: Spec) -> Layout:
     )
     widths = tile_widths(spec)
     region = tuple(
-        max(rows + widest, -(-rows // size) * size)
+        max(rows + widest, -(-rows // size) * size) if rows else 0
         for (widest, *_), rows, size in zip(widths, capacity.rows, chunk, strict=True)
     )
     values = [_Cursor() for _ in program.types]
@@ -395,7 +407,7 @@ def _tables(spec: Spec) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
     widths = tile_widths(spec)
     column = [0 for _ in widths]
     tables = []
-    for component in components(spec.program):
+    for component in running(spec):
         cursor = _Cursor()
         rows = spec.capacity.levels if component.recurrent else 1
         for o in component.operations:

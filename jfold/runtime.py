@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jfold.components import component_of, components
+from jfold.components import component_of
 from jfold.layout import (
     FIXED,
     RECOMPUTE_ALL,
@@ -39,6 +39,7 @@ from jfold.layout import (
     active_types,
     has_gradient,
     layout,
+    running,
 )
 from jfold.program import Program
 from jfold.schedule import Schedule
@@ -120,7 +121,7 @@ class _Run:
     ) -> None:
         self.program, self.capacity = spec.program, spec.capacity
         self.layout: Layout = layout(spec)
-        self.components = components(spec.program)
+        self.components = running(spec)
         self.indices, self.constant = indices, constants
         self.active = active_types(spec.program)
         self.layers = params
@@ -205,10 +206,16 @@ class _Run:
         tile = functools.partial(self._forward_tile, keep=keep)
         state: State = jnp.zeros((), jnp.int32), (values, stored)
         for c, component in enumerate(self.components):
+            if not component.operations:
+                continue
             level = functools.partial(self.level, tile, c, component.operations)
             state = self.component(c, level, state)
         values, stored = state[1]
         return values, stored
+
+    def runs(self, o: int) -> bool:
+        """Whether there is room for an operation."""
+        return self.capacity.rows[o] > 0
 
     @property
     def _operations(self) -> range:
@@ -292,6 +299,8 @@ class _Run:
     def _reverses(self, o: int) -> bool:
         """Whether the reverse pass has anything to do for an operation."""
         operation = self.program.operations[o]
+        if not self.runs(o):
+            return False
         return has_gradient(operation) or self.tiles[o].moves
 
     # ---- results
@@ -335,6 +344,8 @@ class _Run:
         grads: dict[int, Arrays] = {}
         operations = self.program.operations
         for c in reversed(range(len(self.components))):
+            if not self.components[c].operations:
+                continue
             moving = [o for o in self.components[c].operations if self.tiles[o].moves]
             level = functools.partial(self._backward_level, tile, c, moving)
             first, *_ = self.components[c].operations
@@ -348,7 +359,7 @@ class _Run:
             )
             state = before, (edges, stored, crossed)
         before, (edges, stored, crossed) = state
-        for o in self._operations:
+        for o in filter(self.runs, self._operations):
             if self.defers(o):
                 grads[o] = self._deferred(o, values, stored, edges, crossed[o])
             elif has_gradient(operations[o]) and o not in grads:
@@ -368,7 +379,8 @@ class _Run:
     def defers(self, o: int) -> bool:
         """Whether parameter gradients wait for what crosses from the loops."""
         trained = has_gradient(self.program.operations[o])
-        return trained and self.is_recurrent(o) and not self.recompute
+        wanted = trained and self.is_recurrent(o) and not self.recompute
+        return wanted and self.runs(o)
 
     def _full(self, name: str, grads: list[Arrays]) -> Any:
         """The sum of a layer's gradients, in the structure of its parameters."""

@@ -27,6 +27,7 @@ from jfold.layout import (
     Spec,
     active_types,
     layout,
+    running,
 )
 from jfold.program import Operation
 
@@ -103,6 +104,8 @@ class Schedule:
         table = np.asarray(self.section(('tiles', component), depth * columns))
         first = places.column[operation]
         size = 2 + len(places.widths[operation])
+        if not self.spec.capacity.rows[operation]:
+            return np.zeros((0, size), np.int32)
         return table.reshape(depth, columns)[:, first : first + size]
 
     def __repr__(self) -> str:
@@ -156,7 +159,7 @@ class _Writer:
     def __init__(self, graph: Graph, spec: Spec) -> None:
         self.graph = graph
         self.program = spec.program
-        self.components = components(spec.program)
+        self.components = running(spec)
         self.capacity = spec.capacity
         self.layout: Layout = layout(spec)
         self.flat = np.empty(self.layout.size, np.int32)
@@ -172,7 +175,7 @@ class _Writer:
 
     def _last_steps(self, component: Component) -> Array:
         """The last step of each level of a component, from 0."""
-        levels = max(len(self.counts[o]) for o in component.operations)
+        levels = max((len(self.counts[o]) for o in component.operations), default=0)
         steps = np.ones(levels, np.int64)
         if self.fixed:
             for o in component.operations:

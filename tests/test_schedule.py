@@ -166,7 +166,7 @@ def check_tiles(r: Reading) -> None:
     region = layout(r.schedule.spec).region
     for o in range(len(r.program.operations)):
         widths = np.array(layout(r.schedule.spec).widths[o])
-        depth = r.depths[component_of(r.program)[o]]
+        depth = r.depths[component_of(r.program)[o]] if r.capacity.rows[o] else 0
         counts = np.bincount(r.levels[o], minlength=depth + 1)[1:]
         table = r.schedule.tiles(o)
         assert table.shape == (depth, 2 + len(widths))
