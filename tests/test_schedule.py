@@ -31,6 +31,7 @@ from jfold.layout import (
     active_types,
     grow,
     layout,
+    running,
 )
 from jfold.program import Program
 from jfold.schedule import Schedule, build
@@ -346,6 +347,94 @@ def check(r: Reading) -> None:
     check_inputs(r)
     check_consumers(r)
     check_sums(r)
+
+
+# ---- a fixed number of steps ---------------------------------------------------------
+
+
+def ready_at(r: Reading) -> list[Array]:
+    """Per operation, the step at which each row is computed first, counted through the
+    components; every row once at least, in tiles that stay in the region."""
+    places, found, before = layout(r.schedule.spec), [], 0
+    found = [np.full(len(x), -1) for x in r.levels]
+    for c, component in enumerate(running(r.schedule.spec)):
+        size, columns = places.tables[c]
+        table = r.schedule.section(('tiles', c), size * columns).reshape(size, columns)
+        for o in component.operations:
+            (width,), column = places.widths[o], places.column[o]
+            for step, (first, end, count) in enumerate(
+                table[:, column : column + 3].tolist()
+            ):
+                assert count == 1
+                assert 0 <= first <= max(end, 0)
+                assert first + width <= places.region[o]
+                rows = found[o][first : min(end, first + width)]
+                rows[rows < 0] = before + step
+        before += size
+    assert all((x >= 0).all() for x in found)
+    return found
+
+
+def check_fixed(r: Reading) -> None:
+    """Whatever a row reads is computed at a step before."""
+    places, ready = layout(r.schedule.spec), ready_at(r)
+    made: dict[tuple[int, int], int] = {}
+    for o, operation in enumerate(r.program.operations):
+        for t, base in zip(operation.outputs, places.value_base[o], strict=True):
+            rows = enumerate(ready[o].tolist(), base)
+            made |= {(t, row): step for row, step in rows}
+    for o, operation in enumerate(r.program.operations):
+        for a, t in enumerate(operation.inputs):
+            rows = r.inputs(r.rows, o, a).tolist()
+            steps = [made.get((t, row), -1) for row in rows]
+            assert (np.array(steps, int) < ready[o]).all()
+
+
+def fixed(block: jf.Block, examples: list[Any]) -> Reading:
+    """The schedule of a model whose loops run a fixed number of times."""
+    return reading(jf.compile(block, strategy='fixed'), examples)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(['whole', 'tree']).flatmap(expressions), st.integers(0, 99))
+def test_fixed_steps_of_expressions(expression: Expression, seed: int) -> None:
+    """Whatever the expression; what is not about tiles is as it is elsewhere."""
+    r = fixed(expression.block, expression.batch(np.random.default_rng(seed), 3))
+    check_fixed(r)
+    check_constants(r)
+    check_inputs(r)
+    check_consumers(r)
+
+
+@pytest.mark.parametrize('leaves', [(1,), (700,), (3, 1, 90, 64, 65)], ids=str)
+def test_fixed_steps_of_trees(leaves: tuple[int, ...]) -> None:
+    """Levels of several tiles, and of part of one."""
+    rng = np.random.default_rng(0)
+    check_fixed(fixed(tree_block(), [binary_tree(rng, n) for n in leaves]))
+
+
+def test_fixed_steps_fit_the_least_capacity() -> None:
+    """Without room to spare, of two operations that take turns."""
+    first, second = (jf.Function(f, name=f.__name__) for f in (jnp.sin, jnp.cos))
+    tree = jf.ForwardDeclaration()
+    turn = jf.OneOf(
+        jf.GetItem(0),
+        {
+            'sin': jf.GetItem(1) >> tree() >> first,
+            'cos': jf.GetItem(1) >> tree() >> second,
+        },
+    )
+    tree.resolve_to(jf.OneOf(type, {float: jf.Scalar(), tuple: turn}))
+    model = jf.compile(tree(), strategy='fixed')
+    rng = np.random.default_rng(0)
+    examples: list[Any] = [float(n) for n in range(300)]
+    for depth in range(9):
+        chosen = rng.choice(['sin', 'cos'], 300 >> depth).tolist()
+        examples[: len(chosen)] = zip(chosen, examples, strict=False)
+    graph = trace(model.program, examples)
+    need = demands(model.program, graph).capacity(len(examples))
+    spec = Spec(model.program, need, strategy='fixed')
+    check_fixed(read(graph, build(graph, spec)))
 
 
 # ---- properties ----------------------------------------------------------------------
