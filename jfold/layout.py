@@ -190,9 +190,10 @@ def tile_widths(spec: Spec) -> tuple[tuple[int, ...], ...]:
 def _counted_widths(operation: Operation) -> tuple[int, ...]:
     """Larger weights want wider tiles, since a tile reads them once; much beyond 256
     rows a tile no longer stays in cache. Narrow tiles serve levels near the roots."""
-    if parameter_bytes(operation) >= 1 << 20:
+    size = parameter_bytes(operation)
+    if size >= 1 << 20:
         return 256, 64, 16
-    return 64, 16, 4
+    return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
 
 
 def parameter_bytes(operation: Operation) -> int:
