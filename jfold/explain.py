@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jfold.layout import layout, running
+from jfold.layout import Spec, layout, running
+from jfold.runtime import residual_bytes
 from jfold.schedule import Schedule
 
 SHOWN_LEVELS = 12
@@ -80,15 +81,31 @@ def _levels(schedule: Schedule) -> list[str]:
 
 def _memory(schedule: Schedule) -> list[str]:
     spec, places = schedule.spec, layout(schedule.spec)
-    rows = []
+    rows, values, edges = [], 0, 0
     for t, type_ in enumerate(spec.program.types):
         size = type_.size * type_.dtype.itemsize
-        values, edges = places.value_rows[t] * size, places.edge_rows[t] * size
-        edges = edges if spec.capacity.fans[t] else 0
+        of_values = places.value_rows[t] * size
+        of_edges = places.edge_rows[t] * size if spec.capacity.fans[t] else 0
+        values, edges = values + of_values, edges + of_edges
         constants = f'{spec.capacity.constants[t]}'
-        rows.append((repr(type_), constants, _bytes(values), _bytes(edges)))
+        rows.append((repr(type_), constants, _bytes(of_values), _bytes(of_edges)))
     header = ('buffer of', 'constants', 'values', 'edges (in training)')
-    return [*_table(header, rows), f'indices: {_bytes(4 * places.size)}']
+    return [
+        *_table(header, rows),
+        *_training(spec, values, edges),
+        f'indices: {_bytes(4 * places.size)}',
+    ]
+
+
+def _training(spec: Spec, values: int, edges: int) -> list[str]:
+    try:
+        kept = residual_bytes(spec)
+    except Exception:  # whatever a function of the user's raises that has no gradient
+        return []
+    return [
+        f'residuals of training ({spec.residuals}): {_bytes(kept)}',
+        f'together: {_bytes(values)}, in training {_bytes(values + edges + kept)}',
+    ]
 
 
 def _table(header: tuple[str, ...], rows: list[Any]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jfold as jf
@@ -126,7 +127,23 @@ def test_explain_a_schedule(model: jf.Model) -> None:
         ['int32[]', '128'],
         ['float32[4]', '0'],
     ]
-    assert re.fullmatch(r'indices: [\d.]+ k?B', memory.splitlines()[-1])
+    residuals, together, indices = memory.splitlines()[-3:]
+    # Products of five rows [4] with room for 128 and two tiles of 64.
+    assert residuals == 'residuals of training (save products): 4.1 kB'
+    assert re.fullmatch(r'together: [\d.]+ kB, in training [\d.]+ kB', together)
+    assert re.fullmatch(r'indices: [\d.]+ k?B', indices)
+
+
+def test_explain_without_a_gradient() -> None:
+    """What training takes is not told of a function that cannot be trained."""
+
+    def called(p: Any, x: Any) -> Any:
+        spec = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return p * jax.pure_callback(np.sin, spec, x, vmap_method='sequential')
+
+    model = jf.compile(jf.Vector(2) >> jf.Function(called, lambda key, x: jnp.ones(2)))
+    memory = model.explain(model.schedule([[1, 2]])).split('\n\n')[3]
+    assert 'residuals' not in memory
 
 
 def test_explain_leaves_out_the_middle_of_many_levels(model: jf.Model) -> None:
