@@ -387,8 +387,9 @@ def recomputed(params: Any, x: Any) -> Any:
         recomputed,
     ],
 )
-@pytest.mark.parametrize('strategy', STRATEGIES)
-@pytest.mark.parametrize('residuals', RESIDUALS)
+@pytest.mark.parametrize(
+    ('residuals', 'strategy'), list(zip(RESIDUALS, STRATEGIES, strict=True))
+)
 def test_anything_that_jax_differentiates(
     fn: Any, residuals: str, strategy: str
 ) -> None:
