@@ -192,6 +192,8 @@ class Backward(Forward):
         if not self.defers(o):
             return edges, stored, crossed
         kept, new = list(stored[o]), list(crossed[o])
+        # Products make room a widest tile further on, where they have been read: tiles
+        # run from the last rows to the first. Rows done again still find their own.
         for k, (x, j) in enumerate(
             zip(crossing, self.tiles[o].reverse.replaced, strict=True)
         ):
