@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -160,9 +161,7 @@ def _halves(
     written = {r for i in (*late, *calls) for r in i.outputs}
     kept = _read(late) | set(body.outputs) | {0}
     return Halves(
-        tuple(
-            (RULES[type(i)], i) for i in map(functools.partial(_narrowed, early), early)
-        ),
+        tuple((RULES[type(i)], i) for i in _narrowed(early)),
         tuple((call.declaration, call.inputs[not tracked :]) for call in calls),
         tuple(call.outputs for call in calls),
         tuple(sorted(kept - written - (set() if tracked else {0}))),
@@ -172,15 +171,22 @@ def _halves(
     )
 
 
-def _narrowed(early: list[p.Instruction], i: p.Instruction) -> p.Instruction:
-    """The instruction, for one case alone where the items of no other are selected."""
-    readers = [each for each in early if not set(each.inputs).isdisjoint(i.outputs)]
-    wanted = _read(readers).intersection(i.outputs)
-    selects = all(isinstance(each, p.Select) for each in readers)
-    if not isinstance(i, p.Positions) or len(wanted) != 1 or not selects:
-        return i
-    case = i.outputs.index(*wanted)
-    return p.Chosen(i.inputs, tuple(wanted), i.where, case, len(i.outputs))
+def _narrowed(early: list[p.Instruction]) -> list[p.Instruction]:
+    """The instructions, without positions where the items of one case alone are read,
+    and once."""
+    read = Counter(r for i in early for r in i.inputs)
+    positions = {r: i for i in early if isinstance(i, p.Positions) for r in i.outputs}
+    made: list[p.Instruction] = []
+    for i in early:
+        source = positions.get(i.inputs[-1]) if isinstance(i, p.Select) else None
+        if source and sum(read[r] for r in source.outputs) == 1:
+            made.remove(source)
+            case = source.outputs.index(i.inputs[1])
+            given = i.inputs[0], *source.inputs
+            made.append(p.Among(given, i.outputs, i.where, case))
+        else:
+            made.append(i)
+    return made
 
 
 def _read(instructions: Iterable[p.Instruction]) -> set[int]:
@@ -429,9 +435,10 @@ def _raise_heights(
 ) -> None:
     """Writes heights of rows from those of their inputs."""
     (heights, ids), *more = inputs
-    height = np.maximum(heights.take(ids[rows]), base)
+    height = heights.take(ids[rows])
     for heights, ids in more:
         np.maximum(height, heights.take(ids[rows]), out=height)
+    np.maximum(height, base, out=height)
     height += 1
     for each in written:
         each[rows] = height

@@ -180,11 +180,10 @@ class Positions(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen(Instruction):
-    """Numbers of cases to the positions of one of so many cases."""
+class Among(Instruction):
+    """A column's items of one case; inputs are the column, then numbers of cases."""
 
     case: int
-    cases: int
 
 
 @dataclass(frozen=True, eq=False)

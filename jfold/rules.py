@@ -25,7 +25,6 @@ from jfold.objects import each, entries, fields, flat, grouped, positions
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
 NONE = np.zeros(0, np.int32)
-FEW = 64
 
 
 def take(column: Column, positions: Array) -> Column:
@@ -143,13 +142,13 @@ def _write_positions(i: p.Instruction, codes: list[int], r: list[Column]) -> Non
         r[register] = places
 
 
-def _chosen(i: p.Chosen, r: list[Column], state: Trace) -> None:
-    """A list, which a loop over few items makes faster than NumPy an array."""
-    codes = r[i.inputs[0]]
-    if len(codes) > FEW:
-        r[i.outputs[0]] = positions(codes, i.cases)[i.case].tolist()
+def _among(i: p.Among, r: list[Column], state: Trace) -> None:
+    column, codes = (r[k] for k in i.inputs)
+    chosen = map(i.case.__eq__, codes)
+    if isinstance(column, list):
+        r[i.outputs[0]] = list(itertools.compress(column, chosen))
     else:
-        r[i.outputs[0]] = [k for k, code in enumerate(codes) if code == i.case]
+        r[i.outputs[0]] = column[np.fromiter(chosen, bool, len(codes))]
 
 
 def case_numbers(i: p.Partition | p.Present, items: list[Any]) -> list[Any]:
@@ -275,7 +274,7 @@ RULES: dict[type, Callable[..., None]] = {
     p.Present: _partition,
     p.Cases: _cases,
     p.Positions: _positions,
-    p.Chosen: _chosen,
+    p.Among: _among,
     p.Select: _select,
     p.Join: _join,
     p.Order: _order,

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold import passes, rules
+from jfold import passes
 from jfold.columns import trace
 from jfold.eager import get
 from jfold.errors import BadItem
@@ -272,7 +272,6 @@ def runs_in_c(block: Any, examples: list[Any]) -> None:
     values = np.asarray(model.apply({}, model.schedule(examples)))
     np.testing.assert_allclose(values, expected)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rules, 'FEW', 0)  # loops over few items are in Python
         patch.setattr(passes, 'FEW_HEIGHTS', 0)
         calls(model, examples)  # what is called once in a process
         assert calls(model, examples * 50) == calls(model, examples * 2)

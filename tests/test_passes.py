@@ -17,7 +17,7 @@ from test_graph import same
 from traced_cases import CASES, add, number, tanh, tuples
 
 import jfold as jf
-from jfold import columns, passes, rules
+from jfold import columns, passes
 from jfold.columns import trace
 from jfold.graph import Graph, Trace
 from jfold.program import Program
@@ -74,7 +74,6 @@ def test_expressions(expression: Expression, seed: int) -> None:
 def test_cases(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all kinds, as few items and as many; most run in two passes."""
     monkeypatch.setattr(passes, 'FEW_HEIGHTS', few)
-    monkeypatch.setattr(rules, 'FEW', few)
     block, examples = CASES[name]()
     assert check(jf.compile(block).program, examples) == (name not in WAITING)
 
