@@ -637,7 +637,7 @@ def arguments() -> argparse.Namespace:
     return fill(
         parser.parse_args(),
         full | {'readers': 300, 'files': 200, 'kinds': 16},
-        quick | {'readers': 100, 'files': 40, 'kinds': 6},
+        quick | {'readers': 100, 'files': 40, 'kinds': 5},
     )
 
 
