@@ -19,7 +19,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick check bench bench-models bench-peers clean
+.PHONY: help demo test test-quick check bench clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,17 +42,8 @@ check: $(READY)  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## measure the device and the host, as ratios; ARGS=--quick
-	$(BIN)/python benchmarks/core.py $(ARGS)
-	$(BIN)/python benchmarks/host.py $(ARGS)
-
-bench-models: $(READY)  ## the benchmark of the paper, other models, growth; takes long
-	$(BIN)/python benchmarks/iclr2017.py $(ARGS)
-	$(BIN)/python benchmarks/models.py $(ARGS)
-	$(BIN)/python benchmarks/scaling.py $(ARGS)
-
-bench-peers: $(READY)  ## measure beside other libraries, which it installs; takes long
-	$(BIN)/python benchmarks/peers.py $(ARGS)
+bench: $(READY)  ## measure everything, in hours; ARGS=--quick in minutes
+	$(BIN)/python benchmarks/suite.py $(ARGS)
 
 clean:  ## remove the environments, caches and build products
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

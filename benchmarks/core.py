@@ -3,126 +3,104 @@
 
     python benchmarks/core.py [--quick]
 
-Everything in one run, contenders interleaved, medians; read the ratios. Schedules are
-built beforehand and their time is printed beside.
+A tree-LSTM on random binary trees; then how its time grows with trees and with
+capacities; then single examples that are very deep or very large.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import random
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
-from timing import interleaved, seconds
-from trees import Workload, cell, comb, expression
+from measuring import (
+    MODES,
+    Params,
+    begin,
+    clocked,
+    jax_parser,
+    loss,
+    ratio_row,
+    seconds,
+    set_up,
+    take_turns,
+)
+from options import among, fill, say
+from report import Row
+from trees import Workload, comb, expression, random_tree
 
 import jfold as jf
 from jfold.columns import trace
 from jfold.layout import Capacity, Spec
 from jfold.schedule import build
 
-BIG = Workload(trees=64, leaves=128, hidden=256)
-SMALL = Workload(trees=32, leaves=32, hidden=128)
+WORKLOADS = {
+    'big': Workload(trees=64, leaves=128, hidden=256),
+    'small': Workload(trees=32, leaves=32, hidden=128),
+    'tiny': Workload(trees=2, leaves=8, hidden=4),
+}
+POOL = 4  # batches that take turns
 
 
-def main() -> None:
-    """Prints all tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--quick', action='store_true', help='a fifth of the repeats')
-    options = parser.parse_args()
-    share = 5 if options.quick else 1
-    print(f'jax {jax.__version__} on {jax.devices()[0].device_kind}; times in ms\n')
-    for workload, repeats in ((BIG, 20), (SMALL, 100)):
-        perfect_batch(workload, max(repeats // share, 4))
-    growth(SMALL, max(60 // share, 10))
-    host(Workload(trees=256, leaves=128, hidden=8), max(10 // share, 3))
-    chains()
+# ---- the perfect batch ---------------------------------------------------------------
 
 
-def losses(model: jf.Model) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Jitted forward pass, and loss with gradients."""
-
-    def loss(params: Any, schedule: jf.Schedule) -> jax.Array:
-        return model.apply(params, schedule).sum(-1).mean()
-
-    return jax.jit(model.apply), jax.jit(jax.value_and_grad(loss))
-
-
-def perfect_batch(workload: Workload, repeats: int) -> None:
-    """Time of the perfect batch over time of `apply`."""
-    model = jf.compile(expression(workload.hidden))
-    params = model.init(jax.random.key(0))
-    batches = workload.batches(repeats + 2)
-    schedules = [model.schedule(batch) for batch in batches]
-    building = sorted(s.seconds or 0.0 for s in schedules[2:])[repeats // 2]
-    forward, training = losses(model)
-    shape = (2, workload.cells, 2 * workload.hidden)
-    rows = jax.random.uniform(jax.random.key(1), shape, minval=-1)
-
-    def perfect(params: Any, rows: jax.Array) -> jax.Array:
-        return jax.vmap(cell, (None, 0, 0))(params, rows[0], rows[1])
-
-    ideal = jax.jit(perfect)
-    ideal_training = jax.jit(
-        jax.value_and_grad(lambda p, x: perfect(p, x).sum(), argnums=(0, 1))
+def perfect(workload: Workload, options: argparse.Namespace) -> Iterator[Row]:
+    """Forward and with gradients, beside the cells alone, side by side."""
+    say(f'{workload}: compiling and checking')
+    rng = random.Random(1)
+    checks = [random_tree(7, rng) for _ in range(2)]
+    setup = set_up(
+        str(workload),
+        expression(workload.hidden),
+        workload.batches(POOL),
+        checks,
+        lambda _: 2 * workload.leaves - 1,
+        names={'cell'},
     )
-    compiling = [
-        seconds(lambda f=f: f(params, schedules[0])) for f in (forward, training)
-    ]
-    times = interleaved(
-        {
-            'perfect': lambda i: ideal(params['cell'], rows),
-            'forward': lambda i: forward(params, schedules[i]),
-            'perfect training': lambda i: ideal_training(params['cell'], rows),
-            'training': lambda i: training(params, schedules[i]),
-        },
-        repeats,
-    )
-    print(f'{workload}: {workload.nodes} nodes, {model.programs} program(s)')
-    for name in ('forward', 'training'):
-        best = times['perfect' if name == 'forward' else 'perfect training']
-        print(
-            f'  {name:9} {1e3 * times[name]:8.2f}  perfect batch {1e3 * best:8.2f}  '
-            f'ratio {best / times[name]:.2f}'
-        )
-    print(
-        f'  schedule  {1e3 * building:8.2f}  compile forward {compiling[0]:.1f} s, '
-        f'training {compiling[1]:.1f} s\n'
-    )
+    say(f'{workload}: timing')
+    times = take_turns(setup.contenders(), options.repeats, options.limit)
+    for mode in MODES:
+        yield setup.row(mode, times) | {'programs': setup.model.programs}
 
 
-def growth(workload: Workload, repeats: int) -> None:
+# ---- growth --------------------------------------------------------------------------
+
+
+def growth(workload: Workload, options: argparse.Namespace) -> Iterator[Row]:
     """Time grows with nodes: twice the trees, and capacities twice too large."""
+    say('twice the trees, twice the capacities')
     model = jf.compile(expression(workload.hidden))
     params = model.init(jax.random.key(0))
-    double = Workload(2 * workload.trees, workload.leaves, workload.hidden)
-    single_batches, double_batches = (w.batches(4) for w in (workload, double))
-    once = [model.schedule(batch) for batch in single_batches]
-    twice = [model.schedule(batch) for batch in double_batches]
+    double = dataclasses.replace(workload, trees=2 * workload.trees)
+    once, twice = (
+        list(map(model.schedule, w.batches(POOL))) for w in (workload, double)
+    )
     wide = Spec(model.program, doubled(once[0].spec.capacity))
-    graphs = [trace(model.program, batch) for batch in single_batches]
+    graphs = [trace(model.program, batch) for batch in workload.batches(POOL)]
     roomy = [build(graph, wide) for graph in graphs]
-    forward, training = losses(model)
-    for name, run in (('forward', forward), ('training', training)):
-        times = interleaved(
-            {
-                'once': lambda i, run=run: run(params, once[i % 4]),
-                'twice': lambda i, run=run: run(params, twice[i % 4]),
-                'roomy': lambda i, run=run: run(params, roomy[i % 4]),
-            },
-            repeats,
-        )
-        more, room = (times[key] / times['once'] for key in ('twice', 'roomy'))
-        print(
-            f'{name}, times the time: {more:.2f} with twice the trees, '
-            f'{room:.2f} with twice the capacities'
-        )
-    print()
+    contenders = {'once': once, 'trees': twice, 'capacities': roomy}
+    gradients = jax.value_and_grad(functools.partial(loss, model))
+    for mode, function in zip(MODES, (model.apply, gradients), strict=True):
+        step = jax.jit(function)
+        runs = {
+            name: functools.partial(run, step, params, schedules)
+            for name, schedules in contenders.items()
+        }
+        times = take_turns(runs, options.repeats, options.limit)
+        for name in ('trees', 'capacities'):
+            yield ratio_row(
+                f'twice the {name} / once', mode, times[name] / times['once']
+            )
+
+
+def run(step: Any, params: Params, schedules: list[jf.Schedule], i: int) -> Any:
+    """A step on one of some batches."""
+    return step(params, schedules[i % POOL])
 
 
 def doubled(capacity: Capacity) -> Capacity:
@@ -135,31 +113,24 @@ def doubled(capacity: Capacity) -> Capacity:
     )
 
 
-def host(workload: Workload, repeats: int) -> None:
-    """Nodes per second from nested tuples to a schedule."""
-    model = jf.compile(expression(workload.hidden))
-    batches = workload.batches(repeats + 1)
-    built = [model.schedule(batch).seconds or 0.0 for batch in batches][1:]
-    rate = workload.nodes / float(np.median(built))
-    print(f'schedules of {workload}: {rate / 1e6:.2f} M nodes/s')
+# ---- single examples -----------------------------------------------------------------
 
 
-def chains() -> None:
+def single(options: argparse.Namespace) -> Iterator[Row]:
     """Very deep, and very large, single examples."""
     rng = random.Random(0)
     model = jf.compile(expression(8))
     params = model.init(jax.random.key(0))
     forward = jax.jit(model.apply)
     for name, tree in (
-        ('a chain of 100,000 cells', comb(100_001, rng)),
-        ('a tree of 1,000,000 nodes', balanced(500_000, rng)),
+        (f'a chain of {options.chain:,} cells', comb(options.chain + 1, rng)),
+        (f'a tree of {options.tree:,} nodes', balanced(options.tree // 2, rng)),
     ):
-        begin = time.perf_counter()
-        schedule = model.schedule([tree])
-        building = time.perf_counter() - begin
-        forward(params, schedule)
-        took = seconds(lambda schedule=schedule: forward(params, schedule))
-        print(f'{name}: schedule {building:.2f} s, forward {took:.2f} s')
+        say(name)
+        schedule, building = clocked(functools.partial(model.schedule, [tree]))
+        call = functools.partial(forward, params, schedule)
+        seconds(call)  # compiles
+        yield {'example': name, 'schedule s': building, 'forward s': seconds(call)}
 
 
 def balanced(leaves: int, rng: random.Random) -> Any:
@@ -169,6 +140,50 @@ def balanced(leaves: int, rng: random.Random) -> Any:
         pairs = list(zip(level[::2], level[1::2], strict=False))
         level = pairs + level[2 * len(pairs) :]
     return level[0]
+
+
+# ---- command line --------------------------------------------------------------------
+
+NOTE = (
+    'schedule: from examples to indices; merge: from a corpus instead; device: with '
+    'the schedule on the device; whole: from examples to results. perfect: the cell '
+    'alone, once, on as many rows that lie side by side; share of perfect: its time '
+    'over device, 1 if structure costs nothing. Every compiled step has given values, '
+    'loss and gradients of the eager twin on small examples. Ratios are medians of '
+    'rounds, with quartiles.'
+)
+
+
+def main() -> None:
+    """Measures table by table; files are complete after each."""
+    options = arguments()
+    report = begin('The perfect batch', options)
+    report.note(NOTE)
+    workloads = [WORKLOADS[name] for name in options.workloads]
+    tables = [perfect(workload, options) for workload in workloads]
+    for rows in (*tables, growth(workloads[-1], options), single(options)):
+        report.rows += rows
+        report.write()
+    report.close()
+
+
+def arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = jax_parser(__doc__ or '')
+    add = parser.add_argument
+    add(
+        '--workloads',
+        type=among(WORKLOADS),
+        default=['big', 'small'],
+        help=', '.join(WORKLOADS),
+    )
+    add('--chain', type=int, help='cells of the deep example (default 100,000)')
+    add('--tree', type=int, help='nodes of the large example (default 1,000,000)')
+    full, quick = (
+        {'chain': 100_000, 'tree': 1_000_000},
+        {'chain': 10_000, 'tree': 100_000},
+    )
+    return fill(parser.parse_args(), full, quick)
 
 
 if __name__ == '__main__':

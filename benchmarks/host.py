@@ -3,7 +3,7 @@
 
     python benchmarks/host.py [--quick] [--trees PATH]
 
-Every rate is printed beside that of a yardstick in the same run: a hand-written Python
+Every rate stands beside that of a yardstick in the same run: a hand-written Python
 recursion which does nothing but count the nodes of the same trees. `--trees` names the
 archive of the Stanford Sentiment Treebank; without it, made-up sentences stand in.
 """
@@ -11,11 +11,11 @@ archive of the Stanford Sentiment Treebank; without it, made-up sentences stand 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import re
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from timing import interleaved
+from measuring import Params, begin, clocked, jax_parser, loss, take_turns
+from options import fill, numbers, say
+from report import Row
 from trees import Tree, Workload, cell, expression, init_cell
 
 import jfold as jf
@@ -37,30 +39,7 @@ from syntax_trees import Labels, library_files, read_functions
 
 LARGE = Workload(trees=256, leaves=128, hidden=8)
 SINGLE = Workload(trees=1, leaves=128, hidden=8)
-BATCH = 256  # examples of the treebank
-TEN_MILLION = 10_000_000
-
-
-def main() -> None:
-    """Prints all tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--quick', action='store_true', help='a fifth of the repeats')
-    parser.add_argument('--trees', type=Path, help='the treebank: a zip or a folder')
-    parser.add_argument('--memory', action='store_true', help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.memory:
-        trace_ten_million()
-        return
-    repeats = 8 if options.quick else 40
-    print(
-        f'jax {jax.__version__} on {jax.devices()[0].device_kind}, medians of one run'
-    )
-    examples_to_schedules(repeats)
-    corpora(repeats)
-    epochs(options.trees, max(repeats // 8, 3))
-    prefetching(32, repeats)
-    prefetching(256, max(repeats // 8, 4))
-    memory()
+POOL = 10  # batches that take turns
 
 
 # ---- from examples -------------------------------------------------------------------
@@ -115,47 +94,49 @@ def count(tree: Any) -> int:
     return 1 if isinstance(tree, int) else 1 + sum(map(count, tree))
 
 
-def examples_to_schedules(repeats: int) -> None:
+def from_examples(options: argparse.Namespace) -> Iterator[Row]:
     """Nodes per second from Python objects to a schedule."""
-    print('\nfrom examples to a schedule, M nodes/s, and times a counting recursion')
     kinds: list[tuple[str, jf.Block, Callable[[Tree], Any]]] = [
         ('tuples', expression(8), as_is),
         ('dicts', keyed(dict), as_dicts),
         ('dataclasses', keyed(Node), as_objects),
     ]
     for workload in (LARGE, SINGLE):
-        batches = workload.batches(min(repeats, 10) + 2)
+        batches = workload.batches(POOL)
         for name, block, convert in kinds:
             given = [[convert(tree) for tree in batch] for batch in batches]
-            schedules(f'{name}, {workload}', block, given, batches, repeats)
-    trees = library_trees()
+            yield scheduled(f'{name}, {workload}', block, given, batches, options)
+    trees = library_trees(options.functions)
     for size in (64, 256):
-        given = [
-            trees[i : i + size] for i in range(0, len(trees) - size, max(size, 512))
-        ]
+        starts = range(0, len(trees) - size, max(size, 512))
+        given = [trees[i : i + size] for i in starts]
         block = function_names.make_block(2_000, 8, 100)
-        schedules(f'{size} functions of the library', block, given, given, repeats)
+        yield scheduled(
+            f'{size} functions of the library', block, given, given, options
+        )
 
 
-def schedules(
-    title: str, block: jf.Block, batches: Any, plain: Any, repeats: int
-) -> None:
-    """One line: the rate of `model.schedule`."""
+def scheduled(
+    title: str, block: jf.Block, batches: Any, plain: Any, options: argparse.Namespace
+) -> Row:
+    """The rate of `model.schedule`."""
+    say(title)
     model = jf.compile(block, max_programs=64)
     rounds = len(batches)
-    nodes = [sum(map(count_any, batch)) for batch in plain]
+    nodes = np.mean([sum(map(count_any, batch)) for batch in plain])
     for batch in batches:
         model.schedule(batch)  # so that capacities are settled
-    times = interleaved(
-        {
-            'schedule': lambda i: model.schedule(batches[i % rounds]).indices[:0],
-            'count': lambda i: np.array(sum(map(count_any, plain[i % rounds]))),
-        },
-        repeats,
-    )
-    rate = statistics.median(nodes) / times['schedule']
-    share = times['count'] / times['schedule']
-    print(f'  {title:44} {rate / 1e6:6.2f} {share:6.2f}')
+    contenders: dict[str, Callable[[int], Any]] = {
+        'schedule': lambda i: model.schedule(batches[i % rounds]),
+        'count': lambda i: sum(map(count_any, plain[i % rounds])),
+    }
+    times = take_turns(contenders, options.repeats, options.limit)
+    return {
+        'from examples': title,
+        'M nodes/s': nodes / times['schedule'].median / 1e6,
+        'times the recursion': (times['count'] / times['schedule']).median,
+        'spread %': times['schedule'].spread,
+    }
 
 
 def count_any(tree: Any) -> int:
@@ -165,7 +146,7 @@ def count_any(tree: Any) -> int:
     return count(tree)
 
 
-def library_trees(limit: int = 6_000) -> list[Any]:
+def library_trees(limit: int) -> list[Any]:
     """Functions of the standard library as `(label, [subtrees])`."""
     found: list[Any] = []
     for path in library_files():
@@ -180,103 +161,103 @@ def library_trees(limit: int = 6_000) -> list[Any]:
 # ---- from a corpus -------------------------------------------------------------------
 
 
-def corpora(repeats: int) -> None:
+def from_corpus(options: argparse.Namespace) -> Iterator[Row]:
     """Nodes per second from a corpus to a schedule, and its size."""
-    print('\nfrom a corpus to a schedule, M nodes/s, and times the same from examples')
+    say(f'a corpus, {LARGE}')
     model = jf.compile(expression(8))
     examples = [tree for batch in LARGE.batches(8) for tree in batch]
-    corpus = model.trace(examples)
+    corpus = model.trace(examples, progress=False)
     rng = np.random.default_rng(0)
-    chosen = [rng.permutation(len(corpus))[: LARGE.trees] for _ in range(repeats + 2)]
+    chosen = [rng.permutation(len(corpus))[: LARGE.trees] for _ in range(POOL)]
     for indices in chosen:
         corpus.schedule(indices)
-    times = interleaved(
-        {
-            'corpus': lambda i: corpus.schedule(chosen[i]).indices[:0],
-            'examples': lambda i: model.schedule(
-                [examples[k] for k in chosen[i]]
-            ).indices[:0],
-        },
-        repeats,
-    )
-    rate = LARGE.nodes / times['corpus'] / 1e6
-    times_faster = times['examples'] / times['corpus']
-    print(f'  {LARGE!s:44} {rate:6.1f} {times_faster:6.1f}')
+    contenders: dict[str, Callable[[int], Any]] = {
+        'corpus': lambda i: corpus.schedule(chosen[i % POOL]),
+        'examples': lambda i: model.schedule([examples[k] for k in chosen[i % POOL]]),
+    }
+    times = take_turns(contenders, options.repeats, options.limit)
     constants = sum(x.columns[0].nbytes for x in corpus.graph.constants)
     nodes = int(corpus.nodes.sum())
-    print(
-        f'  {(corpus.nbytes - constants) / nodes:.1f} bytes a node and '
-        f'{constants / nodes:.1f} of constants'
-    )
+    yield {
+        'from a corpus': str(LARGE),
+        'M nodes/s': LARGE.nodes / times['corpus'].median / 1e6,
+        'times from examples': (times['examples'] / times['corpus']).median,
+        'spread %': times['corpus'].spread,
+        'bytes a node': (corpus.nbytes - constants) / nodes,
+        'bytes of constants': constants / nodes,
+    }
 
 
-def epochs(path: Path | None, repeats: int) -> None:
+def epochs(options: argparse.Namespace) -> Iterator[Row]:
     """Host time of a whole epoch over the treebank, merged from a corpus."""
-    lines = treebank.read_lines(path) if path else treebank.made_up_lines(0)
-    train = lines['train']
-    vocabulary = treebank.make_vocabulary(train, {}, 8, 0)
-    trees = [treebank.parse(line, vocabulary.__getitem__) for line in train]
+    name = 'the treebank' if options.trees else 'made-up sentences'
+    say(f'an epoch over {name}')
+    found = treebank.read_lines(options.trees) if options.trees else None
+    lines = (found or treebank.made_up_lines(0))['train']
+    vocabulary = treebank.make_vocabulary(lines, {}, 8, 0)
+    trees = [treebank.parse(line, vocabulary.__getitem__) for line in lines]
     model = jf.compile(sentiment.make_block(vocabulary, 8), max_programs=64)
-    begin = time.perf_counter()
-    corpus = model.trace(trees)
-    tracing = time.perf_counter() - begin
-    name = 'the treebank' if path else 'made-up sentences'
-    print(f'\nan epoch over {name}: {corpus}, traced in {tracing:.2f} s')
-    for size in (32, 64, BATCH):
-        times = [one_epoch(model, corpus, size) for _ in range(repeats + 1)][1:]
-        print(f'  batches of {size:4}: merged in {statistics.median(times):.3f} s')
+    corpus, tracing = clocked(functools.partial(model.trace, trees, progress=False))
+    for size in (32, 64, 256):
+        epoch = functools.partial(one_epoch, corpus, size)
+        times = take_turns({'epoch': epoch}, options.repeats, options.limit)['epoch']
+        yield {
+            'an epoch over': name,
+            'corpus': repr(corpus),
+            'traced s': tracing,
+            'batch': size,
+            'merged s': times.median,
+            'spread %': times.spread,
+        }
 
 
-def one_epoch(model: jf.Model, corpus: jf.Corpus, size: int) -> float:
-    """Seconds to build all schedules of an epoch."""
+def one_epoch(corpus: jf.Corpus, size: int, _: int) -> None:
+    """Builds all schedules of an epoch."""
     order = np.random.default_rng(0).permutation(len(corpus))
-    begin = time.perf_counter()
     for first in range(0, len(order), size):
         corpus.schedule(order[first : first + size], size=size)
-    return time.perf_counter() - begin
 
 
 # ---- beside the device ---------------------------------------------------------------
 
 
-def prefetching(hidden: int, repeats: int) -> None:
+def prefetching(hidden: int, options: argparse.Namespace) -> Iterator[Row]:
     """A training epoch with prefetched schedules over one with schedules at hand."""
     workload = Workload(trees=64, leaves=64, hidden=hidden)
+    say(f'training on {workload}')
     model = jf.compile(expression(hidden))
-    corpus = model.trace([t for batch in workload.batches(24) for t in batch])
+    examples = [t for batch in workload.batches(options.batches) for t in batch]
+    corpus = model.trace(examples, progress=False)
     params = model.init(jax.random.key(0))
 
-    def loss(params: Any, schedule: jf.Schedule) -> jax.Array:
-        return model.apply(params, schedule).sum(-1).mean()
+    gradient = jax.grad(functools.partial(loss, model))
 
     @jax.jit
-    def step(params: Any, schedule: jf.Schedule) -> Any:
-        grads = jax.grad(loss)(params, schedule)
+    def step(params: Params, schedule: jf.Schedule) -> Params:
+        grads = gradient(params, schedule)
         return jax.tree.map(lambda x, y: x - 1e-3 * y, params, grads)
 
     compiled = model.precompile(step, params, corpus.capacities(workload.trees))
 
-    def train(batches: Any) -> Any:
-        new = params
-        for batch in batches:
-            new = compiled(new, batch)
-        return new
+    def train(batches: Any) -> Params:
+        return functools.reduce(compiled, batches, params)
 
     ready = [jax.device_put(s) for s in _schedules(model, corpus, workload.trees)]
-    times = interleaved(
-        {
-            'at hand': lambda i: train(ready),
-            'prefetched': lambda i: train(_schedules(model, corpus, workload.trees)),
-            'in turn': lambda i: train(_schedules(model, corpus, workload.trees, 0)),
-        },
-        repeats,
-    )
+    contenders: dict[str, Callable[[int], Any]] = {
+        'at hand': lambda i: train(ready),
+        'prefetched': lambda i: train(_schedules(model, corpus, workload.trees)),
+        'in turn': lambda i: train(_schedules(model, corpus, workload.trees, 0)),
+    }
+    times = take_turns(contenders, options.repeats, options.limit)
     alone = times['at hand']
-    print(
-        f'\ntraining on {workload}, {len(ready)} batches in {1e3 * alone:.0f} ms: '
-        f'{times["prefetched"] / alone:.3f} of that with schedules built on a thread, '
-        f'{times["in turn"] / alone:.3f} built in turn'
-    )
+    yield {
+        'training on': str(workload),
+        'batches': len(ready),
+        'at hand ms': alone.ms,
+        'spread %': alone.spread,
+        'on a thread': (times['prefetched'] / alone).median,
+        'in turn': (times['in turn'] / alone).median,
+    }
 
 
 def _schedules(
@@ -290,27 +271,25 @@ def _schedules(
 # ---- memory --------------------------------------------------------------------------
 
 
-def memory() -> None:
-    """The largest memory of a process that traces ten million nodes."""
-    command = [sys.executable, __file__, '--memory']
-    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    print(f'\n{result.stdout.strip()}')
+def memory(options: argparse.Namespace) -> Iterator[Row]:
+    """The largest memory of a process that traces so many nodes."""
+    say(f'memory to trace {options.nodes:,} nodes')
+    command = [sys.executable, __file__, '--memory', '--nodes', str(options.nodes)]
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    yield json.loads(run.stdout)
 
 
-def trace_ten_million() -> None:
-    """Traces examples as they are made, and says how much memory that took."""
+def trace_stream(nodes: int) -> Row:
+    """Traces examples as they are made, and tells how much memory that took."""
     model = jf.compile(expression(8))
     before = peak_memory()
-    trees = -(-TEN_MILLION // (2 * LARGE.leaves))
-    workload = Workload(trees=256, leaves=LARGE.leaves, hidden=8)
+    batches = -(-nodes // LARGE.nodes)
     stream = (
-        tree
-        for seed in range(-(-trees // 256))
-        for tree in workload.batches(1, seed=seed)[0]
+        tree for seed in range(batches) for tree in LARGE.batches(1, seed=seed)[0]
     )
     corpus = model.trace(stream, progress=False)
     peak = peak_memory()
-    print(f'{corpus} traced from a stream: {peak:.2f} GB at most, {before:.2f} before')
+    return {'traced from a stream': repr(corpus), 'GB': peak, 'GB before': before}
 
 
 def peak_memory() -> float:
@@ -319,6 +298,49 @@ def peak_memory() -> float:
     status = Path('/proc/self/status').read_text()
     (kilobytes,) = re.findall(r'VmHWM:\s*(\d+) kB', status)
     return int(kilobytes) / 1e6
+
+
+# ---- command line --------------------------------------------------------------------
+
+NOTE = (
+    'Medians. times the recursion: the rate over that of a Python recursion which only '
+    'counts the nodes of the same trees. times from examples: how much faster than '
+    '`model.schedule` of the same examples. merged: all schedules of an epoch. on a '
+    'thread, in turn: an epoch of training whose schedules are built on a thread, or '
+    'in turn, over one with all schedules at hand. GB: the most memory of a process '
+    'that traces a stream, and what it had held before.'
+)
+
+
+def main() -> None:
+    """Measures table by table; files are complete after each."""
+    options = arguments()
+    if options.memory:
+        print(json.dumps(trace_stream(options.nodes)))
+        return
+    report = begin('The host', options)
+    report.note(NOTE)
+    training = [prefetching(hidden, options) for hidden in options.hidden]
+    tables = from_examples(options), from_corpus(options), epochs(options)
+    for rows in (*tables, *training, memory(options)):
+        report.rows += rows
+        report.write()
+    report.close()
+
+
+def arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = jax_parser(__doc__ or '')
+    add = parser.add_argument
+    add('--trees', type=Path, help='the treebank: a zip or a folder')
+    add('--functions', type=int, help='of the standard library (default 6,000)')
+    add('--hidden', type=numbers, help='sizes of states in training (default 32,256)')
+    add('--batches', type=int, help='of an epoch of training (default 24)')
+    add('--nodes', type=int, help='traced from a stream (default 10,000,000)')
+    add('--memory', action='store_true', help=argparse.SUPPRESS)
+    full = {'functions': 6_000, 'hidden': [32, 256], 'batches': 24}
+    quick = {'functions': 2_000, 'hidden': [32], 'batches': 8}
+    return fill(parser.parse_args(), full | {'nodes': 10**7}, quick | {'nodes': 10**6})
 
 
 if __name__ == '__main__':

@@ -39,12 +39,10 @@ from measuring import (
     begin,
     clocked,
     compiled,
-    fill,
-    make_parser,
-    say,
+    jax_parser,
     take_turns,
 )
-from options import among, numbers
+from options import among, fill, numbers, say
 from report import Report, Row
 from trees import VOCABULARY, Tree, random_tree
 
@@ -506,13 +504,13 @@ def main() -> None:
     for batch, mode in itertools.product(options.batches, options.modes):
         size = make_size(batch, options)
         rows += measure(size, mode, options)
-        report_of(rows, options, report).write(options.json, options.markdown)
-    print(report.markdown())
+        report_of(rows, options, report).write()
+    report.close()
 
 
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = make_parser(__doc__ or '')
+    parser = jax_parser(__doc__ or '')
     add = parser.add_argument
     add('--leaves', type=int, help='of a tree (default 128)')
     add('--width', type=int, help='of a state (default 1024)')
@@ -523,7 +521,7 @@ def arguments() -> argparse.Namespace:
     sizes = [1 << k for k in range(11)]
     full = {'leaves': 128, 'width': 1024, 'batches': sizes}
     return fill(
-        parser.parse_args(), full, {'leaves': 32, 'width': 64, 'batches': [1, 4, 16]}
+        parser.parse_args(), full, {'leaves': 16, 'width': 64, 'batches': [1, 16]}
     )
 
 

@@ -18,14 +18,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from options import make_parser
 from report import Report, Row
-from timing import seconds
 
 import jfold as jf
 from jfold.layers import pack
@@ -105,6 +104,18 @@ def take_turns(
             if number >= WARM:
                 found[name].append(last[name])
     return {name: Times(tuple(values)) for name, values in found.items()}
+
+
+def ratio_row(name: str, mode: str, ratios: Times) -> Row:
+    """A ratio with its quartiles."""
+    low, high = ratios.quartiles
+    about = {'ratio': name, 'mode': mode}
+    return about | {'median': ratios.median, 'low': low, 'high': high}
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    """How long one call takes, until its result is there."""
+    return clocked(lambda: jax.block_until_ready(run()))[1]
 
 
 def clocked(run: Callable[[], Any]) -> tuple[Any, float]:
@@ -352,7 +363,7 @@ class Setup:
         def of(part: str) -> Times:
             return times[f'{self.name}: {part}']
 
-        device, whole = of(mode), of(f'whole {mode}')
+        device, whole, perfect = (of(p + mode) for p in ('', 'whole ', 'perfect '))
         return {
             'model': self.name,
             'mode': mode,
@@ -365,9 +376,10 @@ class Setup:
             'merge ms': of('merge').ms,
             'device ms': device.ms,
             'spread %': device.spread,
+            'perfect ms': perfect.ms,
             'whole ms': whole.ms,
             'nodes/s': self.nodes / whole.median,
-            'share of perfect': (of(f'perfect {mode}') / device).median,
+            'share of perfect': (perfect / device).median,
         }
 
 
@@ -377,6 +389,7 @@ def set_up(
     batches: list[list[Any]],
     checks: list[Any],
     count: Callable[[Any], int],
+    names: Any = None,
 ) -> Setup:
     """Compiles a model for batches of one size, and checks it.
 
@@ -387,6 +400,7 @@ def set_up(
       checks: at most as many small examples, on which the steps that are timed must
         give what the eager twin gives.
       count: how many nodes an example has.
+      names: of the layers that the perfect batch counts; all when left out.
 
     Raises:
       Disagreement: they do not.
@@ -410,7 +424,7 @@ def set_up(
     )
     schedules = [jax.device_put(corpus.schedule(place)) for place in places]
     nodes = sum(count(x) for batch in batches for x in batch) / len(batches)
-    perfect = perfect_batch(model, params, schedules)
+    perfect = perfect_batch(model, params, schedules, names)
     return Setup(
         name,
         model,
@@ -532,6 +546,7 @@ class Plain:
             'merge ms': None,
             'device ms': device.ms,
             'spread %': device.spread,
+            'perfect ms': None,
             'whole ms': all_of_it.ms,
             'nodes/s': self.nodes / all_of_it.median,
             'share of perfect': None,
@@ -573,39 +588,17 @@ def agree_with(
 # ---- command line --------------------------------------------------------------------
 
 
-def make_parser(description: str) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    add = parser.add_argument
-    add('--quick', action='store_true', help='small sizes, five repeats')
-    add('--repeats', type=int, help='timed calls of each contender (default 20)')
-    add('--limit', type=float, default=60, help='seconds for one contender of a table')
-    add('--precision', help='of products on accelerators, e.g. highest (JAX decides)')
-    add('--json', type=Path, help='file for the rows, as JSON lines')
-    add('--markdown', type=Path, help='file for the tables')
+def jax_parser(description: str) -> argparse.ArgumentParser:
+    """The options of all benchmarks that run in this process."""
+    parser = make_parser(description)
+    told = 'of products on accelerators, e.g. highest (JAX decides)'
+    parser.add_argument('--precision', help=told)
     return parser
-
-
-def fill(options: argparse.Namespace, full: Row, quick: Row) -> argparse.Namespace:
-    """Options that were not given, from the defaults."""
-    defaults = {'repeats': 20} | full
-    if options.quick:
-        defaults |= {'repeats': 5} | quick
-    for name, value in defaults.items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    if options.repeats < 2:
-        raise SystemExit(f'expected two repeats at least, got {options.repeats}')
-    return options
 
 
 def begin(title: str, options: argparse.Namespace) -> Report:
     """A report; from now on nothing compiled is taken from a cache on disk."""
     jax.config.update('jax_enable_compilation_cache', False)
     jax.config.update('jax_default_matmul_precision', options.precision)
-    return Report(title, shlex.join(['python', *sys.argv]))
-
-
-def say(line: str) -> None:
-    """Tells of progress; standard output is for the report."""
-    print(line, file=sys.stderr, flush=True)
+    command = shlex.join(['python', *sys.argv])
+    return Report(title, command, (options.json, options.markdown))

@@ -36,17 +36,16 @@ from measuring import (
     Times,
     agree_with,
     begin,
-    fill,
     in_plain_jax,
-    make_parser,
+    jax_parser,
     perfect_batch,
-    say,
+    ratio_row,
     set_up,
     take_turns,
 )
-from options import among
+from options import among, fill, say
 from report import Row
-from trees import VOCABULARY, Tree, cell, init_cell, random_tree
+from trees import VOCABULARY, Tree, Workload, cell, init_cell, random_tree
 
 import jfold as jf
 
@@ -74,13 +73,6 @@ def rows_of(setups: list[Any], times: dict[str, Times]) -> Iterator[Row]:
             yield setup.row(mode, times)
 
 
-def ratio_row(name: str, mode: str, ratios: Times) -> Row:
-    """A ratio with its quartiles."""
-    low, high = ratios.quartiles
-    about = {'ratio': name, 'mode': mode}
-    return about | {'median': ratios.median, 'low': low, 'high': high}
-
-
 def timed(
     setups: list[Any], options: argparse.Namespace, others: Contenders | None = None
 ) -> dict[str, Times]:
@@ -94,11 +86,7 @@ def timed(
 
 def random_trees(options: argparse.Namespace) -> list[list[Tree]]:
     """Batches of random trees, all different."""
-    rng = random.Random(0)
-    return [
-        [random_tree(options.leaves, rng) for _ in range(options.batch)]
-        for _ in range(POOL)
-    ]
+    return Workload(options.batch, options.leaves, options.hidden).batches(POOL)
 
 
 def few(batches: list[list[Any]], make: Callable[[], Any]) -> list[Any]:
@@ -612,10 +600,10 @@ def main() -> None:
         try:
             found += [{'benchmark': name} | row for row in BENCHMARKS[name](options)]
         except Skipped as reason:
-            report.note(f'{name}: skipped, {reason}.')
+            report.absent[name] = str(reason)
         report.rows = sorted(found, key=lambda row: 'ratio' not in row)
-        report.write(options.json, options.markdown)
-    print(report.markdown())
+        report.write()
+    report.close()
 
 
 def about(options: argparse.Namespace) -> str:
@@ -630,7 +618,7 @@ def about(options: argparse.Namespace) -> str:
 
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = make_parser(__doc__ or '')
+    parser = jax_parser(__doc__ or '')
     add = parser.add_argument
     names = ', '.join(BENCHMARKS)
     add('--only', type=among(list(BENCHMARKS)), default=list(BENCHMARKS), help=names)
@@ -640,7 +628,7 @@ def arguments() -> argparse.Namespace:
     add('--sentiment-hidden', type=int, help='the same in treebank (default 300)')
     add('--children', type=int, default=16, help='of a node at most')
     add('--longest', type=int, default=50, help='items of a chain at most')
-    add('--kinds', type=int, default=16, help='of cells in unused')
+    add('--kinds', type=int, help='of cells in unused (default 16)')
     add('--readers', type=int, help='of one value (default 300)')
     add('--files', type=int, help='of the standard library (default 200)')
     add('--trees', type=Path, help='the treebank: a zip or a folder')
@@ -648,8 +636,8 @@ def arguments() -> argparse.Namespace:
     quick = {'batch': 16, 'leaves': 16, 'hidden': 32, 'sentiment_hidden': 32}
     return fill(
         parser.parse_args(),
-        full | {'readers': 300, 'files': 200},
-        quick | {'readers': 100, 'files': 40},
+        full | {'readers': 300, 'files': 200, 'kinds': 16},
+        quick | {'readers': 100, 'files': 40, 'kinds': 5},
     )
 
 

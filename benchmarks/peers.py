@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from options import among, numbers
+from options import among, fill, make_parser, numbers, say
 from report import ROOT, Report, Row, cores, load
 
 PROGRAMS = Path(__file__).resolve().parent / 'peers'
@@ -70,23 +70,22 @@ PEERS = {
     'dgl': Peer('dgl', 'dgl_levels'),
     'torchfold': Peer('torchfold', 'torchfold_cells'),
 }
-QUICK = [name for name, peer in PEERS.items() if peer.environment in ('jax', 'dynet')]
+QUICK = ['jfold', 'jax-scan', 'jax-stack', 'jax-levels', 'dynet']  # soon compiled
 
 
 @dataclass(frozen=True)
 class Size:
-    """Batches of `batch` trees with `leaves` leaves; how many are timed."""
+    """Batches of `batch` trees with `leaves` leaves."""
 
     leaves: int
     hidden: int
     batch: int
-    repeats: int
 
 
 SIZES = {
-    'tiny': Size(leaves=5, hidden=8, batch=4, repeats=3),
-    'small': Size(leaves=32, hidden=128, batch=32, repeats=15),
-    'big': Size(leaves=128, hidden=256, batch=64, repeats=7),
+    'tiny': Size(leaves=5, hidden=8, batch=4),
+    'small': Size(leaves=32, hidden=128, batch=32),
+    'big': Size(leaves=128, hidden=256, batch=64),
 }
 MODES = ('infer', 'train')
 TIMES = (
@@ -113,17 +112,19 @@ class Unable(Exception):
 # ---- environments --------------------------------------------------------------------
 
 
-def prepare(name: str, folder: Path) -> Path:
+def prepare(name: str, folder: Path, installs: bool) -> Path:
     """The interpreter of an environment, made unless it is there.
 
     Raises:
-      Unable: something does not install.
+      Unable: something does not install, or is not to be.
     """
     home, steps = folder / name, ENVIRONMENTS[name]
     ready, python = home / '.ready', home / 'bin' / 'python'
     recipe = '\n'.join(shlex.join(step) for step in steps)
     if ready.exists() and ready.read_text(encoding='utf-8') == recipe:
         return python
+    if not installs:
+        raise Unable(f'absent: no environment {home}')
     say(f'environment {name}: making it')
     ready.unlink(missing_ok=True)
     install([sys.executable, '-m', 'venv', '--clear', str(home)])
@@ -151,21 +152,18 @@ def install(command: list[str]) -> None:
         raise Unable(f'absent: {" ".join(errors) or f"exit code {run.returncode}"}')
 
 
-def prepared(names: list[str], folder: Path) -> dict[str, Path | Unable]:
+def prepared(
+    names: list[str], folder: Path, installs: bool = True
+) -> dict[str, Path | Unable]:
     """For each environment that these peers need, its interpreter or the reason."""
     found: dict[str, Path | Unable] = {}
     for name in dict.fromkeys(PEERS[peer].environment for peer in names):
         try:
-            found[name] = prepare(name, folder)
+            found[name] = prepare(name, folder, installs)
         except (Unable, OSError) as error:
             found[name] = error if isinstance(error, Unable) else Unable(str(error))
             say(f'environment {name}: {found[name]}')
     return found
-
-
-def say(line: str) -> None:
-    """Tells of progress; standard output is for the report."""
-    print(line, file=sys.stderr, flush=True)
 
 
 # ---- contenders ----------------------------------------------------------------------
@@ -422,25 +420,30 @@ def spread(values: list[float]) -> float | None:
 
 
 def main() -> None:
-    """Makes environments, compares, and writes the report."""
+    """Makes environments, compares, and writes the report; fails if a peer does."""
     options = arguments()
     names = list(dict.fromkeys(['jfold', *options.peers]))
-    report = Report('Peers', shlex.join(['python', *sys.argv]))
-    pythons = prepared(names, options.environments)
+    command = shlex.join(['python', *sys.argv])
+    report = Report('Peers', command, (options.json, options.markdown))
+    pythons = prepared(names, options.environments, not options.installed)
     cases = itertools.product(options.sizes, options.modes, options.threads)
     for size, mode, threads in cases:
-        repeats = options.repeats or SIZES[size].repeats
-        match = Match(size, mode, threads, repeats, options.limit)
+        match = Match(size, mode, threads, options.repeats, options.limit)
         for row in compare(names, pythons, match):
             report.add(row)
-        report.write(options.json, options.markdown)  # in case the run is cut short
+        report.write()  # in case the run is cut short
     explain(report, options.sizes)
-    report.write(options.json, options.markdown)
-    print(report.markdown())
+    report.close()
+    failed = [r['peer'] for r in report.rows if r['remarks'].startswith('failed: ')]
+    if failed:
+        raise SystemExit(f'failed: {", ".join(dict.fromkeys(failed))}')
 
 
 def explain(report: Report, sizes: list[str]) -> None:
-    """Notes on what the columns mean, and on versions."""
+    """What is absent, and notes on what the columns mean, and on versions."""
+    for row in report.rows:
+        if row['remarks'].startswith('absent: '):
+            report.absent[row['peer']] = row['remarks'].removeprefix('absent: ')
     for name in sizes:
         size = SIZES[name]
         report.note(
@@ -461,30 +464,21 @@ def explain(report: Report, sizes: list[str]) -> None:
     for row in report.rows:
         found |= row['details'].get('check', {}).get('versions', {})
     names = ', '.join(f'{name} {version}' for name, version in sorted(found.items()))
-    report.note(f'Versions of the peers: {names}.')
+    report.note(f'Versions of the peers: {names or "none"}.')
 
 
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or '').splitlines()[0])
+    parser = make_parser(__doc__ or '')
     add = parser.add_argument
-    add('--quick', action='store_true', help='small size, five repeats, light peers')
     add('--peers', type=among(PEERS), help=f'some of {", ".join(PEERS)}')
     add('--sizes', type=among(SIZES), help=f'some of {", ".join(SIZES)}')
-    add('--modes', '--mode', type=among(MODES), help='infer, train')
+    add('--modes', '--mode', type=among(MODES), default=list(MODES), help='or one')
     add('--threads', type=numbers, default=[cores()], help='as in 1,2')
-    add('--repeats', type=int, help='timed steps of each peer')
-    add('--limit', type=float, default=120, help='seconds for a peer in one comparison')
     add('--environments', type=Path, default=ROOT / '.venv' / 'peers', help='folder')
-    add('--json', type=Path, help='file for the rows, as JSON lines')
-    add('--markdown', type=Path, help='file for the table')
-    options = parser.parse_args()
-    quick = options.quick
-    options.peers = options.peers or (QUICK if quick else list(PEERS))
-    options.sizes = options.sizes or (['small'] if quick else ['small', 'big'])
-    options.modes = options.modes or list(MODES)
-    options.repeats = options.repeats or (5 if quick else None)
-    return options
+    add('--installed', action='store_true', help='make no environment')
+    full = {'peers': list(PEERS), 'sizes': ['small', 'big'], 'repeats': 10}
+    return fill(parser.parse_args(), full, {'peers': QUICK, 'sizes': ['small']})
 
 
 if __name__ == '__main__':

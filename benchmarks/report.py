@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results of a benchmark as JSON lines and as Markdown, with where they come from.
 
-report = Report('Cells', 'python benchmarks/cells.py')
+report = Report('Cells', 'python benchmarks/cells.py', ('cells.jsonl', 'cells.md'))
 report.add({'cell': 'LSTM', 'ms': 1.25})
-report.write('cells.jsonl', 'cells.md')
+report.close()
 """
 
 from __future__ import annotations
@@ -32,9 +32,14 @@ class Report:
 
     Attributes:
       head: title, command, date, machine, versions.
+      paths: of the files for JSON lines and Markdown, or `None`.
+      absent: what could not run for want of something, and why.
     """
 
-    def __init__(self, title: str, command: str) -> None:
+    def __init__(
+        self, title: str, command: str, paths: tuple[Any, Any] = (None, None)
+    ) -> None:
+        self.paths = paths
         self.head: Row = {
             'title': title,
             'command': command,
@@ -45,6 +50,7 @@ class Report:
         }
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.absent: dict[str, str] = {}
 
     def add(self, row: Row) -> None:
         """Appends a row."""
@@ -56,7 +62,7 @@ class Report:
 
     def lines(self) -> str:
         """The head with the notes, then the rows, each as JSON on a line."""
-        head = self.head | {'notes': self.notes}
+        head = self.head | {'notes': self.notes, 'absent': self.absent}
         return ''.join(json.dumps(x) + '\n' for x in (head, *self.rows))
 
     def markdown(self) -> str:
@@ -71,13 +77,20 @@ class Report:
         for row in self.rows:
             tables.setdefault(tuple(row), []).append(row)
         bodies = [table(rows) for rows in tables.values()]
-        return '\n\n'.join([f'## {head["title"]}', *about, *bodies, *self.notes]) + '\n'
+        absent = [f'{name}: skipped, {why}.' for name, why in self.absent.items()]
+        title = f'## {head["title"]}'
+        return '\n\n'.join([title, *about, *bodies, *absent, *self.notes]) + '\n'
 
-    def write(self, json_path: Any = None, markdown_path: Any = None) -> None:
-        """Writes the files that have a path."""
-        for path, text in ((json_path, self.lines()), (markdown_path, self.markdown())):
+    def write(self) -> None:
+        """Writes the files that were asked for, as far as the report goes."""
+        for path, text in zip(self.paths, (self.lines(), self.markdown()), strict=True):
             if path is not None:
                 Path(path).write_text(text, encoding='utf-8')
+
+    def close(self) -> None:
+        """Writes and prints the whole report."""
+        self.write()
+        print(self.markdown())
 
 
 def facts(values: Row) -> str:

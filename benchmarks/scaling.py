@@ -30,14 +30,12 @@ from measuring import (
     Setup,
     Times,
     begin,
-    fill,
-    make_parser,
-    say,
+    jax_parser,
     set_up,
     take_turns,
 )
 from models import SHORTEST, chain_block, kind_size, kinds_block, of_kinds
-from options import among
+from options import among, fill, say
 from report import Report, Row
 from trees import VOCABULARY, random_tree
 
@@ -271,11 +269,10 @@ def main() -> None:
         found = list(sweep(name, base, options))
         rows += found
         report.rows = [row for part in split(rows) for row in part]
-        report.write(options.json, options.markdown)
+        report.write()
         if options.pictures:
             picture(name, found, options.pictures, report)
-    report.write(options.json, options.markdown)
-    print(report.markdown())
+    report.close()
 
 
 def describe(base: Point) -> str:
@@ -296,7 +293,7 @@ def picture(name: str, rows: Sequence[Row], path: Path, report: Report) -> None:
 
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = make_parser(__doc__ or '')
+    parser = jax_parser(__doc__ or '')
     add = parser.add_argument
     names, base = ', '.join(SWEEPS), Point()
     add('--sweeps', type=among(list(SWEEPS)), default=list(SWEEPS), help=names)
@@ -307,7 +304,7 @@ def arguments() -> argparse.Namespace:
     add('--kinds', type=int, default=base.kinds, help='likewise')
     add('--pictures', type=Path, help='folder for a picture of each sweep')
     full = {'width': base.width, 'points': len(max(SWEEPS.values(), key=len))}
-    return fill(parser.parse_args(), full, {'width': 32, 'points': 3})
+    return fill(parser.parse_args(), full, {'width': 32, 'points': 2})
 
 
 if __name__ == '__main__':

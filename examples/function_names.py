@@ -12,7 +12,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from matplotlib.figure import Figure
 from syntax_trees import (
     Labels,
     NamedFunction,
-    Tree,
     count_numbers,
     library_files,
     read_functions,
     without_copies,
 )
 from tqdm import tqdm
-from training import Batch, Clock, Params, Trainer, predict, shuffled_batches, table
+from training import Clock, Examples, Params, make_trainer, table
 
 import jfold as jf
 
@@ -107,11 +106,11 @@ class Task:
     held_out: list[NamedFunction]
     labels: Labels
 
-    def numbers(
-        self, functions: Sequence[NamedFunction]
-    ) -> tuple[list[Tree], np.ndarray]:
+    def examples(self, functions: Sequence[NamedFunction]) -> Examples:
         """Trees of label numbers, and the numbers of their words."""
-        return list(map(self.labels.tree, functions)), self.targets(functions)
+        trees = list(map(self.labels.tree, functions))
+        nodes = np.array([len(f.nodes) for f in functions])
+        return Examples(trees, nodes, self.targets(functions))
 
     def targets(self, functions: Sequence[NamedFunction]) -> np.ndarray:
         """The number of each function's word."""
@@ -214,7 +213,7 @@ class Result:
     Attributes:
       losses: mean training loss of each epoch.
       accuracies: held-out accuracy after each epoch.
-      programs: how many programs the model compiled.
+      programs: how many shapes of schedule there were.
       clock: where the time went.
     """
 
@@ -224,86 +223,37 @@ class Result:
     clock: Clock
 
     def __str__(self) -> str:
-        clock = self.clock
-        return (
-            f'training: {clock.nodes / clock.whole:,.0f} nodes/s, of which building '
-            f'schedules takes {clock.schedule / clock.whole:.0%}\n'
-            f'compiled programs: {self.programs} ({clock.compile:.1f} s for training)'
-        )
+        return f'{self.clock}\nshapes of schedules: {self.programs}'
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """The task as trees and numbers, the model, and how to train it."""
+def loss(model: jf.Model, params: Params, schedule: Any, targets: Any) -> jax.Array:
+    """Mean cross entropy of a batch; its last rows may be spare."""
+    logits = model.apply(params, schedule)
+    # Names are a matter of taste: smoothed targets keep the model from insisting.
+    wanted = optax.smooth_labels(jax.nn.one_hot(targets, logits.shape[1]), 0.1)
+    return optax.softmax_cross_entropy(logits, wanted).mean(where=schedule.mask)
 
-    task: Task
-    model: jf.Model
-    options: argparse.Namespace
 
-    def loss(self, params: Params, schedule: Any, targets: Any) -> jax.Array:
-        """Mean cross entropy of a batch."""
-        logits = self.model.apply(params, schedule)
-        # Names are a matter of taste: smoothed targets keep the model from insisting.
-        wanted = optax.smooth_labels(jax.nn.one_hot(targets, logits.shape[1]), 0.1)
-        return optax.softmax_cross_entropy(logits, wanted).mean()
-
-    def batches(self, rng: np.random.Generator) -> list[Batch]:
-        """One epoch of the training functions."""
-        functions, trees, targets = self.task.train, *self.train_set
-        order = shuffled_batches(len(trees), self.options.batch_size, rng)
-        return [
-            Batch(
-                [trees[i] for i in batch],
-                count_nodes([functions[i] for i in batch]),
-                (targets[batch],),
-            )
-            for batch in order
-        ]
-
-    def accuracy(self, params: Params) -> float:
-        """On the held-out functions."""
-        (trees, targets), size = self.held_out_set, self.options.batch_size
-        logits = predict(self.model, self.apply, params, trees, size)
-        return accuracy(logits, targets)
-
-    @cached_property
-    def apply(self) -> Callable[..., jax.Array]:
-        """`(params, schedule) -> [functions, words]`, compiled."""
-        return jax.jit(self.model.apply)
-
-    @cached_property
-    def train_set(self) -> tuple[list[Tree], np.ndarray]:
-        """Trees, and the numbers of their words."""
-        return self.task.numbers(self.task.train)
-
-    @cached_property
-    def held_out_set(self) -> tuple[list[Tree], np.ndarray]:
-        """Trees, and the numbers of their words."""
-        return self.task.numbers(self.task.held_out)
-
-    @property
-    def optimizer(self) -> optax.GradientTransformation:
-        """AdamW whose rate falls to zero."""
-        batches = max(1, len(self.task.train) // self.options.batch_size)
-        steps = self.options.epochs * batches
-        rate = optax.cosine_decay_schedule(self.options.rate, steps)
-        return optax.adamw(rate, weight_decay=self.options.weight_decay)
+def make_optimizer(task: Task, options: argparse.Namespace) -> Any:
+    """AdamW whose rate falls to zero."""
+    steps = options.epochs * -(-len(task.train) // options.batch_size)
+    rate = optax.cosine_decay_schedule(options.rate, steps)
+    return optax.adamw(rate, weight_decay=options.weight_decay)
 
 
 def train(task: Task, options: argparse.Namespace) -> Result:
     """Trains the tree model and scores it after every epoch."""
     model = jf.compile(make_block(len(task.labels), options.width, len(task.words)))
-    experiment = Experiment(task, model, options)
-    trainer = Trainer(model, experiment.loss, experiment.optimizer)
-    params = model.init(jax.random.key(options.seed))
-    state, rng = trainer.optimizer.init(params), np.random.default_rng(options.seed)
+    optimizer = make_optimizer(task, options)
+    held_out = task.examples(task.held_out)
+    parts = {'train': task.examples(task.train), 'held out': held_out}
+    trainer = make_trainer(model, parts, loss, jf.Model.apply, optimizer, options)
     losses, accuracies = [], []
-    for epoch in range(1, options.epochs + 1):
-        batches, title = experiment.batches(rng), f'epoch {epoch:2}'
-        params, state, found = trainer.epoch(params, state, batches, title)
+    for epoch, params, found in trainer.epochs(options.seed):
         losses.append(float(np.mean(found)))
-        accuracies.append(experiment.accuracy(params))
-        print(f'{title}: loss {losses[-1]:.3f}, held out {accuracies[-1]:.1%}')
+        logits = trainer.predictions(params, 'held out')
+        accuracies.append(accuracy(logits, held_out.targets))
+        print(f'{epoch}: loss {losses[-1]:.3f}, held out {accuracies[-1]:.1%}')
     return Result(losses, accuracies, model.programs, trainer.clock)
 
 

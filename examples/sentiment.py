@@ -9,9 +9,9 @@ Treebank with `--trees`; without, it makes up a small treebank of its own.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,12 @@ import numpy as np
 import optax
 from tqdm import tqdm
 from training import (
-    Batch,
+    Examples,
     Params,
     Trainer,
     apply_gradients,
     copy,
-    predict,
-    shuffled_batches,
+    make_trainer,
     table,
     timed,
 )
@@ -157,59 +156,32 @@ class Scores:
         return f'fine {self.fine:.1%}, binary {self.binary:.1%}'
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A treebank, a model and how to train it."""
-
-    trees: dict[str, list[Tree]]
-    model: jf.Model
-    options: argparse.Namespace
-
-    def loss(self, params: Params, schedule: Any) -> jax.Array:
-        """Cross entropy summed over all nodes."""
-        _, metrics = self.model.apply(params, schedule)
-        return metrics['loss'].sum()
-
-    def scores(self, params: Params, part: str) -> Scores:
-        """Accuracy on one part of the treebank."""
-        trees, size = self.trees[part], self.options.batch_size
-        found = predict(self.model, self.root_scores, params, trees, size)
-        return Scores.of(found, np.array([tree[0] for tree in trees]))
-
-    @cached_property
-    def root_scores(self) -> Callable[..., jax.Array]:
-        """`(params, schedule) -> [trees, 5]`, compiled."""
-        return jax.jit(lambda *given: self.model.apply(*given)[0])
-
-    def batches(self, rng: np.random.Generator) -> list[Batch]:
-        """One epoch of the training trees."""
-        trees = self.trees['train']
-        order = shuffled_batches(len(trees), self.options.batch_size, rng)
-        picked = [[trees[i] for i in batch] for batch in order]
-        return [Batch(batch, count_nodes(batch)) for batch in picked]
+def loss(model: jf.Model, params: Params, schedule: Any, roots: Any) -> jax.Array:
+    """Cross entropy summed over all nodes; their labels, `roots` too, are in trees."""
+    _, metrics = model.apply(params, schedule)
+    return metrics['loss'].sum()
 
 
-def train(experiment: Experiment, params: Params) -> Params:
+def root_scores(model: jf.Model, params: Params, schedule: Any) -> jax.Array:
+    """Scores of the classes [trees, 5]."""
+    return model.apply(params, schedule)[0]
+
+
+def scores_of(trainer: Trainer, params: Params, part: str) -> Scores:
+    """Accuracy on one part of the treebank."""
+    return Scores.of(trainer.predictions(params, part), trainer.parts[part].targets)
+
+
+def train(trainer: Trainer, seed: int) -> Params:
     """The parameters of the epoch with the best fine accuracy on dev."""
-    options = experiment.options
-    optimizer = make_optimizer(options.rate)
-    trainer = Trainer(experiment.model, experiment.loss, optimizer)
-    state, rng = optimizer.init(params), np.random.default_rng(options.seed)
-    best, best_params = -1.0, params
-    for epoch in range(1, options.epochs + 1):
-        batches, title = experiment.batches(rng), f'epoch {epoch:2}'
-        params, state, losses = trainer.epoch(params, state, batches, title)
-        loss = sum(losses) / sum(batch.nodes for batch in batches)
-        scores = experiment.scores(params, 'dev')
-        print(f'{title}: loss {loss:.3f} a node; dev {scores}')
+    nodes = trainer.parts['train'].nodes.sum()
+    best, best_params = -1.0, None
+    for epoch, params, losses in trainer.epochs(seed):
+        scores = scores_of(trainer, params, 'dev')
+        print(f'{epoch}: loss {sum(losses) / nodes:.3f} a node; dev {scores}')
         if scores.fine > best:
             best, best_params = scores.fine, copy(params)
     return best_params
-
-
-def count_nodes(trees: Sequence[Tree]) -> int:
-    """Leaves and inner nodes of all trees."""
-    return sum(map(sum, map(sizes, trees)))
 
 
 # ---- how fast is it? -----------------------------------------------------------------
@@ -274,40 +246,41 @@ def perfect_batch(
     return jax.vmap(cross_entropy)(scores, labels).sum()
 
 
-def measure(experiment: Experiment, params: Params) -> Rates:
-    """One epoch, with the perfect batch of the same mean size beside every batch."""
-    rng = np.random.default_rng(experiment.options.seed)
-    batches = experiment.batches(rng)
-    nodes = sum(batch.nodes for batch in batches)
-    inputs = perfect_inputs(params, batches, rng)
-    optimizer = make_optimizer(experiment.options.rate)
-    update = jax.jit(partial(apply_gradients, optimizer))
-    state = optimizer.init(params)
-    gradient = jax.jit(jax.value_and_grad(experiment.loss))
+def measure(trainer: Trainer, params: Params, options: argparse.Namespace) -> Rates:
+    """An epoch, with the perfect batch of the same mean size beside every batch."""
+    corpus, train = trainer.corpora['train'], trainer.parts['train']
+    batches = [
+        *trainer.model.batches(
+            corpus, options.batch_size, shuffle=options.seed, prefetch=0
+        )
+    ]
+    inputs = perfect_inputs(params, train.nodes, len(batches), options)
+    update = jax.jit(partial(apply_gradients, trainer.optimizer))
+    state = trainer.optimizer.init(params)
+    gradient = jax.jit(jax.value_and_grad(trainer.loss))
     perfect = jax.jit(jax.value_and_grad(perfect_batch, argnums=(0, 2, 3)))
     seconds = []
     # The first batch comes twice: the first time compiles, and does not count.
     for batch in tqdm([batches[0], *batches], 'measuring', leave=False):
-        schedule, building = timed(experiment.model.schedule, batch.examples)
-        (_, grads), running = timed(gradient, params, schedule)
+        roots = train.targets[batch.indices]
+        (_, grads), running = timed(gradient, params, batch.schedule, roots)
         _, updating = timed(update, grads, state, params)
         _, ideal = timed(perfect, params, *inputs)
-        seconds.append((building, running, updating, ideal))
-    trees = sum(len(batch.examples) for batch in batches)
-    return Rates(trees, nodes, np.array(seconds[1:]))
+        seconds.append((batch.schedule.seconds, running, updating, ideal))
+    return Rates(len(train.items), train.nodes.sum(), np.array(seconds[1:]))
 
 
 def perfect_inputs(
-    params: Params, batches: Sequence[Batch], rng: np.random.Generator
+    params: Params, nodes: np.ndarray, batches: int, options: argparse.Namespace
 ) -> tuple[Any, ...]:
     """Random inputs of `perfect_batch` for as many nodes as a batch has on average."""
-    nodes = round(np.mean([batch.nodes for batch in batches]))
-    # A binary tree has one leaf more than it has inner nodes.
-    inner = (nodes - len(batches[0].examples)) // 2
+    rng = np.random.default_rng(options.seed)
+    trees, total = round(len(nodes) / batches), round(nodes.sum() / batches)
+    inner = (total - trees) // 2  # a binary tree has one leaf more than inner nodes
     hidden = params['inner']['w'].shape[0] // 2
     states = rng.uniform(-1, 1, (2, inner, 2, hidden)).astype('float32')
-    words = rng.integers(len(params['embed']), size=nodes - inner)
-    return words, *states, rng.integers(CLASSES, size=nodes)
+    words = rng.integers(len(params['embed']), size=total - inner)
+    return words, *states, rng.integers(CLASSES, size=total)
 
 
 # ---- the command line ----------------------------------------------------------------
@@ -340,21 +313,28 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def make_experiment(options: argparse.Namespace) -> Experiment:
+def set_up(options: argparse.Namespace) -> Trainer:
     """Reads or makes up the trees, and compiles the model."""
     lines = read_lines(options.trees) if options.trees else made_up_lines(options.seed)
     lines = {part: lines[part][: options.limit] for part in PARTS}
     given = read_vectors(options.vectors) if options.vectors else {}
     size = len(next(iter(given.values()), range(options.hidden)))
     vocabulary = make_vocabulary(lines['train'], given, size, options.seed)
-    trees = {
-        p: [parse(line, vocabulary.__getitem__) for line in lines[p]] for p in PARTS
+    parts = {
+        p: examples([parse(line, vocabulary.__getitem__) for line in lines[p]])
+        for p in PARTS
     }
-    print(', '.join(f'{p} {len(trees[p]):,} trees' for p in PARTS))
+    print(', '.join(f'{p} {len(parts[p].items):,} trees' for p in PARTS))
     print(f'{len(vocabulary.vectors):,} words, vectors of {size}: {_source(options)}')
-    return Experiment(
-        trees, jf.compile(make_block(vocabulary, options.hidden)), options
-    )
+    model = jf.compile(make_block(vocabulary, options.hidden))
+    optimizer = make_optimizer(options.rate)
+    return make_trainer(model, parts, loss, root_scores, optimizer, options)
+
+
+def examples(trees: list[Tree]) -> Examples:
+    """Trees with their sizes and the labels of their roots."""
+    nodes = np.array([sum(sizes(tree)) for tree in trees])
+    return Examples(trees, nodes, np.array([tree[0] for tree in trees]))
 
 
 def _source(options: argparse.Namespace) -> str:
@@ -366,13 +346,13 @@ def _source(options: argparse.Namespace) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Trains, selects on dev, scores dev and test, and measures the speed."""
     options = read_options(argv)
-    experiment = make_experiment(options)
-    params = experiment.model.init(jax.random.key(options.seed))
-    params = train(experiment, params)
+    trainer = set_up(options)
+    params = train(trainer, options.seed)
     for part in ('dev', 'test'):
-        print(f'{part} roots: {experiment.scores(params, part)}')
-    print(measure(experiment, params))
-    print(f'compiled programs: {experiment.model.programs}')
+        print(f'{part} roots: {scores_of(trainer, params, part)}')
+    print(trainer.clock)
+    print(measure(trainer, params, options))
+    print(f'shapes of schedules: {trainer.model.programs}')
 
 
 if __name__ == '__main__':

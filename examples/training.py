@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the example programs share: batches, a training step, a clock and tables."""
+"""What the example programs share: a training run compiled ahead, a clock, tables."""
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from itertools import groupby
+from operator import or_
 from typing import Any
 
 import jax
@@ -23,101 +27,178 @@ Params = Any
 class Clock:
     """Seconds spent in each part of the work, and the nodes worked on.
 
-    Steps that compile are counted apart: they say nothing of the speed.
+    Attributes:
+      trace: reading all examples, before training.
+      compile: making the programs, before training.
+      schedule: building schedules, on a thread beside the rest.
+      wait: until the next schedule was there.
+      device: training steps.
+      nodes: of the examples in these.
     """
 
-    schedule: float = 0.0
-    device: float = 0.0
+    trace: float = 0.0
     compile: float = 0.0
+    schedule: float = 0.0
+    wait: float = 0.0
+    device: float = 0.0
     nodes: int = 0
 
     @property
-    def whole(self) -> float:
-        """What recurs with every batch."""
-        return self.schedule + self.device
+    def rate(self) -> float:
+        """Nodes per second of training."""
+        return self.nodes / max(self.wait + self.device, 1e-9)
+
+    def waiting(self, batches: jf.Batches) -> Iterator[jf.Batch]:
+        """The same batches; counts how long each takes to come."""
+        while True:
+            batch, seconds = timed(next, batches, None)
+            if batch is None:
+                return
+            self.wait += seconds
+            self.schedule += batch.schedule.seconds
+            yield batch
+
+    def __str__(self) -> str:
+        whole = self.wait + self.device
+        return (
+            f'training: {self.rate:,.0f} nodes/s, of which waiting for schedules takes '
+            f'{self.wait / whole:.1%} (building them {self.schedule / whole:.1%}, on a '
+            f'thread)\nbefore it: tracing {self.trace:.1f} s, compiling '
+            f'{self.compile:.1f} s'
+        )
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Examples to train on together.
+class Examples:
+    """Examples, with what belongs to each.
 
     Attributes:
-      examples: what `model.schedule` takes.
-      nodes: how many nodes they have in all.
-      targets: what the loss takes besides.
+      items: what the model takes.
+      nodes: [examples] how many nodes they have.
+      targets: [examples] what the model should find.
     """
 
-    examples: list[Any]
-    nodes: int
-    targets: tuple[Any, ...] = ()
+    items: list[Any]
+    nodes: np.ndarray
+    targets: np.ndarray
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A model, its loss and an optimizer as one compiled step.
+    """A training run, compiled and ready to begin; made by `make_trainer`.
 
-    Args:
+    Attributes:
       model: what `jf.compile` gave.
-      loss: `loss(params, schedule, *targets) -> scalar`.
-      optimizer: applied to the gradients of `loss`.
+      parts: of the data.
+      corpora: the same, traced.
+      batches: of the whole run.
+      loss: what is made smaller.
+      optimizer: how.
+      step: from parameters, state, schedule and targets to new ones, and the loss.
+      predict: from parameters and schedule to rows.
       clock: gets the times of all steps.
     """
 
     model: jf.Model
+    parts: dict[str, Examples]
+    corpora: dict[str, jf.Corpus]
+    batches: jf.Batches
     loss: Callable[..., jax.Array]
     optimizer: optax.GradientTransformation
+    step: jf.CompiledStep
+    predict: jf.CompiledStep
     clock: Clock = field(default_factory=Clock)
 
-    def __post_init__(self) -> None:
-        # The old parameters are dead after a step, so their memory is used again.
-        step = jax.jit(self._step, donate_argnums=(0, 1))
-        object.__setattr__(self, '_compiled', step)
-        object.__setattr__(self, '_signatures', set())
+    def epochs(self, seed: int) -> Iterator[tuple[str, Params, list[float]]]:
+        """Trains, one step a batch, with a progress bar.
 
-    def _step(self, params: Params, state: Any, schedule: Any, *targets: Any) -> Any:
-        loss, grads = jax.value_and_grad(self.loss)(params, schedule, *targets)
-        return *apply_gradients(self.optimizer, grads, state, params), loss
-
-    def epoch(
-        self, params: Params, state: Any, batches: Sequence[Batch], title: str
-    ) -> tuple[Params, Any, list[float]]:
-        """Takes one step a batch, with a progress bar; donates `params` and `state`.
-
-        Returns:
-          The new parameters, the new state, and the loss of every batch.
+        Yields:
+          After each epoch its name, the parameters, and the loss of every batch. With
+          the next step these parameters are gone: `copy` what is to be kept.
         """
-        losses: list[float] = []
-        bar = tqdm(batches, title, leave=False)
-        for batch in bar:
-            params, state, loss = self._take(params, state, batch)
-            losses.append(loss)
-            rate = self.clock.nodes / max(self.clock.whole, 1e-9)
-            bar.set_postfix_str(
-                f'loss {np.mean(losses):.2f}, {rate:,.0f} nodes/s', False
-            )
-        return params, state, losses
+        params = self.model.init(jax.random.key(seed))
+        state = self.optimizer.init(params)
+        batches = self.clock.waiting(self.batches)
+        for number, epoch in groupby(batches, lambda batch: batch.epoch):
+            name, losses = f'epoch {number + 1:2}', []
+            bar = tqdm(epoch, name, leave=False)
+            for batch in bar:
+                params, state, loss = self._take(params, state, batch)
+                losses.append(loss)
+                shown = f'loss {np.mean(losses):.2f}, {self.clock.rate:,.0f} nodes/s'
+                bar.set_postfix_str(shown, False)
+            yield name, params, losses
 
     def _take(
-        self, params: Params, state: Any, batch: Batch
+        self, params: Params, state: Any, batch: jf.Batch
     ) -> tuple[Params, Any, float]:
-        schedule, scheduling = timed(self.model.schedule, batch.examples)
-        known = _signature(schedule) in self._signatures
-        self._signatures.add(_signature(schedule))
-        result, running = timed(self._compiled, params, state, schedule, *batch.targets)
-        if known:
-            self.clock.nodes += batch.nodes
-            self.clock.schedule += scheduling
-            self.clock.device += running
-        else:
-            self.clock.compile += scheduling + running
+        train = self.parts['train']
+        targets = train.targets[batch.indices]
+        result, seconds = timed(self.step, params, state, batch.schedule, targets)
+        self.clock.device += seconds
+        self.clock.nodes += train.nodes[batch.indices[: batch.count]].sum()
         params, state, loss = result
         return params, state, float(loss)
 
+    def predictions(self, params: Params, part: str) -> np.ndarray:
+        """The rows of all examples of a part."""
+        size = self.predict.specs[0].capacity.examples
+        batches = self.model.batches(self.corpora[part], size)
+        rows = [
+            np.asarray(self.predict(params, b.schedule))[: b.count] for b in batches
+        ]
+        return np.concatenate(rows)
 
-def _signature(schedule: Any) -> Hashable:
-    """What decides whether a compiled step fits."""
-    leaves, structure = jax.tree.flatten(schedule)
-    return structure, *map(np.shape, leaves)
+
+def make_trainer(
+    model: jf.Model,
+    parts: dict[str, Examples],
+    loss: Callable[..., jax.Array],
+    predict: Callable[..., jax.Array],
+    optimizer: optax.GradientTransformation,
+    options: argparse.Namespace,
+) -> Trainer:
+    """Does all that can be done before training: traces, plans, compiles.
+
+    Args:
+      model: what `jf.compile` gave.
+      parts: of the data; `train` is trained on, predictions are made for the others.
+      loss: `loss(model, params, schedule, targets) -> scalar`.
+      predict: `predict(model, params, schedule) -> rows`, one for each example.
+      optimizer: applied to the gradients of `loss`.
+      options: `batch_size`, `epochs`, `seed`.
+    """
+    corpora, tracing = timed(
+        lambda: {name: model.trace(part.items) for name, part in parts.items()}
+    )
+    size, train = options.batch_size, parts['train']
+    run = {'shuffle': options.seed, 'epochs': options.epochs}
+    batches = model.batches(corpora['train'], size, **run)
+    others = [model.batches(corpora[name], size) for name in corpora if name != 'train']
+    # Room for every batch there will be, so that nothing compiles in the loop.
+    capacity = reduce(or_, (each.capacities for each in (batches, *others)))
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    state = jax.eval_shape(optimizer.init, params)
+    loss, predict = partial(loss, model), partial(predict, model)
+    given = params, state, capacity, np.resize(train.targets, size)
+    step, first = timed(model.precompile, make_step(loss, optimizer), *given)
+    rows, second = timed(model.precompile, predict, params, capacity)
+    clock = Clock(trace=tracing, compile=first + second)
+    return Trainer(model, parts, corpora, batches, loss, optimizer, step, rows, clock)
+
+
+def make_step(
+    loss: Callable[..., jax.Array], optimizer: optax.GradientTransformation
+) -> Callable[..., Any]:
+    """`step(params, state, *batch)`: new parameters, a new state, and the loss."""
+
+    # The old parameters are dead after a step, so their memory is used again.
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Params, state: Any, *batch: Any) -> tuple[Params, Any, jax.Array]:
+        value, grads = jax.value_and_grad(loss)(params, *batch)
+        return *apply_gradients(optimizer, grads, state, params), value
+
+    return step
 
 
 def timed(run: Callable[..., Any], *args: Any) -> tuple[Any, float]:
@@ -133,37 +214,6 @@ def apply_gradients(
     """New parameters and a new state of the optimizer."""
     updates, state = optimizer.update(grads, state, params)
     return optax.apply_updates(params, updates), state
-
-
-def shuffled_batches(
-    count: int, size: int, rng: np.random.Generator
-) -> list[np.ndarray]:
-    """A random order of `range(count)` in batches of exactly `size`, or all in one.
-
-    The rest is left for another epoch: one batch size is one compiled program.
-    """
-    size = min(size, count)
-    order = rng.permutation(count)
-    return [order[i : i + size] for i in range(0, count - size + 1, size)]
-
-
-def predict(
-    model: jf.Model,
-    run: Callable[..., jax.Array],
-    params: Params,
-    examples: Sequence[Any],
-    size: int,
-) -> np.ndarray:
-    """The rows of `run(params, schedule)` for all examples, `size` at a time.
-
-    The last batch is filled up with its first example, so that all have one shape.
-    """
-    results = []
-    for i in range(0, len(examples), size):
-        batch = list(examples[i : i + size])
-        full = batch + batch[:1] * (size - len(batch))
-        results.append(np.asarray(run(params, model.schedule(full)))[: len(batch)])
-    return np.concatenate(results)
 
 
 def copy(params: Params) -> Params:

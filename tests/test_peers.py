@@ -232,6 +232,9 @@ def test_environments_are_made_once(
         python = peers.prepared(['dynet'], tmp_path)['dynet']
     assert python == tmp_path / 'dynet/bin/python'
     assert [command[2] for command in commands] == ['venv', 'pip']
+    absent = peers.prepared(['torch-levels'], tmp_path, installs=False)['torch']
+    assert str(absent) == f'absent: no environment {tmp_path / "torch"}'
+    assert len(commands) == 2
 
 
 def test_failed_installation_is_told() -> None:
@@ -267,7 +270,8 @@ def test_unknown_peers_are_refused() -> None:
 
 def test_report_writes_both_files(tmp_path: Path) -> None:
     """Rows with the same keys share a table; lists are for JSON only."""
-    report = Report('Cells', 'python cells.py')
+    paths = tmp_path / 'rows.jsonl', tmp_path / 'table.md'
+    report = Report('Cells', 'python cells.py', paths)
     rows = [
         {'cell': 'a|b', 'ms': 1.234, 'steps': [1, 2]},
         {'cell': 'c', 'ms': None, 'steps': []},
@@ -276,13 +280,14 @@ def test_report_writes_both_files(tmp_path: Path) -> None:
     for row in rows:
         report.add(row)
     report.note('Under load.')
-    report.write(tmp_path / 'rows.jsonl', tmp_path / 'table.md')
-    head, *lines = map(json.loads, (tmp_path / 'rows.jsonl').read_text().splitlines())
+    report.absent['glue'] = 'no wheel'
+    report.write()
+    head, *lines = map(json.loads, paths[0].read_text().splitlines())
     assert lines == rows
-    assert head['notes'] == ['Under load.']
+    assert (head['notes'], head['absent']) == (['Under load.'], {'glue': 'no wheel'})
     assert head['versions']['jax'] == jax.__version__
-    text = (tmp_path / 'table.md').read_text()
+    text = paths[1].read_text()
     table = '| cell | ms |\n| --- | ---: |\n| a\\|b | 1.23 |\n| c | – |\n\n| other |'
     assert table in text
     assert text.startswith('## Cells\n\n`python cells.py`\n')
-    assert text.endswith('| 12.3 |\n\nUnder load.\n')
+    assert text.endswith('| 12.3 |\n\nglue: skipped, no wheel.\n\nUnder load.\n')
