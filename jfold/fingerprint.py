@@ -39,7 +39,7 @@ import numpy as np
 from jfold.program import Body, Instruction, Program, all_bodies
 from jfold.types import Type
 
-FORMAT = 1  # of traced graphs: how places are told apart and values numbered
+FORMAT = 2  # of traced graphs: how places, values and levels are numbered
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 EMPTY = CellType()  # a variable that a function closes over before it has a value

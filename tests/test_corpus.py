@@ -463,7 +463,7 @@ def test_a_file_that_numpy_reads(tmp_path: Path) -> None:
         assert archive.testzip() is None
         document = json.loads(archive.read('metadata.json'))
     saved = document['metadata']['corpus']
-    assert saved['fingerprint']['format'] == 1
+    assert saved['fingerprint']['format'] == 2
     assert saved['skipped'] == []
 
 
