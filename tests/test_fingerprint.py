@@ -489,8 +489,8 @@ def test_code_of_another_python_is_not_compared() -> None:
 def test_graphs_of_another_format() -> None:
     """Nothing else is compared then."""
     current = of(tree_block(4))
-    assert differences({'format': 0}, current) == ['graphs of format 0, not 1']
-    assert differences({}, current) == ['graphs of format None, not 1']
+    assert differences({'format': 0}, current) == ['graphs of format 0, not 2']
+    assert differences({}, current) == ['graphs of format None, not 2']
 
 
 # ---- contents ------------------------------------------------------------------------
