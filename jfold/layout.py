@@ -172,28 +172,35 @@ def best_strategy() -> str:
 @functools.lru_cache(maxsize=256)
 def tile_widths(spec: Spec) -> tuple[tuple[int, ...], ...]:
     """Per operation, rows per tile, widest first."""
-    operations, rows = spec.program.operations, spec.capacity.rows
-    if spec.strategy == COUNTED:
-        return tuple(map(_counted_widths, operations))
     recurrent = {
         o
         for each in components(spec.program)
         if each.recurrent
         for o in each.operations
     }
-    # Twice the rows of a level, so that most levels take one step.
-    levels = max(spec.capacity.levels, 1)
-    wanted = [2 * n // levels if o in recurrent else n for o, n in enumerate(rows)]
-    return tuple((min(max(_power(n), 32), 1024),) for n in wanted)
+    widths = _counted_widths if spec.strategy == COUNTED else _fixed_widths
+    return tuple(
+        widths(spec, o, o in recurrent) for o in range(len(spec.program.operations))
+    )
 
 
-def _counted_widths(operation: Operation) -> tuple[int, ...]:
+def _counted_widths(spec: Spec, o: int, recurrent: bool) -> tuple[int, ...]:
     """Larger weights want wider tiles, since a tile reads them once; much beyond 256
     rows a tile no longer stays in cache. Narrow tiles serve levels near the roots."""
-    size = parameter_bytes(operation)
+    if not recurrent:
+        return 256, 32, 4
+    size = parameter_bytes(spec.program.operations[o])
     if size >= 1 << 20:
         return 256, 64, 16
     return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
+
+
+def _fixed_widths(spec: Spec, o: int, recurrent: bool) -> tuple[int, ...]:
+    """Twice the rows of a level, so that most levels take one step."""
+    rows = spec.capacity.rows[o]
+    if recurrent:
+        rows = 2 * rows // max(spec.capacity.levels, 1)
+    return (min(max(_power(rows), 32), 1024),)
 
 
 def parameter_bytes(operation: Operation) -> int:
