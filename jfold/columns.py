@@ -42,6 +42,7 @@ def trace(program: p.Program, examples: Sequence[Any]) -> Graph:
 
     Raises:
       InputError: an example does not fit the expression. Nothing is kept of the batch.
+      RuntimeError: an example did not fit, and did when it was read again.
     """
     parts = []
     # Places have no room for the numbers of more examples.

@@ -165,6 +165,8 @@ class Model:
           ValueError: there are more examples than `size`, or they were traced for
             another expression.
           InputError: an example does not fit the expression.
+          RuntimeError: it did not, and did when it was read again, as one must be to
+            tell what is wrong with it.
           ProgramBudgetError: one more shape would exceed `max_programs`. In both cases
             the model is as it was before.
         """
