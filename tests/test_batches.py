@@ -220,7 +220,7 @@ def test_capacities_of_a_real_corpus_hold_its_batches() -> None:
     for batch in of_model:
         counts = batch.schedule.counts
         assert all(n <= room for n, room in zip(counts, need.rows, strict=True))
-        assert batch.schedule.depth <= need.levels
+        assert batch.schedule.depths.max() <= need.levels
     assert need.examples == 3
 
 
