@@ -72,7 +72,9 @@ class Backward(Forward):
                 state = self.component(c, level, state, down=True)
                 continue
             before, (edges, stored, crossed) = state
-            edges = self._all_sums(c, 0, edges)
+            # Filed under the last step that runs, as of any level.
+            last = jnp.maximum(self.scalar('depth', c) - 1, 0)
+            edges = self._all_sums(c, last, edges)
             before, edges, grads[first] = self._whole(
                 first, before, values, stored, edges
             )

@@ -31,24 +31,31 @@ from jfold.graph import (
     concatenate,
     example_places,
 )
+from jfold.objects import Reread
 from jfold.passes import cut, trace_in_passes
 from jfold.rules import NONE, Column, join
 
 MAX_DEPTH = 1_000_000  # beyond it, data that contains itself would fill the memory
 
 
-def trace(program: p.Program, examples: Sequence[Any]) -> Graph:
+def trace(
+    program: p.Program, examples: Sequence[Any], reread: Reread | None = None
+) -> Graph:
     """Runs the host plan on a batch.
+
+    Args:
+      reread: that of an earlier call with some of the same examples.
 
     Raises:
       InputError: an example does not fit the expression. Nothing is kept of the batch.
       RuntimeError: an example did not fit, and did when it was read again.
     """
-    parts = []
+    parts, reread = [], Reread() if reread is None else reread
     # Places have no room for the numbers of more examples.
     for first in range(0, max(len(examples), 1), MAX_EXAMPLES):
         try:
-            parts.append(_trace(program, examples[first : first + MAX_EXAMPLES]))
+            part = list(examples[first : first + MAX_EXAMPLES])
+            parts.append(_trace(program, part, reread))
         except InputError as error:
             if not first:
                 raise
@@ -56,14 +63,13 @@ def trace(program: p.Program, examples: Sequence[Any]) -> Graph:
     return concatenate(parts)
 
 
-def _trace(program: p.Program, examples: Sequence[Any]) -> Graph:
-    examples = list(examples)
-    state = Trace(program, len(examples))
+def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
+    state = Trace(program, len(examples), reread)
     halves = cut(program, len(examples) == 1) if state.by_moment else None
     failure = None
     if halves:
         try:
-            return trace_in_passes(program, halves, examples, MAX_DEPTH)
+            return trace_in_passes(program, halves, examples, reread, MAX_DEPTH)
         except Exception as error:
             failure = error
     given: list[Column] = [example_places(len(examples))]

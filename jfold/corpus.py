@@ -19,6 +19,7 @@ from jfold.errors import InputError, whole
 from jfold.fingerprint import differences, fingerprint
 from jfold.graph import Graph, Table, concatenate
 from jfold.layout import Capacity
+from jfold.objects import Reread
 from jfold.program import Program
 from jfold.schedule import Schedule
 
@@ -351,12 +352,12 @@ class Tracing:
         Where there is a bad one, halves of the others are traced, so that many bad ones
         cost little more than a few.
         """
-        waiting = [np.arange(len(examples))]
+        waiting, reread = [np.arange(len(examples))], Reread()
         while waiting:
             places = waiting.pop()
             try:
                 chosen = list(map(examples.__getitem__, places.tolist()))
-                yield self._part(chosen, self.seen + places)
+                yield self._part(chosen, self.seen + places, reread)
             except InputError as error:
                 found = error.renumbered(self.seen + int(places[error.example]))
                 if not self.skip_errors:
@@ -367,9 +368,11 @@ class Tracing:
                 halves = np.array_split(others, 2)[::-1]
                 waiting += [half for half in halves if len(half)]
 
-    def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
+    def _part(
+        self, examples: list[Any], source: Array, reread: Reread | None = None
+    ) -> tuple[Graph, Demands, Array]:
         """Examples traced together; `source` says which they are."""
-        graph = trace(self.program, examples)
+        graph = trace(self.program, examples, reread)
         return graph, demands(self.program, graph), source
 
 

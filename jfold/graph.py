@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from jfold.components import component_of, components
+from jfold.objects import Reread
 from jfold.program import Program, is_breadth_first
 
 Array = np.ndarray[Any, Any]
@@ -331,13 +332,17 @@ class Trace:
 
     Attributes:
       tentative: whether examples may be read again, by another trace.
+      reread: what has been read of the data that can be read once, for other traces.
     """
 
     tentative = False
 
-    def __init__(self, program: Program, examples: int) -> None:
+    def __init__(
+        self, program: Program, examples: int, reread: Reread | None = None
+    ) -> None:
         self.program = program
         self.examples = examples
+        self.reread = Reread() if reread is None else reread
         self._values = [_Values(count) for count in shared_counts(program)]
         self._constants: list[list[Any]] = [[] for _ in program.types]
         self._nodes: list[list[Any]] = [[] for _ in program.operations]

@@ -112,8 +112,37 @@ def _getter(key: Any) -> Callable[[Any], Any]:
 # ---- sequences -----------------------------------------------------------------------
 
 
-def flat(items: list[Any]) -> tuple[Array, list[Any]]:
+class Reread:
+    """What was in iterators that can be read once, for whoever reads them again."""
+
+    def __init__(self) -> None:
+        # By id, which stays theirs as long as they are kept.
+        self._found: dict[int, tuple[Any, list[Any], Exception | None]] = {}
+
+    def __call__(self, item: Any) -> list[Any]:
+        """What is or, in one without a length, was in an iterable."""
+        if hasattr(type(item), '__len__'):
+            return list(item)
+        if id(item) not in self._found:
+            self._found[id(item)] = item, *_read(item)
+        _, made, error = self._found[id(item)]
+        if error is not None:
+            raise error
+        return made
+
+
+def _read(item: Any) -> tuple[list[Any], Exception | None]:
+    try:
+        return list(item), None
+    except Exception as error:
+        return [], error
+
+
+def flat(items: list[Any], reread: Callable[[Any], Any]) -> tuple[Array, list[Any]]:
     """Iterables as their lengths [items] int64, and what is in them, one after another.
+
+    Args:
+      reread: reads an item, of those without a length.
 
     Raises:
       BadItem: an item is not iterable, or fails on the way.
@@ -121,7 +150,7 @@ def flat(items: list[Any]) -> tuple[Array, list[Any]]:
     try:
         return _flat(items)
     except Exception:
-        return _flat(each(list, items))
+        return _flat(each(reread, items))
 
 
 def _flat(items: list[Any]) -> tuple[Array, list[Any]]:

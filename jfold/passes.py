@@ -35,6 +35,7 @@ from jfold.graph import (
     ranges,
     stable_order,
 )
+from jfold.objects import Reread
 from jfold.rules import NONE, RULES, Column, join
 
 Array = np.ndarray[Any, Any]
@@ -42,10 +43,14 @@ Rule = Callable[[Any, list[Column], Trace], None]
 
 
 def trace_in_passes(
-    program: p.Program, halves: Sequence[Halves], examples: list[Any], limit: int
+    program: p.Program,
+    halves: Sequence[Halves],
+    examples: list[Any],
+    reread: Reread,
+    limit: int,
 ) -> Graph:
     """Runs the plan on a batch whose data is nested no deeper than `limit`."""
-    state = _Late(program, len(examples))
+    state = _Late(program, len(examples), reread)
     tracked = halves[-1].tracked
     given: list[Column] = [example_places(len(examples))] if tracked else []
     given += [examples] * (program.body.arity - 1)
@@ -349,8 +354,8 @@ class _Late(Trace):
 
     tentative = True
 
-    def __init__(self, program: p.Program, examples: int) -> None:
-        super().__init__(program, examples)
+    def __init__(self, program: p.Program, examples: int, reread: Reread) -> None:
+        super().__init__(program, examples, reread)
         self._unsettled: list[list[Any]] = []
         self._pending: list[tuple[int, list[Any]]] = []
 

@@ -211,10 +211,7 @@ def _enter(i: p.Enter, r: list[Column], state: Trace) -> None:
 
 
 def _iterate(i: p.Iterate, r: list[Column], state: Trace) -> None:
-    items = r[i.inputs[0]]
-    if state.tentative:
-        list(map(len, items))  # fails at what may be read but once, such as generators
-    r[i.outputs[0]], r[i.outputs[1]] = flat(items)
+    r[i.outputs[0]], r[i.outputs[1]] = flat(r[i.inputs[0]], state.reread)
 
 
 def _interleave(i: p.Interleave, r: list[Column], state: Trace) -> None:

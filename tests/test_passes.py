@@ -20,6 +20,7 @@ import jfold as jf
 from jfold import columns, passes
 from jfold.columns import trace
 from jfold.graph import Graph, Trace
+from jfold.objects import Reread
 from jfold.program import Program
 
 WAITING = {  # calls that wait for calls, or that give sequences or objects
@@ -44,7 +45,7 @@ def in_passes(program: Program, examples: Sequence[Any]) -> Graph | None:
     halves = passes.cut(program, len(examples) == 1)
     if halves is None or not Trace(program, 0).by_moment:
         return None
-    return passes.trace_in_passes(program, halves, list(examples), 1000)
+    return passes.trace_in_passes(program, halves, list(examples), Reread(), 1000)
 
 
 def check(program: Program, examples: Sequence[Any]) -> bool:
@@ -163,6 +164,33 @@ def test_what_can_be_read_but_once() -> None:
     assert message(model.program, [items()]).startswith('example 0, at [1]')
     values = model.apply({}, model.schedule([iter([1, 2]), [3]]))
     assert values.tolist() == [3, 3]
+
+
+def test_what_functions_can_read_but_once() -> None:
+    """Their results do not depend on generators elsewhere in the data."""
+    parts = {'a': jf.InputTransform(sum) >> number, 'b': jf.Map(number) >> jf.Sum()}
+    model = jf.compile(jf.Record(parts) >> jf.Function(jnp.add))
+    given = [{'a': iter([1, 2, 3]), 'b': [10]}, {'a': [1], 'b': iter([10])}]
+    assert model.apply({}, model.schedule(given)).tolist() == [16, 11]
+
+
+def test_generators_that_fail() -> None:
+    """The error is theirs, though they cannot be asked again."""
+
+    def items() -> Any:
+        yield 1
+        raise ValueError('no more')
+
+    program = jf.compile(jf.Map(number) >> jf.Sum()).program
+    assert message(program, [items()]).startswith('example 0: ValueError: no more')
+
+
+def test_good_examples_that_can_be_read_but_once() -> None:
+    """They are what they are beside one that is skipped."""
+    model = jf.compile(jf.Map(number) >> jf.Sum())
+    corpus = model.trace([iter([1, 2]), ['x'], iter([3])], skip_errors=True)
+    assert model.apply({}, corpus.schedule([0, 1])).tolist() == [3, 3]
+    assert [place for place, _ in corpus.skipped] == [1]
 
 
 def test_functions_that_change_their_minds() -> None:

@@ -470,3 +470,20 @@ def test_missing_parameters_are_refused() -> None:
         model().apply(some, schedule())
     assert "expected parameters for layer 'cell'" in str(caught.value)
     assert "['embed']" in str(caught.value)
+
+
+# ---- strategies ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('residuals', RESIDUALS)
+def test_wide_uses_of_more_rows_than_a_step(residuals: str) -> None:
+    """Sums over the uses of what an operation makes that runs once, in two steps."""
+    layer = jf.Function(lambda p, i: p[i], lambda *_: jnp.ones(2), name='layer')
+    several = jf.AllOf(*[jf.Identity()] * 5) >> jf.Function(lambda *x: sum(x))
+    fixed = jf.compile(
+        jf.Scalar('int32') >> layer >> several, residuals=residuals, strategy='fixed'
+    )
+    schedule = fixed.schedule([0, 0, 1] * 400)  # a step takes 1,024 rows at most
+    grad = jax.grad(lambda p: fixed.apply(p, schedule).sum())
+    got = grad(fixed.init(jax.random.key(0)))['layer']
+    assert got.tolist() == [5 * 800, 5 * 400]
