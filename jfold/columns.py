@@ -71,7 +71,7 @@ def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
         try:
             return trace_in_passes(program, halves, examples, reread, MAX_DEPTH)
         except Exception as error:
-            failure = error
+            failure = error.with_traceback(None)  # which holds all that was traced
     given: list[Column] = [example_places(len(examples))]
     given += [examples] * (program.body.arity - len(given))
     # What is wrong with an example is found by the other way to run the plan.

@@ -242,6 +242,7 @@ class Model:
         Raises:
           TypeError: `examples` is a dict or a string, which is one example at most.
           InputError: an example does not fit; its number is that among all examples.
+          RuntimeError: one did not, and did when it was read again.
 
         >>> import jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
