@@ -139,9 +139,9 @@ class InputTransform(Block):
     """A Python function of the data, object to object, run while a schedule is built.
 
     It runs once for each value, and once more in a batch that something is wrong with,
-    to tell what: so it should give the same result for the same data. Millions of values
-    a second pass through a function that is written in C, such as `len`, `type` or
-    `operator.attrgetter('name')`, and through a table, which is copied here.
+    to tell what: so it should give the same result for the same data. Millions of
+    values a second pass through a function that is written in C, such as `len`, `type`
+    or `operator.attrgetter('name')`, and through a table, which is copied here.
 
     Args:
       fn: a function, or a mapping, which gives the entry of each value.
