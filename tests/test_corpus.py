@@ -528,7 +528,7 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         with refuses(f'{path}: expected a corpus, got other arrays', ValueError):
             Corpus.load(path, model)
     write(path, {'source': np.zeros(3)}, {'corpus': {}})
-    with pytest.raises(ValueError, match='with graphs of format None, not 1'):
+    with pytest.raises(ValueError, match='with graphs of format None, not 2'):
         Corpus.load(path, model)
 
 
