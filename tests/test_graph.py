@@ -156,8 +156,8 @@ def check_levels(program: Program, graph: Graph) -> None:
 class Watched(Trace):
     """Keeps the places of all rows that are made, by what they are rows of."""
 
-    def __init__(self, program: Program, examples: int) -> None:
-        super().__init__(program, examples)
+    def __init__(self, program: Program, examples: int, *more: Any) -> None:
+        super().__init__(program, examples, *more)
         self.by_moment = False  # so that places tell more than their examples
         self.places: dict[tuple[str, int], list[Array]] = {}
 
