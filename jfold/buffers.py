@@ -26,16 +26,19 @@ def buffer_of(rows: int, row: Any) -> jax.ShapeDtypeStruct:
 
 
 def take(buffer: Any, rows: Any) -> Any:
+    """Rows of a buffer at the given places."""
     if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
         return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)
     return buffer.at[rows].get(mode='promise_in_bounds')
 
 
 def slice_rows(buffer: Any, first: Any, rows: int) -> Any:
+    """Rows of a buffer, one after another."""
     return lax.dynamic_slice_in_dim(buffer, first, rows)
 
 
 def write(buffer: Any, rows: Any, first: Any) -> Any:
+    """The buffer with rows written from number `first` on."""
     rows = rows.astype(buffer.dtype)
     return lax.dynamic_update_slice_in_dim(buffer, rows, first, 0)
 
@@ -60,6 +63,7 @@ def after(read: Arrays, x: Any, first: Any) -> Any:
 
 
 def gather_sum(buffer: Any, indices: list[Any]) -> Any:
+    """The sum of several rows of a buffer, for each place."""
     return functools.reduce(jnp.add, [take(buffer, rows) for rows in indices])
 
 
@@ -68,10 +72,12 @@ def _by_row(mask: Any, x: Any) -> Any:
 
 
 def masked(x: Any, real: Any) -> Any:
+    """Rows, zero where they are not real."""
     return jnp.where(_by_row(real, x), x, jnp.zeros((), x.dtype))
 
 
 def repeated(x: Any, real: Any) -> Any:
+    """Rows, the first in place of those that are not real."""
     return jnp.where(_by_row(real, x), x, x[:1])
 
 
@@ -79,6 +85,7 @@ def repeated(x: Any, real: Any) -> Any:
 
 
 def step_at(step: Any, start: Any, stride: int, i: Any, carry: Any) -> Any:
+    """`step` on the rows of round `i`, at a stride from the first."""
     return step(first=start + i * stride, carry=carry)
 
 

@@ -75,6 +75,7 @@ def _arguments(call: p.Call, r: list[Column], state: Trace) -> list[Column]:
 
 
 def located(error: BadItem, instruction: p.Instruction, frame: Frame) -> InputError:
+    """The error of an instruction, with the example and the way to it."""
     example, path = locate(frame, instruction.inputs[0], error.index)
     return InputError(str(error), example, path, instruction.where)
 
