@@ -328,6 +328,7 @@ def _put(arrays: list[Arrays], o: int, new: Arrays) -> list[Arrays]:
 
 
 def no_gradient(x: Any) -> Any:
+    """What stands for the gradient of data."""
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return jnp.zeros_like(x)
     return np.zeros(x.shape, jax.dtypes.float0)

@@ -89,12 +89,9 @@ class Forward:
         Args:
           down: from the last to the first.
         """
-        recurrent = self.components[c].recurrent
-        count = self.scalar('depth', c) if recurrent else 1
-        if self.fixed:
-            count = self.layout.tables[c][0]
-        if not recurrent and not self.fixed:
+        if not self.fixed and not self.components[c].recurrent:
             return step(0, state)
+        count = self.layout.tables[c][0] if self.fixed else self.scalar('depth', c)
 
         def body(i: Any, state: State) -> State:
             return step(count - 1 - i if down else i, state)
@@ -159,6 +156,7 @@ class Forward:
 
     @property
     def operations(self) -> range:
+        """The numbers of all operations."""
         return range(len(self.tiles))
 
     def _new_values(self, t: int) -> Any:
