@@ -65,7 +65,9 @@ def trace(
 
 def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
     state = Trace(program, len(examples), reread)
-    halves = cut(program, len(examples) == 1) if state.by_moment else None
+    halves = (
+        cut(program, len(examples) == 1) if examples and state.by_moment else None
+    )
     failure = None
     if halves:
         try:

@@ -435,7 +435,6 @@ class Trace:
             ),
         )
         graph._numbering.append(numbering)
-        check_graph(program, graph)
         return graph
 
     def _sorted(self, chunks: list[Any], none: tuple[Array, ...]) -> _Sorted:
@@ -443,7 +442,7 @@ class Trace:
         if not chunks:
             return _Sorted(Table(np.zeros(self.examples + 1, np.int64), none), [])
         places, ids, *columns = zip(*chunks, strict=True)
-        joined = _concatenate(places)
+        joined = self._placed(places)
         order = self._order(joined)
 
         def sorted_(parts: Sequence[Array]) -> Array:
@@ -452,6 +451,10 @@ class Trace:
         made = [sorted_(x) for x in zip(*ids, strict=True)]
         table = Table(self._first(joined), tuple(map(sorted_, columns)))
         return _Sorted(table, made)
+
+    def _placed(self, chunks: Sequence[Array]) -> Array:
+        """The places of all rows, given in chunks."""
+        return _concatenate(chunks)
 
     def _first(self, places: Array) -> Array:
         """Where the rows of each example begin."""

@@ -70,8 +70,9 @@ def fields(items: list[Any], key: Any) -> list[Any]:
       BadItem: an item has neither.
     """
     get: Callable[[Any], Any] = operator.itemgetter(key)
-    if isinstance(key, str) and '.' not in key and _have_attributes_alone(items):
-        get = operator.attrgetter(key)
+    by_name = by_attribute(key)
+    if by_name and have_attributes_alone(items):
+        get = by_name
     try:
         made = list(map(get, items))
     except Exception:
@@ -79,7 +80,13 @@ def fields(items: list[Any], key: Any) -> list[Any]:
     return made if len(made) == len(items) else each(_getter(key), items)
 
 
-def _have_attributes_alone(items: list[Any]) -> bool:
+def by_attribute(key: Any) -> Callable[[Any], Any] | None:
+    """Reads the attribute that a key may name."""
+    named = isinstance(key, str) and '.' not in key
+    return operator.attrgetter(key) if named else None
+
+
+def have_attributes_alone(items: list[Any]) -> bool:
     """Whether no item could be subscripted by a string."""
     first = items and _has_attributes_alone(type(items[0]))
     return bool(first) and all(map(_has_attributes_alone, set(map(type, items))))
@@ -170,7 +177,7 @@ def grouped(lengths: Array, items: list[Any]) -> list[Any]:
 # ---- choices -------------------------------------------------------------------------
 
 
-def positions(codes: list[int], cases: int) -> list[Array]:
+def positions(codes: bytes | list[int], cases: int) -> list[Array]:
     """The positions [?] int64 of each of the numbers 0, ..., cases - 1."""
     if cases > 256:
         array = np.array(codes, np.int32)

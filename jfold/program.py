@@ -138,6 +138,13 @@ class Field(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
+class Fields(Instruction):
+    """Several fields of each object, an output for each."""
+
+    keys: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Pack(Instruction):
     """Columns of objects to a column of tuples."""
 
@@ -169,9 +176,11 @@ class Present(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Cases(Instruction):
-    """The first half of a `Partition` or `Present`: items to the numbers of cases."""
+    """The first half of a `Partition` or `Present`: items, or what `key` makes of them,
+    to the numbers of cases, in bytes if they fit."""
 
     whole: Partition | Present
+    key: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,6 +59,8 @@ def join(columns: Sequence[Column]) -> Column:
         return columns[0]
     if isinstance(columns[0], list):
         return list(itertools.chain.from_iterable(columns))
+    if isinstance(columns[0], bytes):
+        return b''.join(columns)
     return np.concatenate(columns)
 
 
@@ -124,34 +126,27 @@ def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
 
 
 def _partition(i: p.Partition | p.Present, r: list[Column], state: Trace) -> None:
-    _write_positions(i, case_numbers(i, r[i.inputs[0]]), r)
+    _write_positions(i, _case_numbers(i, r[i.inputs[0]]), r)
 
 
 def _cases(i: p.Cases, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = case_numbers(i.whole, r[i.inputs[0]])
+    r[i.outputs[0]] = _case_numbers(i.whole, r[i.inputs[0]])
 
 
 def _positions(i: p.Positions, r: list[Column], state: Trace) -> None:
     _write_positions(i, r[i.inputs[0]], r)
 
 
-def _write_positions(i: p.Instruction, codes: list[int], r: list[Column]) -> None:
+def _write_positions(
+    i: p.Instruction, codes: bytes | list[int], r: list[Column]
+) -> None:
     for register, places in zip(
         i.outputs, positions(codes, len(i.outputs)), strict=True
     ):
         r[register] = places
 
 
-def _among(i: p.Among, r: list[Column], state: Trace) -> None:
-    column, codes = (r[k] for k in i.inputs)
-    chosen = map(i.case.__eq__, codes)
-    if isinstance(column, list):
-        r[i.outputs[0]] = list(itertools.compress(column, chosen))
-    else:
-        r[i.outputs[0]] = column[np.fromiter(chosen, bool, len(codes))]
-
-
-def case_numbers(i: p.Partition | p.Present, items: list[Any]) -> list[Any]:
+def _case_numbers(i: p.Partition | p.Present, items: list[Any]) -> list[Any]:
     """The number of each item's case."""
     if isinstance(i, p.Partition):
         return entries(i.case_of, items, _one_of)
@@ -271,7 +266,6 @@ RULES: dict[type, Callable[..., None]] = {
     p.Present: _partition,
     p.Cases: _cases,
     p.Positions: _positions,
-    p.Among: _among,
     p.Select: _select,
     p.Join: _join,
     p.Order: _order,

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the first pass runs in every wave, made ready once.
+
+A wave may have a single item; what an instruction looks up, and what it could share with
+its neighbours, would then cost more than its work. Exceptions tell that something is
+wrong, never what: whoever sees one runs the plan again, by `rules`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jfold import program as p
+from jfold.graph import Trace
+from jfold.objects import by_attribute, fields, have_attributes_alone
+from jfold.rules import RULES, Column
+
+Step = Callable[[list[Column], Trace], None]
+Instructions = list[p.Instruction]
+BYTE = 256  # numbers of so many cases are kept in bytes
+
+
+def steps(instructions: Instructions, kept: set[int]) -> tuple[Step, ...]:
+    """What instructions do to registers, of which some are `kept` for later."""
+    chosen = _with_fields(_with_keys(_with_among(instructions), kept))
+    return tuple(map(_ready, chosen))
+
+
+# ---- instructions that do the work of several ----------------------------------------
+
+
+def _with_among(instructions: Instructions) -> Instructions:
+    """Items of a case are read by the numbers of cases, not by positions."""
+    positions = {r: i for i in instructions if _is(p.Positions, i) for r in i.outputs}
+    made: Instructions = []
+    for i in instructions:
+        source = positions.get(i.inputs[-1]) if _is(p.Select, i) else None
+        if source:
+            case = source.outputs.index(i.inputs[1])
+            i = p.Among((i.inputs[0], *source.inputs), i.outputs, i.where, case)
+        made.append(i)
+    read = {r for i in made for r in i.inputs}
+    return [i for i in made if not _is(p.Positions, i) or read & {*i.outputs}]
+
+
+def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
+    """A function whose results are looked up, and nothing else, is asked on the way."""
+    reads = Counter(r for i in instructions for r in i.inputs)
+    keys = {
+        i.outputs[0]: i
+        for i in instructions
+        if isinstance(i, p.Transform) and reads[i.outputs[0]] == 1
+    }
+    made: Instructions = []
+    for i in instructions:
+        key = keys.get(i.inputs[0]) if isinstance(i, p.Cases) else None
+        if isinstance(i, p.Cases) and key and key.outputs[0] not in kept:
+            made.remove(key)
+            i = replace(i, inputs=key.inputs, key=key.fn)
+        made.append(i)
+    return made
+
+
+def _with_fields(instructions: Instructions) -> Instructions:
+    """Fields of the same items are read together."""
+    fields = [i for i in instructions if isinstance(i, p.Field)]
+    made: Instructions = []
+    for i in instructions:
+        if not isinstance(i, p.Field):
+            made.append(i)
+            continue
+        alike = [each for each in fields if each.inputs == i.inputs]
+        if i is alike[0]:
+            outputs = tuple(each.outputs[0] for each in alike)
+            keys = tuple(each.key for each in alike)
+            made.append(p.Fields(i.inputs, outputs, i.where, keys))
+    return made
+
+
+def _is(kind: type, i: p.Instruction) -> bool:
+    return isinstance(i, kind)
+
+
+# ---- instructions made ready ---------------------------------------------------------
+
+
+def _ready(i: p.Instruction) -> Step:
+    make = _READY.get(type(i))
+    return make(i) if make else functools.partial(RULES[type(i)], i)
+
+
+def _transform(i: p.Transform) -> Step:
+    (source,), (target,), fn = i.inputs, i.outputs, i.fn
+
+    def step(r: list[Column], state: Trace) -> None:
+        r[target] = _whole(list(map(fn, r[source])), r[source])
+
+    return step
+
+
+def _cases(i: p.Cases) -> Step:
+    (source,), (target,) = i.inputs, i.outputs
+    find, count, key = _finder(i.whole), len(i.whole.outputs), i.key
+    make = bytes if count <= BYTE else list
+
+    def step(r: list[Column], state: Trace) -> None:
+        items = r[source]
+        r[target] = _whole(make(map(find, map(key, items) if key else items)), items)
+
+    return step
+
+
+def _finder(whole: p.Partition | p.Present) -> Callable[[Any], int]:
+    if isinstance(whole, p.Partition):
+        return whole.case_of.__getitem__
+    return functools.partial(operator.is_, None)
+
+
+def _among(i: p.Among) -> Step:
+    (source, codes), (target,), case = i.inputs, i.outputs, i.case
+    table = bytes(number == case for number in range(BYTE))
+
+    def step(r: list[Column], state: Trace) -> None:
+        column, numbers = r[source], r[codes]
+        chosen = (
+            numbers.translate(table)
+            if isinstance(numbers, bytes)
+            else bytes(map(case.__eq__, numbers))
+        )
+        if isinstance(column, list):
+            r[target] = list(itertools.compress(column, chosen))
+        else:
+            r[target] = column[np.frombuffer(chosen, bool)]
+
+    return step
+
+
+def _fields(i: p.Fields) -> Step:
+    (source,) = i.inputs
+    read = [
+        (target, key, operator.itemgetter(key), by_attribute(key))
+        for target, key in zip(i.outputs, i.keys, strict=True)
+    ]
+    named = any(by_name for *_, by_name in read)
+
+    def step(r: list[Column], state: Trace) -> None:
+        items = r[source]
+        alone = named and have_attributes_alone(items)
+        for target, key, by_item, by_name in read:
+            get = by_name if alone and by_name else by_item
+            try:
+                r[target] = _whole(list(map(get, items)), items)
+            except Exception:  # some have items, others attributes
+                r[target] = fields(items, key)
+
+    return step
+
+
+def _whole(made: Any, items: Column) -> Any:
+    """What was made of items, if it was of all of them."""
+    if len(made) != len(items):  # `StopIteration` looks like the end of the items
+        raise RuntimeError('a function raised StopIteration')
+    return made
+
+
+_READY: dict[type, Callable[..., Step]] = {
+    p.Transform: _transform,
+    p.Cases: _cases,
+    p.Among: _among,
+    p.Fields: _fields,
+}
