@@ -33,6 +33,7 @@ from jfold.graph import (
 )
 from jfold.objects import Reread
 from jfold.passes import cut, trace_in_passes
+from jfold.program import is_breadth_first
 from jfold.rules import NONE, Column, join
 
 MAX_DEPTH = 1_000_000  # beyond it, data that contains itself would fill the memory
@@ -64,16 +65,15 @@ def trace(
 
 
 def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
-    state = Trace(program, len(examples), reread)
-    halves = (
-        cut(program, len(examples) == 1) if examples and state.by_moment else None
-    )
+    in_passes = examples and is_breadth_first(program)
+    halves = cut(program, len(examples) == 1) if in_passes else None
     failure = None
     if halves:
         try:
             return trace_in_passes(program, halves, examples, reread, MAX_DEPTH)
         except Exception as error:
             failure = error.with_traceback(None)  # which holds all that was traced
+    state = Trace(program, len(examples), reread)
     given: list[Column] = [example_places(len(examples))]
     given += [examples] * (program.body.arity - len(given))
     # What is wrong with an example is found by the other way to run the plan.

@@ -129,7 +129,7 @@ class Corpus:
             rows = self.demands.row_columns
             total[rows] = np.minimum(total[rows], self._limit(max_nodes))
         highest = self.demands.highest.max(0, initial=0)
-        return make_capacity(self.model.program, total, highest, size)
+        return make_capacity(self.model.program, total.tolist(), highest.tolist(), size)
 
     def _limit(self, max_nodes: int) -> int:
         """`max_nodes`, checked."""
@@ -167,7 +167,7 @@ class Corpus:
             np.maximum(added, now, out=added)
             now = self.demands.highest[chosen].max(0, initial=0)
             np.maximum(highest, now, out=highest)
-        return make_capacity(self.model.program, added, highest, size)
+        return make_capacity(self.model.program, added.tolist(), highest.tolist(), size)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the corpus to one file, whole or not at all.

@@ -67,34 +67,54 @@ class Demands:
 
     def capacity(self, size: int) -> Capacity:
         """The least capacity for all examples in one batch; `size` rows of results."""
-        added = self.added.sum(0, dtype=np.int64)
-        return make_capacity(self.program, added, self.highest.max(0, initial=0), size)
+        added = self.added.sum(0, dtype=np.int64).tolist()
+        highest = self.highest.max(0, initial=0).tolist()
+        return make_capacity(self.program, added, highest, size)
 
 
 def make_capacity(
-    program: Program, added: Array, highest: Array, size: int
+    program: Program, added: list[int], highest: list[int], size: int
 ) -> Capacity:
-    """A capacity from the sums and maxima of demands [numbers]."""
+    """A capacity from the sums and maxima of demands."""
     types, operations = len(program.types), len(program.operations)
     active = active_types(program)
     constants, rows, sums, metrics = _cut(added, types, operations, types)
     return Capacity(
         examples=size,
-        levels=int(highest[0]),
+        levels=highest[0],
         constants=tuple(map(operator.add, shared_counts(program), constants)),
         rows=rows,
         # With no example at all, gradients still flow.
-        fans=tuple(max(int(highest[1 + t]), int(t in active)) for t in range(types)),
+        fans=tuple([max(highest[1 + t], int(t in active)) for t in range(types)]),
         sums=sums,
-        stages=int(highest[-1]),
+        stages=highest[-1],
         metrics=metrics,
     )
 
 
-def _cut(numbers: Array, *sizes: int) -> list[tuple[int, ...]]:
+def _cut(numbers: list[int], *sizes: int) -> list[tuple[int, ...]]:
     """The numbers in parts of the given sizes, and the rest."""
-    rest = iter(numbers.tolist())
-    return [*(tuple(itertools.islice(rest, size)) for size in sizes), tuple(rest)]
+    ends = [0, *itertools.accumulate(sizes), len(numbers)]
+    return [tuple(numbers[a:b]) for a, b in itertools.pairwise(ends)]
+
+
+def needed(program: Program, graph: Graph, size: int) -> Capacity:
+    """As `demands(program, graph).capacity(size)`, without telling examples apart."""
+    numbers = numbering(program, graph)
+    fans, sums, stages = [0] * len(program.types), [0] * len(program.types), 0
+    for t in active_types(program):
+        uses = _uses(program, graph, numbers, t)
+        widest = int(uses.max(initial=0))
+        fans[t] = min(widest, SUM_ARITY)
+        if widest > SUM_ARITY:
+            rows, rounds = _sum_rows(uses, numbers.first[t])
+            sums[t], stages = int(rows.sum()), max(stages, int(rounds.max()))
+    counts, metrics = (
+        map(len, graph.constants + graph.operations),
+        map(len, graph.metrics),
+    )
+    added = [*counts, *sums, *metrics]
+    return make_capacity(program, added, [graph.depth, *fans, stages], size)
 
 
 def demands(program: Program, graph: Graph) -> Demands:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the first pass runs in every wave, made ready once.
 
-A wave may have a single item; what an instruction looks up, and what it could share with
-its neighbours, would then cost more than its work. Exceptions tell that something is
-wrong, never what: whoever sees one runs the plan again, by `rules`.
+A wave may have a single item; what an instruction looks up, and what it could share
+with its neighbours, would then cost more than its work. Exceptions tell that something
+is wrong, never what: whoever sees one runs the plan again, by `rules`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ def _with_among(instructions: Instructions) -> Instructions:
         source = positions.get(i.inputs[-1]) if _is(p.Select, i) else None
         if source:
             case = source.outputs.index(i.inputs[1])
-            i = p.Among((i.inputs[0], *source.inputs), i.outputs, i.where, case)
-        made.append(i)
-    read = {r for i in made for r in i.inputs}
-    return [i for i in made if not _is(p.Positions, i) or read & {*i.outputs}]
+            read = i.inputs[0], *source.inputs
+            made.append(p.Among(read, i.outputs, i.where, case))
+        else:
+            made.append(i)
+    used = {r for i in made for r in i.inputs}
+    return [i for i in made if not _is(p.Positions, i) or used & {*i.outputs}]
 
 
 def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
@@ -64,8 +66,9 @@ def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
         key = keys.get(i.inputs[0]) if isinstance(i, p.Cases) else None
         if isinstance(i, p.Cases) and key and key.outputs[0] not in kept:
             made.remove(key)
-            i = replace(i, inputs=key.inputs, key=key.fn)
-        made.append(i)
+            made.append(replace(i, inputs=key.inputs, key=key.fn))
+        else:
+            made.append(i)
     return made
 
 
@@ -145,20 +148,20 @@ def _among(i: p.Among) -> Step:
 
 def _fields(i: p.Fields) -> Step:
     (source,) = i.inputs
-    read = [
-        (target, key, operator.itemgetter(key), by_attribute(key))
-        for target, key in zip(i.outputs, i.keys, strict=True)
-    ]
-    named = any(by_name for *_, by_name in read)
+    by_item: list[Callable[[Any], Any]] = [operator.itemgetter(key) for key in i.keys]
+    by_name = [by_attribute(key) for key in i.keys]
+    named = any(by_name)
 
     def step(r: list[Column], state: Trace) -> None:
         items = r[source]
-        alone = named and have_attributes_alone(items)
-        for target, key, by_item, by_name in read:
-            get = by_name if alone and by_name else by_item
-            try:
+        read = by_item
+        if named and have_attributes_alone(items):
+            read = [name or item for name, item in zip(by_name, by_item, strict=True)]
+        try:
+            for target, get in zip(i.outputs, read, strict=True):
                 r[target] = _whole(list(map(get, items)), items)
-            except Exception:  # some have items, others attributes
+        except Exception:  # some have items, others attributes
+            for target, key in zip(i.outputs, i.keys, strict=True):
                 r[target] = fields(items, key)
 
     return step

@@ -446,7 +446,7 @@ class Trace:
         order = self._order(joined)
 
         def sorted_(parts: Sequence[Array]) -> Array:
-            return _concatenate(parts) if order is None else _concatenate(parts)[order]
+            return concatenated(parts) if order is None else concatenated(parts)[order]
 
         made = [sorted_(x) for x in zip(*ids, strict=True)]
         table = Table(self._first(joined), tuple(map(sorted_, columns)))
@@ -454,7 +454,7 @@ class Trace:
 
     def _placed(self, chunks: Sequence[Array]) -> Array:
         """The places of all rows, given in chunks."""
-        return _concatenate(chunks)
+        return concatenated(chunks)
 
     def _first(self, places: Array) -> Array:
         """Where the rows of each example begin."""
@@ -528,7 +528,8 @@ def stable_order(keys: Array) -> Array | None:
     return keys.argsort(kind='stable')
 
 
-def _concatenate(chunks: Sequence[Array]) -> Array:
+def concatenated(chunks: Sequence[Array]) -> Array:
+    """Arrays one after another."""
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 

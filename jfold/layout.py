@@ -376,7 +376,7 @@ def _sections(
 ) -> tuple[dict[Any, int], int]:
     program, capacity = spec.program, spec.capacity
     cursor = _Cursor()
-    sections: dict[Any, int] = {
+    sections: dict[Any, int] = {  # the first four are written as one
         'depth': cursor.take(len(components(program))),
         'examples': cursor.take(1),
         'counts': cursor.take(len(program.operations)),

@@ -18,7 +18,7 @@ from jfold.batches import batches as make_batches
 from jfold.columns import trace
 from jfold.combinators import Block, convert_to_block
 from jfold.corpus import Corpus, trace_corpus
-from jfold.demands import Demands, demands
+from jfold.demands import Demands, needed
 from jfold.eager import evaluate
 from jfold.errors import ProgramBudgetError, whole
 from jfold.graph import Graph
@@ -172,7 +172,8 @@ class Model:
         """
         begin = time.perf_counter()
         graph = self._graph(examples)
-        result = self.build(graph, demands(self.program, graph), size)
+        rows = self._rows(graph, size)
+        result = build(graph, self._reserve(needed(self.program, graph, rows)))
         result.seconds = time.perf_counter() - begin
         return result
 
@@ -199,15 +200,20 @@ class Model:
           ValueError, ProgramBudgetError: as of `schedule`.
         """
         begin = time.perf_counter()
-        size = graph.examples if size is None else whole('size', size, 0)
-        if size < graph.examples:
-            raise ValueError(
-                f'expected at most {size} examples, as `size` says, got '
-                f'{graph.examples}'
-            )
-        result = build(graph, self._reserve(demanded.capacity(size)))
+        rows = self._rows(graph, size)
+        result = build(graph, self._reserve(demanded.capacity(rows)))
         result.seconds = time.perf_counter() - begin
         return result
+
+    def _rows(self, graph: Graph, size: int | None) -> int:
+        """How many rows the results of a graph's examples get."""
+        rows = graph.examples if size is None else whole('size', size, 0)
+        if rows < graph.examples:
+            raise ValueError(
+                f'expected at most {rows} examples, as `size` says, got '
+                f'{graph.examples}'
+            )
+        return rows
 
     def _reserve(self, need: Capacity) -> Spec:
         """The spec for a batch, after which the model keeps its capacity."""

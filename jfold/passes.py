@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ from jfold.objects import Reread
 from jfold.rules import NONE, Column, join
 
 Array = np.ndarray[Any, Any]
+Reader = Callable[[list[Column]], tuple[Column, ...]]
 
 
 def trace_in_passes(
@@ -68,19 +69,21 @@ class Halves:
 
     Attributes:
       early: what runs in each wave, before the calls.
-      calls: of each call, its declaration and the registers that go with it.
+      calls: of each call, its declaration and what reads the registers of its items.
       callers: of each call, the register of its places.
       outputs: of each call, the registers of its results.
       kept: the registers that the second pass needs of the first.
+      keep: what reads them.
       empty: what registers hold before they are written, but for the inputs.
       body: what runs in the second pass.
     """
 
     early: tuple[Step, ...]
-    calls: tuple[tuple[int, tuple[int, ...]], ...]
+    calls: tuple[tuple[int, Reader], ...]
     callers: tuple[int, ...]
     outputs: tuple[tuple[int, ...], ...]
     kept: tuple[int, ...]
+    keep: Reader
     empty: list[None]
     body: p.Body
 
@@ -148,16 +151,25 @@ def _halves(
     late.sort(key=every.index)
     written = {r for i in (*late, *calls) for r in i.outputs}
     callers = {call.inputs[0] for call in calls}
-    kept = (_read(late) | callers | set(body.outputs)) - written - {0}
+    kept = sorted((_read(late) | callers | set(body.outputs)) - written - {0})
     return Halves(
-        steps(early, kept),
-        tuple((call.declaration, call.inputs[1:]) for call in calls),
+        steps(early, set(kept)),
+        tuple((call.declaration, _reader(call.inputs[1:])) for call in calls),
         tuple(call.inputs[0] for call in calls),
         tuple(call.outputs for call in calls),
-        tuple(sorted(kept)),
+        tuple(kept),
+        _reader(kept),
         [None] * (body.registers - body.arity),
         replace(body, stages=(p.Stage(tuple(late), ()),)),
     )
+
+
+def _reader(registers: Sequence[int]) -> Reader:
+    """Reads registers, faster than a loop."""
+    if len(registers) == 1:
+        (register,) = registers
+        return lambda columns: (columns[register],)
+    return operator.itemgetter(*registers) if registers else lambda columns: ()
 
 
 def _read(instructions: Iterable[p.Instruction]) -> set[int]:
@@ -204,7 +216,7 @@ class _Items:
 
     depths: list[int]
     sizes: list[int]
-    kept: list[list[Column]]
+    kept: list[tuple[Column, ...]]
     called: list[tuple[list[int], list[int]]]
 
 
@@ -214,7 +226,7 @@ def _take_apart(
     """Runs the early halves of all bodies, wave by wave."""
     found = [_Items([], [], [], [([], []) for _ in half.calls]) for half in halves]
     counts = [0] * len(halves)
-    given = [examples] * (halves[-1].body.arity - 1)
+    given: tuple[Column, ...] = (examples,) * (halves[-1].body.arity - 1)
     pool = {len(halves) - 1: [given]}
     for depth in range(limit + 1):
         if not pool:
@@ -222,13 +234,15 @@ def _take_apart(
         called, pool = sorted(pool.items()), {}
         for number, calls in called:
             half, items = halves[number], found[number]
-            inputs = calls[0] if len(calls) == 1 else map(join, zip(*calls))
+            inputs = (
+                calls[0] if len(calls) == 1 else map(join, zip(*calls, strict=True))
+            )
             registers = [None, *inputs, *half.empty]
             items.depths.append(depth)
             items.sizes.append(len(registers[1]))
             for step in half.early:
                 step(registers, state)
-            items.kept.append([registers[k] for k in half.kept])
+            items.kept.append(half.keep(registers))
             _call(half, registers, items, counts, pool)
     raise RecursionError
 
@@ -238,16 +252,16 @@ def _call(
     registers: list[Column],
     items: _Items,
     counts: list[int],
-    pool: dict[int, list[list[Column]]],
+    pool: dict[int, list[tuple[Column, ...]]],
 ) -> None:
     """Puts the calls of a wave into the next one.
 
     `counts` are those of the items of all bodies so far.
     """
-    for (declaration, inputs), (begins, sizes) in zip(
+    for (declaration, read), (begins, sizes) in zip(
         half.calls, items.called, strict=True
     ):
-        columns = [registers[k] for k in inputs]
+        columns = read(registers)
         size = len(columns[0])
         begins.append(counts[declaration])
         sizes.append(size)
@@ -270,7 +284,7 @@ def _finish(
     sizes = [sum(each.sizes) for each in items]
     first = list(itertools.accumulate(sizes, initial=0))
     tokens = _first_tokens(halves, sizes)
-    parents = np.zeros(first[-1], np.int64)
+    parents = np.zeros(first[-1] if state.examples > 1 else 0, np.int64)
     results = []
     for half, each, a, b in zip(halves, items, first, first[1:], strict=False):
         if a == b:
@@ -278,7 +292,9 @@ def _finish(
             continue
         frame = start(half.body, [], None)
         frame.registers[0] = np.arange(a, b)
-        for register, columns in zip(half.kept, zip(*each.kept), strict=True):
+        for register, columns in zip(
+            half.kept, zip(*each.kept, strict=True), strict=True
+        ):
             frame.registers[register] = join(columns)
         called = [ranges(*map(np.array, numbers)) for numbers in each.called]
         _promise(frame, half, called, tokens)
@@ -286,7 +302,8 @@ def _finish(
         for (declaration, _), numbers, caller in zip(
             half.calls, called, half.callers, strict=True
         ):
-            parents[numbers + first[declaration]] = frame.registers[caller]
+            if len(parents):  # else of one example, which is that of all
+                parents[numbers + first[declaration]] = frame.registers[caller]
     state.places = _places(items, parents, state.examples)
     return results
 
@@ -328,13 +345,10 @@ def _places(items: list[_Items], parents: Array, examples: int) -> Array:
 
     `parents` are the numbers of the items whose calls they come from.
     """
-    bodies = len(items) - 1
-    waves = [
-        (depth and depth * bodies + number, size)
-        for number, each in enumerate(items)
-        for depth, size in zip(each.depths, each.sizes, strict=True)
-    ]
-    moment, size = map(np.array, zip(*waves, strict=True))
+    bodies = range(len(items))
+    moments_ = [[depth * len(items) + k for depth in items[k].depths] for k in bodies]
+    moment = np.array(list(itertools.chain(*moments_)))
+    size = np.array(list(itertools.chain(*(each.sizes for each in items))))
     found = moment.repeat(size)
     if examples == 1:
         return found

@@ -31,7 +31,7 @@ def take(column: Column, positions: Array) -> Column:
     """The items at the given positions."""
     if isinstance(column, list):
         where = positions if isinstance(positions, list) else positions.tolist()
-        return [column[position] for position in where]
+        return list(map(column.__getitem__, where))
     return column[positions]
 
 

@@ -18,7 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.components import Component, component_of, components
-from jfold.graph import Graph, among_all, numbering, ranges, shared_counts
+from jfold.graph import (
+    Graph,
+    Table,
+    among_all,
+    concatenated,
+    numbering,
+    ranges,
+    shared_counts,
+)
 from jfold.layout import (
     FIXED,
     SUM_ARITY,
@@ -163,20 +171,32 @@ class _Writer:
         self.capacity = spec.capacity
         self.layout: Layout = layout(spec)
         self.flat = np.empty(self.layout.size, np.int32)
-        self.counts = [np.bincount(x, minlength=1)[1:] for x in graph.levels]
+        self.levels = graph.levels
+        self.counts = [np.bincount(x, minlength=1)[1:] for x in self.levels]
         self.fixed = spec.strategy == FIXED
-        self.last_step = [self._last_steps(each) for each in self.components]
-        self.depths = [int(x.max(initial=-1)) + 1 for x in self.last_step]
-        self.order = list(map(_order, graph.levels, self.counts))
+        self.depths = list(map(self._depth, self.components))
+        self.order = list(map(_order, self.levels, self.counts))
         self.first: tuple[Array, ...] = ()
         self.rows = self._value_rows()
         # Per type: where its values are used, as (value rows, first edge row).
         self.used: list[list[tuple[Array, int]]] = [[] for _ in spec.program.types]
 
+    def _depth(self, component: Component) -> int:
+        """How many levels or steps of a component run."""
+        if self.fixed:
+            return int(self._last_steps(component).max(initial=-1)) + 1
+        return self._levels(component)
+
+    def _levels(self, component: Component) -> int:
+        return max([len(self.counts[o]) for o in component.operations], default=0)
+
+    @functools.cached_property
+    def last_step(self) -> list[Array]:
+        """Per component, the last step of each level, from 0."""
+        return list(map(self._last_steps, self.components))
+
     def _last_steps(self, component: Component) -> Array:
-        """The last step of each level of a component, from 0."""
-        levels = max((len(self.counts[o]) for o in component.operations), default=0)
-        steps = np.ones(levels, np.int64)
+        steps = np.ones(self._levels(component), np.int64)
         if self.fixed:
             for o in component.operations:
                 counts, width = self.counts[o], self.layout.widths[o][0]
@@ -214,8 +234,8 @@ class _Writer:
         rows = [np.empty(int(first[-1]), np.int32) for first in numbers.first]
         shared = shared_counts(self.program)
         for t, table in enumerate(self.graph.constants):
-            rows_of_own = np.arange(shared[t], shared[t] + len(table), dtype=np.int32)
-            rows[t][ranges(numbers.constants[t], table.counts)] = rows_of_own
+            own = np.arange(shared[t], shared[t] + len(table), dtype=np.int32)
+            _write_values(rows[t], numbers.constants[t], table, own)
             for place in range(shared[t]):
                 rows[t][numbers.first[t][:-1] + place] = place
         for o, operation in enumerate(self.program.operations):
@@ -231,7 +251,7 @@ class _Writer:
         place[self.order[o]] = np.arange(len(table), dtype=np.int32)
         bases = self.layout.value_base[o]
         for t, first, base in zip(operation.outputs, begin, bases, strict=True):
-            rows[t][ranges(first, table.counts)] = place + np.int32(base)
+            _write_values(rows[t], first, table, place + np.int32(base))
 
     def rows_of(self, t: int, values: Array, counts: Array) -> Array:
         """The rows of values, `counts` of them per example."""
@@ -239,12 +259,9 @@ class _Writer:
 
     def write_header(self) -> None:
         """Counts of everything whose number is data."""
-        self.section('depth', len(self.depths))[:] = self.depths
-        self.section('examples', 1)[:] = self.graph.examples
-        counts = list(map(len, self.graph.operations))
-        self.section('counts', len(counts))[:] = counts
-        observed = list(map(len, self.graph.metrics))
-        self.section('observed', len(observed))[:] = observed
+        counts = map(len, self.graph.operations + self.graph.metrics)
+        numbers = [*self.depths, self.graph.examples, *counts]
+        self.section('depth', len(numbers))[:] = numbers
 
     def write_tiles(self) -> None:
         """The tiles of every component, level by level or step by step."""
@@ -293,9 +310,9 @@ class _Writer:
     def write_consumers(self, t: int) -> None:
         """Which edge rows the cotangent of each computed value is summed of."""
         computed = self.capacity.constants[t]
-        used = [(np.zeros(0, np.int32), 0), *self.used[t]]
-        rows = np.concatenate([rows for rows, _ in used])
-        edges = np.concatenate(
+        used = self.used[t] or [(np.zeros(0, np.int32), 0)]
+        rows = concatenated([rows for rows, _ in used])
+        edges = concatenated(
             [np.arange(base, base + len(rows), dtype=np.int32) for rows, base in used]
         )
         if computed:
@@ -369,7 +386,7 @@ class _Writer:
             self.components, self.last_step, self.layout.tables, strict=True
         ):
             for o in component.operations:
-                of_rows = begin + last_step[self.graph.levels[o][self.order[o]] - 1]
+                of_rows = begin + last_step[self.levels[o][self.order[o]] - 1]
                 outputs = self.program.operations[o].outputs
                 bases = self.layout.value_base[o]
                 for number, base in zip(outputs, bases, strict=True):
@@ -378,6 +395,14 @@ class _Writer:
                         steps[first : first + len(of_rows)] = of_rows
             begin += size
         return steps
+
+
+def _write_values(rows: Array, begin: Array, table: Table, values: Array) -> None:
+    """Writes what belongs to the rows of a table, whose examples' parts begin there."""
+    if len(begin) == 1:
+        rows[begin[0] : begin[0] + len(values)] = values
+    elif len(values):
+        rows[ranges(begin, table.counts)] = values
 
 
 def _order(levels: Array, counts: Array) -> Array | slice:
@@ -390,13 +415,15 @@ def _order(levels: Array, counts: Array) -> Array | slice:
 
 def _write_tiles(part: Array, counts: Array, widths: tuple[int, ...]) -> None:
     """First row, end and tiles per width of each level, 1 to depth."""
-    rows = np.zeros(len(part), np.int64)
-    rows[: len(counts)] = counts
-    ends = rows.cumsum()
+    if len(counts) < len(part):
+        counts = np.append(counts, np.zeros(len(part) - len(counts), np.int64))
+    ends = counts.cumsum()
     part[:, 1] = ends
-    part[:, 0] = ends - rows
+    part[:, 0] = ends - counts
     few = len(part) and ends[-1] < MANY
-    part[:, 2:] = _tiles_of_few(widths)[rows] if few else _tiles(rows, widths)
+    part[:, 2:] = (
+        _tiles_of_few(widths).take(counts, 0) if few else _tiles(counts, widths)
+    )
 
 
 MANY = 4096

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.columns import trace
-from jfold.demands import Demands, demands, join_demands
+from jfold.demands import Demands, demands, join_demands, needed
 from jfold.graph import Graph, Table, shared_counts
 from jfold.layout import SUM_ARITY, Capacity, active_types
 from jfold.program import Program
@@ -132,7 +132,7 @@ def check(program: Program, examples: Sequence[Any]) -> Demands:
     found = demands(program, graph)
     size = len(examples) + 2
     need = expected_capacity(program, graph, size)
-    assert found.capacity(size) == need
+    assert found.capacity(size) == needed(program, graph, size) == need
     singles = [trace(program, [each]) for each in examples]
     assert found.nodes.tolist() == [each.nodes for each in singles]
     assert found.highest[:, 0].tolist() == [each.depth for each in singles]

@@ -190,6 +190,7 @@ def traced_places(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, 'Trace', watched)
+        patch.setattr(columns, 'is_breadth_first', lambda program: False)
         trace(program, examples)
     (state,) = made
     return {key: np.concatenate(found) for key, found in state.places.items()}
@@ -217,7 +218,8 @@ def check(model: jf.Model, examples: Sequence[Any]) -> None:
     check_places(model.program, examples)
     check_examples(model.program, examples)
     with pytest.MonkeyPatch.context() as patch:  # rows in the order of their places
-        patch.setattr(graphs, 'is_breadth_first', lambda program: False)
+        for module in (columns, graphs):
+            patch.setattr(module, 'is_breadth_first', lambda program: False)
         check_examples(model.program, examples)
 
 
