@@ -22,7 +22,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold import passes
 from jfold.columns import trace
 from jfold.eager import get
 from jfold.errors import BadItem
@@ -271,10 +270,8 @@ def runs_in_c(block: Any, examples: list[Any]) -> None:
     expected = [np.asarray(model.eval(example)) for example in examples]
     values = np.asarray(model.apply({}, model.schedule(examples)))
     np.testing.assert_allclose(values, expected)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, 'FEW_HEIGHTS', 0)
-        calls(model, examples)  # what is called once in a process
-        assert calls(model, examples * 50) == calls(model, examples * 2)
+    calls(model, examples)  # what is called once in a process
+    assert calls(model, examples * 50) == calls(model, examples * 2)
 
 
 def test_a_function_in_python_is_called_once_for_each_value() -> None:
