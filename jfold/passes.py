@@ -400,13 +400,16 @@ class _Late(Trace):
         `results` are those of calls, in the order of tokens.
         """
         found = np.concatenate([NONE, *results])
-        while (tokens := np.flatnonzero(found < 0)).size:
+        while (tokens := (found < 0).nonzero()[0]).size:
             found[tokens] = found[~found[tokens]]
 
         def settled(values: list[Array]) -> list[Array]:
             if not len(found):
                 return values
-            return [np.where(x < 0, found.take(~x, mode='clip'), x) for x in values]
+            below = [np.maximum(~x, 0, dtype=np.intp) for x in values]
+            return [
+                np.where(x < 0, found[k], x) for x, k in zip(values, below, strict=True)
+            ]
 
         for chunk in self._unsettled:
             chunk[3:] = settled(chunk[3:])
@@ -426,13 +429,15 @@ class _Late(Trace):
             places, made, _, *inputs = chunk
             operation = self.program.operations[o]
             heights = [self._values[t].heights for t in operation.inputs]
-            for each in heights:
-                np.maximum(each, self.bases[o], out=each)  # and no longer for each row
+            ids = [each.astype(np.intp) for each in inputs]  # which index faster
+            for t in {*operation.inputs}:  # once, and no longer for each row
+                below = self._values[t].heights
+                np.maximum(below, self.bases[o], out=below)
             written = [
                 self._values[t].heights[ids[0] : ids[0] + len(ids)]
                 for t, ids in zip(operation.outputs, made, strict=True)
             ]
-            work.append((list(zip(heights, inputs, strict=True)), written))
+            work.append((list(zip(heights, ids, strict=True)), written))
             found = _by_moment(moments(self._placed([places])))
             parts += [(-moment, number, rows) for moment, rows in found]
         parts.sort(key=operator.itemgetter(0, 1))
@@ -445,15 +450,18 @@ class _Late(Trace):
         return self.places.take(super()._placed(places))
 
 
+_ONE = np.ones((), np.int64)  # faster than a number of Python's
+
+
 def _raise_heights(
     inputs: list[tuple[Array, Array]], written: list[Array], rows: Any
 ) -> None:
     """Writes heights of rows from those of their inputs."""
     (heights, ids), *more = inputs
-    height = heights.take(ids[rows])
+    height = heights[ids[rows]]
     for heights, ids in more:
-        np.maximum(height, heights.take(ids[rows]), out=height)
-    height += 1
+        np.maximum(height, heights[ids[rows]], out=height)
+    np.add(height, _ONE, out=height)
     for each in written:
         each[rows] = height
 
@@ -463,7 +471,8 @@ def _by_moment(keys: Array) -> Iterator[tuple[int, Any]]:
     order = stable_order(keys)
     if order is not None:
         keys = keys[order]
-    first = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+    last = (keys[1:] != keys[:-1]).nonzero()[0]
+    first = [0, *(last + 1).tolist(), len(keys)]
     for moment, (a, b) in zip(
         keys[first[:-1]].tolist(), itertools.pairwise(first), strict=True
     ):

@@ -23,6 +23,7 @@ from jfold.graph import (
     Table,
     among_all,
     concatenated,
+    gather,
     numbering,
     ranges,
     shared_counts,
@@ -231,7 +232,7 @@ class _Writer:
         """Per type, the row of each value, example by example."""
         numbers = numbering(self.program, self.graph)
         self.first = numbers.first
-        rows = [np.empty(int(first[-1]), np.int32) for first in numbers.first]
+        rows = [np.empty(int(first[-1]), np.intp) for first in numbers.first]
         shared = shared_counts(self.program)
         for t, table in enumerate(self.graph.constants):
             own = np.arange(shared[t], shared[t] + len(table), dtype=np.int32)
@@ -255,7 +256,7 @@ class _Writer:
 
     def rows_of(self, t: int, values: Array, counts: Array) -> Array:
         """The rows of values, `counts` of them per example."""
-        return self.rows[t].take(among_all(values, self.first[t], counts))
+        return gather(self.rows[t], among_all(values, self.first[t], counts))
 
     def write_header(self) -> None:
         """Counts of everything whose number is data."""
@@ -310,7 +311,7 @@ class _Writer:
     def write_consumers(self, t: int) -> None:
         """Which edge rows the cotangent of each computed value is summed of."""
         computed = self.capacity.constants[t]
-        used = self.used[t] or [(np.zeros(0, np.int32), 0)]
+        used = self.used[t] or [(np.zeros(0, np.intp), 0)]
         rows = concatenated([rows for rows, _ in used])
         edges = concatenated(
             [np.arange(base, base + len(rows), dtype=np.int32) for rows, base in used]
