@@ -19,6 +19,7 @@ from jfold.graph import (
     Graph,
     Numbering,
     among_all,
+    concatenated,
     numbering,
     ranges,
     shared_counts,
@@ -104,7 +105,7 @@ def needed(program: Program, graph: Graph, size: int) -> Capacity:
     fans, sums, stages = [0] * len(program.types), [0] * len(program.types), 0
     for t in active_types(program):
         uses = _uses(program, graph, numbers, t)
-        widest = int(uses.max(initial=0))
+        widest = int(np.maximum.reduce(uses, initial=0))
         fans[t] = min(widest, SUM_ARITY)
         if widest > SUM_ARITY:
             rows, rounds = _sum_rows(uses, numbers.first[t])
@@ -164,11 +165,11 @@ def _largest(values: Array, first: Array) -> Array:
 def _uses(program: Program, graph: Graph, numbers: Numbering, t: int) -> Array:
     """How often each computed value of a type is used; 0 for constants."""
     first = numbers.first[t]
-    values = [np.zeros(0, np.int64), *_all_uses(program, graph, first, t)]
-    uses = np.bincount(np.concatenate(values), minlength=int(first[-1]))
-    made = graph.constants[t].counts + shared_counts(program)[t]
-    if made.any():
-        uses[ranges(first[:-1], made)] = 0
+    values = list(_all_uses(program, graph, first, t)) or [np.zeros(0, np.int64)]
+    uses = np.bincount(concatenated(values), minlength=int(first[-1]))
+    shared, own = shared_counts(program)[t], graph.constants[t]
+    if shared or len(own):
+        uses[ranges(first[:-1], own.counts + shared)] = 0
     return uses
 
 

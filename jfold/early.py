@@ -148,17 +148,20 @@ def _among(i: p.Among) -> Step:
 
 def _fields(i: p.Fields) -> Step:
     (source,) = i.inputs
-    by_item: list[Callable[[Any], Any]] = [operator.itemgetter(key) for key in i.keys]
-    by_name = [by_attribute(key) for key in i.keys]
-    named = any(by_name)
+    by_item = [
+        (t, operator.itemgetter(k)) for t, k in zip(i.outputs, i.keys, strict=True)
+    ]
+    by_name = [
+        (target, by_attribute(key) or get)
+        for (target, get), key in zip(by_item, i.keys, strict=True)
+    ]
+    named = by_name != by_item
 
     def step(r: list[Column], state: Trace) -> None:
         items = r[source]
-        read = by_item
-        if named and have_attributes_alone(items):
-            read = [name or item for name, item in zip(by_name, by_item, strict=True)]
+        alone = named and have_attributes_alone(items)
         try:
-            for target, get in zip(i.outputs, read, strict=True):
+            for target, get in by_name if alone else by_item:
                 r[target] = _whole(list(map(get, items)), items)
         except Exception:  # some have items, others attributes
             for target, key in zip(i.outputs, i.keys, strict=True):

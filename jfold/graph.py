@@ -94,7 +94,8 @@ class Graph:
     @property
     def depth(self) -> int:
         """The highest level of any component."""
-        return max((int(x.max(initial=0)) for x in self.levels), default=0)
+        highest = [np.maximum.reduce(x, initial=0) for x in self.levels]
+        return int(max(highest, default=0))
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -157,7 +158,7 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 
 def gather(values: Array, ids: Array) -> Array:
-    """Values at ids; NumPy reads several times as fast by numbers as wide as pointers."""
+    """Values at ids. NumPy is several times as fast with numbers as wide as pointers."""
     return np.asarray(values[ids.astype(np.intp, copy=False)])
 
 
@@ -425,10 +426,8 @@ class Trace:
             self.examples,
             tuple(x.table for x in constants),
             tuple(
-                x.renumbered(numbers, operation.inputs, base)
-                for x, operation, base in zip(
-                    nodes, program.operations, self.bases, strict=True
-                )
+                x.renumbered(numbers, operation.inputs, heights=1)
+                for x, operation in zip(nodes, program.operations, strict=True)
             ),
             tuple(
                 gather(numbers[t], x)
@@ -471,9 +470,9 @@ class Trace:
         """The order of rows, by example first; `None` if they are in order."""
         if not self.by_moment:
             return places.argsort()
+        if self.examples == 1:  # then places are moments
+            return stable_order(places)
         order = stable_order(moments(places))
-        if self.examples == 1:
-            return order
         examples = example_of(places)
         outer = stable_order(examples if order is None else examples[order])
         return outer if order is None else order if outer is None else order[outer]
@@ -503,15 +502,15 @@ class _Sorted:
     ids: list[Array]
 
     def renumbered(
-        self, numbers: list[Array], types: Iterable[int], base: int | None = None
+        self, numbers: list[Array], types: Sequence[int], heights: int = 0
     ) -> Table:
-        """The table with numbers for ids and, above `base`, levels for heights."""
-        ids, kept = list(self.table.columns), []
-        if base is not None:
-            levels = np.subtract(ids.pop(0), base, dtype=np.int64)
-            kept.append(levels.astype(np.int32))
-        made = [gather(numbers[t], x) for t, x in zip(types, ids, strict=True)]
-        return Table(self.table.first, (*kept, *made))
+        """The table with numbers for ids and, in the first columns, levels for
+        heights, of which they are the lower bits."""
+        columns = self.table.columns
+        levels = [x.astype(np.int32) for x in columns[:heights]]
+        ids = zip(types, columns[heights:], strict=True)
+        made = [gather(numbers[t], x) for t, x in ids]
+        return Table(self.table.first, (*levels, *made))
 
 
 @functools.lru_cache(maxsize=256)

@@ -30,6 +30,7 @@ from jfold.graph import (
     Graph,
     Trace,
     example_places,
+    gather,
     moments,
     ranges,
     stable_order,
@@ -404,12 +405,7 @@ class _Late(Trace):
             found[tokens] = found[~found[tokens]]
 
         def settled(values: list[Array]) -> list[Array]:
-            if not len(found):
-                return values
-            below = [np.maximum(~x, 0, dtype=np.intp) for x in values]
-            return [
-                np.where(x < 0, found[k], x) for x, k in zip(values, below, strict=True)
-            ]
+            return [_settled(x, found) for x in values] if len(found) else values
 
         for chunk in self._unsettled:
             chunk[3:] = settled(chunk[3:])
@@ -448,6 +444,14 @@ class _Late(Trace):
 
     def _placed(self, places: Sequence[Array]) -> Array:
         return self.places.take(super()._placed(places))
+
+
+def _settled(values: Array, found: Array) -> Array:
+    """The ids, with those found for tokens in their place."""
+    if np.maximum.reduce(values, initial=-1) < 0:
+        return gather(found, ~values)
+    ids = np.maximum(~values, 0, dtype=np.intp)
+    return np.where(values < 0, found[ids], values)
 
 
 _ONE = np.ones((), np.int64)  # faster than a number of Python's

@@ -116,7 +116,7 @@ def _group(i: p.Group, r: list[Column], state: Trace) -> None:
 
 
 def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
-    places, *inputs = (r[k] for k in i.inputs)
+    places, *inputs = [r[k] for k in i.inputs]
     if not len(places):
         made = [NONE for _ in i.outputs]
     else:
