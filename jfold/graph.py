@@ -158,7 +158,7 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 
 def gather(values: Array, ids: Array) -> Array:
-    """Values at ids. NumPy is several times as fast with numbers as wide as pointers."""
+    """Values at ids; with ids as wide as pointers, NumPy is several times as fast."""
     return np.asarray(values[ids.astype(np.intp, copy=False)])
 
 

@@ -210,12 +210,13 @@ class _Items:
     """What the first pass finds out about the items of a body; lists go by waves.
 
     Attributes:
-      depths, sizes: when the wave is, and how many items it has.
+      moments, sizes: when the wave is, a number that grows with the depth of the data,
+        and how many items it has.
       kept: the columns of the registers that are kept.
       called: per call, the numbers of the first items, and how many there are.
     """
 
-    depths: list[int]
+    moments: list[int]
     sizes: list[int]
     kept: list[tuple[Column, ...]]
     called: list[tuple[list[int], list[int]]]
@@ -239,7 +240,7 @@ def _take_apart(
                 calls[0] if len(calls) == 1 else map(join, zip(*calls, strict=True))
             )
             registers = [None, *inputs, *half.empty]
-            items.depths.append(depth)
+            items.moments.append(depth * len(halves) + number)
             items.sizes.append(len(registers[1]))
             for step in half.early:
                 step(registers, state)
@@ -291,12 +292,7 @@ def _finish(
         if a == b:
             results.append([NONE] * len(half.body.outputs))
             continue
-        frame = start(half.body, [], None)
-        frame.registers[0] = np.arange(a, b)
-        for register, columns in zip(
-            half.kept, zip(*each.kept, strict=True), strict=True
-        ):
-            frame.registers[register] = join(columns)
+        frame = _all_waves(half, each, np.arange(a, b))
         called = [ranges(*map(np.array, numbers)) for numbers in each.called]
         _promise(frame, half, called, tokens)
         results.append(_result(run(frame, state)))
@@ -307,6 +303,16 @@ def _finish(
                 parents[numbers + first[declaration]] = frame.registers[caller]
     state.places = _places(items, parents, state.examples)
     return results
+
+
+def _all_waves(half: Halves, items: _Items, numbers: Array) -> Frame:
+    """The frame of the late half, on the items of all waves."""
+    frame = start(half.body, [], None)
+    frame.registers[0] = numbers
+    kept = zip(*items.kept, strict=True)
+    for register, columns in zip(half.kept, kept, strict=True):
+        frame.registers[register] = join(columns)
+    return frame
 
 
 def _first_tokens(halves: Sequence[Halves], sizes: list[int]) -> list[list[int]]:
@@ -346,10 +352,8 @@ def _places(items: list[_Items], parents: Array, examples: int) -> Array:
 
     `parents` are the numbers of the items whose calls they come from.
     """
-    bodies = range(len(items))
-    moments_ = [[depth * len(items) + k for depth in items[k].depths] for k in bodies]
-    moment = np.array(list(itertools.chain(*moments_)))
-    size = np.array(list(itertools.chain(*(each.sizes for each in items))))
+    moment = np.concatenate([np.array(each.moments, np.int64) for each in items])
+    size = np.concatenate([np.array(each.sizes, np.int64) for each in items])
     found = moment.repeat(size)
     if examples == 1:
         return found
