@@ -21,6 +21,7 @@ import numpy as np
 
 from jfold.errors import InputError, whole
 from jfold.layout import Capacity
+from jfold.objects import Reread
 from jfold.prefetch import Prefetcher
 from jfold.schedule import Schedule
 
@@ -138,7 +139,7 @@ class _Source:
     """Where examples come from."""
 
     given: Any  # the argument
-    build: Callable[[list[Any], int], Schedule]  # of items, and the number of rows
+    build: Callable[[list[Any], int, Reread], Schedule]  # `size` rows of items
     items: Callable[[Array], list[Any]] | None = None  # of places; a stream has none
     corpus: Corpus | None = None
 
@@ -151,10 +152,10 @@ class _Source:
 def _source(model: Scheduler, given: Any) -> _Source:
     """The source that an argument is."""
 
-    def traced(items: list[Any], size: int) -> Schedule:
-        return model.schedule(items, size=size)
+    def traced(items: list[Any], size: int, reread: Reread) -> Schedule:
+        return model.reschedule(items, reread, size)
 
-    def stored(items: list[Any], size: int) -> Schedule:
+    def stored(items: list[Any], size: int, reread: Reread) -> Schedule:
         corpus: Corpus = given
         return corpus.schedule(np.array(items, np.int64), size=size)
 
@@ -256,10 +257,10 @@ def _built(
 ) -> tuple[Batch | None, _Skipped]:
     """The batch of a chunk, and what was left out of it."""
     epoch, _, indices, items = chunk
-    size, skipped = settings.batch_size, []
+    size, skipped, reread = settings.batch_size, [], Reread()
     while items:
         try:
-            schedule = source.build(items, size)
+            schedule = source.build(items, size, reread)
         except InputError as error:
             bad = error.example
             located = _located(error, int(indices[bad]))

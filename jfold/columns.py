@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
-from jfold.errors import BadItem, InputError
+from jfold.errors import InputError
 from jfold.frames import Frame, Running, locate, run, start
 from jfold.graph import (
     MAX_EXAMPLES,
@@ -78,7 +78,7 @@ def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
     given += [examples] * (program.body.arity - len(given))
     # What is wrong with an example is found by the other way to run the plan.
     outputs = _evaluate(program, given, state)
-    if isinstance(failure, BadItem):
+    if failure is not None:
         raise RuntimeError(_UNSTEADY) from failure
     return state.graph(outputs)
 

@@ -35,11 +35,11 @@ class Scheduler(Protocol):
 
     program: Program
 
-    def schedule(self, examples: Any, *, size: int | None = None) -> Schedule:
-        """The schedule of examples; see `Model.schedule`."""
+    def reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
+        """The schedule of examples; see `Model.reschedule`."""
 
     def build(
-        self, graph: Graph, demanded: Demands, size: int | None = None
+        self, graph: Graph, demanded: Demands | None = None, size: int | None = None
     ) -> Schedule:
         """The schedule of a graph; see `Model.build`."""
 
@@ -174,7 +174,8 @@ class Corpus:
 
         The file is an uncompressed `.npz`, which `numpy.load` reads too: arrays named
         as in `Graph` and `Demands`, and `metadata.json`, with the fingerprint of the
-        expression. A file that was there before stays until the new one is complete.
+        expression. A file that was there before stays until the new one is complete;
+        a process that is killed meanwhile leaves a `.tmp` file beside it.
         """
         metadata = {
             'fingerprint': fingerprint(self.model.program),

@@ -248,30 +248,6 @@ def shared_counts(program: Program) -> tuple[int, ...]:
     return tuple(counts[t] for t in range(len(program.types)))
 
 
-def check_graph(program: Program, graph: Graph) -> None:
-    """Every value number is in range; every operation has all its inputs."""
-    first = numbering(program, graph).first
-    limits = [(x[1:] - x[:-1]).astype(np.uint32) for x in first]
-
-    def check(t: int, values: Array, rows: Array, what: Any) -> None:
-        limit = limits[t].repeat(rows)
-        assert values.shape == limit.shape, what
-        # As unsigned numbers, negative ones are above all limits.
-        assert np.logical_and.reduce(values.astype(np.uint32) < limit), what
-
-    for operation, table in zip(program.operations, graph.operations, strict=True):
-        levels, *inputs = table.columns
-        assert len(levels) == len(table), operation
-        for t, values in zip(operation.inputs, inputs, strict=True):
-            check(t, values, table.counts, operation)
-    once = np.ones(graph.examples, np.int64)
-    for t, values in zip(program.output_types, graph.outputs, strict=True):
-        check(t, values, once, 'the result')
-    for (name, _, types), table in zip(program.metrics, graph.metrics, strict=True):
-        for t, values in zip(types, table.columns, strict=True):
-            check(t, values, table.counts, name)
-
-
 # ---- places --------------------------------------------------------------------------
 
 # The upper bits are the number of the example, the others a hash of the way to it.
@@ -405,7 +381,7 @@ class Trace:
         self._metrics[metric].append([places, [], *values])
 
     def graph(self, outputs: list[Array]) -> Graph:
-        """What was traced, checked."""
+        """What was traced."""
         program = self.program
         constants = [
             self._sorted(chunks, (np.zeros((0, *type_.shape), type_.dtype),))

@@ -136,10 +136,23 @@ class Cut:
         variable = _opened(self.closed)[0].invars[index]
         return _is_read(variable, self.late, self.late_outputs)
 
-    def leads(self, index: int, variable: Any) -> bool:
-        """Whether a variable depends on argument `index`."""
-        jaxpr, _ = _opened(self.closed)
-        return variable in _dependent(jaxpr, [jaxpr.invars[index]])[1]
+    def used_up(self, index: int, variable: Any) -> bool:
+        """Whether argument `index` has been read when a variable is there.
+
+        XLA repeats simple equations wherever their results are needed, so what they
+        make of the argument must all go into others that the variable depends on.
+        """
+        at_hand = {_opened(self.closed)[0].invars[index]}
+        before = set(_needed(self.early, [variable]))
+        for equation in self.early:
+            if at_hand.isdisjoint(_variables(equation.invars)):
+                continue
+            if equation.primitive.name in _SIMPLE:
+                at_hand.update(equation.outvars)
+            elif equation not in before:
+                return False
+        wanted = _variables((*self.early_outputs, *self.crossing))
+        return bool(before) and at_hand.isdisjoint(wanted)
 
     def _environment(self, arguments: Sequence[Any]) -> dict[Any, Any]:
         jaxpr, constants = _opened(self.closed)
@@ -153,14 +166,17 @@ def cut(closed: Any, late: int, fixed: int, cotangents: int) -> Cut:
     Args:
       late: how many of its outputs, the first ones, are late.
       fixed: how many of its arguments, the first ones, have no rows; what depends on
-        nothing else is computed in both parts, and so is what only moves data about.
+        nothing else is computed in both parts, and so is what costs less than to be
+        stored.
       cotangents: how many of its arguments, the last ones, are cotangents.
     """
     jaxpr, _ = _opened(closed)
+    first = len(jaxpr.invars) - cotangents
+    _, pulled = _dependent(jaxpr, jaxpr.invars[first:])
     late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
     early = _needed(jaxpr.eqns, early_outputs)
     varying, _ = _dependent(jaxpr, jaxpr.invars[fixed:])
-    repeated = _moved(jaxpr)
+    repeated = _repeated(jaxpr, pulled)
     shared = {e for e in early if e in varying and e not in repeated}
     rest = [e for e in _needed(jaxpr.eqns, late_outputs) if e not in shared]
     made = {v for e in shared for v in e.outvars}
@@ -168,8 +184,6 @@ def cut(closed: Any, late: int, fixed: int, cotangents: int) -> Cut:
     crossing = dict.fromkeys(v for v in _variables(read) if v in made)
     # What `rest` needs only through values that cross is not needed any more.
     rest = _needed(rest, late_outputs, known=made)
-    first = len(jaxpr.invars) - cotangents
-    _, pulled = _dependent(jaxpr, jaxpr.invars[first:])
     linear = [v in pulled for v in crossing]
     parts = map(tuple, (early, rest, early_outputs, late_outputs, crossing, linear))
     return Cut(closed, *parts)
@@ -189,17 +203,31 @@ _MOVES = frozenset(
     'broadcast_in_dim concatenate convert_element_type expand_dims reshape rev slice '
     'split squeeze transpose'.split()
 )
+# What XLA rather repeats than reads once more from memory.
+_SIMPLE = _MOVES | frozenset(
+    'abs add add_any and ceil clamp copy eq floor ge gt integer_pow iota is_finite le '
+    'lt max min mul ne neg not or pad select_n sign square stop_gradient sub '
+    'xor'.split()
+)
+_CHEAP = _SIMPLE | frozenset(
+    'acos acosh asin asinh atan atan2 atanh cbrt cos cosh div erf erf_inv erfc exp '
+    'exp2 expm1 log log1p logistic pow reduce_and reduce_max reduce_min reduce_or '
+    'reduce_sum rem round rsqrt sin sinh sqrt tan tanh'.split()
+)
 
 
-def _moved(jaxpr: Any) -> set[Any]:
-    """Equations that only move the data of arguments: repeating beats storing."""
-    at_hand, moved = set(jaxpr.invars), set()
+def _repeated(jaxpr: Any, pulled: set[Any]) -> set[Any]:
+    """Equations on what is at hand in both parts that are better computed twice than
+    stored: those that move data about, and such elementwise ones and reductions as no
+    cotangents are needed for, `pulled` being what they lead to."""
+    at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set()
     for equation in jaxpr.eqns:
         inputs = _variables(equation.invars)
-        if equation.primitive.name in _MOVES and at_hand.issuperset(inputs):
+        chosen = _MOVES if pulled.intersection(inputs) else _CHEAP
+        if equation.primitive.name in chosen and at_hand.issuperset(inputs):
             at_hand.update(equation.outvars)
-            moved.add(equation)
-    return moved
+            repeated.add(equation)
+    return repeated
 
 
 def _needed(equations: Any, outputs: Any, known: Iterable[Any] = ()) -> list[Any]:

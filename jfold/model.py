@@ -33,6 +33,7 @@ from jfold.layout import (
     grow,
 )
 from jfold.lower import lower
+from jfold.objects import Reread
 from jfold.program import Layer, Program
 from jfold.runtime import execute
 from jfold.schedule import Schedule, abstract, build
@@ -171,9 +172,14 @@ class Model:
             the model is as it was before.
         """
         begin = time.perf_counter()
-        graph = self._graph(examples)
-        rows = self._rows(graph, size)
-        result = build(graph, self._reserve(needed(self.program, graph, rows)))
+        result = self.build(self._graph(examples), size=size)
+        result.seconds = time.perf_counter() - begin
+        return result
+
+    def reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
+        """As `schedule`, of examples some of which `reread` may have read before."""
+        begin = time.perf_counter()
+        result = self.build(trace(self.program, examples, reread), size=size)
         result.seconds = time.perf_counter() - begin
         return result
 
@@ -192,28 +198,31 @@ class Model:
         return make_digest(self.program)
 
     def build(
-        self, graph: Graph, demanded: Demands, size: int | None = None
+        self, graph: Graph, demanded: Demands | None = None, size: int | None = None
     ) -> Schedule:
         """The schedule of a graph that was traced for this model's program.
+
+        Args:
+          demanded: of its examples, if that is known.
 
         Raises:
           ValueError, ProgramBudgetError: as of `schedule`.
         """
         begin = time.perf_counter()
-        rows = self._rows(graph, size)
-        result = build(graph, self._reserve(demanded.capacity(rows)))
-        result.seconds = time.perf_counter() - begin
-        return result
-
-    def _rows(self, graph: Graph, size: int | None) -> int:
-        """How many rows the results of a graph's examples get."""
         rows = graph.examples if size is None else whole('size', size, 0)
         if rows < graph.examples:
             raise ValueError(
                 f'expected at most {rows} examples, as `size` says, got '
                 f'{graph.examples}'
             )
-        return rows
+        need = (
+            needed(self.program, graph, rows)
+            if demanded is None
+            else demanded.capacity(rows)
+        )
+        result = build(graph, self._reserve(need))
+        result.seconds = time.perf_counter() - begin
+        return result
 
     def _reserve(self, need: Capacity) -> Spec:
         """The spec for a batch, after which the model keeps its capacity."""
@@ -242,7 +251,8 @@ class Model:
           examples: a list or any other iterable; read in chunks, so it may be larger
             than memory.
           skip_errors: leaves out examples that do not fit the expression, and keeps
-            account of them in `Corpus.skipped`.
+            account of them in `Corpus.skipped`. Those beside them are read again, so
+            functions of the expression must not use up what they are given.
           progress: shows a progress bar on a terminal if it takes a few seconds.
 
         Raises:

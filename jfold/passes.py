@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host plan in two passes, for programs that allow it.
 
-The first takes the data apart, wave by wave, and does no more than the calls need. The
-second does everything else: as no call waits any longer, each body runs once, on the
-items of all waves. So a level of nesting costs a few loops over lists.
+The first takes the data apart, wave by wave, and does no more than the calls need and
+what is better done while the objects are in the cache. The second does everything else:
+as no call waits any longer, each body runs once, on the items of all waves. So a level
+of nesting costs a few loops over lists.
 
 Until the second pass is over, the results of calls are *tokens*, negative numbers in
 place of value ids, since bodies copy ids and never compute with them.
@@ -154,7 +155,7 @@ def _halves(
     callers = {call.inputs[0] for call in calls}
     kept = sorted((_read(late) | callers | set(body.outputs)) - written - {0})
     return Halves(
-        steps(early, set(kept)),
+        steps(early, {*kept, *(r for call in calls for r in call.inputs)}),
         tuple((call.declaration, _reader(call.inputs[1:])) for call in calls),
         tuple(call.inputs[0] for call in calls),
         tuple(call.outputs for call in calls),
@@ -230,9 +231,10 @@ def _take_apart(
     counts = [0] * len(halves)
     given: tuple[Column, ...] = (examples,) * (halves[-1].body.arity - 1)
     pool = {len(halves) - 1: [given]}
-    for depth in range(limit + 1):
-        if not pool:
-            return found
+    depth = 0
+    while pool:
+        if depth > limit:
+            raise RecursionError
         called, pool = sorted(pool.items()), {}
         for number, calls in called:
             half, items = halves[number], found[number]
@@ -246,7 +248,8 @@ def _take_apart(
                 step(registers, state)
             items.kept.append(half.keep(registers))
             _call(half, registers, items, counts, pool)
-    raise RecursionError
+        depth += 1
+    return found
 
 
 def _call(

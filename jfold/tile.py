@@ -250,7 +250,7 @@ class SplitTile(Reverse):
 
     @functools.cached_property
     def replaced(self) -> tuple[int | None, ...]:
-        """Products of the same shape that it depends on, each at most once."""
+        """Products of the same shape that have been read by then, each at most once."""
         cut, found = self._cut(2), list[int | None]()
         first = len(self._fixed[0]) + len(self._fixed[1]) + len(self.types)
         places = [first + self._row_products.index(x) for x in self._products_read]
@@ -259,7 +259,7 @@ class SplitTile(Reverse):
                 j
                 for j, place in enumerate(places)
                 if self.stored[j] == spec and j not in found
-                if cut.leads(place, variable) and not cut.reads_late(place)
+                if cut.used_up(place, variable) and not cut.reads_late(place)
             )
             found.append(next(fit, None))
         return tuple(found)

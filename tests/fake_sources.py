@@ -38,6 +38,10 @@ class FakeModel:
         spec: Any = 'spec'
         return Schedule(np.array(rows, np.int32), (), spec, 0.5)
 
+    def reschedule(self, examples: list[int], reread: Any, size: int) -> Schedule:
+        """As of a real model."""
+        return self.schedule(examples, size=size)
+
 
 @dataclass(eq=False)
 class FakeCorpus:

@@ -27,9 +27,9 @@ from jfold.graph import (
     Graph,
     Table,
     Trace,
-    check_graph,
     concatenate,
     example_of,
+    numbering,
     shared_counts,
 )
 from jfold.program import Program
@@ -37,6 +37,30 @@ from jfold.program import Program
 Array = np.ndarray[Any, Any]
 
 # ---- comparing graphs ----------------------------------------------------------------
+
+
+def check_graph(program: Program, graph: Graph) -> None:
+    """Every value number is in range; every operation has all its inputs."""
+    first = numbering(program, graph).first
+    limits = [(x[1:] - x[:-1]).astype(np.uint32) for x in first]
+
+    def check(t: int, values: Array, rows: Array, what: Any) -> None:
+        limit = limits[t].repeat(rows)
+        assert values.shape == limit.shape, what
+        # As unsigned numbers, negative ones are above all limits.
+        assert np.logical_and.reduce(values.astype(np.uint32) < limit), what
+
+    for operation, table in zip(program.operations, graph.operations, strict=True):
+        levels, *inputs = table.columns
+        assert len(levels) == len(table), operation
+        for t, values in zip(operation.inputs, inputs, strict=True):
+            check(t, values, table.counts, operation)
+    once = np.ones(graph.examples, np.int64)
+    for t, values in zip(program.output_types, graph.outputs, strict=True):
+        check(t, values, once, 'the result')
+    for (name, _, types), table in zip(program.metrics, graph.metrics, strict=True):
+        for t, values in zip(types, table.columns, strict=True):
+            check(t, values, table.counts, name)
 
 
 def named(graph: Graph) -> Iterator[tuple[str, Array]]:

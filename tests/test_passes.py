@@ -13,13 +13,13 @@ from binary_trees import chain, tree_block
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_graph import same
+from test_graph import check_graph, same
 from traced_cases import CASES, add, number, tanh, tuples
 
 import jfold as jf
 from jfold import columns, passes
 from jfold.columns import trace
-from jfold.graph import Graph, Trace, check_graph
+from jfold.graph import Graph, Trace
 from jfold.objects import Reread
 from jfold.program import Program
 
@@ -109,6 +109,33 @@ def test_more_cases_than_a_byte_numbers() -> None:
     assert check(jf.compile(tree()).program, examples)
 
 
+def test_a_key_that_is_data_too() -> None:
+    """What a function made of an item is looked up, and passed to a declaration."""
+    first, second = jf.ForwardDeclaration(), jf.ForwardDeclaration()
+    first.resolve_to(number)
+    second.resolve_to(number)
+    cases = {0: second() >> tanh, 6: second()}
+    chosen = jf.OneOf(jf.GetItem(1), cases, pre_block=jf.GetItem(0))
+    parts = jf.AllOf(jf.GetItem('k'), jf.GetItem('s') >> jf.InputTransform(sum))
+    block = parts >> jf.AllOf(jf.GetItem(1) >> first(), chosen) >> add
+    model = jf.compile(block)
+    assert check(model.program, [{'k': 2.0, 's': [1, 2, 3]}, {'k': 3.0, 's': []}])
+    once = model.schedule([{'k': 2.0, 's': iter([1, 2, 3])}])
+    assert model.apply({}, once).tolist() == [8]
+
+
+def test_as_deep_as_allowed() -> None:
+    """One level more is too deep."""
+    tree = jf.ForwardDeclaration()
+    tree.resolve_to(jf.OneOf(type, {float: number, list: jf.GetItem(0) >> tree()}))
+    program = jf.compile(tree()).program
+    halves = passes.cut(program, True)
+    assert halves is not None
+    passes.trace_in_passes(program, halves, [[[1.0]]], Reread(), 3)
+    with pytest.raises(RecursionError):
+        passes.trace_in_passes(program, halves, [[[[1.0]]]], Reread(), 3)
+
+
 BAD: dict[str, Any] = {
     'a leaf': ((1, 2), (3, 'x')),
     'a node': ((1, 2), [3]),
@@ -190,6 +217,22 @@ def test_good_examples_that_can_be_read_but_once() -> None:
     corpus = model.trace([iter([1, 2]), ['x'], iter([3])], skip_errors=True)
     assert model.apply({}, corpus.schedule([0, 1])).tolist() == [3, 3]
     assert [place for place, _ in corpus.skipped] == [1]
+
+
+def test_functions_that_fail_but_once() -> None:
+    """Early or late, alone or among others."""
+    for batch in ([2], [1, 2], [2, 2, 3]):
+        seen = set()
+
+        def moody(item: int, seen: set[int] = seen) -> int:
+            if item == 2 and item not in seen:
+                seen.add(item)
+                raise ValueError('the first time')
+            return item
+
+        model = jf.compile(jf.InputTransform(moody) >> number)
+        with pytest.raises(RuntimeError, match='the same results on the same data'):
+            model.schedule(batch)
 
 
 def test_functions_that_change_their_minds() -> None:
