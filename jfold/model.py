@@ -118,7 +118,7 @@ class Model:
     max_programs: int
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
-    _capacities: dict[int, Capacity] = field(default_factory=dict)
+    _current: dict[int, Spec] = field(default_factory=dict)  # by rows of the results
     _specs: dict[Spec, None] = field(default_factory=dict)
 
     batches = make_batches
@@ -226,15 +226,19 @@ class Model:
 
     def _reserve(self, need: Capacity) -> Spec:
         """The spec for a batch, after which the model keeps its capacity."""
-        old = self._capacities.get(need.examples)
-        return self._keep(old, need, grow(old, need))
+        current = self._current.get(need.examples)
+        old = None if current is None else current.capacity
+        new = grow(old, need)
+        if current is not None and new is old:
+            return current
+        return self._keep(old, need, new)
 
     def _keep(self, old: Capacity | None, need: Capacity, new: Capacity) -> Spec:
         strategy = self.strategy or best_strategy()
         spec = Spec(self.program, new, self.residuals, strategy)
         if spec not in self._specs and len(self._specs) >= self.max_programs:
             raise ProgramBudgetError(_over_budget(self.max_programs, old, need))
-        self._capacities[need.examples] = spec.capacity
+        self._current[need.examples] = spec
         self._specs[spec] = None
         return spec
 
@@ -333,7 +337,8 @@ class Model:
 
     def _adopt(self, capacity: Capacity) -> Spec:
         """Makes a capacity that of all batches with its number of results."""
-        old = self._capacities.get(capacity.examples)
+        current = self._current.get(capacity.examples)
+        old = None if current is None else current.capacity
         new = capacity if old is None else old | capacity
         return self._keep(old, capacity, new)
 
@@ -454,6 +459,8 @@ def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
 
 
 def _several(examples: Any) -> Iterable[Any]:
+    if isinstance(examples, list):
+        return examples
     single = isinstance(examples, str | bytes | Mapping)
     if single or not isinstance(examples, Iterable):
         raise TypeError(

@@ -235,8 +235,9 @@ def _take_apart(
     while pool:
         if depth > limit:
             raise RecursionError
-        called, pool = sorted(pool.items()), {}
-        for number, calls in called:
+        waves, pool = pool, {}
+        for number in sorted(waves) if len(waves) > 1 else waves:
+            calls = waves[number]
             half, items = halves[number], found[number]
             inputs = (
                 calls[0] if len(calls) == 1 else map(join, zip(*calls, strict=True))
