@@ -406,7 +406,7 @@ class Trace:
                 for x, operation in zip(nodes, program.operations, strict=True)
             ),
             tuple(
-                gather(numbers[t], x)
+                _numbered(numbers[t], x)
                 for t, x in zip(program.output_types, outputs, strict=True)
             ),
             tuple(
@@ -430,7 +430,7 @@ class Trace:
 
         made = [sorted_(x) for x in zip(*ids, strict=True)]
         table = Table(self._first(joined), tuple(map(sorted_, columns)))
-        return _Sorted(table, made)
+        return _Sorted(table, made, len(chunks) == 1 and order is None)
 
     def _placed(self, chunks: Sequence[Array]) -> Array:
         """The places of all rows, given in chunks."""
@@ -455,18 +455,33 @@ class Trace:
 
     def _numbers(
         self, constants: list[_Sorted], nodes: list[_Sorted]
-    ) -> tuple[Numbering, list[Array]]:
-        """How values are numbered; per type, the number of each id."""
+    ) -> tuple[Numbering, list[Array | None]]:
+        """How values are numbered; per type, the number of each id, `None` if they are
+        the same, as those of small examples often are."""
         sources = constants + nodes
         tables = [source.table for source in sources]
         numbering, begins = _number(self.program, self.examples, tables)
-        numbers = [np.arange(x.count, dtype=np.int32) for x in self._values]
-        parts = _parts(self.program)
-        for (t, table, output), begin in zip(parts, begins, strict=True):
-            source = sources[table]
-            if source.ids:
+        parts = [
+            (t, sources[table], output, begin)
+            for (t, table, output), begin in zip(
+                _parts(self.program), begins, strict=True
+            )
+            if sources[table].ids
+        ]
+        other = {
+            t
+            for t, source, output, begin in parts
+            if self.examples != 1 or not source.begins(output, begin[0])
+        }
+        numbers = [
+            np.arange(x.count, dtype=np.int32) if t in other else None
+            for t, x in enumerate(self._values)
+        ]
+        for t, source, output, begin in parts:
+            of_type = numbers[t]
+            if of_type is not None:
                 rows = ranges(begin, source.table.counts, source.table.first)
-                numbers[t][source.ids[output].astype(np.intp)] = rows
+                of_type[source.ids[output].astype(np.intp)] = rows
         return numbering, numbers
 
 
@@ -476,17 +491,27 @@ class _Sorted:
 
     table: Table
     ids: list[Array]
+    as_made: bool = False  # at once, and in this order
+
+    def begins(self, output: int, id_: int) -> bool:
+        """Whether ids follow one another from the given one on."""
+        ids = self.ids[output]
+        return self.as_made and (not len(ids) or int(ids[0]) == id_)
 
     def renumbered(
-        self, numbers: list[Array], types: Sequence[int], heights: int = 0
+        self, numbers: list[Array | None], types: Sequence[int], heights: int = 0
     ) -> Table:
         """The table with numbers for ids and, in the first columns, levels for
         heights, of which they are the lower bits."""
         columns = self.table.columns
         levels = [x.astype(np.int32) for x in columns[:heights]]
         ids = zip(types, columns[heights:], strict=True)
-        made = [gather(numbers[t], x) for t, x in ids]
+        made = [_numbered(numbers[t], x) for t, x in ids]
         return Table(self.table.first, (*levels, *made))
+
+
+def _numbered(numbers: Array | None, ids: Array) -> Array:
+    return ids if numbers is None else gather(numbers, ids)
 
 
 @functools.lru_cache(maxsize=256)
