@@ -110,11 +110,8 @@ def needed(program: Program, graph: Graph, size: int) -> Capacity:
         if widest > SUM_ARITY:
             rows, rounds = _sum_rows(uses, numbers.first[t])
             sums[t], stages = int(rows.sum()), max(stages, int(rounds.max()))
-    counts, metrics = (
-        map(len, graph.constants + graph.operations),
-        map(len, graph.metrics),
-    )
-    added = [*counts, *sums, *metrics]
+    counts = map(len, graph.constants + graph.operations)
+    added = [*counts, *sums, *map(len, graph.metrics)]
     return make_capacity(program, added, [graph.depth, *fans, stages], size)
 
 

@@ -39,10 +39,12 @@ def steps(instructions: Instructions, kept: set[int]) -> tuple[Step, ...]:
 
 def _with_among(instructions: Instructions) -> Instructions:
     """Items of a case are read by the numbers of cases, not by positions."""
-    positions = {r: i for i in instructions if _is(p.Positions, i) for r in i.outputs}
+    positions = {
+        r: i for i in instructions if isinstance(i, p.Positions) for r in i.outputs
+    }
     made: Instructions = []
     for i in instructions:
-        source = positions.get(i.inputs[-1]) if _is(p.Select, i) else None
+        source = positions.get(i.inputs[-1]) if isinstance(i, p.Select) else None
         if source:
             case = source.outputs.index(i.inputs[1])
             read = i.inputs[0], *source.inputs
@@ -50,7 +52,7 @@ def _with_among(instructions: Instructions) -> Instructions:
         else:
             made.append(i)
     used = {r for i in made for r in i.inputs}
-    return [i for i in made if not _is(p.Positions, i) or used & {*i.outputs}]
+    return [i for i in made if not isinstance(i, p.Positions) or used & {*i.outputs}]
 
 
 def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
@@ -86,10 +88,6 @@ def _with_fields(instructions: Instructions) -> Instructions:
             keys = tuple(each.key for each in alike)
             made.append(p.Fields(i.inputs, outputs, i.where, keys))
     return made
-
-
-def _is(kind: type, i: p.Instruction) -> bool:
-    return isinstance(i, kind)
 
 
 # ---- instructions made ready ---------------------------------------------------------

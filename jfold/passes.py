@@ -429,14 +429,14 @@ class _Late(Trace):
         """The heights of pending rows of a component, from those that the data is
         deepest at; components before it have theirs."""
         work, parts = [], []
+        for t in {t for o, _ in pending for t in self.program.operations[o].inputs}:
+            below = self._values[t].heights  # once, and no longer for each row
+            np.maximum(below, self.bases[pending[0][0]], out=below)
         for number, (o, chunk) in enumerate(pending):
             places, made, _, *inputs = chunk
             operation = self.program.operations[o]
             heights = [self._values[t].heights for t in operation.inputs]
             ids = [each.astype(np.intp) for each in inputs]  # which index faster
-            for t in {*operation.inputs}:  # once, and no longer for each row
-                below = self._values[t].heights
-                np.maximum(below, self.bases[o], out=below)
             written = [
                 self._values[t].heights[ids[0] : ids[0] + len(ids)]
                 for t, ids in zip(operation.outputs, made, strict=True)

@@ -18,10 +18,6 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.layout import RESIDUALS, STRATEGIES
 
-# Of generated cases in float32, whose sums may cancel; `close` is relative to the
-# result, not to what was summed. A float64 case bounds what is not rounding.
-ROUNDING = 1e-4
-
 Options = dict[str, Any]
 options = st.fixed_dictionaries(
     {'residuals': st.sampled_from(RESIDUALS), 'strategy': st.sampled_from(STRATEGIES)}
@@ -48,7 +44,7 @@ def test_any_expression_equals_its_eager_twin(
     expression: Expression, options: Options
 ) -> None:
     """Values, metrics and gradients, in float32."""
-    check(expression, options, ROUNDING)
+    check(expression, options, 1e-5)
 
 
 @settings(max_examples=4)
@@ -57,7 +53,7 @@ def test_any_recursion_equals_its_eager_twin(
     expression: Expression, options: Options
 ) -> None:
     """Trees of fixed and free arity, one declaration or two in turn."""
-    check(expression, options, ROUNDING)
+    check(expression, options, 1e-5)
 
 
 @settings(max_examples=4)
@@ -66,7 +62,7 @@ def test_any_reduction_equals_its_eager_twin(
     expression: Expression, options: Options
 ) -> None:
     """Lists, empty ones too, under `Fold`, `Reduce`, `Sum`, `Max`, `Mean`."""
-    check(expression, options, ROUNDING)
+    check(expression, options, 1e-5)
 
 
 @settings(max_examples=4)
@@ -92,12 +88,13 @@ def test_many_expressions_equal_their_eager_twins(
 
 @pytest.mark.slow
 @settings(max_examples=20)
-@given(expressions('tree'), options)
+@given(expressions('tree', 'float64'), options)
 def test_many_recursions_equal_their_eager_twins(
     expression: Expression, options: Options
 ) -> None:
     """As above, more of them."""
-    check(expression, options, ROUNDING, forward=True)
+    with jax.enable_x64(True):
+        check(expression, options, 1e-12, forward=True)
 
 
 # ---- trees ---------------------------------------------------------------------------
