@@ -56,6 +56,10 @@ class Backward(Forward):
     ) -> Params:
         """Gradients of the parameters, given the cotangents of the results."""
         self._buffers = itertools.count(1, 2)  # none as long as one of the forward pass
+        self._prepared = {
+            o: self.tiles[o].reverse.prepare(self.params[o])
+            for o in filter(self.reverses, self.operations)
+        }
         edges = {t: self._new_edges(t, cotangents) for t in sorted(self.active)}
         crossed = [self._new(self.crossed_specs(o)) for o in self.operations]
         state: State = jnp.zeros((), jnp.int32), (edges, stored, crossed)
@@ -233,7 +237,7 @@ class Backward(Forward):
                 x if x.dtype == jax.dtypes.float0 else masked(x, is_real)
                 for x in cotangents
             ]
-        return Rows(self.params[o], inputs, kept, cotangents, rows)
+        return Rows(self.params[o], inputs, kept, cotangents, rows, self._prepared[o])
 
     def _left(
         self, o: int, edges: Any, moving: Arrays, cotangents: Arrays, first: Any

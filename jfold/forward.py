@@ -168,7 +168,7 @@ class Forward:
 
     def stored_specs(self, o: int) -> list[jax.ShapeDtypeStruct]:
         """Buffers with an operation's rows, for what the forward pass stores."""
-        if not self._reverses(o):
+        if not self.reverses(o):
             return []
         # With room for what crosses, a tile further on; see `Backward`.
         rows = self.layout.region[o] + self.layout.widths[o][0]
@@ -194,7 +194,7 @@ class Forward:
         values, stored = carry
         # Past the end of the level inputs are not there yet: repeat a real row.
         inputs = self._inputs(o, values, first, rows, real=end - first)
-        if keep and self._reverses(o):
+        if keep and self.reverses(o):
             made, kept = self.tiles[o].reverse.keep(self.params[o], inputs, rows)
             written = [write(b, x, first) for b, x in zip(stored[o], kept, strict=True)]
             stored = [*stored[:o], written, *stored[o + 1 :]]
@@ -228,7 +228,7 @@ class Forward:
 
     # ---- what the forward pass stores for the reverse pass
 
-    def _reverses(self, o: int) -> bool:
+    def reverses(self, o: int) -> bool:
         """Whether the reverse pass has anything to do for an operation."""
         operation = self.program.operations[o]
         if not self.runs(o):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 Arrays = list[Any]
-Product = Callable[[Callable[..., Any], Arrays], Any]
+Product = Callable[[Any, Arrays], Any]
 
 
 def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -27,7 +28,7 @@ def evaluate(closed: Any, arguments: Iterable[Any], product: Any = None) -> Arra
     """Runs a jaxpr, nested `jit`s inlined.
 
     Args:
-      product: called as `product(multiply, operands)` for every matrix product, nested
+      product: called as `product(equation, operands)` for every matrix product, nested
         ones in other control flow left out; gives what stands for its result.
     """
     jaxpr, constants = _opened(closed)
@@ -57,12 +58,17 @@ def _result(equation: Any, values: Arrays, product: Any) -> Arrays:
     if name == 'jit':
         return evaluate(equation.params['jaxpr'], values, product)
     if name == 'dot_general' and product is not None:
-        return [product(lambda *operands: _bind(equation, operands)[0], values)]
+        return [product(equation, values)]
     return _bind(equation, values)
 
 
-def _bind(equation: Any, values: Sequence[Any]) -> Arrays:
-    params = equation.primitive.get_bind_params(equation.params)
+def multiply(equation: Any, operands: Sequence[Any], **changed: Any) -> Any:
+    """The matrix product of an equation, of other operands, with parameters changed."""
+    return _bind(equation, operands, **changed)[0]
+
+
+def _bind(equation: Any, values: Sequence[Any], **changed: Any) -> Arrays:
+    params = equation.primitive.get_bind_params({**equation.params, **changed})
     if isinstance(params, tuple):
         functions, params = params
         values = [*functions, *values]
@@ -74,6 +80,27 @@ def trace(fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
     """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
     nested = jax.make_jaxpr(fn)(*specs)
     return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
+
+
+def upright(closed: Any, specs: Sequence[Any], fixed: int) -> Any:
+    """The jaxpr with every matrix that depends on nothing but the first arguments
+    transposed before a product that sums over its last axis.
+
+    Left to XLA that is done for each product anew, in loops for each tile.
+    """
+    jaxpr, _ = _opened(closed)
+    _, varying = _dependent(jaxpr, jaxpr.invars[fixed:])
+
+    def product(equation: Any, operands: Arrays) -> Any:
+        left, right = equation.invars
+        (rows, columns), batch = equation.params['dimension_numbers']
+        if left not in varying or right in varying or columns != (1,) or any(batch):
+            return multiply(equation, operands)
+        operands = [operands[0], jnp.swapaxes(operands[1], 0, 1)]
+        numbers = ((rows, (0,)), batch)
+        return multiply(equation, operands, dimension_numbers=numbers)
+
+    return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves, product))(*specs)
 
 
 def depends(closed: Any) -> list[set[int]]:
@@ -102,6 +129,7 @@ class Cut:
     Attributes:
       crossing: variables that the early part makes and the late part reads.
       linear: of each, whether it depends on the last arguments, the cotangents.
+      turned: transposes in the early part of what has no rows.
     """
 
     closed: Any
@@ -111,11 +139,29 @@ class Cut:
     late_outputs: tuple[Any, ...]
     crossing: tuple[Any, ...]
     linear: tuple[bool, ...]
+    turned: tuple[Any, ...]
 
-    def run_early(self, arguments: Sequence[Any]) -> tuple[Arrays, Arrays]:
-        """The early outputs, and the values that cross."""
+    def prepare(self, fixed: Sequence[Any]) -> Arrays:
+        """Transposes that the early part reads, from the arguments without rows."""
+        jaxpr, _ = _opened(self.closed)
+        return run(
+            _needed(jaxpr.eqns, self.turned), self._environment(fixed), self.turned
+        )
+
+    def run_early(
+        self, arguments: Sequence[Any], prepared: Sequence[Any] | None = None
+    ) -> tuple[Arrays, Arrays]:
+        """The early outputs, and the values that cross.
+
+        Args:
+          prepared: what `prepare` returned, if it has been called.
+        """
         wanted = self.early_outputs + self.crossing
-        made = run(self.early, self._environment(arguments), wanted)
+        env, early = self._environment(arguments), self.early
+        if prepared is not None:
+            env |= zip(self.turned, prepared, strict=True)
+            early = tuple(_needed(early, wanted, known=self.turned))
+        made = run(early, env, wanted)
         count = len(self.early_outputs)
         return made[:count], made[count:]
 
@@ -155,8 +201,9 @@ class Cut:
         return bool(before) and at_hand.isdisjoint(wanted)
 
     def _environment(self, arguments: Sequence[Any]) -> dict[Any, Any]:
+        """What the first arguments, or all, and constants stand for."""
         jaxpr, constants = _opened(self.closed)
-        env = dict(zip(jaxpr.invars, arguments, strict=True))
+        env = dict(zip(jaxpr.invars, arguments, strict=False))
         return env | dict(zip(jaxpr.constvars, constants, strict=True))
 
 
@@ -185,8 +232,10 @@ def cut(closed: Any, late: int, fixed: int, cotangents: int) -> Cut:
     # What `rest` needs only through values that cross is not needed any more.
     rest = _needed(rest, late_outputs, known=made)
     linear = [v in pulled for v in crossing]
-    parts = map(tuple, (early, rest, early_outputs, late_outputs, crossing, linear))
-    return Cut(closed, *parts)
+    transposes = (e for e in early if e.primitive.name == 'transpose')
+    turned = [e.outvars[0] for e in transposes if e not in varying]
+    parts = (early, rest, early_outputs, late_outputs, crossing, linear, turned)
+    return Cut(closed, *map(tuple, parts))
 
 
 def _dependent(jaxpr: Any, arguments: Iterable[Any]) -> tuple[set[Any], set[Any]]:

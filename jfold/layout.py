@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
@@ -28,6 +29,7 @@ from jfold.program import Operation, Program
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64
+CACHE = 1 << 20  # bytes that a core has near
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'
 
@@ -164,6 +166,13 @@ class Spec:
 def best_strategy() -> str:
     """The strategy that suits the backend."""
     return COUNTED if jax.default_backend() == 'cpu' else FIXED
+
+
+def cores() -> int:
+    """The cores that this process may use, as XLA counts them."""
+    if hasattr(os, 'sched_getaffinity'):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 # ---- what an operation needs ---------------------------------------------------------
@@ -332,10 +341,13 @@ def _chunk(program: Program, operation: Operation, rows: int) -> int:
     """Rows whose parameter gradients are taken at once.
 
     Each chunk costs a pass over the parameters, so a chunk's rows should outweigh them:
-    one chunk for a large embedding table, several for a matrix.
+    one chunk for a large embedding table, several for a matrix. Beyond that, a chunk
+    that stays in cache is faster.
     """
-    balanced = parameter_bytes(operation) // row_bytes(program, operation)
-    return max(min(max(512, balanced), rows), 1)
+    size = row_bytes(program, operation)
+    balanced = parameter_bytes(operation) // size
+    near = _power(min(512, CACHE // size) + 1) // 2
+    return max(min(max(near, balanced), rows), 1)
 
 
 _Edges: TypeAlias = tuple[

@@ -35,6 +35,7 @@ from jfold.layout import (
     Layout,
     Spec,
     active_types,
+    cores,
     layout,
     running,
 )
@@ -421,29 +422,34 @@ def _write_tiles(part: Array, counts: Array, widths: tuple[int, ...]) -> None:
     ends = counts.cumsum()
     part[:, 1] = ends
     part[:, 0] = ends - counts
-    few = len(part) and ends[-1] < MANY
-    part[:, 2:] = (
-        _tiles_of_few(widths).take(counts, 0) if few else _tiles(counts, widths)
-    )
+    if len(part) and ends[-1] < MANY:
+        part[:, 2:] = _tiles_of_few(widths, cores()).take(counts, 0)
+    else:
+        part[:, 2:] = tiles(counts, widths, cores())
 
 
 MANY = 4096
 
 
 @functools.lru_cache(maxsize=32)
-def _tiles_of_few(widths: tuple[int, ...]) -> Array:
-    return _tiles(np.arange(MANY), widths)
+def _tiles_of_few(widths: tuple[int, ...], cores: int) -> Array:
+    return tiles(np.arange(MANY), widths, cores)
 
 
-def _tiles(rows: Array, widths: tuple[int, ...]) -> Array:
-    """Tiles per width [..., widths] for numbers of rows."""
-    tiles = np.empty((len(rows), len(widths)), np.int32)
+def tiles(rows: Array, widths: tuple[int, ...], cores: int) -> Array:
+    """Tiles per width [..., widths] for numbers of rows.
+
+    A wide tile that is half full is faster than narrow ones on several cores, which
+    gain little from those. On one core it must be nearly full.
+    """
+    found = np.empty((len(rows), len(widths)), np.int32)
     for column, width in enumerate(widths):
-        # Half a tile or less is left to narrower tiles, if there are any.
-        spare = width - 1 if width == widths[-1] else width // 2 - 1
-        tiles[:, column] = (rows + spare) // width
-        rows = np.maximum(rows - tiles[:, column] * width, 0)
-    return tiles
+        empty = width // (2 if cores > 1 else 6) - 1
+        found[:, column] = (
+            rows + (width - 1 if width == widths[-1] else empty)
+        ) // width
+        rows = np.maximum(rows - found[:, column] * width, 0)
+    return found
 
 
 def _write_fixed(part: Array, counts: Array, width: int, last: Array) -> None:

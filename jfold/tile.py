@@ -31,6 +31,7 @@ from jfold.layers import array_spec, pack, to_spec
 from jfold.program import Operation
 from jfold.types import TensorType, TupleType
 
+NARROW = 64  # rows: tiles of fewer do not transpose a matrix each for itself
 Arrays = list[Any]
 Specs = list[jax.ShapeDtypeStruct]
 
@@ -124,6 +125,7 @@ class Rows:
       kept: what `keep` returned for these rows.
       cotangents: of the outputs.
       count: how many rows there are.
+      prepared: what `prepare` returned, for all rows.
     """
 
     params: Any
@@ -131,6 +133,7 @@ class Rows:
     kept: Arrays
     cotangents: Arrays
     count: int
+    prepared: Arrays
 
 
 class Reverse(Tile):
@@ -164,6 +167,11 @@ class Reverse(Tile):
 
     def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
         """Outputs, and what the reverse needs stored."""
+        raise NotImplementedError
+
+    def prepare(self, params: Any) -> Arrays:
+        """What `move` reads that depends on nothing but parameters, to be computed
+        once."""
         raise NotImplementedError
 
     def move(self, given: Rows) -> tuple[Arrays, Arrays]:
@@ -279,9 +287,17 @@ class SplitTile(Reverse):
         axes = self._products_read
         return outputs, [jnp.moveaxis(products[i], axis, 0) for i, axis in axes]
 
+    def prepare(self, params: Any) -> Arrays:
+        """Transposed matrices."""
+        trained, rest = partition(params)
+        prepared: Arrays = self._cut(2).prepare([*trained, *rest])
+        return prepared
+
     def move(self, given: Rows) -> tuple[Arrays, Arrays]:
         """The early half."""
-        moving, crossing = self._cut(given.count).run_early(self._arguments(given))
+        cut, arguments = self._cut(given.count), self._arguments(given)
+        prepared = given.prepared if given.count < NARROW else None
+        moving, crossing = cut.run_early(arguments, prepared)
         pairs = zip(crossing, self._crossing_axes, strict=True)
         return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
 
@@ -304,8 +320,8 @@ class SplitTile(Reverse):
     ) -> tuple[Arrays, Arrays]:
         products: Arrays = []
 
-        def product(multiply: Any, operands: Arrays) -> Any:
-            products.append(multiply(*operands))
+        def product(equation: Any, operands: Arrays) -> Any:
+            products.append(jaxprs.multiply(equation, operands))
             return products[-1]
 
         trained, rest = partition(params)
@@ -396,8 +412,10 @@ class SplitTile(Reverse):
             return [*cotangents[0], *cotangents[1]]
 
         specs = [spec for group in groups for spec in group]
-        closed = jaxprs.trace(reverse, specs)
         fixed = len(trained) + len(rest)
+        closed = jaxprs.trace(reverse, specs)
+        if rows < NARROW:
+            closed = jaxprs.upright(closed, specs, fixed)
         return jaxprs.cut(closed, len(trained), fixed, cotangents=len(groups[4]))
 
     @functools.cached_property
@@ -410,8 +428,12 @@ def _given_products(known: dict[int, Any]) -> jaxprs.Product:
     """Stands in for products: values as stored, derivatives those of the product."""
     count = iter(range(1 << 30))
 
-    def product(multiply: Callable[..., Any], operands: Arrays) -> Any:
+    def product(equation: Any, operands: Arrays) -> Any:
         number = next(count)
+
+        def multiply(*operands: Any) -> Any:
+            return jaxprs.multiply(equation, operands)
+
         if number not in known or not all(map(is_trained, operands)):
             return multiply(*operands)
         given = jax.custom_jvp(lambda left, right, value: value)
@@ -466,6 +488,10 @@ class WholeTile(Reverse):
         outputs, reverse = self._linearized(params, inputs, rows)
         pairs = zip(jax.tree.leaves(reverse), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
+
+    def prepare(self, params: Any) -> Arrays:
+        """Nothing is known of what the reverse reads."""
+        return []
 
     def move(self, given: Rows) -> tuple[Arrays, Arrays]:
         """The whole reverse; what belongs to parameters is dead code."""

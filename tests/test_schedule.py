@@ -34,7 +34,7 @@ from jfold.layout import (
     running,
 )
 from jfold.program import Program
-from jfold.schedule import Schedule, build
+from jfold.schedule import Schedule, build, tiles
 
 Array = np.ndarray[Any, Any]
 
@@ -627,3 +627,21 @@ def test_a_million_nodes_in_one_example() -> None:
     assert schedule.counts.tolist() == [500_000]
     value = model.apply(model.init(jax.random.key(0)), schedule)
     assert value.tolist() == [total(tree)]
+
+
+@pytest.mark.parametrize('cores', [1, 2])
+@pytest.mark.parametrize('widths', [(256, 64, 16), (128, 32, 8), (4,)])
+def test_tiles_cover_all_rows(widths: tuple[int, ...], cores: int) -> None:
+    """And no more than the narrowest could not avoid, or a wide tile may waste."""
+    rows = np.arange(3 * widths[0])
+    found = tiles(rows, widths, cores)
+    wasted = found @ np.array(widths) - rows
+    waste = widths[0] // (2 if cores > 1 else 6)
+    assert wasted.min() == 0
+    assert wasted.max() < max(waste, widths[-1])
+
+
+def test_nearly_full_tiles_on_one_core_half_full_ones_on_several() -> None:
+    """Of 70 rows."""
+    assert tiles(np.array([70]), (128, 32, 8), 1).tolist() == [[0, 2, 1]]
+    assert tiles(np.array([70]), (128, 32, 8), 2).tolist() == [[1, 0, 0]]
