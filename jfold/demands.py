@@ -24,7 +24,7 @@ from jfold.graph import (
     ranges,
     shared_counts,
 )
-from jfold.layout import SUM_ARITY, Capacity, active_types
+from jfold.layout import SUM_ARITY, Capacity, Chance, active_types
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -72,14 +72,29 @@ class Demands:
         highest = self.highest.max(0, initial=0).tolist()
         return make_capacity(self.program, added, highest, size)
 
+    def chance(self) -> Chance:
+        """How much more as many other examples may need by chance, of what adds up.
+
+        Six standard deviations of a sum, by those of the examples; nothing is told from
+        a few.
+        """
+        if len(self.added) < FEW:
+            return {}
+        deviations = np.sqrt(len(self.added) * self.added.var(axis=0))
+        more = np.ceil(6 * deviations).astype(np.int64).tolist()
+        return dict(zip(ADDED, _parts(self.program, more), strict=True))
+
+
+ADDED = 'constants', 'rows', 'sums', 'metrics'  # the dimensions that add up
+FEW = 16
+
 
 def make_capacity(
     program: Program, added: list[int], highest: list[int], size: int
 ) -> Capacity:
     """A capacity from the sums and maxima of demands."""
-    types, operations = len(program.types), len(program.operations)
-    active = active_types(program)
-    constants, rows, sums, metrics = _cut(added, types, operations, types)
+    types, active = len(program.types), active_types(program)
+    constants, rows, sums, metrics = _parts(program, added)
     return Capacity(
         examples=size,
         levels=highest[0],
@@ -93,9 +108,10 @@ def make_capacity(
     )
 
 
-def _cut(numbers: list[int], *sizes: int) -> list[tuple[int, ...]]:
-    """The numbers in parts of the given sizes, and the rest."""
-    ends = [0, *itertools.accumulate(sizes), len(numbers)]
+def _parts(program: Program, numbers: list[int]) -> list[tuple[int, ...]]:
+    """Numbers that add up, by the dimensions of `ADDED`."""
+    types, operations = len(program.types), len(program.operations)
+    ends = 0, types, types + operations, 2 * types + operations, len(numbers)
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(ends)]
 
 

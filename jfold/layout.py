@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
@@ -94,20 +94,30 @@ class Capacity:
                 yield each.name, value
 
 
-def grow(old: Capacity | None, need: Capacity) -> Capacity:
+Chance: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+def grow(
+    old: Capacity | None, need: Capacity, chance: Callable[[], Chance] = dict
+) -> Capacity:
     """The capacity for `need`: `old` if it fits, else one with room to spare.
 
     Growing is rare and generous, since spare room costs memory and its clearing but no
     arithmetic: every dimension that is close to full grows, and those that were too
     small by half at least, so that a stream meets few shapes.
+
+    Args:
+      chance: gives, for dimensions that add up over examples, how much more another
+        batch may need by chance; that much is spared, but a quarter at most.
     """
     if old is not None and all(map(operator.ge, old.numbers, need.numbers)):
         return old
+    more = chance()
 
     def rows(name: str) -> tuple[int, ...]:
         wanted = getattr(need, name)
         had = getattr(old, name) if old is not None else (0,) * len(wanted)
-        return tuple(map(_room, had, wanted))
+        return tuple(map(_room, had, wanted, more.get(name, wanted)))
 
     levels = max(need.levels + need.levels // 4, 32)
     return Capacity(
@@ -126,12 +136,12 @@ def _fans(need: Capacity) -> tuple[int, ...]:
     return tuple(_power(fan) if fan else 0 for fan in need.fans)
 
 
-def _room(had: int, wanted: int) -> int:
+def _room(had: int, wanted: int, chance: int) -> int:
     if not had and not wanted:
         return 0
     if had and wanted > had:
-        wanted = max(wanted, int(had * 1.5))
-    return max(had, _step(max(wanted + wanted // 4, 128)))
+        wanted = chance = max(wanted, int(had * 1.5))
+    return max(had, _step(max(wanted + min(wanted // 4, chance), 128)))
 
 
 def _step(number: int) -> int:

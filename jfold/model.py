@@ -18,7 +18,7 @@ from jfold.batches import batches as make_batches
 from jfold.columns import trace
 from jfold.combinators import Block, convert_to_block
 from jfold.corpus import Corpus, trace_corpus
-from jfold.demands import Demands, needed
+from jfold.demands import Demands, demands, needed
 from jfold.eager import evaluate
 from jfold.errors import ProgramBudgetError, whole
 from jfold.graph import Graph
@@ -28,6 +28,7 @@ from jfold.layout import (
     SAVE_PRODUCTS,
     STRATEGIES,
     Capacity,
+    Chance,
     Spec,
     best_strategy,
     grow,
@@ -220,15 +221,19 @@ class Model:
             if demanded is None
             else demanded.capacity(rows)
         )
-        result = build(graph, self._reserve(need))
+
+        def chance() -> Chance:
+            return (demanded or demands(self.program, graph)).chance()
+
+        result = build(graph, self._reserve(need, chance))
         result.seconds = time.perf_counter() - begin
         return result
 
-    def _reserve(self, need: Capacity) -> Spec:
+    def _reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
         """The spec for a batch, after which the model keeps its capacity."""
         current = self._current.get(need.examples)
         old = None if current is None else current.capacity
-        new = grow(old, need)
+        new = grow(old, need, chance)
         if current is not None and new is old:
             return current
         return self._keep(old, need, new)

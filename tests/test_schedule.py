@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -551,6 +552,40 @@ def test_what_is_too_small_grows_by_half(first: int, more: int) -> None:
     before = grow(None, need)
     after = grow(before, replace(need, rows=(before.rows[0] + more,)))
     assert after.rows[0] >= 1.5 * before.rows[0] - 1
+
+
+@given(capacities(), capacities())
+def test_chance_decides_how_much_is_spared(need: Capacity, more: Capacity) -> None:
+    """But no more than without it."""
+    names = 'constants', 'rows', 'sums', 'metrics'
+    capacity = grow(None, need, lambda: {name: getattr(more, name) for name in names})
+    wide = grow(None, need)
+    assert fits(need, capacity)
+    assert fits(capacity, wide)
+    for name in names:
+        pairs = zip(getattr(need, name), getattr(more, name), strict=True)
+        enough = tuple(a + min(b, a // 4) if a else 0 for a, b in pairs)
+        assert all(map(operator.le, enough, getattr(capacity, name)))
+
+
+def test_batches_of_like_examples_spare_little() -> None:
+    """As of 32 trees of 32 leaves, whatever their forms."""
+    rng = np.random.default_rng(0)
+    model = jf.compile(tree_block())
+    for _ in range(5):
+        schedule = model.schedule([binary_tree(rng, 32) for _ in range(32)])
+        assert max(schedule.spec.capacity.rows) == 1024
+    assert model.programs == 1
+
+
+def test_batches_of_unlike_examples_spare_a_quarter() -> None:
+    """At most."""
+    rng = np.random.default_rng(0)
+    model = jf.compile(tree_block())
+    sizes = rng.integers(1, 64, 32)
+    schedule = model.schedule([binary_tree(rng, n) for n in sizes])
+    leaves = int(sizes.sum())
+    assert 1.25 * leaves <= max(schedule.spec.capacity.rows) <= 1.25 * 1.125 * leaves
 
 
 @settings(max_examples=40)
