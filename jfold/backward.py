@@ -56,8 +56,8 @@ class Backward(Forward):
     ) -> Params:
         """Gradients of the parameters, given the cotangents of the results."""
         self._buffers = itertools.count(1, 2)  # none as long as one of the forward pass
-        self._prepared = {
-            o: self.tiles[o].reverse.prepare(self.params[o])
+        self.weights = {
+            o: self.tiles[o].reverse.both_weights(self.params[o])
             for o in filter(self.reverses, self.operations)
         }
         edges = {t: self._new_edges(t, cotangents) for t in sorted(self.active)}
@@ -227,7 +227,7 @@ class Backward(Forward):
         inputs = self._inputs(o, values, first, rows, real)
         cotangents = list(self._cotangents(o, edges, first, rows))
         if self.recompute:
-            kept = self.tiles[o].reverse.keep(self.params[o], inputs, rows)[1]
+            kept = self.tiles[o].reverse.keep(self.weights[o], inputs, rows)[1]
         else:
             kept = [slice_rows(b, first, rows) for b in stored[o]]
         if real is not None:
@@ -237,7 +237,7 @@ class Backward(Forward):
                 x if x.dtype == jax.dtypes.float0 else masked(x, is_real)
                 for x in cotangents
             ]
-        return Rows(self.params[o], inputs, kept, cotangents, rows, self._prepared[o])
+        return Rows(self.weights[o], inputs, kept, cotangents, rows)
 
     def _left(
         self, o: int, edges: Any, moving: Arrays, cotangents: Arrays, first: Any

@@ -136,6 +136,10 @@ class Forward:
 
     def forward(self, keep: bool) -> tuple[dict[int, Any], list[Arrays]]:
         """Value buffers of computed types, and what the reverse pass needs."""
+        self.weights = {
+            o: self.tiles[o].weights(self.params[o])
+            for o in filter(self.runs, self.operations)
+        }
         values = {t: self._new_values(t) for t in sorted(self.computed)}
         stored = [
             self._new(self.stored_specs(o)) if keep else [] for o in self.operations
@@ -195,11 +199,11 @@ class Forward:
         # Past the end of the level inputs are not there yet: repeat a real row.
         inputs = self._inputs(o, values, first, rows, real=end - first)
         if keep and self.reverses(o):
-            made, kept = self.tiles[o].reverse.keep(self.params[o], inputs, rows)
+            made, kept = self.tiles[o].reverse.keep(self.weights[o], inputs, rows)
             written = [write(b, x, first) for b, x in zip(stored[o], kept, strict=True)]
             stored = [*stored[:o], written, *stored[o + 1 :]]
         else:
-            made = self.tiles[o].outputs(self.params[o], inputs, rows)
+            made = self.tiles[o].outputs(self.weights[o], inputs, rows)
         values = dict(values)
         operation = self.program.operations[o]
         bases = self.layout.value_base[o]

@@ -8,7 +8,7 @@ jax 0.11 a closed jaxpr is a jaxpr; `_opened` hides the difference.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,30 +17,47 @@ import jax.numpy as jnp
 from jax.extend import core
 
 Arrays = list[Any]
-Product = Callable[[Any, Arrays], Any]
+Rule = Callable[[Any, Arrays], Any]
+Rules = Mapping[str, Rule]
 
 
 def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
 
 
-def evaluate(closed: Any, arguments: Iterable[Any], product: Any = None) -> Arrays:
+def evaluate(
+    closed: Any,
+    arguments: Iterable[Any],
+    rules: Rules | None = None,
+    known: Mapping[Any, Any] | None = None,
+) -> Arrays:
     """Runs a jaxpr, nested `jit`s inlined.
 
     Args:
-      product: called as `product(equation, operands)` for every matrix product, nested
-        ones in other control flow left out; gives what stands for its result.
+      rules: called as `rule(equation, operands)` for every equation of a primitive with
+        one result, by its name, in place of it; not within other control flow.
+      known: variables that need not be computed.
     """
+    jaxpr, _ = _opened(closed)
+    env = _environment(closed, arguments) | dict(known or {})
+    return run(jaxpr.eqns, env, jaxpr.outvars, rules)
+
+
+def _environment(closed: Any, arguments: Iterable[Any]) -> dict[Any, Any]:
+    """What the first arguments, or all, and the constants of a jaxpr stand for."""
     jaxpr, constants = _opened(closed)
-    env = dict(zip(jaxpr.invars, arguments, strict=True))
-    env |= dict(zip(jaxpr.constvars, constants, strict=True))
-    return run(jaxpr.eqns, env, jaxpr.outvars, product)
+    env = dict(zip(jaxpr.invars, arguments, strict=False))
+    return env | dict(zip(jaxpr.constvars, constants, strict=True))
 
 
 def run(
-    equations: Iterable[Any], env: dict[Any, Any], outputs: Any, product: Any = None
+    equations: Iterable[Any],
+    env: Mapping[Any, Any],
+    outputs: Any,
+    rules: Rules | None = None,
 ) -> Arrays:
-    """Runs equations over an environment; the values of `outputs`."""
+    """Runs equations over an environment, without those whose results are there; the
+    values of `outputs`."""
     env = dict(env)
 
     def read(variable: Any) -> Any:
@@ -48,27 +65,31 @@ def run(
         return variable.val if literal else env[variable]
 
     for equation in equations:
+        if equation.outvars and all(v in env for v in equation.outvars):
+            continue
         values = list(map(read, equation.invars))
-        env |= zip(equation.outvars, _result(equation, values, product), strict=True)
+        env |= zip(
+            equation.outvars, _result(equation, values, rules or {}), strict=True
+        )
     return list(map(read, outputs))
 
 
-def _result(equation: Any, values: Arrays, product: Any) -> Arrays:
+def _result(equation: Any, values: Arrays, rules: Rules) -> Arrays:
     name = equation.primitive.name
     if name == 'jit':
-        return evaluate(equation.params['jaxpr'], values, product)
-    if name == 'dot_general' and product is not None:
-        return [product(equation, values)]
+        return evaluate(equation.params['jaxpr'], values, rules)
+    if name in rules:
+        return [rules[name](equation, values)]
     return _bind(equation, values)
 
 
-def multiply(equation: Any, operands: Sequence[Any], **changed: Any) -> Any:
-    """The matrix product of an equation, of other operands, with parameters changed."""
-    return _bind(equation, operands, **changed)[0]
+def apply(equation: Any, operands: Sequence[Any]) -> Any:
+    """The one result of an equation, of other operands."""
+    return _bind(equation, operands)[0]
 
 
-def _bind(equation: Any, values: Sequence[Any], **changed: Any) -> Arrays:
-    params = equation.primitive.get_bind_params({**equation.params, **changed})
+def _bind(equation: Any, values: Sequence[Any]) -> Arrays:
+    params = equation.primitive.get_bind_params(equation.params)
     if isinstance(params, tuple):
         functions, params = params
         values = [*functions, *values]
@@ -82,25 +103,87 @@ def trace(fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
     return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
 
 
-def upright(closed: Any, specs: Sequence[Any], fixed: int) -> Any:
-    """The jaxpr with every matrix that depends on nothing but the first arguments
-    transposed before a product that sums over its last axis.
+# ---- products ------------------------------------------------------------------------
 
-    Left to XLA that is done for each product anew, in loops for each tile.
+
+def rows_first(closed: Any, specs: Sequence[Any], fixed: int, turn: bool) -> Any:
+    """The jaxpr with every product of a matrix without rows and what may have some
+    written in the other order.
+
+    Of a matrix times a vector `vmap` makes a product with its rows last, where neither
+    buffers nor other products want them.
+
+    Args:
+      fixed: how many of the arguments, the first ones, have no rows.
+      turn: whether a matrix whose last axis a product sums over is transposed before,
+        which can then be done once for many products.
     """
     jaxpr, _ = _opened(closed)
     _, varying = _dependent(jaxpr, jaxpr.invars[fixed:])
 
     def product(equation: Any, operands: Arrays) -> Any:
-        left, right = equation.invars
-        (rows, columns), batch = equation.params['dimension_numbers']
-        if left not in varying or right in varying or columns != (1,) or any(batch):
-            return multiply(equation, operands)
-        operands = [operands[0], jnp.swapaxes(operands[1], 0, 1)]
-        numbers = ((rows, (0,)), batch)
-        return multiply(equation, operands, dimension_numbers=numbers)
+        left, right = (v in varying for v in equation.invars)
+        if left == right or any(equation.params['dimension_numbers'][1]):
+            return apply(equation, operands)
+        if left:
+            return _times_matrix(equation, operands, turn)
+        made = _times_matrix(_swapped(equation), operands[::-1], turn)
+        free = operands[1].ndim - len(_summed(equation)[1])
+        return jnp.moveaxis(made, range(free), range(-free, 0))
 
-    return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves, product))(*specs)
+    def rewritten(*leaves: Any) -> Arrays:
+        return evaluate(closed, leaves, {'dot_general': product})
+
+    return jax.make_jaxpr(rewritten)(*specs)
+
+
+def _summed(equation: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of both operands that a product sums over."""
+    axes: tuple[tuple[int, ...], tuple[int, ...]]
+    axes, _ = equation.params['dimension_numbers']
+    return axes
+
+
+def _swapped(equation: Any) -> Any:
+    """A product without batches, its operands the other way round."""
+    precision = equation.params['precision']
+    if isinstance(precision, tuple):
+        precision = precision[::-1]
+    numbers = (_summed(equation)[::-1], ((), ()))
+    changed = {'dimension_numbers': numbers, 'precision': precision}
+    return equation.replace(params={**equation.params, **changed})
+
+
+def _times_matrix(equation: Any, operands: Arrays, turn: bool) -> Any:
+    """The product of rows and a matrix, transposed before if that is wanted and
+    helps."""
+    rows, matrix = operands
+    left, right = _summed(equation)
+    if turn and matrix.ndim == 2 and right == (1,):
+        matrix = jnp.swapaxes(matrix, 0, 1)
+        numbers = {'dimension_numbers': ((left, (0,)), ((), ()))}
+        equation = equation.replace(params={**equation.params, **numbers})
+    return apply(equation, [rows, matrix])
+
+
+def turned(closed: Any, fixed: int) -> tuple[Any, ...]:
+    """The transposes in a jaxpr of what depends on nothing but the first arguments."""
+    jaxpr, _ = _opened(closed)
+    varying, _ = _dependent(jaxpr, jaxpr.invars[fixed:])
+    return tuple(
+        equation.outvars[0]
+        for equation in jaxpr.eqns
+        if equation.primitive.name == 'transpose' and equation not in varying
+    )
+
+
+def prepared(closed: Any, variables: Sequence[Any], fixed: Sequence[Any]) -> Arrays:
+    """The values of variables that depend on nothing but the first arguments."""
+    equations = _needed(_opened(closed)[0].eqns, variables)
+    return run(equations, _environment(closed, fixed), variables)
+
+
+# ---- dependence ----------------------------------------------------------------------
 
 
 def depends(closed: Any) -> list[set[int]]:
@@ -129,7 +212,6 @@ class Cut:
     Attributes:
       crossing: variables that the early part makes and the late part reads.
       linear: of each, whether it depends on the last arguments, the cotangents.
-      turned: transposes in the early part of what has no rows.
     """
 
     closed: Any
@@ -139,35 +221,24 @@ class Cut:
     late_outputs: tuple[Any, ...]
     crossing: tuple[Any, ...]
     linear: tuple[bool, ...]
-    turned: tuple[Any, ...]
-
-    def prepare(self, fixed: Sequence[Any]) -> Arrays:
-        """Transposes that the early part reads, from the arguments without rows."""
-        jaxpr, _ = _opened(self.closed)
-        return run(
-            _needed(jaxpr.eqns, self.turned), self._environment(fixed), self.turned
-        )
 
     def run_early(
-        self, arguments: Sequence[Any], prepared: Sequence[Any] | None = None
+        self, arguments: Sequence[Any], known: Mapping[Any, Any]
     ) -> tuple[Arrays, Arrays]:
         """The early outputs, and the values that cross.
 
         Args:
-          prepared: what `prepare` returned, if it has been called.
+          known: variables that need not be computed.
         """
         wanted = self.early_outputs + self.crossing
-        env, early = self._environment(arguments), self.early
-        if prepared is not None:
-            env |= zip(self.turned, prepared, strict=True)
-            early = tuple(_needed(early, wanted, known=self.turned))
-        made = run(early, env, wanted)
+        env = _environment(self.closed, arguments) | dict(known)
+        made = run(self.early, env, wanted)
         count = len(self.early_outputs)
         return made[:count], made[count:]
 
     def run_late(self, arguments: Sequence[Any], crossing: Sequence[Any]) -> Arrays:
         """The late outputs."""
-        env = self._environment(arguments)
+        env = _environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
         return run(self.late, env, self.late_outputs)
 
@@ -200,12 +271,6 @@ class Cut:
         wanted = _variables((*self.early_outputs, *self.crossing))
         return bool(before) and at_hand.isdisjoint(wanted)
 
-    def _environment(self, arguments: Sequence[Any]) -> dict[Any, Any]:
-        """What the first arguments, or all, and constants stand for."""
-        jaxpr, constants = _opened(self.closed)
-        env = dict(zip(jaxpr.invars, arguments, strict=False))
-        return env | dict(zip(jaxpr.constvars, constants, strict=True))
-
 
 def cut(closed: Any, late: int, fixed: int, cotangents: int) -> Cut:
     """Cuts a jaxpr by dependence.
@@ -232,10 +297,8 @@ def cut(closed: Any, late: int, fixed: int, cotangents: int) -> Cut:
     # What `rest` needs only through values that cross is not needed any more.
     rest = _needed(rest, late_outputs, known=made)
     linear = [v in pulled for v in crossing]
-    transposes = (e for e in early if e.primitive.name == 'transpose')
-    turned = [e.outvars[0] for e in transposes if e not in varying]
-    parts = (early, rest, early_outputs, late_outputs, crossing, linear, turned)
-    return Cut(closed, *map(tuple, parts))
+    parts = map(tuple, (early, rest, early_outputs, late_outputs, crossing, linear))
+    return Cut(closed, *parts)
 
 
 def _dependent(jaxpr: Any, arguments: Iterable[Any]) -> tuple[set[Any], set[Any]]:

@@ -219,7 +219,7 @@ def _fixed_widths(spec: Spec, o: int, recurrent: bool) -> tuple[int, ...]:
     rows = spec.capacity.rows[o]
     if recurrent:
         rows = 2 * rows // max(spec.capacity.levels, 1)
-    return (min(max(_power(rows), 32), 1024),)
+    return (min(max(_power(rows), 64), 1024),)
 
 
 def parameter_bytes(operation: Operation) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -31,7 +31,7 @@ from jfold.layers import array_spec, pack, to_spec
 from jfold.program import Operation
 from jfold.types import TensorType, TupleType
 
-NARROW = 64  # rows: tiles of fewer do not transpose a matrix each for itself
+NARROW = 64  # rows; tiles of fewer share matrices that are transposed once
 Arrays = list[Any]
 Specs = list[jax.ShapeDtypeStruct]
 
@@ -79,9 +79,72 @@ class Tile:
         whole = WholeTile(self.operation, self.specs, self.types, self.active)
         return split if split.possible else whole
 
-    def outputs(self, params: Any, inputs: Sequence[Any], rows: int) -> Arrays:
+    def outputs(self, weights: Weights, inputs: Arrays, rows: int) -> Arrays:
         """Runs the operation on `rows` rows."""
-        return self.call(self.operation.layer.call, params, inputs, rows)
+        closed = self.forward(rows)
+        known = self.known(closed, weights.forward, rows)
+        return jaxprs.evaluate(closed, [*weights.leaves, *inputs], known=known)
+
+    # The jaxprs here and below depend on shapes alone. Their arguments are flat:
+    # trained parameters, other parameters, inputs; then products, then cotangents.
+
+    @functools.cached_property
+    def fixed(self) -> tuple[Specs, Specs]:
+        """The trained parameters and the others, flat."""
+        return partition(self.specs)
+
+    @property
+    def fixed_count(self) -> int:
+        """How many parameters there are."""
+        return len(self.fixed[0]) + len(self.fixed[1])
+
+    @per_tile
+    def forward(self, rows: int) -> Any:
+        """The jaxpr of the operation on `rows` rows."""
+        layer, count = self.operation.layer, self.fixed_count
+        fixed = [*self.fixed[0], *self.fixed[1]]
+        specs = [*fixed, *self.inputs(rows)]
+
+        def outputs(*leaves: Any) -> Arrays:
+            cut = len(self.fixed[0])
+            params = combine(list(leaves[:cut]), list(leaves[cut:count]), self.specs)
+            packed = pack(TupleType(self.operation.arguments), list(leaves[count:]))
+            return list(jax.tree.leaves(layer.call(params, *packed)))
+
+        if layer.batched:
+            closed = jaxprs.trace(outputs, specs)
+            return jaxprs.rows_first(closed, specs, count, rows < NARROW)
+        row = [*fixed, *map(to_spec, self.types)]
+        closed = jaxprs.rows_first(
+            jaxprs.trace(outputs, row), row, count, rows < NARROW
+        )
+
+        def of_rows(*leaves: Any) -> Arrays:
+            def of_row(*inputs: Any) -> Arrays:
+                return jaxprs.evaluate(closed, [*leaves[:count], *inputs])
+
+            return jax.vmap(of_row, axis_size=rows)(*leaves[count:])
+
+        return jaxprs.trace(of_rows, specs)
+
+    def weights(self, params: Any) -> Weights:
+        """Parameters for tiles of all widths, in the forward pass."""
+        return Weights(params, self.prepared(self.forward(2), params))
+
+    def prepared(self, closed: Any, params: Any) -> Arrays:
+        """Matrices that narrow tiles share, of the jaxpr of one of them."""
+        if self.operation.layer.batched:  # may do something else with more rows
+            return []
+        trained, rest = partition(params)
+        variables = jaxprs.turned(closed, self.fixed_count)
+        return jaxprs.prepared(closed, variables, [*trained, *rest])
+
+    def known(self, closed: Any, prepared: Arrays, rows: int) -> dict[Any, Any]:
+        """What a jaxpr of a tile need not compute."""
+        if rows >= NARROW or self.operation.layer.batched:
+            return {}
+        variables = jaxprs.turned(closed, self.fixed_count)
+        return dict(zip(variables, prepared, strict=True))
 
     def call(
         self, fn: Callable[..., Any], params: Any, inputs: Sequence[Any], rows: int
@@ -110,11 +173,32 @@ class Tile:
     @functools.cached_property
     def reads(self) -> list[set[int]]:
         """The inputs that each output depends on."""
+        first = self.fixed_count
+        used = jaxprs.depends(self.forward(2))
+        return [
+            {place - first for place in places if place >= first} for places in used
+        ]
 
-        def outputs(inputs: Arrays, params: Any) -> Arrays:
-            return self.outputs(params, inputs, 2)
 
-        return jaxprs.depends(jax.make_jaxpr(outputs)(self.inputs(2), self.specs))
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Parameters as tiles take them.
+
+    Attributes:
+      params: as the layer takes them.
+      forward: transposed matrices that narrow tiles share in the forward pass.
+      reverse: the same in the reverse pass, if there is one.
+    """
+
+    params: Any
+    forward: Arrays
+    reverse: Arrays = field(default_factory=list)
+
+    @property
+    def leaves(self) -> Arrays:
+        """The trained parameters, then the others."""
+        trained, rest = partition(self.params)
+        return [*trained, *rest]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,15 +209,13 @@ class Rows:
       kept: what `keep` returned for these rows.
       cotangents: of the outputs.
       count: how many rows there are.
-      prepared: what `prepare` returned, for all rows.
     """
 
-    params: Any
+    weights: Weights
     inputs: Arrays
     kept: Arrays
     cotangents: Arrays
     count: int
-    prepared: Arrays
 
 
 class Reverse(Tile):
@@ -165,13 +247,14 @@ class Reverse(Tile):
         far as is known."""
         raise NotImplementedError
 
-    def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
-        """Outputs, and what the reverse needs stored."""
+    def both_weights(self, params: Any) -> Weights:
+        """Parameters for tiles of all widths, in both passes."""
         raise NotImplementedError
 
-    def prepare(self, params: Any) -> Arrays:
-        """What `move` reads that depends on nothing but parameters, to be computed
-        once."""
+    def keep(
+        self, weights: Weights, inputs: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
+        """Outputs, and what the reverse needs stored."""
         raise NotImplementedError
 
     def move(self, given: Rows) -> tuple[Arrays, Arrays]:
@@ -260,7 +343,7 @@ class SplitTile(Reverse):
     def replaced(self) -> tuple[int | None, ...]:
         """Products of the same shape that have been read by then, each at most once."""
         cut, found = self._cut(2), list[int | None]()
-        first = len(self._fixed[0]) + len(self._fixed[1]) + len(self.types)
+        first = self.fixed_count + len(self.types)
         places = [first + self._row_products.index(x) for x in self._products_read]
         for variable, spec in zip(cut.crossing, self.crossing, strict=True):
             fit = (
@@ -276,28 +359,30 @@ class SplitTile(Reverse):
     def pulls(self) -> list[set[int]]:
         """As found by dependence."""
         cut = self._cut(2)
-        used = jaxprs.depends(cut.closed)[len(self._fixed[0]) :]
+        used = jaxprs.depends(cut.closed)[len(self.fixed[0]) :]
         first = len(cut.closed.in_avals) - sum(self._inexact)
         outputs = [k for k, inexact in enumerate(self._inexact) if inexact]
         return [{outputs[i - first] for i in places if i >= first} for places in used]
 
-    def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+    def both_weights(self, params: Any) -> Weights:
+        """With what the early half reads."""
+        forward, reverse = self.forward(2), self._cut(2).closed
+        parts = (self.prepared(closed, params) for closed in (forward, reverse))
+        return Weights(params, *parts)
+
+    def keep(
+        self, weights: Weights, inputs: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
         """Outputs, and the products that the reverse reads."""
-        outputs, products = self._with_products(params, inputs, rows)
+        outputs, products = self._with_products(weights, inputs, rows)
         axes = self._products_read
         return outputs, [jnp.moveaxis(products[i], axis, 0) for i, axis in axes]
-
-    def prepare(self, params: Any) -> Arrays:
-        """Transposed matrices."""
-        trained, rest = partition(params)
-        prepared: Arrays = self._cut(2).prepare([*trained, *rest])
-        return prepared
 
     def move(self, given: Rows) -> tuple[Arrays, Arrays]:
         """The early half."""
         cut, arguments = self._cut(given.count), self._arguments(given)
-        prepared = given.prepared if given.count < NARROW else None
-        moving, crossing = cut.run_early(arguments, prepared)
+        known = self.known(cut.closed, given.weights.reverse, given.count)
+        moving, crossing = cut.run_early(arguments, known)
         pairs = zip(crossing, self._crossing_axes, strict=True)
         return moving, [jnp.moveaxis(x, axis, 0) for x, axis in pairs]
 
@@ -308,44 +393,26 @@ class SplitTile(Reverse):
         grads: Arrays = self._cut(given.count).run_late(self._arguments(given), crossed)
         return grads
 
-    # The jaxprs below depend on shapes alone. Their arguments are flat: trained
-    # parameters, other parameters, inputs; then products, then cotangents.
-
-    @functools.cached_property
-    def _fixed(self) -> tuple[Specs, Specs]:
-        return partition(self.specs)
-
     def _with_products(
-        self, params: Any, inputs: Arrays, rows: int
+        self, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
         products: Arrays = []
 
         def product(equation: Any, operands: Arrays) -> Any:
-            products.append(jaxprs.multiply(equation, operands))
+            products.append(jaxprs.apply(equation, operands))
             return products[-1]
 
-        trained, rest = partition(params)
-        arguments = [*trained, *rest, *inputs]
-        return jaxprs.evaluate(self._forward(rows), arguments, product), products
-
-    @per_tile
-    def _forward(self, rows: int) -> Any:
-        trained, rest = self._fixed
-        cuts = len(trained), len(trained) + len(rest)
-
-        def outputs(*leaves: Any) -> Arrays:
-            parts = leaves[: cuts[0]], leaves[cuts[0] : cuts[1]], leaves[cuts[1] :]
-            params = combine(list(parts[0]), list(parts[1]), self.specs)
-            return self.call(self.operation.layer.call, params, parts[2], rows)
-
-        return jaxprs.trace(outputs, [*trained, *rest, *self.inputs(rows)])
+        closed, arguments = self.forward(rows), [*weights.leaves, *inputs]
+        known = self.known(closed, weights.forward, rows)
+        rules = {'dot_general': product}
+        return jaxprs.evaluate(closed, arguments, rules, known), products
 
     @per_tile
     def _products(self, rows: int) -> Specs:
         """All products of the forward pass."""
 
         def products(params: Any, inputs: Arrays) -> Arrays:
-            return self._with_products(params, inputs, rows)[1]
+            return self._with_products(self.weights(params), inputs, rows)[1]
 
         found: Specs = jax.eval_shape(products, self.specs, self.inputs(rows))
         return found
@@ -360,7 +427,7 @@ class SplitTile(Reverse):
     @functools.cached_property
     def _products_read(self) -> list[tuple[int, int]]:
         """Those of them that the reverse reads."""
-        first = len(self._fixed[0]) + len(self._fixed[1]) + len(self.types)
+        first = self.fixed_count + len(self.types)
         cut = self._cut(2)
         found = enumerate(self._row_products, first)
         return [product for place, product in found if cut.reads(place)]
@@ -373,20 +440,19 @@ class SplitTile(Reverse):
             else jnp.zeros(specs[i].shape, specs[i].dtype)
             for i, axis in self._row_products
         ]
-        trained, rest = partition(given.params)
         wanted = [x for x in given.cotangents if x.dtype != jax.dtypes.float0]
-        return [*trained, *rest, *given.inputs, *products, *wanted]
+        return [*given.weights.leaves, *given.inputs, *products, *wanted]
 
     @functools.cached_property
     def _inexact(self) -> list[bool]:
         """Of each output, whether it has a cotangent."""
-        outputs = self._forward(2).out_avals
+        outputs = self.forward(2).out_avals
         return [bool(jnp.issubdtype(x.dtype, jnp.inexact)) for x in outputs]
 
     @per_tile
     def _cut(self, rows: int) -> jaxprs.Cut:
-        trained, rest = self._fixed
-        forward, products = self._forward(rows), self._products(rows)
+        trained, rest = self.fixed
+        forward, products = self.forward(rows), self._products(rows)
         outputs, inexact = list(map(spec_of, forward.out_avals)), self._inexact
         groups = (
             trained,
@@ -403,8 +469,8 @@ class SplitTile(Reverse):
 
             def differentiable(trained: Arrays, moving: Arrays) -> Arrays:
                 inputs = self.merge(moving, parts[2])
-                given = _given_products(known)
-                made = jaxprs.evaluate(forward, [*trained, *parts[1], *inputs], given)
+                rules = {'dot_general': _given_products(known)}
+                made = jaxprs.evaluate(forward, [*trained, *parts[1], *inputs], rules)
                 return [x for x, yes in zip(made, inexact, strict=True) if yes]
 
             _, pull = jax.vjp(differentiable, parts[0], self.moving(parts[2]))
@@ -412,10 +478,8 @@ class SplitTile(Reverse):
             return [*cotangents[0], *cotangents[1]]
 
         specs = [spec for group in groups for spec in group]
-        fixed = len(trained) + len(rest)
-        closed = jaxprs.trace(reverse, specs)
-        if rows < NARROW:
-            closed = jaxprs.upright(closed, specs, fixed)
+        fixed, closed = self.fixed_count, jaxprs.trace(reverse, specs)
+        closed = jaxprs.rows_first(closed, specs, fixed, rows < NARROW)
         return jaxprs.cut(closed, len(trained), fixed, cotangents=len(groups[4]))
 
     @functools.cached_property
@@ -424,7 +488,7 @@ class SplitTile(Reverse):
         return [row_axis(a.aval, b.aval) for a, b in pairs]
 
 
-def _given_products(known: dict[int, Any]) -> jaxprs.Product:
+def _given_products(known: dict[int, Any]) -> jaxprs.Rule:
     """Stands in for products: values as stored, derivatives those of the product."""
     count = iter(range(1 << 30))
 
@@ -432,7 +496,7 @@ def _given_products(known: dict[int, Any]) -> jaxprs.Product:
         number = next(count)
 
         def multiply(*operands: Any) -> Any:
-            return jaxprs.multiply(equation, operands)
+            return jaxprs.apply(equation, operands)
 
         if number not in known or not all(map(is_trained, operands)):
             return multiply(*operands)
@@ -483,15 +547,17 @@ class WholeTile(Reverse):
         pairs = zip(self._leaves(2), self._axes, strict=True)
         return [one_row(two, axis) for two, axis in pairs if axis is not None]
 
-    def keep(self, params: Any, inputs: Arrays, rows: int) -> tuple[Arrays, Arrays]:
+    def both_weights(self, params: Any) -> Weights:
+        """Nothing is known of what the reverse reads."""
+        return self.weights(params)
+
+    def keep(
+        self, weights: Weights, inputs: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
         """Outputs, and the leaves to be stored."""
-        outputs, reverse = self._linearized(params, inputs, rows)
+        outputs, reverse = self._linearized(weights.params, inputs, rows)
         pairs = zip(jax.tree.leaves(reverse), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
-
-    def prepare(self, params: Any) -> Arrays:
-        """Nothing is known of what the reverse reads."""
-        return []
 
     def move(self, given: Rows) -> tuple[Arrays, Arrays]:
         """The whole reverse; what belongs to parameters is dead code."""
@@ -504,7 +570,7 @@ class WholeTile(Reverse):
 
     def _revived(self, given: Rows) -> Any:
         """The reverse around what was stored of it."""
-        _, reverse = self._linearized(given.params, given.inputs, given.count)
+        _, reverse = self._linearized(given.weights.params, given.inputs, given.count)
         leaves, structure = jax.tree.flatten(reverse)
         rest = iter(given.kept)
         revived = [

@@ -15,7 +15,7 @@ import jfold as jf
 from jfold.layout import RESIDUALS, Spec
 from jfold.schedule import abstract
 
-H, TREES, LEAVES = 32, 64, 64
+H, TREES, LEAVES = 32, 256, 64
 
 
 def lstm(params: Any, left: Any, right: Any) -> Any:
@@ -39,11 +39,19 @@ def tree_lstm(residuals: str) -> jf.Model:
     return jf.compile(tree(), residuals=residuals)
 
 
-def taken(residuals: str) -> int:
-    """Bytes of what a compiled gradient needs beside arguments and results."""
+def taken(residuals: str, *, exact: bool = True) -> int:
+    """Bytes of what a compiled gradient needs beside arguments and results.
+
+    Args:
+      exact: with the capacity of the trees, else with the room that a stream is given.
+    """
     model, rng = tree_lstm(residuals), np.random.default_rng(0)
-    corpus = model.trace([binary_tree(rng, LEAVES) for _ in range(TREES)])
-    schedule = abstract(Spec(model.program, corpus.capacities(TREES), residuals))
+    trees = [binary_tree(rng, LEAVES) for _ in range(TREES)]
+    if exact:
+        capacity = model.trace(trees).capacities(TREES)
+        schedule = abstract(Spec(model.program, capacity, residuals))
+    else:
+        schedule = model.schedule(trees)
     params = model.init(jax.random.key(0))
     grad = jax.grad(lambda params, schedule: model.apply(params, schedule).sum())
     compiled = jax.jit(grad).lower(params, schedule).compile()
@@ -51,12 +59,14 @@ def taken(residuals: str) -> int:
 
 
 def test_training_takes_values_products_and_edges() -> None:
-    """At most 1.3 times these, and markedly less without the products."""
+    """Little more, at most 1.3 times in a stream, and less without the products."""
     cells, leaves = TREES * (LEAVES - 1), TREES * LEAVES
     values, products, edges = (cells + leaves) * 2 * H, cells * 5 * H, cells * 4 * H
+    needed = 4 * (values + products + edges)
     whole, less = map(taken, RESIDUALS)
-    assert whole <= 1.3 * 4 * (values + products + edges)
-    assert less <= 0.75 * whole
+    assert whole <= 1.1 * needed
+    assert taken(RESIDUALS[0], exact=False) <= 1.3 * needed
+    assert less <= 0.7 * whole
 
 
 def test_residuals_are_one_of_two() -> None:

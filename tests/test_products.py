@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""However a product of a state and a matrix is written, tiles run it rows first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from binary_trees import binary, binary_tree
+from expressions import agree
+from test_hlo import compiled_text
+
+import jfold as jf
+from jfold import jaxprs
+from jfold.forward import tiles
+from jfold.tile import NARROW, SplitTile
+
+H = 5
+ROWS, MATRIX = (3, 4), (4, 6)
+
+Form = Callable[[Any, Any], Any]
+FORMS: dict[str, Form] = {
+    'x @ k': lambda k, x: x @ k,
+    'x @ k.T': lambda k, x: x @ k.T,
+    'k @ x': lambda k, x: k @ x,
+    'k.T @ x': lambda k, x: k.T @ x,
+    'einsum': lambda k, x: jnp.einsum('oi,i->o', k, x),
+    'tensordot': lambda k, x: jnp.tensordot(k, x, ((0,), (0,))),
+}
+BY_ROW = {'x @ k', 'k.T @ x', 'tensordot'}  # the matrix is [inputs, outputs]
+
+
+def model(form: str) -> jf.Model:
+    """Trees of numbers by a cell with one product."""
+
+    def init(key: jax.Array, *_: Any) -> Any:
+        shape = (2 * H, H) if form in BY_ROW else (H, 2 * H)
+        return 0.3 * jax.random.normal(key, shape)
+
+    def cell(kernel: Any, left: Any, right: Any) -> Any:
+        both = jnp.concatenate([left, right])
+        return jnp.tanh(FORMS[form](kernel, both)) + 0.5 * left
+
+    def embed(table: Any, number: Any) -> Any:
+        return jnp.tanh(number * table)
+
+    def init_leaf(key: jax.Array, _: Any) -> Any:
+        return jax.random.normal(key, (H,))
+
+    leaf = jf.Scalar() >> jf.Function(embed, init_leaf)
+    return jf.compile(binary(leaf, jf.Function(cell, init, name='cell')))
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_values_and_gradients_are_those_of_the_eager_twin(form: str) -> None:
+    """With tiles of all widths."""
+    with jax.enable_x64(True):
+        made = model(form)
+        rng = np.random.default_rng(0)
+        trees = [binary_tree(rng, n) for n in (70, 33, 9, 2, 1)]
+        params = made.init(jax.random.key(0))
+        agree(made, jax.tree.map(np.float64, params), trees, 1e-9)
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_one_array_is_stored_and_makes_room(form: str) -> None:
+    """The product, for its own cotangent."""
+    made = model(form)
+    params = made.init(jax.random.key(0))
+    operations = made.program.operations
+    found = tiles(made.program, [params.get(o.layer.name) for o in operations])
+    (cell,) = (each for each in found if each.operation.layer.name == 'cell')
+    assert isinstance(cell.reverse, SplitTile)
+    assert [x.shape for x in cell.reverse.stored] == [(H,)]
+    assert cell.reverse.replaced == (0,)
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_narrow_tiles_transpose_no_matrix(form: str) -> None:
+    """Their products sum over the last axis of rows and the first of a matrix."""
+    made = model(form)
+    rng = np.random.default_rng(0)
+    schedule = made.schedule([binary_tree(rng, 40) for _ in range(20)])
+
+    def loss(params: Any) -> Any:
+        return made.apply(params, schedule).sum()
+
+    text = compiled_text(jax.grad(loss), made.init(jax.random.key(0)))
+    products = re.findall(r'= f32\[(\d+),\d+\]\S* dot\(.*?\), (\S+ \S+),', text)
+    narrow = [numbers for rows, numbers in products if int(rows) < NARROW]
+    in_order = 'lhs_contracting_dims={1}, rhs_contracting_dims={0}'
+    assert narrow.count(in_order) >= 4  # two widths, either way
+    gradients = 'lhs_contracting_dims={0}, rhs_contracting_dims={0}'
+    assert set(narrow) <= {in_order, gradients}
+
+
+# ---- the rewriting -------------------------------------------------------------------
+
+
+def rewritten(fn: Callable[..., Any], *shapes: Any, turn: bool = True) -> list[Any]:
+    """The equations of a function of a matrix without rows, and rows."""
+    specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+    closed = jaxprs.trace(lambda *x: [fn(*x)], specs)
+    made = jaxprs.rows_first(closed, specs, 1, turn)
+    given = [np.random.default_rng(0).normal(size=s).astype(np.float32) for s in shapes]
+    np.testing.assert_allclose(
+        jaxprs.evaluate(made, given)[0], fn(*given), rtol=1e-5, atol=1e-6
+    )
+    return list(made.eqns)
+
+
+def names(equations: list[Any]) -> list[str]:
+    """Of their primitives."""
+    return [equation.primitive.name for equation in equations]
+
+
+def test_a_product_in_order_stays() -> None:
+    """Rows times a matrix."""
+    assert names(rewritten(lambda k, x: x @ k, MATRIX, ROWS)) == ['dot_general']
+
+
+def test_a_matrix_times_columns_is_turned_round() -> None:
+    """And back, if columns are wanted."""
+    found = rewritten(lambda k, x: k @ x.T, MATRIX[::-1], ROWS, turn=False)
+    assert names(found)[-2:] == ['dot_general', 'transpose']
+    assert found[-2].outvars[0].aval.shape == (3, 6)
+
+
+def test_a_matrix_times_a_vector_is_a_vector_times_its_transpose() -> None:
+    """So that `vmap` puts rows first."""
+    found = rewritten(lambda k, x: k @ x, MATRIX[::-1], (4,))
+    assert names(found) == ['transpose', 'dot_general']
+    assert [v.aval.shape for v in found[1].invars] == [(4,), MATRIX]
+
+
+def test_wide_tiles_leave_the_matrix_to_the_backend() -> None:
+    """It is the same work there."""
+    found = rewritten(lambda k, x: x @ k.T, MATRIX[::-1], ROWS, turn=False)
+    assert names(found) == ['transpose', 'dot_general']
+
+
+def test_products_of_rows_stay() -> None:
+    """With and without axes that both have."""
+    assert names(rewritten(lambda k, x: k + x @ x.T, (3, 3), ROWS))[:2] == [
+        'transpose',
+        'dot_general',
+    ]
+    found = rewritten(
+        lambda k, x: jnp.einsum('bij,bj->bi', x, x[:, 0] @ k), (4, 4), (3, 2, 4)
+    )
+    assert names(found).count('dot_general') == 2
+
+
+def test_operands_keep_their_precision() -> None:
+    """Each its own."""
+
+    def multiply(k: Any, x: Any) -> Any:
+        return jnp.matmul(k, x.T, precision=('highest', 'default'))
+
+    (product,) = (
+        each
+        for each in rewritten(multiply, MATRIX[::-1], ROWS, turn=False)
+        if each.primitive.name == 'dot_general'
+    )
+    assert product.params['precision'] == (
+        jax.lax.Precision.DEFAULT,
+        jax.lax.Precision.HIGHEST,
+    )
