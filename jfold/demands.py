@@ -29,6 +29,9 @@ from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
 
+ADDED = 'constants', 'rows', 'sums', 'metrics'  # the dimensions that add up
+FEW = 16  # examples, whose spread tells nothing of others
+
 
 @dataclass(frozen=True, eq=False)
 class Demands:
@@ -83,10 +86,6 @@ class Demands:
         deviations = np.sqrt(len(self.added) * self.added.var(axis=0))
         more = np.ceil(6 * deviations).astype(np.int64).tolist()
         return dict(zip(ADDED, _parts(self.program, more), strict=True))
-
-
-ADDED = 'constants', 'rows', 'sums', 'metrics'  # the dimensions that add up
-FEW = 16
 
 
 def make_capacity(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All reading of jaxprs: running one, watching its products, and cutting one in two.
+"""All reading of jaxprs: running one, rewriting its products, and cutting one in two.
 
 Only `jax.make_jaxpr`, `jax.extend.core` and what an equation offers are used. Since
 jax 0.11 a closed jaxpr is a jaxpr; `_opened` hides the difference.
@@ -43,10 +43,12 @@ def evaluate(
     return run(jaxpr.eqns, env, jaxpr.outvars, rules)
 
 
-def _environment(closed: Any, arguments: Iterable[Any]) -> dict[Any, Any]:
+def _environment(
+    closed: Any, arguments: Iterable[Any], all_of_them: bool = True
+) -> dict[Any, Any]:
     """What the first arguments, or all, and the constants of a jaxpr stand for."""
     jaxpr, constants = _opened(closed)
-    env = dict(zip(jaxpr.invars, arguments, strict=False))
+    env = dict(zip(jaxpr.invars, arguments, strict=all_of_them))
     return env | dict(zip(jaxpr.constvars, constants, strict=True))
 
 
@@ -56,8 +58,8 @@ def run(
     outputs: Any,
     rules: Rules | None = None,
 ) -> Arrays:
-    """Runs equations over an environment, without those whose results are there; the
-    values of `outputs`."""
+    """The values of `outputs`: runs equations over an environment, but for those whose
+    results it has."""
     env = dict(env)
 
     def read(variable: Any) -> Any:
@@ -122,8 +124,11 @@ def rows_first(closed: Any, specs: Sequence[Any], fixed: int, turn: bool) -> Any
     _, varying = _dependent(jaxpr, jaxpr.invars[fixed:])
 
     def product(equation: Any, operands: Arrays) -> Any:
+        _, batch = equation.params['dimension_numbers']
+        if any(batch) or len(_variables(equation.invars)) < 2:
+            return apply(equation, operands)
         left, right = (v in varying for v in equation.invars)
-        if left == right or any(equation.params['dimension_numbers'][1]):
+        if left == right:
             return apply(equation, operands)
         if left:
             return _times_matrix(equation, operands, turn)
@@ -180,7 +185,7 @@ def turned(closed: Any, fixed: int) -> tuple[Any, ...]:
 def prepared(closed: Any, variables: Sequence[Any], fixed: Sequence[Any]) -> Arrays:
     """The values of variables that depend on nothing but the first arguments."""
     equations = _needed(_opened(closed)[0].eqns, variables)
-    return run(equations, _environment(closed, fixed), variables)
+    return run(equations, _environment(closed, fixed, all_of_them=False), variables)
 
 
 # ---- dependence ----------------------------------------------------------------------

@@ -29,7 +29,7 @@ from jfold.program import Operation, Program
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64
-CACHE = 1 << 20  # bytes that a core has near
+CACHE = 1 << 20  # bytes that most cores have near
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'
 
@@ -103,16 +103,17 @@ def grow(
     """The capacity for `need`: `old` if it fits, else one with room to spare.
 
     Growing is rare and generous, since spare room costs memory and its clearing but no
-    arithmetic: every dimension that is close to full grows, and those that were too
-    small by half at least, so that a stream meets few shapes.
+    arithmetic: every dimension that is close to full grows by a quarter, and those that
+    were too small by half at least, so that a stream meets few shapes.
 
     Args:
       chance: gives, for dimensions that add up over examples, how much more another
-        batch may need by chance; that much is spared, but a quarter at most.
+        batch may need by chance; a first capacity spares no more than that. A stream
+        that outgrows it is more than chance.
     """
     if old is not None and all(map(operator.ge, old.numbers, need.numbers)):
         return old
-    more = chance()
+    more = chance() if old is None else {}
 
     def rows(name: str) -> tuple[int, ...]:
         wanted = getattr(need, name)
@@ -179,9 +180,9 @@ def best_strategy() -> str:
 
 
 def cores() -> int:
-    """The cores that this process may use, as XLA counts them."""
+    """The cores that this process may use, whichever thread asks."""
     if hasattr(os, 'sched_getaffinity'):
-        return len(os.sched_getaffinity(0))
+        return len(os.sched_getaffinity(os.getpid()))
     return os.cpu_count() or 1
 
 

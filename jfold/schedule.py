@@ -440,7 +440,8 @@ def tiles(rows: Array, widths: tuple[int, ...], cores: int) -> Array:
     """Tiles per width [..., widths] for numbers of rows.
 
     A wide tile that is half full is faster than narrow ones on several cores, which
-    gain little from those. On one core it must be nearly full.
+    gain little from those. On one core, where rows cost the same in both, it must be
+    nearly full. So the order of sums, and last digits, depend on the cores.
     """
     found = np.empty((len(rows), len(widths)), np.int32)
     for column, width in enumerate(widths):

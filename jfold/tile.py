@@ -104,36 +104,45 @@ class Tile:
         layer, count = self.operation.layer, self.fixed_count
         fixed = [*self.fixed[0], *self.fixed[1]]
         specs = [*fixed, *self.inputs(rows)]
+        once = specs if layer.batched else [*fixed, *map(to_spec, self.types)]
 
         def outputs(*leaves: Any) -> Arrays:
             cut = len(self.fixed[0])
             params = combine(list(leaves[:cut]), list(leaves[cut:count]), self.specs)
-            packed = pack(TupleType(self.operation.arguments), list(leaves[count:]))
-            return list(jax.tree.leaves(layer.call(params, *packed)))
+            return self.call(layer.call, params, leaves[count:])
 
+        closed = jaxprs.trace(outputs, once)
+        closed = jaxprs.rows_first(closed, once, count, self.shares(rows))
         if layer.batched:
-            closed = jaxprs.trace(outputs, specs)
-            return jaxprs.rows_first(closed, specs, count, rows < NARROW)
-        row = [*fixed, *map(to_spec, self.types)]
-        closed = jaxprs.rows_first(
-            jaxprs.trace(outputs, row), row, count, rows < NARROW
-        )
+            return closed
 
         def of_rows(*leaves: Any) -> Arrays:
             def of_row(*inputs: Any) -> Arrays:
                 return jaxprs.evaluate(closed, [*leaves[:count], *inputs])
 
-            return jax.vmap(of_row, axis_size=rows)(*leaves[count:])
+            return list(jax.vmap(of_row, axis_size=rows)(*leaves[count:]))
 
         return jaxprs.trace(of_rows, specs)
+
+    def call(
+        self, fn: Callable[..., Any], params: Any, inputs: Sequence[Any]
+    ) -> Arrays:
+        """Runs a layer's function on what it takes: a row, or a whole tile."""
+        packed = pack(TupleType(self.operation.arguments), list(inputs))
+        return list(jax.tree.leaves(fn(params, *packed)))
 
     def weights(self, params: Any) -> Weights:
         """Parameters for tiles of all widths, in the forward pass."""
         return Weights(params, self.prepared(self.forward(2), params))
 
+    def shares(self, rows: int) -> bool:
+        """Whether tiles of so many rows share transposed matrices; functions of whole
+        tiles may do something else for each number of rows."""
+        return rows < NARROW and not self.operation.layer.batched
+
     def prepared(self, closed: Any, params: Any) -> Arrays:
-        """Matrices that narrow tiles share, of the jaxpr of one of them."""
-        if self.operation.layer.batched:  # may do something else with more rows
+        """What narrow tiles share, of the jaxpr of one of them."""
+        if not self.shares(2):
             return []
         trained, rest = partition(params)
         variables = jaxprs.turned(closed, self.fixed_count)
@@ -141,20 +150,11 @@ class Tile:
 
     def known(self, closed: Any, prepared: Arrays, rows: int) -> dict[Any, Any]:
         """What a jaxpr of a tile need not compute."""
-        if rows >= NARROW or self.operation.layer.batched:
+        if not self.shares(rows):
             return {}
-        variables = jaxprs.turned(closed, self.fixed_count)
-        return dict(zip(variables, prepared, strict=True))
-
-    def call(
-        self, fn: Callable[..., Any], params: Any, inputs: Sequence[Any], rows: int
-    ) -> Arrays:
-        """Runs a layer's function on rows."""
-        if not self.operation.layer.batched:
-            axes = (None, *(0 for _ in self.operation.arguments))
-            fn = jax.vmap(fn, axes, axis_size=rows)
-        packed = pack(TupleType(self.operation.arguments), list(inputs))
-        return list(jax.tree.leaves(fn(params, *packed)))
+        pairs = zip(jaxprs.turned(closed, self.fixed_count), prepared, strict=True)
+        # A constant may have rows, as cotangents that are zero do.
+        return {v: x for v, x in pairs if v.aval.shape == x.shape}
 
     def merge(self, moving: Sequence[Any], inputs: Sequence[Any]) -> Arrays:
         """The inputs, with the active ones from `moving`."""
@@ -206,6 +206,7 @@ class Rows:
     """What the reverse of a tile is given.
 
     Attributes:
+      weights: as `both_weights` gives them.
       kept: what `keep` returned for these rows.
       cotangents: of the outputs.
       count: how many rows there are.
@@ -479,7 +480,7 @@ class SplitTile(Reverse):
 
         specs = [spec for group in groups for spec in group]
         fixed, closed = self.fixed_count, jaxprs.trace(reverse, specs)
-        closed = jaxprs.rows_first(closed, specs, fixed, rows < NARROW)
+        closed = jaxprs.rows_first(closed, specs, fixed, self.shares(rows))
         return jaxprs.cut(closed, len(trained), fixed, cotangents=len(groups[4]))
 
     @functools.cached_property
@@ -549,7 +550,7 @@ class WholeTile(Reverse):
 
     def both_weights(self, params: Any) -> Weights:
         """Nothing is known of what the reverse reads."""
-        return self.weights(params)
+        return Weights(params, [])
 
     def keep(
         self, weights: Weights, inputs: Arrays, rows: int
@@ -611,7 +612,12 @@ class WholeTile(Reverse):
 
         def outputs(trained: Arrays, moving: Arrays) -> Arrays:
             joined = combine(trained, rest, params)
-            return self.call(fn, joined, self.merge(moving, inputs), rows)
+
+            def call(*inputs: Any) -> Arrays:
+                return self.call(fn, joined, inputs)
+
+            of_rows = call if layer.batched else jax.vmap(call, axis_size=rows)
+            return list(of_rows(*self.merge(moving, inputs)))
 
         made, reverse = jax.vjp(outputs, trained, self.moving(inputs))
         return made, reverse

@@ -99,6 +99,39 @@ def test_narrow_tiles_transpose_no_matrix(form: str) -> None:
     assert set(narrow) <= {in_order, gradients}
 
 
+def test_transposed_cotangents_that_are_constant() -> None:
+    """They depend on no argument, and yet have rows."""
+
+    @jax.custom_vjp
+    def sign(x: Any) -> Any:
+        return jnp.sign(x)
+
+    def forward(x: Any) -> tuple[Any, None]:
+        return jnp.sign(x), None
+
+    def reverse(_: None, cotangent: Any) -> tuple[Any]:
+        return (jnp.zeros(cotangent.shape, cotangent.dtype),)
+
+    sign.defvjp(forward, reverse)
+
+    def cell(kernel: Any, left: Any, right: Any) -> Any:
+        return jnp.tanh(kernel @ left) + 0.3 * sign(kernel @ right.T).T
+
+    def embed(table: Any, number: Any) -> Any:
+        return jnp.tanh(number * table)
+
+    def init(key: jax.Array, *_: Any) -> Any:
+        return 0.5 * jax.random.normal(key, (H, H))
+
+    leaf = jf.Scalar() >> jf.Function(embed, init)
+    with jax.enable_x64(True):
+        made = jf.compile(binary(leaf, jf.Function(cell, init)))
+        rng = np.random.default_rng(0)
+        trees = [binary_tree(rng, n) for n in (40, 9, 2)]
+        params = jax.tree.map(np.float64, made.init(jax.random.key(0)))
+        agree(made, params, trees, 1e-9)
+
+
 # ---- the rewriting -------------------------------------------------------------------
 
 
@@ -142,6 +175,15 @@ def test_wide_tiles_leave_the_matrix_to_the_backend() -> None:
     """It is the same work there."""
     found = rewritten(lambda k, x: x @ k.T, MATRIX[::-1], ROWS, turn=False)
     assert names(found) == ['transpose', 'dot_general']
+
+
+def test_products_with_a_number_stay() -> None:
+    """It stands in the equation itself."""
+
+    def multiply(k: Any, x: Any) -> Any:
+        return jnp.tensordot(2.0, k @ x, axes=0)
+
+    assert names(rewritten(multiply, MATRIX[::-1], (4,)))[-1] == 'dot_general'
 
 
 def test_products_of_rows_stay() -> None:

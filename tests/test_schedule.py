@@ -568,6 +568,16 @@ def test_chance_decides_how_much_is_spared(need: Capacity, more: Capacity) -> No
         assert all(map(operator.le, enough, getattr(capacity, name)))
 
 
+def test_what_was_outgrown_spares_a_quarter() -> None:
+    """In every dimension: more than chance was at work."""
+    none = {'constants': (0,), 'rows': (0, 0), 'sums': (0,), 'metrics': (0,)}
+    need = Capacity(64, 9, (1024,), (1024, 2048), (1,), (0,), 0, (64,))
+    first = grow(None, need, lambda: none)
+    assert first.rows == need.rows
+    more = replace(need, constants=(1025,))
+    assert grow(first, more, lambda: none).rows == (1280, 2560)
+
+
 def test_batches_of_like_examples_spare_little() -> None:
     """As of 32 trees of 32 leaves, whatever their forms."""
     rng = np.random.default_rng(0)
