@@ -232,7 +232,8 @@ class Backward(Forward):
             kept = [slice_rows(b, first, rows) for b in stored[o]]
         if real is not None:
             is_real = jnp.arange(rows) < real
-            kept = [repeated(x, is_real) for x in kept]
+            if not self.recompute:  # from inputs that repeat a row
+                kept = [repeated(x, is_real) for x in kept]
             cotangents = [
                 x if x.dtype == jax.dtypes.float0 else masked(x, is_real)
                 for x in cotangents

@@ -44,11 +44,11 @@ def evaluate(
 
 
 def _environment(
-    closed: Any, arguments: Iterable[Any], all_of_them: bool = True
+    closed: Any, arguments: Iterable[Any], strict: bool = True
 ) -> dict[Any, Any]:
-    """What the first arguments, or all, and the constants of a jaxpr stand for."""
+    """What arguments, only the first ones unless `strict`, and constants stand for."""
     jaxpr, constants = _opened(closed)
-    env = dict(zip(jaxpr.invars, arguments, strict=all_of_them))
+    env = dict(zip(jaxpr.invars, arguments, strict=strict))
     return env | dict(zip(jaxpr.constvars, constants, strict=True))
 
 
@@ -185,7 +185,7 @@ def turned(closed: Any, fixed: int) -> tuple[Any, ...]:
 def prepared(closed: Any, variables: Sequence[Any], fixed: Sequence[Any]) -> Arrays:
     """The values of variables that depend on nothing but the first arguments."""
     equations = _needed(_opened(closed)[0].eqns, variables)
-    return run(equations, _environment(closed, fixed, all_of_them=False), variables)
+    return run(equations, _environment(closed, fixed, strict=False), variables)
 
 
 # ---- dependence ----------------------------------------------------------------------

@@ -29,6 +29,7 @@ from jfold.program import Operation, Program
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64
+NARROW = 64  # rows; tiles of fewer share matrices that are transposed once
 CACHE = 1 << 20  # bytes that most cores have near
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'
@@ -216,11 +217,12 @@ def _counted_widths(spec: Spec, o: int, recurrent: bool) -> tuple[int, ...]:
 
 
 def _fixed_widths(spec: Spec, o: int, recurrent: bool) -> tuple[int, ...]:
-    """Twice the rows of a level, so that most levels take one step."""
+    """Twice the rows of a level, so that most levels take one step; not narrow, so that
+    the program is the same for any batch."""
     rows = spec.capacity.rows[o]
     if recurrent:
         rows = 2 * rows // max(spec.capacity.levels, 1)
-    return (min(max(_power(rows), 64), 1024),)
+    return (min(max(_power(rows), NARROW), 1024),)
 
 
 def parameter_bytes(operation: Operation) -> int:

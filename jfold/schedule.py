@@ -444,11 +444,10 @@ def tiles(rows: Array, widths: tuple[int, ...], cores: int) -> Array:
     nearly full. So the order of sums, and last digits, depend on the cores.
     """
     found = np.empty((len(rows), len(widths)), np.int32)
+    part = 2 if cores > 1 else 6  # of a wide tile, which may be empty
     for column, width in enumerate(widths):
-        empty = width // (2 if cores > 1 else 6) - 1
-        found[:, column] = (
-            rows + (width - 1 if width == widths[-1] else empty)
-        ) // width
+        empty = width - 1 if width == widths[-1] else width // part - 1
+        found[:, column] = (rows + empty) // width
         rows = np.maximum(rows - found[:, column] * width, 0)
     return found
 

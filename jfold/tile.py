@@ -28,10 +28,10 @@ import numpy as np
 
 from jfold import jaxprs
 from jfold.layers import array_spec, pack, to_spec
+from jfold.layout import NARROW
 from jfold.program import Operation
 from jfold.types import TensorType, TupleType
 
-NARROW = 64  # rows; tiles of fewer share matrices that are transposed once
 Arrays = list[Any]
 Specs = list[jax.ShapeDtypeStruct]
 
@@ -90,19 +90,19 @@ class Tile:
 
     @functools.cached_property
     def fixed(self) -> tuple[Specs, Specs]:
-        """The trained parameters and the others, flat."""
+        """The trained parameters and the others."""
         return partition(self.specs)
 
     @property
     def fixed_count(self) -> int:
         """How many parameters there are."""
-        return len(self.fixed[0]) + len(self.fixed[1])
+        return len(flat(self.specs))
 
     @per_tile
     def forward(self, rows: int) -> Any:
         """The jaxpr of the operation on `rows` rows."""
         layer, count = self.operation.layer, self.fixed_count
-        fixed = [*self.fixed[0], *self.fixed[1]]
+        fixed = flat(self.specs)
         specs = [*fixed, *self.inputs(rows)]
         once = specs if layer.batched else [*fixed, *map(to_spec, self.types)]
 
@@ -144,9 +144,8 @@ class Tile:
         """What narrow tiles share, of the jaxpr of one of them."""
         if not self.shares(2):
             return []
-        trained, rest = partition(params)
         variables = jaxprs.turned(closed, self.fixed_count)
-        return jaxprs.prepared(closed, variables, [*trained, *rest])
+        return jaxprs.prepared(closed, variables, flat(params))
 
     def known(self, closed: Any, prepared: Arrays, rows: int) -> dict[Any, Any]:
         """What a jaxpr of a tile need not compute."""
@@ -196,9 +195,8 @@ class Weights:
 
     @property
     def leaves(self) -> Arrays:
-        """The trained parameters, then the others."""
-        trained, rest = partition(self.params)
-        return [*trained, *rest]
+        """As jaxprs of tiles take them."""
+        return flat(self.params)
 
 
 @dataclass(frozen=True, eq=False)
@@ -636,6 +634,12 @@ def partition(params: Any) -> tuple[Arrays, Arrays]:
     leaves = jax.tree.leaves(params)
     trained = [x for x in leaves if is_trained(x)]
     return trained, [x for x in leaves if not is_trained(x)]
+
+
+def flat(params: Any) -> Arrays:
+    """The leaves that are trained, then the others."""
+    trained, rest = partition(params)
+    return [*trained, *rest]
 
 
 def combine(trained: Arrays, rest: Arrays, params: Any) -> Any:

@@ -18,7 +18,8 @@ from test_hlo import compiled_text
 import jfold as jf
 from jfold import jaxprs
 from jfold.forward import tiles
-from jfold.tile import NARROW, SplitTile
+from jfold.layout import NARROW
+from jfold.tile import SplitTile
 
 H = 5
 ROWS, MATRIX = (3, 4), (4, 6)
