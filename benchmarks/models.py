@@ -10,6 +10,7 @@
 - `chains`: LSTMs over sequences of unequal length, beside loops over padded sequences;
 - `fan-out`: one value that hundreds of operations read, beside plain JAX;
 - `unused`: a model of sixteen cells of which batches use four, over one of just these;
+- `products`: a cell's product of weights and state written in four ways, over `x @ W`;
 - `library`: the syntax trees of the standard library, as `examples/function_names.py`;
 - `treebank`: the sentiment treebank at `--trees`, as `examples/sentiment.py`.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -236,6 +238,50 @@ def unused(options: argparse.Namespace) -> Iterator[Row]:
     for mode in MODES:
         ratios = times[f'{many}: {mode}'] / times[f'{few_kinds}: {mode}']
         yield ratio_row(f'{many} / a model of just these four', mode, ratios)
+
+
+# ---- products ------------------------------------------------------------------------
+
+WAYS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    'x @ W': lambda weights, x: x @ weights,
+    'x @ W.T': lambda weights, x: x @ weights.T,
+    'W @ x': lambda weights, x: weights @ x,
+    'W.T @ x': lambda weights, x: weights.T @ x,
+}
+
+
+def ways_block(hidden: int, way: str) -> jf.Block:
+    """The state [2H] of the root of a tree, by a cell with one product."""
+
+    def init(key: jax.Array, left: Any, right: Any) -> jax.Array:
+        shape = left.size + right.size, left.size
+        shape = shape if way in ('x @ W', 'W.T @ x') else shape[::-1]
+        return jax.random.normal(key, shape) / left.size
+
+    def join(weights: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
+        return jnp.tanh(WAYS[way](weights, jnp.concatenate([left, right])))
+
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> jf.Function(join, init)
+    tree.resolve_to(jf.OneOf(type, {int: words(hidden), tuple: pair}))
+    return tree()
+
+
+def products(options: argparse.Namespace) -> Iterator[Row]:
+    """The same cell, written in each way."""
+    rng, batches = random.Random(1), random_trees(options)
+    checks = few(batches, lambda: random_tree(7, rng))
+    nodes = 2 * options.leaves - 1
+    setups = [
+        set_up(way, ways_block(options.hidden, way), batches, checks, lambda _: nodes)
+        for way in WAYS
+    ]
+    times = timed(setups, options)
+    yield from rows_of(setups, times)
+    first, *others = WAYS
+    for way, mode in itertools.product(others, MODES):
+        ratios = times[f'{way}: {mode}'] / times[f'{first}: {mode}']
+        yield ratio_row(f'{way} / {first}', mode, ratios)
 
 
 # ---- many children -------------------------------------------------------------------
@@ -570,6 +616,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     'chains': chains,
     'fan-out': fan_out,
     'unused': unused,
+    'products': products,
     'library': library,
     'treebank': treebank,
 }

@@ -289,6 +289,7 @@ MODELS = {
     'chains': {'Fold', 'lax.scan, padded', 'linen.RNN, padded'},
     'fan-out,treebank': {'fan-out', 'fan-out, by hand', 'treebank'},
     'library': {'library'},
+    'products': {'x @ W', 'x @ W.T', 'W @ x', 'W.T @ x'},
 }
 
 
