@@ -18,7 +18,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jfold.buffers import (
@@ -33,19 +32,49 @@ from jfold.buffers import (
     write,
 )
 from jfold.components import component_of
-from jfold.forward import Forward, Params, State, TileStep
-from jfold.layout import SUM_ARITY, SUM_WIDTH, has_gradient
-from jfold.tile import Arrays, Rows, combine, partition
+from jfold.forward import Forward, State, TileStep
+from jfold.jaxprs import is_zero
+from jfold.layout import SUM_ARITY, SUM_WIDTH
+from jfold.plan import Plan, Pulls
+from jfold.program import Program
+from jfold.reverse import Reverse, Rows
+from jfold.tile import Arrays
 
 
 class Backward(Forward):
-    """One execution with its reverse."""
+    """One execution in reverse, for results that have cotangents."""
+
+    def __init__(self, plan: Plan, pulls: Pulls, *arrays: Any) -> None:
+        super().__init__(plan, *arrays)
+        self.pulls = pulls
+        self._buffers = itertools.count(1, 2)  # none as long as one of the forward pass
+        self.touched = _touched(self.program, pulls)
+
+    def reverse(self, o: int) -> Reverse:
+        """The reverse of an operation that has one."""
+        pull = self.pulls[o]
+        assert pull is not None
+        return self.plan.reverse(o, pull)
+
+    def moves(self, o: int) -> bool:
+        """Whether cotangents flow through an operation."""
+        pull = self.pulls[o]
+        return pull is not None and any(pull.active)
+
+    def trains(self, o: int) -> bool:
+        """Whether the weights of an operation get gradients."""
+        return self.pulls[o] is not None and self.plan.trains(o)
+
+    def recomputes(self, o: int) -> bool:
+        """Whether products are computed again: as wanted, or since those that were kept
+        are for more cotangents than there are."""
+        return self.plan.kept[o] is not self.reverse(o)
 
     def crossed_specs(self, o: int) -> list[jax.ShapeDtypeStruct | None]:
         """Buffers for what crosses; `None` for what takes the place of something."""
         if not self.defers(o):
             return []
-        rows, reverse = self.layout.region[o], self.tiles[o].reverse
+        rows, reverse = self.layout.region[o], self.reverse(o)
         return [
             buffer_of(rows, each) if j is None else None
             for each, j in zip(reverse.crossing, reverse.replaced, strict=True)
@@ -53,78 +82,73 @@ class Backward(Forward):
 
     def backward(
         self, values: dict[int, Any], stored: list[Arrays], cotangents: Any
-    ) -> Params:
-        """Gradients of the parameters, given the cotangents of the results."""
-        self._buffers = itertools.count(1, 2)  # none as long as one of the forward pass
+    ) -> list[Arrays | None]:
+        """Gradients of the weights of each operation, given the cotangents of the
+        results; `None` for zero."""
         self.weights = {
-            o: self.tiles[o].reverse.both_weights(self.params[o])
-            for o in filter(self.reverses, self.operations)
+            o: self.reverse(o).both_weights(self.leaves[o])
+            for o in self.operations
+            if self.pulls[o]
         }
-        edges = {t: self._new_edges(t, cotangents) for t in sorted(self.active)}
+        edges = {t: self._new_edges(t, cotangents) for t in sorted(self.touched)}
         crossed = [self._new(self.crossed_specs(o)) for o in self.operations]
-        state: State = jnp.zeros((), jnp.int32), (edges, stored, crossed)
-        tile = functools.partial(self._backward_tile, values=values)
+        zero = self.varied(jnp.zeros((), jnp.int32))
+        state: State = zero, (edges, stored, crossed)
         grads: dict[int, Arrays] = {}
-        operations = self.program.operations
         for c in reversed(range(len(self.components))):
-            if not self.components[c].operations:
-                continue
-            moving = [o for o in self.components[c].operations if self.tiles[o].moves]
-            level = functools.partial(self._backward_level, tile, c, moving)
-            first, *_ = self.components[c].operations
-            if self.is_recurrent(first) or not has_gradient(operations[first]):
-                state = self.component(c, level, state, down=True)
-                continue
-            before, (edges, stored, crossed) = state
-            # Filed under the last step that runs, as of any level.
-            last = jnp.maximum(self.scalar('depth', c) - 1, 0)
-            edges = self._all_sums(c, last, edges)
-            before, edges, grads[first] = self._whole(
-                first, before, values, stored, edges
-            )
-            state = before, (edges, stored, crossed)
+            state = self._backward_component(c, values, state, grads)
         before, (edges, stored, crossed) = state
-        for o in filter(self.runs, self.operations):
+        for o in filter(self.trains, self.operations):
             if self.defers(o):
                 grads[o] = self._deferred(o, values, stored, edges, crossed[o])
-            elif has_gradient(operations[o]) and o not in grads:
+            elif o not in grads:
                 before, edges, grads[o] = self._whole(o, before, values, stored, edges)
-        return self._by_layer(grads)
+        return [self._of_weights(o, grads.get(o)) for o in self.operations]
 
-    def _by_layer(self, grads: dict[int, Arrays]) -> Params:
-        found: dict[str, list[Arrays]] = {name: [] for name in self.layers}
-        for o, grad in sorted(grads.items()):
-            found[self.program.operations[o].layer.name].append(grad)
-        return {name: self._full(name, grads) for name, grads in found.items()}
+    def _backward_component(
+        self, c: int, values: Any, state: State, grads: dict[int, Arrays]
+    ) -> State:
+        """The reverse of a component; gradients of one that runs once are noted."""
+        operations = [o for o in self.components[c].operations if self.pulls[o]]
+        if not operations:
+            return state
+        first, *_ = operations
+        if self.is_recurrent(first) or not self.trains(first):
+            moving = list(filter(self.moves, operations))
+            tile = functools.partial(self._backward_tile, values=values)
+            level = functools.partial(self._backward_level, tile, c, moving)
+            return self.component(c, level, state, down=True)
+        before, (edges, stored, crossed) = state
+        # Filed under the last step that runs, as of any level.
+        last = jnp.maximum(self.scalar('depth', c) - 1, 0)
+        edges = self._all_sums(c, last, edges)
+        before, edges, grads[first] = self._whole(first, before, values, stored, edges)
+        return before, (edges, stored, crossed)
+
+    def _of_weights(self, o: int, grads: Arrays | None) -> Any:
+        """The gradients of an operation's weights, `None` for those without."""
+        if grads is None:
+            return None
+        return [*grads, *(None for _ in self.leaves[o][len(grads) :])]
 
     def is_recurrent(self, o: int) -> bool:
         """Whether an operation is of a recurrent component."""
         return self.components[component_of(self.program)[o]].recurrent
 
     def defers(self, o: int) -> bool:
-        """Whether parameter gradients wait for what crosses from the loops."""
-        trained = has_gradient(self.program.operations[o])
-        wanted = trained and self.is_recurrent(o) and not self.recompute
-        return wanted and self.runs(o)
-
-    def _full(self, name: str, grads: list[Arrays]) -> Any:
-        """The sum of a layer's gradients, in the structure of its parameters."""
-        trained, rest = partition(self.layers[name])
-        total = [functools.reduce(jnp.add, x) for x in zip(*grads, strict=True)]
-        zeros = list(map(no_gradient, rest))
-        total = total or list(map(jnp.zeros_like, trained))
-        return combine(total, zeros, self.layers[name])
+        """Whether gradients of weights wait for what crosses from the loops."""
+        return self.trains(o) and self.is_recurrent(o) and not self.recomputes(o)
 
     def _new_edges(self, t: int, cotangents: Any) -> Any:
         outputs, metrics = cotangents
         type_ = self.program.types[t]
         buffer = self._zeros(self.layout.edge_rows[t], type_.shape, type_.dtype)
         for j, number in enumerate(self.program.output_types):
-            if number == t:
+            if number == t and not is_zero(outputs[j]):
                 buffer = write(buffer, outputs[j], self.layout.edge_outputs[j])
         for m in self._metrics:
             for j, number in enumerate(self.program.metrics[m][2]):
-                if number == t:
+                if number == t and not is_zero(metrics[m][j]):
                     rows = masked(metrics[m][j], self._observed(m))
                     buffer = write(buffer, rows, self.layout.edge_metrics[m][j])
         return buffer
@@ -139,7 +163,8 @@ class Backward(Forward):
     def _all_sums(self, c: int, level: Any, edges: Any) -> Any:
         """The edges, with the sums of what a level of a component made."""
         operations = [self.program.operations[o] for o in self.components[c].operations]
-        for t in sorted({t for each in operations for t in each.outputs} & self.active):
+        made = {t for each in operations for t in each.outputs}
+        for t in sorted(made & self.touched):
             if self.capacity.sums[t]:
                 step = self._first_step(c) + level
                 edges = edges | {t: self._sums(t, step, edges[t])}
@@ -169,21 +194,11 @@ class Backward(Forward):
         return lax.fori_loop(0, stages, stage, buffer)
 
     def _cotangents(self, o: int, edges: Any, first: Any, rows: int) -> Iterator[Any]:
-        """Of each output of a tile, summed over the uses of its values."""
-        operation = self.program.operations[o]
-        bases = self.layout.value_base[o]
-        for k, (t, base) in enumerate(zip(operation.outputs, bases, strict=True)):
-            type_ = self.program.types[operation.outputs[k]]
-            if t not in self.active:
-                shape = (rows, *type_.shape)
-                inexact = jnp.issubdtype(type_.dtype, jnp.inexact)
-                yield (
-                    jnp.zeros(shape, type_.dtype)
-                    if inexact
-                    else np.zeros(shape, jax.dtypes.float0)
-                )
-                continue
-            at = base - self.capacity.constants[t] + first
+        """Of each live output of a tile, summed over the uses of its values."""
+        operation, bases = self.program.operations[o], self.layout.value_base[o]
+        for k in self.reverse(o).live:
+            t = operation.outputs[k]
+            at = bases[k] - self.capacity.constants[t] + first
             fans = range(self.capacity.fans[t])
             indices = [self.index(('consumer', t, f), at, rows) for f in fans]
             yield gather_sum(edges[t], indices)
@@ -193,7 +208,7 @@ class Backward(Forward):
     ) -> Any:
         edges, stored, crossed = carry
         given = self._given(o, values, stored, edges, first, rows)
-        moving, crossing = self.tiles[o].reverse.move(given)
+        moving, crossing = self.reverse(o).move(given)
         edges = self._left(o, edges, moving, given.cotangents, first)
         if not self.defers(o):
             return edges, stored, crossed
@@ -201,7 +216,7 @@ class Backward(Forward):
         # Products make room a widest tile further on, where they have been read: tiles
         # run from the last rows to the first. Rows done again still find their own.
         for k, (x, j) in enumerate(
-            zip(crossing, self.tiles[o].reverse.replaced, strict=True)
+            zip(crossing, self.reverse(o).replaced, strict=True)
         ):
             if j is None:
                 new[k] = write(new[k], x, first)
@@ -226,30 +241,31 @@ class Backward(Forward):
         """
         inputs = self._inputs(o, values, first, rows, real)
         cotangents = list(self._cotangents(o, edges, first, rows))
-        if self.recompute:
-            kept = self.tiles[o].reverse.keep(self.weights[o], inputs, rows)[1]
+        is_real = jnp.arange(rows) < (rows if real is None else real)
+        if self.recomputes(o):
+            kept = self.reverse(o).keep(self.weights[o], inputs, rows)[1]
         else:
             kept = [slice_rows(b, first, rows) for b in stored[o]]
         if real is not None:
-            is_real = jnp.arange(rows) < real
-            if not self.recompute:  # from inputs that repeat a row
+            if not self.recomputes(o):  # from inputs that repeat a row
                 kept = [repeated(x, is_real) for x in kept]
-            cotangents = [
-                x if x.dtype == jax.dtypes.float0 else masked(x, is_real)
-                for x in cotangents
-            ]
-        return Rows(self.weights[o], inputs, kept, cotangents, rows)
+            cotangents = [masked(x, is_real) for x in cotangents]
+        return Rows(self.weights[o], inputs, kept, cotangents, is_real, rows)
 
     def _left(
         self, o: int, edges: Any, moving: Arrays, cotangents: Arrays, first: Any
     ) -> Any:
         """The edges, with the cotangents of the inputs of rows."""
-        edges, rest = dict(edges), zip(moving, self.tiles[o].reverse.pulls, strict=True)
+        edges, reverse = dict(edges), self.reverse(o)
         operation = self.program.operations[o]
-        for t, base in zip(operation.inputs, self.layout.edge_base[o], strict=True):
-            if t in self.active:
+        rest = zip(moving, reverse.pulls, strict=True)
+        live = [operation.outputs[k] for k in reverse.live]
+        bases = self.layout.edge_base[o]
+        inputs = zip(operation.inputs, bases, reverse.active, strict=True)
+        for t, base, active in inputs:
+            if active:
                 x, known = next(rest)
-                read = others(t, operation.outputs, cotangents, known)
+                read = others(t, live, cotangents, known)
                 edges[t] = write(edges[t], after(read, x, first), base + first)
         return edges
 
@@ -283,7 +299,7 @@ class Backward(Forward):
     ) -> Arrays:
         """The gradients of an operation's trained parameters, over all its rows, from
         what crossed."""
-        rows, reverse = self.layout.chunk[o], self.tiles[o].reverse
+        rows, reverse = self.layout.chunk[o], self.reverse(o)
 
         def chunk(first: Any, edges: Any) -> Any:
             real = self.scalar('counts', o) - first
@@ -309,8 +325,8 @@ class Backward(Forward):
     ) -> tuple[Any, Any, Arrays]:
         """The edges, and the gradients of an operation's trained parameters: the whole
         reverse over all its rows at once."""
-        rows, reverse = self.layout.chunk[o], self.tiles[o].reverse
-        moves = self.tiles[o].moves and not self.is_recurrent(o)
+        rows, reverse = self.layout.chunk[o], self.reverse(o)
+        moves = self.moves(o) and not self.is_recurrent(o)
 
         def chunk(first: Any, edges: Any) -> Any:
             real = self.scalar('counts', o) - first
@@ -325,15 +341,20 @@ class Backward(Forward):
         return before, edges, total
 
     def _no_grads(self, o: int) -> Arrays:
-        return [jnp.zeros_like(x) for x in partition(self.params[o])[0]]
+        leaves = self.leaves[o][: self.plan.tile(o).trained_count]
+        return [self.varied(jnp.zeros_like(x)) for x in leaves]
+
+
+def _touched(program: Program, pulls: Pulls) -> set[int]:
+    """The types of values that have cotangents."""
+    found: set[int] = set()
+    for operation, pull in zip(program.operations, pulls, strict=True):
+        if pull is not None:
+            pairs = zip(operation.inputs, pull.active, strict=True)
+            found.update(operation.outputs[k] for k in pull.live)
+            found.update(t for t, active in pairs if active)
+    return found
 
 
 def _put(arrays: list[Arrays], o: int, new: Arrays) -> list[Arrays]:
     return [*arrays[:o], new, *arrays[o + 1 :]]
-
-
-def no_gradient(x: Any) -> Any:
-    """What stands for the gradient of data."""
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        return jnp.zeros_like(x)
-    return np.zeros(x.shape, jax.dtypes.float0)

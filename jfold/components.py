@@ -9,7 +9,7 @@ levels: it runs once, over all its nodes. For a component of one operation the n
 levels is the longest chain in the data, the least that any order needs.
 
 Who may read what is found on the program, whatever the data: each register is given the
-operations whose results it may hold, until nothing changes.
+results of operations that it may hold, until nothing changes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jfold import program as p
 
-Makers = int  # a set of operations, as bits
+Makers = int  # a set of operations, or of their results, as bits
 
 
 @dataclass(frozen=True)
@@ -76,24 +76,74 @@ def _closure(reads: list[Makers]) -> list[Makers]:
 # ---- who reads what ------------------------------------------------------------------
 
 
-def _reads(program: p.Program) -> list[Makers]:
-    """Per operation, whose results it may read directly."""
-    flow = _Flow([0 for _ in program.operations], program.declarations)
+@dataclass(frozen=True)
+class Sources:
+    """Of which operations' results, as bits, each value that is read may be.
+
+    Results are numbered through all operations.
+
+    Attributes:
+      inputs: per operation and input.
+      outputs: per tensor of the expression's result.
+      metrics: per metric and tensor.
+    """
+
+    inputs: tuple[tuple[Makers, ...], ...]
+    outputs: tuple[Makers, ...]
+    metrics: tuple[tuple[Makers, ...], ...]
+
+
+def first_results(program: p.Program) -> list[int]:
+    """Per operation, the number of its first result; in the end, how many there are."""
+    counts = (len(operation.outputs) for operation in program.operations)
+    return list(itertools.accumulate(counts, initial=0))
+
+
+def results_in(makers: Makers) -> Iterator[int]:
+    """The numbers in a set."""
+    while makers:
+        lowest = makers & -makers
+        yield lowest.bit_length() - 1
+        makers ^= lowest
+
+
+@functools.lru_cache(maxsize=256)
+def sources(program: p.Program) -> Sources:
+    """Who reads what, found by following a program until nothing changes."""
+    inputs = [[0 for _ in each.inputs] for each in program.operations]
+    metrics = [[0 for _ in types] for _, _, types in program.metrics]
+    first = first_results(program)
+    flow = _Flow(first, inputs, metrics, program.declarations)
     before: list[Makers] = []
-    while before != (now := [*flow.reads, *itertools.chain(*flow.held.values())]):
+    while before != (now := list(itertools.chain(*inputs, *flow.held.values()))):
         before = now
         flow.follow(program.body)
         for body in program.declarations:
             flow.follow(body)
-    return flow.reads
+    outputs = [flow.registers(program.body)[r] for r in program.body.outputs]
+    return Sources(
+        tuple(map(tuple, inputs)), tuple(outputs), tuple(map(tuple, metrics))
+    )
+
+
+def _reads(program: p.Program) -> list[Makers]:
+    """Per operation, which operations' results it may read directly."""
+    counts = enumerate(len(each.outputs) for each in program.operations)
+    owner = [o for o, count in counts for _ in range(count)]
+    return [
+        _union([1 << owner[number] for number in results_in(_union(inputs))])
+        for inputs in sources(program).inputs
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class _Flow:
-    """What is known so far: per operation whose results it reads, and per body and
-    register whose results it holds."""
+    """What is known so far: whose results each input and each tensor of a metric may
+    be, and per body and register whose results it holds."""
 
-    reads: list[Makers]
+    first: Sequence[int]
+    inputs: list[list[Makers]]
+    metrics: list[list[Makers]]
     declarations: Sequence[p.Body]
     held: dict[p.Body, list[Makers]] = field(default_factory=dict)
 
@@ -116,8 +166,11 @@ class _Flow:
     ) -> Sequence[Makers]:
         """What the outputs of an instruction may hold, beyond what was known before."""
         if isinstance(i, p.Apply):
-            self.reads[i.operation] |= _union(given)
-            return [1 << i.operation] * len(before)
+            self.inputs[i.operation][:] = _joined(self.inputs[i.operation], given[1:])
+            first = self.first[i.operation]
+            return [1 << first + k for k in range(len(before))]
+        if isinstance(i, p.Observe):
+            self.metrics[i.metric][:] = _joined(self.metrics[i.metric], given[1:])
         if isinstance(i, p.Call):
             return self._results(self.declarations[i.declaration], given)
         if isinstance(i, p.FoldLoop):

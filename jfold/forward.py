@@ -17,55 +17,37 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jfold.buffers import after, buffer_of, masked, others, repeat, step_at, take, write
-from jfold.layout import (
-    FIXED,
-    RECOMPUTE_ALL,
-    Layout,
-    Spec,
-    active_types,
-    has_gradient,
-    layout,
-    running,
+from jfold.buffers import (
+    after,
+    buffer_of,
+    masked,
+    others,
+    repeat,
+    step_at,
+    take,
+    write,
 )
-from jfold.program import Program
-from jfold.tile import Arrays, Tile, make_tile
+from jfold.layers import varied
+from jfold.layout import FIXED, Layout, layout, running
+from jfold.plan import Plan
+from jfold.tile import Arrays
 
-Params = dict[str, Any]
 State: TypeAlias = tuple[Any, Any]  # a zero that is handed on, and the buffers
 LevelStep: TypeAlias = Callable[[Any, State], State]
 TileStep: TypeAlias = Callable[..., Any]
-
-
-def tiles(program: Program, params: Sequence[Any]) -> list[Tile]:
-    """The tile of each operation, given what the parameters of each look like."""
-    active = active_types(program)
-    return [
-        make_tile(
-            operation,
-            of_operation,
-            tuple(program.types[t] for t in operation.inputs),
-            tuple(t in active for t in operation.inputs),
-        )
-        for operation, of_operation in zip(program.operations, params, strict=True)
-    ]
 
 
 class Forward:
     """One execution while it is traced: constants of the trace, and the two passes."""
 
     def __init__(
-        self, spec: Spec, params: Params, indices: Any, constants: tuple[Any, ...]
+        self, plan: Plan, weights: list[Arrays], indices: Any, constants: Any
     ) -> None:
-        self.program, self.capacity = spec.program, spec.capacity
+        spec = plan.spec
+        self.plan, self.program, self.capacity = plan, spec.program, spec.capacity
         self.layout: Layout = layout(spec)
         self.components = running(spec)
-        self.indices, self.constant = indices, constants
-        self.active = active_types(spec.program)
-        self.layers = params
-        self.params = [params.get(o.layer.name) for o in self.program.operations]
-        self.tiles = tiles(self.program, self.params)
-        self.recompute = spec.residuals == RECOMPUTE_ALL
+        self.indices, self.constant, self.leaves = indices, constants, weights
         self.fixed = spec.strategy == FIXED
         self._buffers = itertools.count(0, 2)
         self.computed = {t for o in self.program.operations for t in o.outputs}
@@ -136,16 +118,13 @@ class Forward:
 
     def forward(self, keep: bool) -> tuple[dict[int, Any], list[Arrays]]:
         """Value buffers of computed types, and what the reverse pass needs."""
-        self.weights = {
-            o: self.tiles[o].weights(self.params[o])
-            for o in filter(self.runs, self.operations)
-        }
+        self.weights = {o: self.plan.tile(o).weights(self.leaves[o]) for o in self.runs}
         values = {t: self._new_values(t) for t in sorted(self.computed)}
         stored = [
             self._new(self.stored_specs(o)) if keep else [] for o in self.operations
         ]
         tile = functools.partial(self._forward_tile, keep=keep)
-        state: State = jnp.zeros((), jnp.int32), (values, stored)
+        state: State = self.varied(jnp.zeros((), jnp.int32)), (values, stored)
         for c, component in enumerate(self.components):
             if not component.operations:
                 continue
@@ -154,14 +133,15 @@ class Forward:
         values, stored = state[1]
         return values, stored
 
-    def runs(self, o: int) -> bool:
-        """Whether there is room for an operation."""
-        return self.capacity.rows[o] > 0
+    @property
+    def runs(self) -> list[int]:
+        """The operations that there is room for."""
+        return [o for o in self.operations if self.plan.tiles[o] is not None]
 
     @property
     def operations(self) -> range:
         """The numbers of all operations."""
-        return range(len(self.tiles))
+        return range(len(self.plan.tiles))
 
     def _new_values(self, t: int) -> Any:
         type_ = self.program.types[t]
@@ -172,11 +152,12 @@ class Forward:
 
     def stored_specs(self, o: int) -> list[jax.ShapeDtypeStruct]:
         """Buffers with an operation's rows, for what the forward pass stores."""
-        if not self.reverses(o):
+        reverse = self.plan.kept[o]
+        if reverse is None:
             return []
         # With room for what crosses, a tile further on; see `Backward`.
         rows = self.layout.region[o] + self.layout.widths[o][0]
-        return [buffer_of(rows, each) for each in self.tiles[o].reverse.stored]
+        return [buffer_of(rows, each) for each in reverse.stored]
 
     def _new(self, specs: Sequence[jax.ShapeDtypeStruct | None]) -> list[Any]:
         """Zeros, `None` left as it is."""
@@ -190,7 +171,11 @@ class Forward:
 
         Of two buffers of one shape XLA makes one, and copies it.
         """
-        return jnp.zeros((rows + next(self._buffers), *shape), dtype)
+        return self.varied(jnp.zeros((rows + next(self._buffers), *shape), dtype))
+
+    def varied(self, x: Any) -> Any:
+        """`x`, of a type that may vary over the axes over which a batch does."""
+        return varied(x, self.plan.varying)
 
     def _forward_tile(
         self, o: int, first: Any, end: Any, rows: int, carry: Any, *, keep: bool
@@ -198,16 +183,17 @@ class Forward:
         values, stored = carry
         # Past the end of the level inputs are not there yet: repeat a real row.
         inputs = self._inputs(o, values, first, rows, real=end - first)
-        if keep and self.reverses(o):
-            made, kept = self.tiles[o].reverse.keep(self.weights[o], inputs, rows)
+        reverse = self.plan.kept[o] if keep else None
+        if reverse is not None:
+            made, kept = reverse.keep(self.weights[o], inputs, rows)
             written = [write(b, x, first) for b, x in zip(stored[o], kept, strict=True)]
             stored = [*stored[:o], written, *stored[o + 1 :]]
         else:
-            made = self.tiles[o].outputs(self.weights[o], inputs, rows)
+            made = self.plan.tile(o).outputs(self.weights[o], inputs, rows)
         values = dict(values)
         operation = self.program.operations[o]
         bases = self.layout.value_base[o]
-        reads = self.tiles[o].reads
+        reads = self.plan.tile(o).reads
         for t, base, x, known in zip(
             operation.outputs, bases, made, reads, strict=True
         ):
@@ -229,15 +215,6 @@ class Forward:
 
     def _buffer(self, values: dict[int, Any], t: int) -> Any:
         return values[t] if t in values else jnp.asarray(self.constant[t])
-
-    # ---- what the forward pass stores for the reverse pass
-
-    def reverses(self, o: int) -> bool:
-        """Whether the reverse pass has anything to do for an operation."""
-        operation = self.program.operations[o]
-        if not self.runs(o):
-            return False
-        return has_gradient(operation) or self.tiles[o].moves
 
     # ---- results
 

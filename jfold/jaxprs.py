@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All reading of jaxprs: running one, rewriting its products, and cutting one in two.
+"""All reading of jaxprs: running one, taking it apart by what depends on what, and
+rewriting its products and reverse rules.
 
 Only `jax.make_jaxpr`, `jax.extend.core` and what an equation offers are used. Since
 jax 0.11 a closed jaxpr is a jaxpr; `_opened` hides the difference.
@@ -14,6 +15,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 
 Arrays = list[Any]
@@ -34,8 +37,9 @@ def evaluate(
     """Runs a jaxpr, nested `jit`s inlined.
 
     Args:
-      rules: called as `rule(equation, operands)` for every equation of a primitive with
-        one result, by its name, in place of it; not within other control flow.
+      rules: called as `rule(equation, operands)` for every equation, by the name of its
+        primitive, in place of it; not within other control flow. Gives a list if the
+        primitive has several results.
       known: variables that need not be computed.
     """
     jaxpr, _ = _opened(closed)
@@ -80,9 +84,10 @@ def _result(equation: Any, values: Arrays, rules: Rules) -> Arrays:
     name = equation.primitive.name
     if name == 'jit':
         return evaluate(equation.params['jaxpr'], values, rules)
-    if name in rules:
-        return [rules[name](equation, values)]
-    return _bind(equation, values)
+    if name not in rules:
+        return _bind(equation, values)
+    result = rules[name](equation, values)
+    return list(result) if equation.primitive.multiple_results else [result]
 
 
 def apply(equation: Any, operands: Sequence[Any]) -> Any:
@@ -103,6 +108,151 @@ def trace(fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
     """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
     nested = jax.make_jaxpr(fn)(*specs)
     return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
+
+
+# ---- what depends on parameters alone ------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A jaxpr in two stages: what its first arguments alone decide, then the rest.
+
+    Attributes:
+      early: equations on the first arguments alone, but those that only move data.
+      late: the other equations.
+      frontier: what the late stage reads of the early one, numbers with a gradient
+        first: arguments as they are, results, and constants that an enclosing
+        transformation traces.
+      varying: variables that depend on the other arguments.
+    """
+
+    closed: Any
+    early: tuple[Any, ...]
+    late: tuple[Any, ...]
+    frontier: tuple[Any, ...]
+    varying: frozenset[Any]
+
+    def run_early(self, *arguments: Any) -> Arrays:
+        """The values of the frontier, from the first arguments."""
+        env = _environment(self.closed, arguments, strict=False)
+        return run(self.early, env, self.frontier)
+
+    def run_late(
+        self, frontier: Iterable[Any], arguments: Sequence[Any], rules: Rules
+    ) -> Arrays:
+        """The outputs, from the frontier and the other arguments."""
+        jaxpr, constants = _opened(self.closed)
+        env = dict(zip(jaxpr.constvars, constants, strict=True))
+        first = len(jaxpr.invars) - len(arguments)
+        env |= zip(jaxpr.invars[first:], arguments, strict=True)
+        env |= zip(self.frontier, frontier, strict=True)
+        return run(self.late, env, jaxpr.outvars, rules)
+
+    def dropping(self, real: Any) -> Rules:
+        """Rules for the late stage that drop, in reverse, what rows not real give.
+
+        A reverse rule of the user's own need not give zero for a cotangent of zero.
+
+        Args:
+          real: whether the one row is real; or, of each row [rows], for functions of
+            whole tiles.
+        """
+
+        def rule(equation: Any, operands: Arrays) -> Any:
+            if not _has_own_reverse(equation):
+                return _bind(equation, operands)
+            of_rows = [
+                isinstance(v, core.Var) and v in self.varying for v in equation.invars
+            ]
+            return _dropping(equation, operands, of_rows, real)
+
+        names = {e.primitive.name for e in self.late if _has_own_reverse(e)}
+        return dict.fromkeys(names, rule)
+
+
+def stage(closed: Any, fixed: int) -> Staged:
+    """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest."""
+    jaxpr, constants = _opened(closed)
+    pairs = zip(jaxpr.constvars, constants, strict=True)
+    traced = [v for v, x in pairs if isinstance(x, jax.core.Tracer)]
+    first = [*jaxpr.invars[:fixed], *traced]
+    of_rows, varying = _dependent(jaxpr, jaxpr.invars[fixed:])
+    fixed_alone = _dependent(jaxpr, first)[0] - of_rows
+    alone = [e for e in jaxpr.eqns if e in fixed_alone]
+    work = [e for e in alone if e.primitive.name not in _MOVES]
+    early = _needed(jaxpr.eqns, [v for e in work for v in e.outvars], keep=set(work))
+    made = {v for e in early if e in alone for v in e.outvars}
+    others = {e for e in jaxpr.eqns if e.effects and e not in work}
+    late = _needed(jaxpr.eqns, jaxpr.outvars, made, keep=others)
+    read = _variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
+    frontier = dict.fromkeys(v for v in read if v in made or v in first)
+    ordered = sorted(frontier, key=lambda v: not is_inexact(v.aval))
+    return Staged(closed, tuple(early), tuple(late), tuple(ordered), frozenset(varying))
+
+
+def _has_own_reverse(equation: Any) -> bool:
+    """Whether an equation is, or has inside, a function with a reverse rule."""
+    if equation.primitive.name.startswith('custom_vjp_call'):
+        return True
+    inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
+    found = (_opened(each)[0].eqns for each in inner if _is_jaxpr(each))
+    return any(map(_has_own_reverse, itertools.chain(*found)))
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(_opened(value)[0], 'eqns')
+
+
+def _dropping(
+    equation: Any, operands: Arrays, of_rows: Sequence[bool], real: Any
+) -> Arrays:
+    """The results of an equation, whose reverse is dropped for rows not real."""
+
+    @jax.custom_vjp
+    def results(real: Any, *operands: Any) -> Arrays:
+        return _bind(equation, operands)
+
+    def forward(real: Any, *operands: Any) -> tuple[Arrays, Any]:
+        values = [x.value for x in operands]
+        moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
+
+        def of_moving(moving: dict[int, Any]) -> Arrays:
+            return _bind(equation, [moving.get(i, x) for i, x in enumerate(values)])
+
+        made, pull = jax.vjp(of_moving, moving)
+        return made, (real.value, pull)
+
+    def reverse(residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        real, pull = residuals
+        (pulled,) = pull(list(map(instantiated, cotangents)))
+        dropped = {
+            i: x if np.ndim(real) and not of_rows[i] else real_rows(x, real)
+            for i, x in pulled.items()
+        }
+        return None, *map(dropped.get, range(len(of_rows)))
+
+    results.defvjp(forward, reverse, symbolic_zeros=True)
+    return results(real, *operands)
+
+
+def real_rows(x: Any, real: Any) -> Any:
+    """`x`, zero where it is not real: everywhere, or in some of its rows."""
+    real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
+    return jnp.where(real, x, jnp.zeros((), x.dtype))
+
+
+def is_zero(cotangent: Any) -> bool:
+    """Whether a cotangent is known to be zero, whatever the values."""
+    return isinstance(cotangent, SymbolicZero)
+
+
+def instantiated(cotangent: Any) -> Any:
+    """A cotangent as an array."""
+    if not is_zero(cotangent):
+        return cotangent
+    if cotangent.dtype == jax.dtypes.float0:
+        return np.zeros(cotangent.shape, cotangent.dtype)
+    return jnp.zeros(cotangent.shape, cotangent.dtype)
 
 
 # ---- products ------------------------------------------------------------------------
@@ -347,10 +497,21 @@ def _repeated(jaxpr: Any, pulled: set[Any]) -> set[Any]:
     return repeated
 
 
-def _needed(equations: Any, outputs: Any, known: Iterable[Any] = ()) -> list[Any]:
+def is_inexact(x: Any) -> bool:
+    """Whether something of a dtype has a gradient; integers have none."""
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def _needed(
+    equations: Any,
+    outputs: Any,
+    known: Iterable[Any] = (),
+    keep: Iterable[Any] = (),
+) -> list[Any]:
+    """The equations that lead to `outputs` or are to be kept, in their order."""
     live, kept = set(_variables(outputs)) - set(known), []
     for equation in reversed(equations):
-        if live.intersection(equation.outvars):
+        if equation in keep or live.intersection(equation.outvars):
             kept.append(equation)
             live.update(v for v in _variables(equation.invars) if v not in known)
     return kept[::-1]

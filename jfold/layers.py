@@ -10,10 +10,12 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jfold.combinators import Function
 from jfold.types import TensorType, TupleType, Type, VoidType
@@ -87,9 +89,45 @@ def _nnx(module: Any) -> tuple[Callable[..., Any], Init]:
 # ---- types and arrays ----------------------------------------------------------------
 
 
-def array_spec(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+def array_spec(
+    shape: tuple[int, ...], dtype: Any, varying: Varying | None = None
+) -> jax.ShapeDtypeStruct:
     """Stands for an array while only shapes are looked at."""
-    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+    struct: Any = jax.ShapeDtypeStruct
+    given = {} if varying is None else {name: x for name, x in varying.options}
+    spec: jax.ShapeDtypeStruct = struct(shape, dtype, **given)
+    return spec
+
+
+@dataclass(frozen=True)
+class Varying:
+    """Over which axes of an enclosing `jax.shard_map` arrays vary."""
+
+    axes: frozenset[Any]
+    options: tuple[tuple[str, Any], ...]  # of specs of such arrays
+
+
+def varying_axes(arrays: Any) -> Varying | None:
+    """Over which axes some of the arrays vary."""
+    types = list(map(jax.typeof, jax.tree.leaves(arrays)))
+    found = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
+    if found is None or not found.manual_axis_type.varying:
+        return None
+    everywhere: Any = jax.sharding.PartitionSpec
+    sharding = jax.sharding.NamedSharding(found.sharding.mesh, everywhere())
+    options = ('sharding', sharding), ('manual_axis_type', found.manual_axis_type)
+    return Varying(found.manual_axis_type.varying, options)
+
+
+def varied(x: Any, varying: Varying | None) -> Any:
+    """`x`, of a type that may vary over the given axes.
+
+    Loops need what they carry to be of one type from the start.
+    """
+    if varying is None:
+        return x
+    missing = varying.axes.difference(jax.typeof(x).manual_axis_type.varying)
+    return lax.pcast(x, tuple(missing), to='varying') if missing else x
 
 
 def to_spec(type_: Type, rows: int | None = None) -> Any:

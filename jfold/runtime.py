@@ -1,81 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime: a schedule and parameters to values, differentiable in the parameters.
 
-`while_loop` has no reverse mode, so both passes are written out, under one
+What depends on parameters alone is computed first, by JAX as it stands. `while_loop`
+has no reverse mode, so both passes over what is left are written out, under one
 `custom_vjp`; the schedule is data.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
+from jax.custom_derivatives import custom_vjp_primal_tree_values
 
-from jfold.backward import Backward, no_gradient
-from jfold.forward import Forward, Params
+from jfold.backward import Backward
+from jfold.forward import Forward
+from jfold.jaxprs import is_zero
+from jfold.layers import varied, varying_axes
 from jfold.layout import Spec
+from jfold.plan import Plan, make_plan
 from jfold.schedule import Schedule
 from jfold.tile import Arrays
 
 
-def execute(params: Params, schedule: Schedule) -> tuple[Arrays, list[Arrays]]:
+def execute(
+    params: Mapping[str, Any], schedule: Schedule
+) -> tuple[Arrays, list[Arrays]]:
     """The tensors of the result [examples, ...], and of each metric [capacity, ...].
 
     Differentiable with respect to `params`; the schedule is data.
     """
-    frozen = jax.tree.map(lax.stop_gradient, schedule)
-    layers = [x for x in schedule.spec.program.layers if x.params is not None]
+    indices, constants = jax.tree.map(
+        lax.stop_gradient, (schedule.indices, schedule.constants)
+    )
     # Whatever mapping the user keeps parameters in, and whatever else is in it.
+    layers = [x for x in schedule.spec.program.layers if x.params is not None]
     used = {layer.name: params[layer.name] for layer in layers}
-    return _run(schedule.spec, used, frozen.indices, frozen.constants)
+    varying = varying_axes((used, indices, constants))
+    used, indices, constants = jax.tree.map(
+        lambda x: varied(x, varying), (used, indices, constants)
+    )
+    plan = make_plan(schedule.spec, used, varying)
+    return _run(plan, _weights(plan, used), indices, constants)
+
+
+def _weights(plan: Plan, params: Mapping[str, Any]) -> list[Arrays]:
+    """The weights of each operation."""
+    pairs = zip(plan.program.operations, plan.tiles, strict=True)
+    return [tile.hoisted(params.get(o.layer.name)) if tile else [] for o, tile in pairs]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _run(
-    spec: Spec, params: Params, indices: Any, constants: tuple[Any, ...]
+    plan: Plan, weights: list[Arrays], indices: Any, constants: tuple[Any, ...]
 ) -> tuple[Arrays, list[Arrays]]:
-    run = Forward(spec, params, indices, constants)
+    run = Forward(plan, weights, indices, constants)
     values, _ = run.forward(keep=False)
     return run.results(values)
 
 
 def _run_forward(
-    spec: Spec, params: Params, indices: Any, constants: tuple[Any, ...]
+    plan: Plan, weights: Any, indices: Any, constants: Any
 ) -> tuple[Any, Any]:
-    run = Backward(spec, params, indices, constants)
-    values, stored = run.forward(keep=not run.recompute)
-    return run.results(values), (params, indices, constants, values, stored)
+    _check_traced(plan, weights)
+    arrays: Any = custom_vjp_primal_tree_values(  # type: ignore[no-untyped-call]
+        (weights, indices, constants)
+    )
+    run = Forward(plan, *arrays)
+    values, stored = run.forward(keep=True)
+    return run.results(values), (arrays, values, stored)
 
 
-def _run_backward(spec: Spec, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
-    params, indices, constants, values, stored = residuals
-    run = Backward(spec, params, indices, constants)
-    grads = run.backward(values, stored, cotangents)
-    return grads, no_gradient(indices), jax.tree.map(no_gradient, constants)
+def _run_backward(plan: Plan, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
+    arrays, values, stored = residuals
+    outputs, metrics = jax.tree.map(lambda x: not is_zero(x), cotangents)
+    run = Backward(plan, plan.pulls(outputs, metrics), *arrays)
+    return run.backward(values, stored, cotangents), None, None
 
 
-_run.defvjp(_run_forward, _run_backward)
+_run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
+
+
+def _check_traced(plan: Plan, weights: list[Any]) -> None:
+    """Refuses to drop the gradient of what functions without parameters close over."""
+    for o, leaves in enumerate(weights):
+        if any(x.perturbed for x in leaves) and not plan.trains(o):
+            raise TypeError(
+                f'{plan.program.operations[o]!r}: expected a function that is '
+                'differentiated with respect to its parameters and inputs alone, got '
+                'one that closes over a value that is differentiated outside: make '
+                'that value a parameter, `Function(fn, init)`'
+            )
 
 
 def residual_bytes(spec: Spec) -> int:
-    """What the forward pass keeps for the reverse, and what that adds, in bytes.
-
-    Raises whatever a user's function does that has no gradient.
-    """
-    params = {
-        layer.name: layer.params
-        for layer in spec.program.layers
-        if layer.params is not None
-    }
-    run = Backward(spec, params, None, ())
+    """What the forward pass keeps for the reverse, and what that adds, in bytes."""
+    layers = spec.program.layers
+    plan = make_plan(spec, {layer.name: layer.params for layer in layers})
+    run = Backward(plan, plan.all_pulls, [], None, ())
     kept = (
         buffer
         for o in run.operations
         for buffer in (
-            *([] if run.recompute else run.stored_specs(o)),
+            *run.stored_specs(o),
             *(each for each in run.crossed_specs(o) if each is not None),
         )
     )

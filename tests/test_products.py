@@ -17,9 +17,9 @@ from test_hlo import compiled_text
 
 import jfold as jf
 from jfold import jaxprs
-from jfold.forward import tiles
 from jfold.layout import NARROW
-from jfold.tile import SplitTile
+from jfold.plan import make_plan
+from jfold.reverse import SplitReverse
 
 H = 5
 ROWS, MATRIX = (3, 4), (4, 6)
@@ -73,12 +73,13 @@ def test_one_array_is_stored_and_makes_room(form: str) -> None:
     """The product, for its own cotangent."""
     made = model(form)
     params = made.init(jax.random.key(0))
-    operations = made.program.operations
-    found = tiles(made.program, [params.get(o.layer.name) for o in operations])
-    (cell,) = (each for each in found if each.operation.layer.name == 'cell')
-    assert isinstance(cell.reverse, SplitTile)
-    assert [x.shape for x in cell.reverse.stored] == [(H,)]
-    assert cell.reverse.replaced == (0,)
+    schedule = made.schedule([binary_tree(np.random.default_rng(0), 3)])
+    plan = make_plan(schedule.spec, params)
+    layers = [operation.layer.name for operation in made.program.operations]
+    reverse = plan.kept[layers.index('cell')]
+    assert isinstance(reverse, SplitReverse)
+    assert [x.shape for x in reverse.stored] == [(H,)]
+    assert reverse.replaced == (0,)
 
 
 @pytest.mark.parametrize('form', FORMS)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of functions whose reverse is their own affair, and of what is not used."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jfold as jf
+from jfold.layout import RESIDUALS, STRATEGIES
+
+SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
+BATCH = [[1, 2, 3], [4, 5, 6]]
+H = 3
+
+
+def with_reverse(rule: Any) -> Any:
+    """The identity, whose reverse is a rule."""
+    fn = jax.custom_vjp(lambda x: x)
+    fn.defvjp(lambda x: (x, None), lambda _, cotangent: (rule(cotangent),))
+    return fn
+
+
+added = with_reverse(lambda cotangent: cotangent + 0.1)
+normalised = with_reverse(lambda cotangent: cotangent / jnp.abs(cotangent))
+
+
+@jax.custom_vjp
+def bilinear(w: Any, x: Any) -> Any:
+    """A product whose reverse adds something to either cotangent."""
+    return w * x
+
+
+bilinear.defvjp(
+    lambda w, x: (w * x, (w, x)),
+    lambda kept, ct: (ct * kept[1] + 0.1, ct * kept[0] + 0.2),
+)
+
+
+def ones(key: Any, *specs: Any) -> Any:
+    return jnp.ones(H)
+
+
+def gradient(model: Any, params: Any, batch: Any, size: int | None = None) -> Any:
+    schedule = model.schedule(batch, size=size)
+    mask = schedule.mask
+
+    def loss(params: Any) -> Any:
+        values = model.apply(params, schedule)
+        return jnp.where(mask[:, None], values, 0).sum()
+
+    return jax.tree.leaves(jax.jit(jax.grad(loss))(params))
+
+
+def eager_gradient(block: Any, params: Any, batch: Any) -> Any:
+    def loss(params: Any) -> Any:
+        return sum(block.eval(each, params).sum() for each in batch)
+
+    return jax.tree.leaves(jax.grad(loss)(params))
+
+
+def close(got: Any, want: Any) -> None:
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
+
+
+# ---- rules that are not linear -------------------------------------------------------
+
+RULES = {
+    'adds': lambda w, x: added(w * x),
+    'normalises': lambda w, x: normalised(w * x),
+    'of both': bilinear,
+    'in a loop': lambda w, x: jax.lax.scan(
+        lambda c, _: (added(w * c), None), x, None, length=3
+    )[0],
+    'in a branch': lambda w, x: jax.lax.cond(
+        x.sum() > 3, lambda: added(w * x), lambda: normalised(x + w)
+    ),
+    'checkpointed': jax.checkpoint(lambda w, x: added(w * jnp.sin(x))),
+}
+
+
+@pytest.mark.parametrize('rule', RULES)
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_spare_rows_give_nothing_whatever_the_rule(
+    rule: str, residuals: str, strategy: str
+) -> None:
+    """Neither outside a recurrence, nor within, nor with room to spare."""
+    cell = jf.Function(lambda w, x, y: RULES[rule](w, x + y), init=ones)
+    vector = jf.Vector(H)
+    tree = jf.ForwardDeclaration()
+    tree.resolve_to(
+        jf.OneOf(
+            lambda x: isinstance(x, tuple),
+            {False: vector, True: (tree(), tree()) >> cell},
+        )
+    )
+    for block, batch in (
+        (vector >> jf.Function(RULES[rule], init=ones), BATCH),
+        (tree(), [([1, 2, 3], ([0, 1, 2], [3, 1, 2])), ([1, 2, 3], [2, 2, 2])]),
+    ):
+        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        params = model.init(jax.random.key(0))
+        want = eager_gradient(block, params, batch)
+        close(gradient(model, params, batch), want)
+        close(gradient(model, params, batch, size=30), want)
+
+
+def test_a_rule_of_whole_tiles_gives_nothing_for_spare_rows() -> None:
+    layer = jf.Function(lambda w, x: added(w * x), init=ones, batched=True)
+    model = jf.compile(jf.Vector(H) >> layer)
+    params = model.init(jax.random.key(0))
+    close(gradient(model, params, BATCH, size=300), [np.array([5.5, 7.7, 9.9])])
+
+
+def test_the_size_of_a_batch_changes_no_gradient() -> None:
+    block = jf.Vector(H) >> jf.Function(lambda w, x: added(w * x), init=ones)
+    model = jf.compile(block)
+    params = model.init(jax.random.key(0))
+    for size in (None, 3, 300):
+        close(gradient(model, params, BATCH, size), [np.array([5.5, 7.7, 9.9])])
+
+
+# ---- what depends on parameters alone ------------------------------------------------
+
+
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_a_rule_on_a_parameter_runs_once(residuals: str, strategy: str) -> None:
+    """As under `vmap`, however many rows, chunks and tiles there are."""
+    block = jf.Vector(H) >> jf.Function(lambda w, x: added(w) * x, init=ones)
+    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    params = model.init(jax.random.key(0))
+    batch = np.random.default_rng(0).normal(size=(2000, H))
+    (got,) = gradient(model, params, list(batch))
+    np.testing.assert_allclose(got, batch.sum(0) + 0.1, rtol=1e-3)
+
+
+def chain(cell: Any) -> Any:
+    """A block that folds a sequence of vectors by a cell with one matrix."""
+
+    def init(key: Any, *specs: Any) -> Any:
+        return jax.random.normal(key, (H, H))
+
+    fold = jf.Fold(jf.Function(cell, init=init), jf.Zeros(jf.TensorType((H,))))
+    return jf.Map(jf.Vector(H)) >> fold
+
+
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_what_depends_on_parameters_alone_is_outside_all_loops(
+    residuals: str, strategy: str
+) -> None:
+    """Forward and reverse, it is in the program once."""
+    block = chain(lambda w, h, x: jnp.tanh(jnp.arctan(w) @ h + x))
+    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    params = model.init(jax.random.key(0))
+    schedule = model.schedule([np.ones((n, H)) for n in (5, 9, 2)])
+
+    def loss(params: Any) -> Any:
+        return model.apply(params, schedule).sum()
+
+    for fn in (loss, jax.grad(loss)):
+        text = jax.jit(fn).lower(params).compile().as_text()
+        computations = text.split('\n\n')
+        found = [each for each in computations if 'atan2' in each]
+        assert sum(each.count(' atan2(') for each in found) == 1
+        assert not any('while' in each.split('{')[0] for each in found)
+
+
+def test_a_function_that_reads_parameters_alone() -> None:
+    block = jf.AllOf(jf.Scalar(), jf.Void() >> jf.Function(jnp.sin, init=ones))
+    block = block >> jf.Function(lambda x, w: x * w)
+    model = jf.compile(block)
+    params = model.init(jax.random.key(0))
+    close(gradient(model, params, [2, 3]), eager_gradient(block, params, [2, 3]))
+
+
+# ---- what is not used ----------------------------------------------------------------
+
+
+def root(x: Any) -> tuple[Any, Any]:
+    """Twice `x`, and what has no gradient at zero."""
+    return 2 * x, jnp.sqrt(jnp.abs(x))
+
+
+weighted = jf.Function(lambda w, x: w * x, init=ones, name='weighted')
+
+
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_a_result_that_nothing_reads_has_no_reverse(
+    residuals: str, strategy: str
+) -> None:
+    block = jf.Vector(H) >> weighted >> jf.Function(root) >> jf.GetItem(0)
+    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    params = model.init(jax.random.key(0))
+    zeros = [[0, 0, 0], [0, 1, 2]]
+    close(gradient(model, params, zeros), [np.array([0, 2, 4])])
+
+
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_a_result_that_the_loss_does_not_use_has_no_reverse(
+    residuals: str, strategy: str
+) -> None:
+    """Of two results of the expression, or of a recurrence whose states have two."""
+
+    def both(w: Any, state: Any, x: Any) -> tuple[Any, Any]:
+        return w * x + state[0], jnp.sqrt(jnp.abs(x * w))
+
+    zeros = jf.Zeros((jf.TensorType((H,)), jf.TensorType((H,))))
+    fold = jf.Map(jf.Vector(H)) >> jf.Fold(jf.Function(both, init=ones), zeros)
+    for block, batch, want in (
+        (jf.Vector(H) >> weighted >> jf.Function(root), [[0, 0, 0], [0, 1, 2]], 2),
+        (fold, [[[0, 0, 0], [0, 0.5, 1]], [[0, 0.5, 1]]], 1),
+    ):
+        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        params = model.init(jax.random.key(0))
+        schedule = model.schedule(batch)
+
+        def loss(params: Any, schedule: Any, model: Any = model) -> Any:
+            return model.apply(params, schedule)[0].sum()
+
+        got = jax.jit(jax.grad(loss))(params, schedule)
+        close(jax.tree.leaves(got), [want * np.array([0, 1, 2])])
+
+
+def no_reverse(x: Any) -> Any:
+    return jax.lax.while_loop(lambda c: c.sum() < 9, lambda c: c + jnp.abs(c) + 1, x)
+
+
+@pytest.mark.parametrize('watched', [jnp.linalg.norm, no_reverse])
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_a_metric_that_is_only_watched_has_no_reverse(
+    watched: Any, residuals: str, strategy: str
+) -> None:
+    watch = jf.Function(watched) >> jf.Metric('watched')
+    block = jf.Vector(H) >> weighted >> jf.AllOf(jf.Identity(), watch) >> jf.GetItem(0)
+    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    params = model.init(jax.random.key(0))
+    schedule = model.schedule([[0, 0, 0], [0, 1, 2]])
+
+    def loss(params: Any) -> Any:
+        values, metrics = model.apply(params, schedule)
+        return values.sum(), metrics
+
+    got, metrics = jax.grad(loss, has_aux=True)(params)
+    close(jax.tree.leaves(got), [np.array([0, 1, 2])])
+    assert metrics['watched'].mask.sum() == 2
+    (together,) = jax.vmap(jax.grad(lambda q: loss(q)[0]))(
+        jax.tree.map(lambda x: jnp.stack([x, x]), params)
+    ).values()
+    close(together, [np.array([0, 1, 2])] * 2)
+
+
+def test_a_function_without_a_reverse_is_told_when_it_is_used() -> None:
+    model = jf.compile(jf.Vector(H) >> weighted >> jf.Function(no_reverse))
+    params = model.init(jax.random.key(0))
+    with pytest.raises(ValueError, match='Reverse-mode differentiation does not work'):
+        gradient(model, params, BATCH)
+
+
+# ---- values of an enclosing transformation -------------------------------------------
+
+
+def test_a_function_may_close_over_what_a_jit_traces() -> None:
+    """Of the value and of the gradient."""
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def step(scale: Any, learns: bool) -> Any:
+        layer = jf.Function(lambda w, x: w * x * scale, init=ones, name='weighted')
+        model = jf.compile(jf.Vector(H) >> layer)
+        params, schedule = {'weighted': jnp.ones(H)}, model.schedule(BATCH)
+
+        def loss(params: Any) -> Any:
+            return model.apply(params, schedule).sum()
+
+        return jax.grad(loss)(params) if learns else loss(params)
+
+    assert step(2.0, False) == 42
+    close(jax.tree.leaves(step(2.0, True)), [np.array([10, 14, 18])])
+
+
+def test_a_function_may_close_over_what_is_differentiated() -> None:
+    """If it has parameters, or reads what depends on some; it is told else."""
+
+    def loss(scale: Any, *layers: Any) -> Any:
+        scaled = jf.Function(lambda x: x * scale)
+        model = jf.compile(functools.reduce(jf.Block.__rshift__, [*layers, scaled]))
+        params, schedule = {'weighted': jnp.ones(H)}, model.schedule(BATCH)
+        return model.apply(params, schedule).sum()
+
+    assert jax.grad(loss)(2.0, jf.Vector(H), weighted) == 21
+    message = (
+        'function(float32[3]) -> float32[3]: expected a function that is differentiated '
+        'with respect to its parameters and inputs alone, got one that closes over a '
+        'value that is differentiated outside: make that value a parameter, '
+        '`Function(fn, init)`'
+    )
+    with pytest.raises(TypeError, match=re.escape(message)):
+        jax.grad(loss)(2.0, jf.Vector(H))
+
+
+# ---- shards --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_shards_with_checked_types(residuals: str, strategy: str) -> None:
+    """`shard_map` with `check_vma=True`, for values and gradients."""
+    block = chain(lambda w, h, x: jnp.tanh(w @ h + x))
+    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    params = model.init(jax.random.key(0))
+    batch = [np.full((n, H), n / 9) for n in (5, 9, 2, 4)]
+    whole = model.schedule(batch)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ('data',))
+    spec = jax.sharding.PartitionSpec
+
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(spec(), spec('data')), out_specs=spec()
+    )
+    def loss(params: Any, schedules: Any) -> Any:
+        schedule = jax.tree.map(lambda x: x[0], schedules)
+        return jax.lax.psum(model.apply(params, schedule).sum(), 'data')
+
+    stacked = jax.tree.map(lambda x: x[None], whole)
+    got, grads = jax.jit(jax.value_and_grad(loss))(params, stacked)
+    want = sum(block.eval(each, params).sum() for each in batch)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    close(jax.tree.leaves(grads), eager_gradient(block, params, batch))
