@@ -33,11 +33,11 @@ from jfold.buffers import (
 )
 from jfold.components import component_of
 from jfold.forward import Forward, State, TileStep
-from jfold.jaxprs import is_zero
 from jfold.layout import SUM_ARITY, SUM_WIDTH
 from jfold.plan import Plan, Pulls
 from jfold.program import Program
 from jfold.reverse import Reverse, Rows
+from jfold.stages import is_zero
 from jfold.tile import Arrays
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All reading of jaxprs: running one, taking it apart by what depends on what, and
-rewriting its products and reverse rules.
+"""Reading jaxprs: running one, rewriting its products, and cutting one in two.
 
 Only `jax.make_jaxpr`, `jax.extend.core` and what an equation offers are used. Since
-jax 0.11 a closed jaxpr is a jaxpr; `_opened` hides the difference.
+jax 0.11 a closed jaxpr is a jaxpr; `opened` hides the difference.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 
 Arrays = list[Any]
@@ -24,7 +21,8 @@ Rule = Callable[[Any, Arrays], Any]
 Rules = Mapping[str, Rule]
 
 
-def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and the values of its constants."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
 
 
@@ -42,16 +40,16 @@ def evaluate(
         primitive has several results.
       known: variables that need not be computed.
     """
-    jaxpr, _ = _opened(closed)
-    env = _environment(closed, arguments) | dict(known or {})
+    jaxpr, _ = opened(closed)
+    env = environment(closed, arguments) | dict(known or {})
     return run(jaxpr.eqns, env, jaxpr.outvars, rules)
 
 
-def _environment(
+def environment(
     closed: Any, arguments: Iterable[Any], strict: bool = True
 ) -> dict[Any, Any]:
     """What arguments, only the first ones unless `strict`, and constants stand for."""
-    jaxpr, constants = _opened(closed)
+    jaxpr, constants = opened(closed)
     env = dict(zip(jaxpr.invars, arguments, strict=strict))
     return env | dict(zip(jaxpr.constvars, constants, strict=True))
 
@@ -85,17 +83,18 @@ def _result(equation: Any, values: Arrays, rules: Rules) -> Arrays:
     if name == 'jit':
         return evaluate(equation.params['jaxpr'], values, rules)
     if name not in rules:
-        return _bind(equation, values)
+        return bind(equation, values)
     result = rules[name](equation, values)
     return list(result) if equation.primitive.multiple_results else [result]
 
 
 def apply(equation: Any, operands: Sequence[Any]) -> Any:
     """The one result of an equation, of other operands."""
-    return _bind(equation, operands)[0]
+    return bind(equation, operands)[0]
 
 
-def _bind(equation: Any, values: Sequence[Any]) -> Arrays:
+def bind(equation: Any, values: Sequence[Any]) -> Arrays:
+    """The results of an equation, of other operands."""
     params = equation.primitive.get_bind_params(equation.params)
     if isinstance(params, tuple):
         functions, params = params
@@ -108,151 +107,6 @@ def trace(fn: Callable[..., Any], specs: Sequence[Any]) -> Any:
     """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
     nested = jax.make_jaxpr(fn)(*specs)
     return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
-
-
-# ---- what depends on parameters alone ------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Staged:
-    """A jaxpr in two stages: what its first arguments alone decide, then the rest.
-
-    Attributes:
-      early: equations on the first arguments alone, but those that only move data.
-      late: the other equations.
-      frontier: what the late stage reads of the early one, numbers with a gradient
-        first: arguments as they are, results, and constants that an enclosing
-        transformation traces.
-      varying: variables that depend on the other arguments.
-    """
-
-    closed: Any
-    early: tuple[Any, ...]
-    late: tuple[Any, ...]
-    frontier: tuple[Any, ...]
-    varying: frozenset[Any]
-
-    def run_early(self, *arguments: Any) -> Arrays:
-        """The values of the frontier, from the first arguments."""
-        env = _environment(self.closed, arguments, strict=False)
-        return run(self.early, env, self.frontier)
-
-    def run_late(
-        self, frontier: Iterable[Any], arguments: Sequence[Any], rules: Rules
-    ) -> Arrays:
-        """The outputs, from the frontier and the other arguments."""
-        jaxpr, constants = _opened(self.closed)
-        env = dict(zip(jaxpr.constvars, constants, strict=True))
-        first = len(jaxpr.invars) - len(arguments)
-        env |= zip(jaxpr.invars[first:], arguments, strict=True)
-        env |= zip(self.frontier, frontier, strict=True)
-        return run(self.late, env, jaxpr.outvars, rules)
-
-    def dropping(self, real: Any) -> Rules:
-        """Rules for the late stage that drop, in reverse, what rows not real give.
-
-        A reverse rule of the user's own need not give zero for a cotangent of zero.
-
-        Args:
-          real: whether the one row is real; or, of each row [rows], for functions of
-            whole tiles.
-        """
-
-        def rule(equation: Any, operands: Arrays) -> Any:
-            if not _has_own_reverse(equation):
-                return _bind(equation, operands)
-            of_rows = [
-                isinstance(v, core.Var) and v in self.varying for v in equation.invars
-            ]
-            return _dropping(equation, operands, of_rows, real)
-
-        names = {e.primitive.name for e in self.late if _has_own_reverse(e)}
-        return dict.fromkeys(names, rule)
-
-
-def stage(closed: Any, fixed: int) -> Staged:
-    """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest."""
-    jaxpr, constants = _opened(closed)
-    pairs = zip(jaxpr.constvars, constants, strict=True)
-    traced = [v for v, x in pairs if isinstance(x, jax.core.Tracer)]
-    first = [*jaxpr.invars[:fixed], *traced]
-    of_rows, varying = _dependent(jaxpr, jaxpr.invars[fixed:])
-    fixed_alone = _dependent(jaxpr, first)[0] - of_rows
-    alone = [e for e in jaxpr.eqns if e in fixed_alone]
-    work = [e for e in alone if e.primitive.name not in _MOVES]
-    early = _needed(jaxpr.eqns, [v for e in work for v in e.outvars], keep=set(work))
-    made = {v for e in early if e in alone for v in e.outvars}
-    others = {e for e in jaxpr.eqns if e.effects and e not in work}
-    late = _needed(jaxpr.eqns, jaxpr.outvars, made, keep=others)
-    read = _variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
-    frontier = dict.fromkeys(v for v in read if v in made or v in first)
-    ordered = sorted(frontier, key=lambda v: not is_inexact(v.aval))
-    return Staged(closed, tuple(early), tuple(late), tuple(ordered), frozenset(varying))
-
-
-def _has_own_reverse(equation: Any) -> bool:
-    """Whether an equation is, or has inside, a function with a reverse rule."""
-    if equation.primitive.name.startswith('custom_vjp_call'):
-        return True
-    inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
-    found = (_opened(each)[0].eqns for each in inner if _is_jaxpr(each))
-    return any(map(_has_own_reverse, itertools.chain(*found)))
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return hasattr(_opened(value)[0], 'eqns')
-
-
-def _dropping(
-    equation: Any, operands: Arrays, of_rows: Sequence[bool], real: Any
-) -> Arrays:
-    """The results of an equation, whose reverse is dropped for rows not real."""
-
-    @jax.custom_vjp
-    def results(real: Any, *operands: Any) -> Arrays:
-        return _bind(equation, operands)
-
-    def forward(real: Any, *operands: Any) -> tuple[Arrays, Any]:
-        values = [x.value for x in operands]
-        moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
-
-        def of_moving(moving: dict[int, Any]) -> Arrays:
-            return _bind(equation, [moving.get(i, x) for i, x in enumerate(values)])
-
-        made, pull = jax.vjp(of_moving, moving)
-        return made, (real.value, pull)
-
-    def reverse(residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
-        real, pull = residuals
-        (pulled,) = pull(list(map(instantiated, cotangents)))
-        dropped = {
-            i: x if np.ndim(real) and not of_rows[i] else real_rows(x, real)
-            for i, x in pulled.items()
-        }
-        return None, *map(dropped.get, range(len(of_rows)))
-
-    results.defvjp(forward, reverse, symbolic_zeros=True)
-    return results(real, *operands)
-
-
-def real_rows(x: Any, real: Any) -> Any:
-    """`x`, zero where it is not real: everywhere, or in some of its rows."""
-    real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
-    return jnp.where(real, x, jnp.zeros((), x.dtype))
-
-
-def is_zero(cotangent: Any) -> bool:
-    """Whether a cotangent is known to be zero, whatever the values."""
-    return isinstance(cotangent, SymbolicZero)
-
-
-def instantiated(cotangent: Any) -> Any:
-    """A cotangent as an array."""
-    if not is_zero(cotangent):
-        return cotangent
-    if cotangent.dtype == jax.dtypes.float0:
-        return np.zeros(cotangent.shape, cotangent.dtype)
-    return jnp.zeros(cotangent.shape, cotangent.dtype)
 
 
 # ---- products ------------------------------------------------------------------------
@@ -270,12 +124,12 @@ def rows_first(closed: Any, specs: Sequence[Any], fixed: int, turn: bool) -> Any
       turn: whether a matrix whose last axis a product sums over is transposed before,
         which can then be done once for many products.
     """
-    jaxpr, _ = _opened(closed)
-    _, varying = _dependent(jaxpr, jaxpr.invars[fixed:])
+    jaxpr, _ = opened(closed)
+    _, varying = dependent(jaxpr, jaxpr.invars[fixed:])
 
     def product(equation: Any, operands: Arrays) -> Any:
         _, batch = equation.params['dimension_numbers']
-        if any(batch) or len(_variables(equation.invars)) < 2:
+        if any(batch) or len(variables(equation.invars)) < 2:
             return apply(equation, operands)
         left, right = (v in varying for v in equation.invars)
         if left == right:
@@ -323,8 +177,8 @@ def _times_matrix(equation: Any, operands: Arrays, turn: bool) -> Any:
 
 def turned(closed: Any, fixed: int) -> tuple[Any, ...]:
     """The transposes in a jaxpr of what depends on nothing but the first arguments."""
-    jaxpr, _ = _opened(closed)
-    varying, _ = _dependent(jaxpr, jaxpr.invars[fixed:])
+    jaxpr, _ = opened(closed)
+    varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
     return tuple(
         equation.outvars[0]
         for equation in jaxpr.eqns
@@ -334,8 +188,8 @@ def turned(closed: Any, fixed: int) -> tuple[Any, ...]:
 
 def prepared(closed: Any, variables: Sequence[Any], fixed: Sequence[Any]) -> Arrays:
     """The values of variables that depend on nothing but the first arguments."""
-    equations = _needed(_opened(closed)[0].eqns, variables)
-    return run(equations, _environment(closed, fixed, strict=False), variables)
+    equations = needed(opened(closed)[0].eqns, variables)
+    return run(equations, environment(closed, fixed, strict=False), variables)
 
 
 # ---- dependence ----------------------------------------------------------------------
@@ -343,7 +197,7 @@ def prepared(closed: Any, variables: Sequence[Any], fixed: Sequence[Any]) -> Arr
 
 def depends(closed: Any) -> list[set[int]]:
     """The arguments that each output of a jaxpr depends on; looks into `jit`s."""
-    jaxpr, _ = _opened(closed)
+    jaxpr, _ = opened(closed)
     found = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
 
     def read(atom: Any) -> set[int]:
@@ -386,26 +240,26 @@ class Cut:
           known: variables that need not be computed.
         """
         wanted = self.early_outputs + self.crossing
-        env = _environment(self.closed, arguments) | dict(known)
+        env = environment(self.closed, arguments) | dict(known)
         made = run(self.early, env, wanted)
         count = len(self.early_outputs)
         return made[:count], made[count:]
 
     def run_late(self, arguments: Sequence[Any], crossing: Sequence[Any]) -> Arrays:
         """The late outputs."""
-        env = _environment(self.closed, arguments)
+        env = environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
         return run(self.late, env, self.late_outputs)
 
     def reads(self, index: int) -> bool:
         """Whether anything reads argument `index`."""
-        variable = _opened(self.closed)[0].invars[index]
+        variable = opened(self.closed)[0].invars[index]
         early = _is_read(variable, self.early, self.early_outputs)
         return early or self.reads_late(index)
 
     def reads_late(self, index: int) -> bool:
         """Whether the late part reads argument `index`."""
-        variable = _opened(self.closed)[0].invars[index]
+        variable = opened(self.closed)[0].invars[index]
         return _is_read(variable, self.late, self.late_outputs)
 
     def used_up(self, index: int, variable: Any) -> bool:
@@ -414,16 +268,16 @@ class Cut:
         XLA repeats simple equations wherever their results are needed, so what they
         make of the argument must all go into others that the variable depends on.
         """
-        at_hand = {_opened(self.closed)[0].invars[index]}
-        before = set(_needed(self.early, [variable]))
+        at_hand = {opened(self.closed)[0].invars[index]}
+        before = set(needed(self.early, [variable]))
         for equation in self.early:
-            if at_hand.isdisjoint(_variables(equation.invars)):
+            if at_hand.isdisjoint(variables(equation.invars)):
                 continue
             if equation.primitive.name in _SIMPLE:
                 at_hand.update(equation.outvars)
             elif equation not in before:
                 return False
-        wanted = _variables((*self.early_outputs, *self.crossing))
+        wanted = variables((*self.early_outputs, *self.crossing))
         return bool(before) and at_hand.isdisjoint(wanted)
 
 
@@ -437,41 +291,41 @@ def cut(closed: Any, late: int, fixed: int, cotangents: int) -> Cut:
         stored.
       cotangents: how many of its arguments, the last ones, are cotangents.
     """
-    jaxpr, _ = _opened(closed)
+    jaxpr, _ = opened(closed)
     first = len(jaxpr.invars) - cotangents
-    _, pulled = _dependent(jaxpr, jaxpr.invars[first:])
+    _, pulled = dependent(jaxpr, jaxpr.invars[first:])
     late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
-    early = _needed(jaxpr.eqns, early_outputs)
-    varying, _ = _dependent(jaxpr, jaxpr.invars[fixed:])
+    early = needed(jaxpr.eqns, early_outputs)
+    varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
     repeated = _repeated(jaxpr, pulled)
     shared = {e for e in early if e in varying and e not in repeated}
-    rest = [e for e in _needed(jaxpr.eqns, late_outputs) if e not in shared]
+    rest = [e for e in needed(jaxpr.eqns, late_outputs) if e not in shared]
     made = {v for e in shared for v in e.outvars}
     read = [v for e in rest for v in e.invars] + list(late_outputs)
-    crossing = dict.fromkeys(v for v in _variables(read) if v in made)
+    crossing = dict.fromkeys(v for v in variables(read) if v in made)
     # What `rest` needs only through values that cross is not needed any more.
-    rest = _needed(rest, late_outputs, known=made)
+    rest = needed(rest, late_outputs, known=made)
     linear = [v in pulled for v in crossing]
     parts = map(tuple, (early, rest, early_outputs, late_outputs, crossing, linear))
     return Cut(closed, *parts)
 
 
-def _dependent(jaxpr: Any, arguments: Iterable[Any]) -> tuple[set[Any], set[Any]]:
+def dependent(jaxpr: Any, arguments: Iterable[Any]) -> tuple[set[Any], set[Any]]:
     """The equations and the variables that depend on some arguments."""
-    variables, equations = set(arguments), set()
+    found, equations = set(arguments), set()
     for equation in jaxpr.eqns:
-        if variables.intersection(_variables(equation.invars)):
-            variables.update(equation.outvars)
+        if found.intersection(variables(equation.invars)):
+            found.update(equation.outvars)
             equations.add(equation)
-    return equations, variables
+    return equations, found
 
 
-_MOVES = frozenset(
+MOVES = frozenset(
     'broadcast_in_dim concatenate convert_element_type expand_dims reshape rev slice '
     'split squeeze transpose'.split()
 )
 # What XLA rather repeats than reads once more from memory.
-_SIMPLE = _MOVES | frozenset(
+_SIMPLE = MOVES | frozenset(
     'abs add add_any and ceil clamp copy eq floor ge gt integer_pow iota is_finite le '
     'lt max min mul ne neg not or pad select_n sign square stop_gradient sub '
     'xor'.split()
@@ -489,8 +343,8 @@ def _repeated(jaxpr: Any, pulled: set[Any]) -> set[Any]:
     cotangents are needed for, `pulled` being what they lead to."""
     at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set()
     for equation in jaxpr.eqns:
-        inputs = _variables(equation.invars)
-        chosen = _MOVES if pulled.intersection(inputs) else _CHEAP
+        inputs = variables(equation.invars)
+        chosen = MOVES if pulled.intersection(inputs) else _CHEAP
         if equation.primitive.name in chosen and at_hand.issuperset(inputs):
             at_hand.update(equation.outvars)
             repeated.add(equation)
@@ -502,18 +356,18 @@ def is_inexact(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def _needed(
+def needed(
     equations: Any,
     outputs: Any,
     known: Iterable[Any] = (),
     keep: Iterable[Any] = (),
 ) -> list[Any]:
     """The equations that lead to `outputs` or are to be kept, in their order."""
-    live, kept = set(_variables(outputs)) - set(known), []
+    live, kept = set(variables(outputs)) - set(known), []
     for equation in reversed(equations):
         if equation in keep or live.intersection(equation.outvars):
             kept.append(equation)
-            live.update(v for v in _variables(equation.invars) if v not in known)
+            live.update(v for v in variables(equation.invars) if v not in known)
     return kept[::-1]
 
 
@@ -522,5 +376,6 @@ def _is_read(variable: Any, equations: Iterable[Any], outputs: Iterable[Any]) ->
     return any(atom is variable for atom in atoms)
 
 
-def _variables(atoms: Iterable[Any]) -> list[Any]:
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """Those of the atoms that are no literals."""
     return [v for v in atoms if not isinstance(v, core.Literal)]

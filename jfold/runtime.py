@@ -19,11 +19,11 @@ from jax.custom_derivatives import custom_vjp_primal_tree_values
 
 from jfold.backward import Backward
 from jfold.forward import Forward
-from jfold.jaxprs import is_zero
 from jfold.layers import varied, varying_axes
 from jfold.layout import Spec
 from jfold.plan import Plan, make_plan
 from jfold.schedule import Schedule
+from jfold.stages import is_zero
 from jfold.tile import Arrays
 
 

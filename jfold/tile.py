@@ -21,6 +21,7 @@ from jfold.jaxprs import is_inexact
 from jfold.layers import Varying, array_spec, pack
 from jfold.layout import NARROW
 from jfold.program import Operation
+from jfold.stages import Staged, stage
 from jfold.types import TensorType, TupleType
 
 Arrays = list[Any]
@@ -95,7 +96,7 @@ class Tile:
         return self.staged(2).run_early(*jax.tree.leaves(params))
 
     @per_rows
-    def staged(self, rows: int) -> jaxprs.Staged:
+    def staged(self, rows: int) -> Staged:
         """The layer's function on a row, in two stages; on `rows` rows if it takes
         whole tiles."""
         layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
@@ -109,12 +110,12 @@ class Tile:
             packed = pack(arguments, list(given[len(leaves) :]))
             return list(jax.tree.leaves(layer.call(params, *packed)))
 
-        staged = jaxprs.stage(jaxprs.trace(outputs, [*leaves, *rest]), len(leaves))
+        staged = stage(jaxprs.trace(outputs, [*leaves, *rest]), len(leaves))
         if layer.batched and rows != 2:
             self._check_weights(staged, rows)
         return staged
 
-    def _check_weights(self, staged: jaxprs.Staged, rows: int) -> None:
+    def _check_weights(self, staged: Staged, rows: int) -> None:
         leaves = jax.tree.leaves(self.params)
         stages = staged, self.staged(2)
         one, other = (str(jaxprs.trace(s.run_early, leaves)) for s in stages)

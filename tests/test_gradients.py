@@ -296,8 +296,9 @@ def test_a_function_may_close_over_what_is_differentiated() -> None:
 
     assert jax.grad(loss)(2.0, jf.Vector(H), weighted) == 21
     message = (
-        'function(float32[3]) -> float32[3]: expected a function that is differentiated '
-        'with respect to its parameters and inputs alone, got one that closes over a '
+        'function(float32[3]) -> float32[3]: expected a function that is '
+        'differentiated with respect to its parameters and inputs alone, got one that '
+        'closes over a '
         'value that is differentiated outside: make that value a parameter, '
         '`Function(fn, init)`'
     )

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function of the user, as far as its parameters decide, and the rest.
+
+What depends on parameters alone is computed, and its reverse runs, once a step. In the
+rest, reverse rules of the user's own are made to drop what rows not real give: such a
+rule need not give zero for a cotangent of zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jax.extend import core
+
+from jfold import jaxprs
+from jfold.jaxprs import Arrays, Rules
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A jaxpr in two stages: what its first arguments alone decide, then the rest.
+
+    Attributes:
+      early: equations on the first arguments alone, but those that only move data.
+      late: the other equations.
+      frontier: what the late stage reads of the early one, numbers with a gradient
+        first: arguments as they are, results, and constants that an enclosing
+        transformation traces.
+      varying: variables that depend on the other arguments.
+    """
+
+    closed: Any
+    early: tuple[Any, ...]
+    late: tuple[Any, ...]
+    frontier: tuple[Any, ...]
+    varying: frozenset[Any]
+
+    def run_early(self, *arguments: Any) -> Arrays:
+        """The values of the frontier, from the first arguments."""
+        env = jaxprs.environment(self.closed, arguments, strict=False)
+        return jaxprs.run(self.early, env, self.frontier)
+
+    def run_late(
+        self, frontier: Iterable[Any], arguments: Sequence[Any], rules: Rules
+    ) -> Arrays:
+        """The outputs, from the frontier and the other arguments."""
+        jaxpr, constants = jaxprs.opened(self.closed)
+        env = dict(zip(jaxpr.constvars, constants, strict=True))
+        first = len(jaxpr.invars) - len(arguments)
+        env |= zip(jaxpr.invars[first:], arguments, strict=True)
+        env |= zip(self.frontier, frontier, strict=True)
+        return jaxprs.run(self.late, env, jaxpr.outvars, rules)
+
+    def dropping(self, real: Any) -> Rules:
+        """Rules for the late stage that drop, in reverse, what rows not real give.
+
+        Args:
+          real: whether the one row is real; or, of each row [rows], for functions of
+            whole tiles.
+        """
+
+        def rule(equation: Any, operands: Arrays) -> Any:
+            if not _has_own_reverse(equation):
+                return jaxprs.bind(equation, operands)
+            of_rows = [
+                isinstance(v, core.Var) and v in self.varying for v in equation.invars
+            ]
+            return _dropping(equation, operands, of_rows, real)
+
+        names = {e.primitive.name for e in self.late if _has_own_reverse(e)}
+        return dict.fromkeys(names, rule)
+
+
+def stage(closed: Any, fixed: int) -> Staged:
+    """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest."""
+    jaxpr, constants = jaxprs.opened(closed)
+    pairs = zip(jaxpr.constvars, constants, strict=True)
+    traced = [v for v, x in pairs if isinstance(x, jax.core.Tracer)]
+    first = [*jaxpr.invars[:fixed], *traced]
+    of_rows, varying = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
+    fixed_alone = jaxprs.dependent(jaxpr, first)[0] - of_rows
+    work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
+    results = [v for e in work for v in e.outvars]
+    early = jaxprs.needed(jaxpr.eqns, results, keep=work)
+    made = {v for e in early if e in fixed_alone for v in e.outvars}
+    others = {e for e in jaxpr.eqns if e.effects and e not in work}
+    late = jaxprs.needed(jaxpr.eqns, jaxpr.outvars, made, keep=others)
+    read = jaxprs.variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
+    frontier = dict.fromkeys(v for v in read if v in made or v in first)
+    ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(v.aval))
+    return Staged(closed, tuple(early), tuple(late), tuple(ordered), frozenset(varying))
+
+
+def _has_own_reverse(equation: Any) -> bool:
+    """Whether an equation is, or has inside, a function with a reverse rule."""
+    if equation.primitive.name.startswith('custom_vjp_call'):
+        return True
+    inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
+    found = (jaxprs.opened(each)[0].eqns for each in inner if _is_jaxpr(each))
+    return any(map(_has_own_reverse, itertools.chain(*found)))
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(jaxprs.opened(value)[0], 'eqns')
+
+
+def _dropping(
+    equation: Any, operands: Arrays, of_rows: Sequence[bool], real: Any
+) -> Arrays:
+    """The results of an equation, whose reverse is dropped for rows not real."""
+
+    @jax.custom_vjp
+    def results(real: Any, *operands: Any) -> Arrays:
+        return jaxprs.bind(equation, operands)
+
+    def forward(real: Any, *operands: Any) -> tuple[Arrays, Any]:
+        values = [x.value for x in operands]
+        moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
+
+        def of_moving(moving: dict[int, Any]) -> Arrays:
+            merged = [moving.get(i, x) for i, x in enumerate(values)]
+            return jaxprs.bind(equation, merged)
+
+        made, pull = jax.vjp(of_moving, moving)
+        return made, (real.value, pull)
+
+    def reverse(residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        real, pull = residuals
+        (pulled,) = pull(list(map(instantiated, cotangents)))
+        dropped = {
+            i: x if np.ndim(real) and not of_rows[i] else real_rows(x, real)
+            for i, x in pulled.items()
+        }
+        return None, *map(dropped.get, range(len(of_rows)))
+
+    results.defvjp(forward, reverse, symbolic_zeros=True)
+    return results(real, *operands)
+
+
+def real_rows(x: Any, real: Any) -> Any:
+    """`x`, zero where it is not real: everywhere, or in some of its rows."""
+    real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
+    return jnp.where(real, x, jnp.zeros((), x.dtype))
+
+
+def is_zero(cotangent: Any) -> bool:
+    """Whether a cotangent is known to be zero, whatever the values."""
+    return isinstance(cotangent, SymbolicZero)
+
+
+def instantiated(cotangent: Any) -> Any:
+    """A cotangent as an array."""
+    if not is_zero(cotangent):
+        return cotangent
+    if cotangent.dtype == jax.dtypes.float0:
+        return np.zeros(cotangent.shape, cotangent.dtype)
+    return jnp.zeros(cotangent.shape, cotangent.dtype)
