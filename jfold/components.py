@@ -39,7 +39,7 @@ class Component:
     recurrent: bool
 
 
-@functools.lru_cache(maxsize=256)
+@p.kept
 def components(program: p.Program) -> tuple[Component, ...]:
     """All operations, so that each component reads itself and earlier ones alone."""
     reads = _closure(_reads(program))
@@ -55,7 +55,7 @@ def components(program: p.Program) -> tuple[Component, ...]:
     )
 
 
-@functools.lru_cache(maxsize=256)
+@p.kept
 def component_of(program: p.Program) -> tuple[int, ...]:
     """Per operation, the number of its component."""
     numbers = enumerate(components(program))

@@ -36,7 +36,7 @@ from jfold.layout import (
 from jfold.lower import lower
 from jfold.objects import Reread
 from jfold.program import Layer, Program
-from jfold.runtime import execute
+from jfold.runtime import make_execute
 from jfold.schedule import Schedule, abstract, build
 from jfold.tracer import Traced, Tracer, make_digest, make_tracer
 
@@ -125,7 +125,7 @@ class Model:
     batches = make_batches
 
     def __post_init__(self) -> None:
-        self._apply = jax.jit(execute)
+        self._apply = jax.jit(make_execute())
 
     @property
     def programs(self) -> int:

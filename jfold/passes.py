@@ -15,7 +15,6 @@ wave by wave.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -90,7 +89,7 @@ class Halves:
     body: p.Body
 
 
-@functools.lru_cache(maxsize=512)
+@p.kept
 def cut(program: p.Program, few: bool) -> tuple[Halves, ...] | None:
     """The bodies of declarations, then that of the expression, cut.
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +22,20 @@ from jfold.schedule import Schedule
 from jfold.tile import Arrays
 
 
-def execute(params: Params, schedule: Schedule) -> tuple[Arrays, list[Arrays]]:
+def make_execute() -> Callable[[Params, Schedule], tuple[Arrays, list[Arrays]]]:
+    """`run` as a function of its own for each model.
+
+    JAX keeps what it has traced of a function, and so a model's data, until that
+    function is freed.
+    """
+
+    def execute(params: Params, schedule: Schedule) -> tuple[Arrays, list[Arrays]]:
+        return run(params, schedule)
+
+    return execute
+
+
+def run(params: Params, schedule: Schedule) -> tuple[Arrays, list[Arrays]]:
     """The tensors of the result [examples, ...], and of each metric [capacity, ...].
 
     Differentiable with respect to `params`; the schedule is data.
@@ -30,10 +44,14 @@ def execute(params: Params, schedule: Schedule) -> tuple[Arrays, list[Arrays]]:
     layers = [x for x in schedule.spec.program.layers if x.params is not None]
     # Whatever mapping the user keeps parameters in, and whatever else is in it.
     used = {layer.name: params[layer.name] for layer in layers}
-    return _run(schedule.spec, used, frozen.indices, frozen.constants)
+    differentiable = jax.custom_vjp(functools.partial(_run, schedule.spec))
+    differentiable.defvjp(
+        functools.partial(_run_forward, schedule.spec),
+        functools.partial(_run_backward, schedule.spec),
+    )
+    return differentiable(used, frozen.indices, frozen.constants)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _run(
     spec: Spec, params: Params, indices: Any, constants: tuple[Any, ...]
 ) -> tuple[Arrays, list[Arrays]]:
@@ -55,9 +73,6 @@ def _run_backward(spec: Spec, residuals: Any, cotangents: Any) -> tuple[Any, Any
     run = Backward(spec, params, indices, constants)
     grads = run.backward(values, stored, cotangents)
     return grads, no_gradient(indices), jax.tree.map(no_gradient, constants)
-
-
-_run.defvjp(_run_forward, _run_backward)
 
 
 def residual_bytes(spec: Spec) -> int:

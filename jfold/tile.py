@@ -29,7 +29,7 @@ import numpy as np
 from jfold import jaxprs
 from jfold.layers import array_spec, pack, to_spec
 from jfold.layout import NARROW
-from jfold.program import Operation
+from jfold.program import Operation, kept
 from jfold.types import TensorType, TupleType
 
 Arrays = list[Any]
@@ -281,7 +281,7 @@ def make_tile(
     return _make_tile(operation, structure, shapes, types, active, context)
 
 
-@functools.lru_cache(maxsize=512)
+@kept
 def _make_tile(
     operation: Operation, structure: Any, shapes: Any, types: Any, active: Any, _: Any
 ) -> Tile:
