@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
+from jfold.cycles import SuspicionError, Watch
 from jfold.early import Step, steps
 from jfold.frames import Frame, run, start
 from jfold.graph import (
@@ -230,7 +231,7 @@ def _take_apart(
     counts = [0] * len(halves)
     given: tuple[Column, ...] = (examples,) * (halves[-1].body.arity - 1)
     pool = {len(halves) - 1: [given]}
-    depth = 0
+    depth, watch = 0, Watch()
     while pool:
         if depth > limit:
             raise RecursionError
@@ -242,6 +243,8 @@ def _take_apart(
                 calls[0] if len(calls) == 1 else map(join, zip(*calls, strict=True))
             )
             registers = [None, *inputs, *half.empty]
+            if watch.sees_again(depth, number, registers[1 : half.body.arity]):
+                raise SuspicionError
             items.moments.append(depth * len(halves) + number)
             items.sizes.append(len(registers[1]))
             for step in half.early:
