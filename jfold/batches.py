@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import InputError, whole
+from jfold.errors import InputError, check_spare_rows, whole
 from jfold.layout import Capacity
 from jfold.objects import Reread
 from jfold.prefetch import Prefetcher
@@ -496,7 +496,8 @@ def batches(
       model: as `jfold.compile` returns it.
       source: a corpus of this model; a sequence, anything with a length and items; or
         another iterable of examples: a stream, read once, in its order.
-      batch_size: how many examples a batch has, and rows: fewer are padded.
+      batch_size: how many examples a batch has, and rows: fewer are padded, by no more
+        than a million rows.
       shuffle: a PRNG key, old or new; an int seed, which stands for
         `jax.random.key(seed)`; `None` keeps the order.
       epochs: how many times to go through the source; `None` for ever.
@@ -573,6 +574,8 @@ def _key_words(shuffle: Any) -> tuple[int, ...]:
 def _check(settings: _Settings, nodes: Array | None) -> None:
     """Raises where arguments do not go with the source, or with one another."""
     limit, is_stream = settings.max_nodes, settings.examples is None
+    if settings.examples is not None and not settings.drop_remainder:
+        check_spare_rows('batch_size', settings.batch_size, settings.examples)
     if is_stream and settings.key:
         raise ValueError(
             'expected a corpus or a sequence to `shuffle`, got a stream, which has its '

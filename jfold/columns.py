@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
+from jfold.cycles import SuspicionError, Watch
 from jfold.errors import InputError
 from jfold.frames import Frame, Running, locate, run, start
 from jfold.graph import (
@@ -36,7 +37,7 @@ from jfold.passes import cut, trace_in_passes
 from jfold.program import is_breadth_first
 from jfold.rules import NONE, Column, join
 
-MAX_DEPTH = 1_000_000  # beyond it, data that contains itself would fill the memory
+MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
 
 
 def trace(
@@ -77,8 +78,10 @@ def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
     given: list[Column] = [example_places(len(examples))]
     given += [examples] * (program.body.arity - len(given))
     # What is wrong with an example is found by the other way to run the plan.
-    outputs = _evaluate(program, given, state)
-    if failure is not None:
+    suspected = isinstance(failure, SuspicionError)
+    watch = Watch(deep=1) if suspected else Watch()
+    outputs = _evaluate(program, given, state, watch)
+    if failure is not None and not suspected:
         raise RuntimeError(_UNSTEADY) from failure
     return state.graph(outputs)
 
@@ -119,7 +122,9 @@ class Callers:
     receivers: list[Receiver]
 
 
-def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Column]:
+def _evaluate(
+    program: p.Program, given: list[Column], state: Trace, watch: Watch
+) -> list[Column]:
     root = run(start(program.body, given, None), state)
     pool: dict[int, list[tuple[Receiver, list[Column], Frame, p.Call]]] = {}
     ready: list[tuple[Running, Callers, Any]] = [(root, Callers((), []), None)]
@@ -133,6 +138,9 @@ def _evaluate(program: p.Program, given: list[Column], state: Trace) -> list[Col
             for number in sorted(pool, reverse=True):  # the first is taken first
                 moment = depth * len(program.declarations) + number
                 frame, callers = _merge(program.declarations[number], pool[number])
+                columns = frame.registers[1 : frame.body.arity]
+                if columns and watch.sees_again(depth, number, columns):
+                    watch.refuse(number, frame, pool[number][0][3].where)
                 if state.by_moment:
                     places = at_moment(frame.registers[0], moment)
                     frame.registers[0] = places

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.printing import Printed, in_braces, in_call, texts
 from jfold.types import TensorType, convert_to_type
 
 
@@ -30,6 +31,13 @@ class Block:
     eval: ClassVar[Callable[..., Any]]
     # Keeps NumPy from taking `array >> block` apart, element by element.
     __array_ufunc__: ClassVar[None] = None
+
+    def __repr__(self) -> str:
+        return ''.join(texts(self))
+
+    def pieces(self) -> Iterator[str | Printed]:
+        """What it prints as; blocks that hold others give these as they are."""
+        yield repr(self)
 
     def __rshift__(self, other: Any) -> Pipe:
         return Pipe(self, other)
@@ -79,11 +87,6 @@ def convert_to_block(value: Any) -> Block:
     )
 
 
-def _shown(*parts: Any, **options: Any) -> str:
-    named = [f'{k}={v!r}' for k, v in options.items() if v is not None]
-    return ', '.join([*map(repr, parts), *named])
-
-
 def callable_name(fn: Any) -> str:
     """What a callable is called in prints and as a key of the parameters."""
     inner = fn.func if isinstance(fn, functools.partial) else fn
@@ -116,8 +119,8 @@ class Tensor(Block):
         dtype = self.type.dtype.name
         if len(self.type.shape) > 1:
             return f'Tensor({self.type.shape}, {dtype!r})'
-        name = 'Vector' if self.type.shape else 'Scalar'
-        return f'{name}({_shown(*self.type.shape, dtype)})'
+        size = ''.join(f'{each}, ' for each in self.type.shape)
+        return f'{"Vector" if size else "Scalar"}({size}{dtype!r})'
 
 
 def Scalar(dtype: Any = 'float32') -> Tensor:
@@ -327,8 +330,10 @@ class Pipe(Block):
             flat.extend(each.blocks if isinstance(each, Pipe) else [each])
         object.__setattr__(self, 'blocks', tuple(flat))
 
-    def __repr__(self) -> str:
-        return ' >> '.join(map(repr, self.blocks)) or 'Pipe()'
+    def pieces(self) -> Iterator[str | Printed]:
+        for number, each in enumerate(self.blocks):
+            yield from (' >> ', each) if number else (each,)
+        yield '' if self.blocks else 'Pipe()'
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -353,8 +358,8 @@ class Record(Block):
         pairs = [(key, convert_to_block(b)) for key, b in _pairs('Record', spec)]
         object.__setattr__(self, 'fields', tuple(pairs))
 
-    def __repr__(self) -> str:
-        return f'Record({_shown_pairs(self.fields)})'
+    def pieces(self) -> Iterator[str | Printed]:
+        yield from ('Record(', *in_braces(self.fields), ')')
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -366,8 +371,8 @@ class AllOf(Block):
     def __init__(self, *blocks: Any) -> None:
         object.__setattr__(self, 'blocks', tuple(map(convert_to_block, blocks)))
 
-    def __repr__(self) -> str:
-        return f'AllOf({_shown(*self.blocks)})'
+    def pieces(self) -> Iterator[str | Printed]:
+        return in_call('AllOf', *self.blocks)
 
 
 @block
@@ -418,10 +423,6 @@ def _is_key(value: Any) -> bool:
     array = isinstance(value, np.ndarray | jax.Array)
     convertible = array or isinstance(value, Block | Mapping | list)
     return isinstance(value, type) or not (convertible or callable(value))
-
-
-def _shown_pairs(pairs: Iterable[tuple[Any, Any]]) -> str:
-    return f'{{{", ".join(f"{key!r}: {value!r}" for key, value in pairs)}}}'
 
 
 # ---- control -------------------------------------------------------------------------
@@ -475,11 +476,13 @@ class OneOf(Block):
             found |= {key - len(found): block for key, block in self.cases}
         return found
 
-    def __repr__(self) -> str:
+    def pieces(self) -> Iterator[str | Printed]:
         is_block = isinstance(self.key_fn, Block)
-        key = repr(self.key_fn) if is_block else callable_name(self.key_fn)
-        pre = '' if self.pre_block is None else f', pre_block={self.pre_block!r}'
-        return f'OneOf({key}, {_shown_pairs(self.cases)}{pre})'
+        yield from ('OneOf(', self.key_fn if is_block else callable_name(self.key_fn))
+        yield ', '
+        yield from in_braces(self.cases)
+        yield from () if self.pre_block is None else (', pre_block=', self.pre_block)
+        yield ')'
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -498,8 +501,9 @@ class Optional(Block):
         object.__setattr__(self, 'some_case', convert_to_block(some_case))
         object.__setattr__(self, 'none_case', none)
 
-    def __repr__(self) -> str:
-        return f'Optional({_shown(self.some_case, none_case=self.none_case)})'
+    def pieces(self) -> Iterator[str | Printed]:
+        none = () if self.none_case is None else (', none_case=', self.none_case)
+        yield from ('Optional(', self.some_case, *none, ')')
 
 
 class ForwardDeclaration:
@@ -587,8 +591,8 @@ class Map(Block):
     def __init__(self, fn: Any) -> None:
         object.__setattr__(self, 'fn', convert_to_block(fn))
 
-    def __repr__(self) -> str:
-        return f'Map({self.fn!r})'
+    def pieces(self) -> Iterator[str | Printed]:
+        return in_call('Map', self.fn)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -605,8 +609,8 @@ class Fold(Block):
         object.__setattr__(self, 'combine', convert_to_block(combine))
         object.__setattr__(self, 'start', convert_to_block(start))
 
-    def __repr__(self) -> str:
-        return f'Fold({self.combine!r}, {self.start!r})'
+    def pieces(self) -> Iterator[str | Printed]:
+        return in_call('Fold', self.combine, self.start)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -625,8 +629,9 @@ class Reduce(Block):
         object.__setattr__(self, 'combine', convert_to_block(combine))
         object.__setattr__(self, 'default', made)
 
-    def __repr__(self) -> str:
-        return f'Reduce({_shown(self.combine, default=self.default)})'
+    def pieces(self) -> Iterator[str | Printed]:
+        default = () if self.default is None else (', default=', self.default)
+        yield from ('Reduce(', self.combine, *default, ')')
 
 
 @block

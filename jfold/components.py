@@ -39,7 +39,7 @@ class Component:
     recurrent: bool
 
 
-@functools.lru_cache(maxsize=256)
+@p.kept
 def components(program: p.Program) -> tuple[Component, ...]:
     """All operations, so that each component reads itself and earlier ones alone."""
     reads = _closure(_reads(program))
@@ -55,7 +55,7 @@ def components(program: p.Program) -> tuple[Component, ...]:
     )
 
 
-@functools.lru_cache(maxsize=256)
+@p.kept
 def component_of(program: p.Program) -> tuple[int, ...]:
     """Per operation, the number of its component."""
     numbers = enumerate(components(program))
@@ -107,7 +107,7 @@ def results_in(makers: Makers) -> Iterator[int]:
         makers ^= lowest
 
 
-@functools.lru_cache(maxsize=256)
+@p.kept
 def sources(program: p.Program) -> Sources:
     """Who reads what, found by following a program until nothing changes."""
     inputs = [[0 for _ in each.inputs] for each in program.operations]

@@ -64,6 +64,23 @@ def whole(name: str, value: object, least: int) -> int:
     return int(value)
 
 
+MAX_SPARE_ROWS = 1 << 20
+
+
+def check_spare_rows(name: str, rows: int, examples: int) -> None:
+    """Refuses results with far more rows than examples: all rows take memory.
+
+    Raises:
+      ValueError: there are too many.
+    """
+    if rows - examples > MAX_SPARE_ROWS:
+        raise ValueError(
+            f'expected `{name}` of at most {examples + MAX_SPARE_ROWS:,} for '
+            f'{examples:,} examples, got {rows:,}: results have a row for each, used '
+            f'or not, so pass `{name}={max(examples, 1)}` to have all in one batch'
+        )
+
+
 def shown(value: object, limit: int = 60) -> str:
     """A short `repr`, with the type where that says more."""
     try:

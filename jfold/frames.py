@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ Array = np.ndarray[Any, Any]
 Calls = list[tuple[p.Call, list[Column]]]
 MAX_ROUNDS = 64  # no sequence is longer than 2**64
 
+Step = tuple[str, Any]  # into data: as shown, and the key
 Running = Generator[Calls, list[list[Column]], list[Column]]
 Origin = Callable[[int, int], tuple['Frame', int, int]]
 
@@ -82,11 +83,30 @@ def located(error: BadItem, instruction: p.Instruction, frame: Frame) -> InputEr
 
 def locate(frame: Frame, register: int, item: int) -> tuple[int, str]:
     """The example of an item of a register, and its path in the example."""
-    steps: list[tuple[str, Any]] = []  # as shown, and the key
+    steps: list[Step] = []
+    for _, _, example in entries(frame, register, item, steps):
+        item = example
+    return item, ''.join(text for text, _ in reversed(steps))
+
+
+def located_at(frame: Frame, item: int) -> tuple[int, str]:
+    """The same, of the first value that a body was given for an item."""
+    return locate(frame, 1, item)
+
+
+def entries(
+    frame: Frame, register: int, item: int, steps: list[Step]
+) -> Iterator[tuple[Frame, int, int]]:
+    """The bodies that an item of a register came through, innermost first.
+
+    Of each its frame, the register it was given and the item; the last is that of the
+    examples. Appends the steps in the data on the way.
+    """
     while True:
         if register < frame.body.arity:
+            yield frame, register, item
             if frame.origin is None:
-                return item, ''.join(text for text, _ in reversed(steps))
+                return
             frame, register, item = frame.origin(register, item)
             continue
         writer = frame.body.writer[register]

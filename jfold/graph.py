@@ -25,7 +25,7 @@ import numpy as np
 
 from jfold.components import component_of, components
 from jfold.objects import Reread
-from jfold.program import Program, is_breadth_first
+from jfold.program import Program, is_breadth_first, kept
 
 Array = np.ndarray[Any, Any]
 _NONE = np.zeros(0, np.int32)
@@ -198,7 +198,7 @@ def numbering(program: Program, graph: Graph) -> Numbering:
     return graph._numbering[0]
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _parts(program: Program) -> tuple[tuple[int, int, int], ...]:
     """Parts of the values, in order of their numbers: own constants, then outputs.
 
@@ -241,7 +241,7 @@ def _number(
     return Numbering(first, constants, outputs), begins
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def shared_counts(program: Program) -> tuple[int, ...]:
     """Per type, how many constants the program itself has."""
     counts = Counter(t for t, _ in program.constants)
@@ -295,7 +295,7 @@ def moments(places: Array) -> Array:
 LEVEL_BITS = 40
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _bases(program: Program) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """Per operation, the height below all of its nodes, and whether it is recurrent."""
     of = component_of(program)
@@ -514,7 +514,7 @@ def _numbered(numbers: Array | None, ids: Array) -> Array:
     return ids if numbers is None else gather(numbers, ids)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def _shared_ids(program: Program) -> tuple[int, ...]:
     """The place of each of the program's constants among those of its type."""
     types = [t for t, _ in program.constants]

@@ -20,6 +20,7 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold.layers import adapt, arguments_of, identity, result_type, to_spec
+from jfold.printing import short
 from jfold.program import Layer
 from jfold.types import (
     BroadcastType,
@@ -54,10 +55,14 @@ class Typed:
     parts: tuple[Typed | None, ...] = ()
     layer: Layer | None = None
 
-    def __str__(self) -> str:
-        shown = repr(self.block)
-        shown = shown if len(shown) <= 60 else f'{shown[:57]}...'
+    @functools.cached_property
+    def path(self) -> str:
+        """The way to it, and the beginning of what it prints as."""
+        shown = short(self.block)
         return f'{self.where}.{shown}' if self.where else shown
+
+    def __str__(self) -> str:
+        return self.path
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +85,8 @@ class Inference:
     declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
     guesses: list[tuple[Typed, Type]] = field(default_factory=list)
+    results: dict[tuple[Layer, tuple[Type, ...]], Type] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)  # and the number to try next
 
     def visit(self, block: c.Block, given: Type, where: str) -> Typed:
         """Types one use of `block`, and the uses inside it."""
@@ -93,6 +100,15 @@ class Inference:
         where = f'{type(node.block).__name__}{label}'
         where = f'{node.where}.{where}' if node.where else where
         return self.visit(block, VoidType() if c.is_constant(block) else given, where)
+
+    def layer_name(self, base: str) -> str:
+        """A name for a layer that no other has."""
+        name = base
+        while name in self.names:
+            name = f'{base}_{self.names[base]}'
+            self.names[base] += 1
+        self.names[name] = 1
+        return name
 
     def equal(self, node: Typed, got: Type, expected: Type, verb: str) -> None:
         """Unifies two types; the error names `node`."""
@@ -330,7 +346,10 @@ def apply_layer(
         if key not in state.layers:
             state.layers[key] = _make_layer(function, arguments, state)
         node.layer = layer = state.layers[key]
-        return result_type(layer.call, layer.params, arguments, layer.batched)
+        if (layer, arguments) not in state.results:
+            of_call = layer.call, layer.params, arguments, layer.batched
+            state.results[layer, arguments] = result_type(*of_call)
+        return state.results[layer, arguments]
     except Exception as error:
         shown = ', '.join(map(repr, arguments))
         raise TypeError(
@@ -342,10 +361,7 @@ def _make_layer(
     function: c.Function, arguments: tuple[Type, ...], state: Inference
 ) -> Layer:
     call, init = adapt(function)
-    base = function.name or c.callable_name(function.fn)
-    taken, name = {layer.name for layer in state.layers.values()}, base
-    for number in range(1, len(taken) + 1):
-        name = f'{base}_{number}' if name in taken else name
+    name = state.layer_name(function.name or c.callable_name(function.fn))
     if init is None:
         return Layer(name, call, None, None, function.batched)
     specs = [to_spec(argument) for argument in arguments]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
@@ -25,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.components import Component, components
-from jfold.program import Operation, Program
+from jfold.program import Operation, Owner, Program, kept
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64
@@ -158,7 +159,7 @@ def _power(number: int) -> int:
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(Owner):
     """What a compiled program depends on; static and hashable.
 
     Attributes:
@@ -173,6 +174,57 @@ class Spec:
     capacity: Capacity
     residuals: str = SAVE_PRODUCTS
     strategy: str = COUNTED
+
+
+@dataclass(frozen=True)
+class SpecKey:
+    """A spec in the tree of a schedule: equal where specs are, but without the program.
+
+    Caches of JAX that outlive every function keep trees; with it they would keep all
+    data of the program.
+    """
+
+    program: weakref.ref[Program]
+    capacity: Capacity
+    residuals: str
+    strategy: str
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.program, self.capacity, self.residuals, self.strategy))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def spec(self) -> Spec:
+        """The spec that the key stands for.
+
+        Raises:
+          ReferenceError: the model and its schedules have been deleted.
+        """
+        program = self.program()
+        if program is None:
+            raise ReferenceError(
+                'expected the model that made this schedule, got a tree of one that '
+                'was deleted: keep the model while its schedules are in use'
+            )
+        return _specs(program)[self]
+
+
+@kept
+def key_of(spec: Spec) -> SpecKey:
+    """The key of a spec, which can be looked up from now on."""
+    program = weakref.ref(spec.program)
+    key = SpecKey(program, spec.capacity, spec.residuals, spec.strategy)
+    _specs(spec.program).setdefault(key, spec)
+    return key
+
+
+@kept
+def _specs(program: Program) -> dict[SpecKey, Spec]:
+    """The specs of a program, by their keys."""
+    return {}
 
 
 def best_strategy() -> str:
@@ -190,7 +242,7 @@ def cores() -> int:
 # ---- what an operation needs ---------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def tile_widths(spec: Spec) -> tuple[tuple[int, ...], ...]:
     """Per operation, rows per tile, widest first."""
     recurrent = {
@@ -243,7 +295,7 @@ def has_gradient(operation: Operation) -> bool:
     return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def active_types(program: Program) -> frozenset[int]:
     """The types through which gradients flow: made, somewhere, from parameters."""
     active: set[int] = set()
@@ -258,7 +310,7 @@ def active_types(program: Program) -> frozenset[int]:
             return frozenset(active)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def running(spec: Spec) -> tuple[Component, ...]:
     """The components, without the operations that there is no room for: what no batch
     has had so far costs nothing."""
@@ -322,7 +374,7 @@ class _Cursor:
         return first
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def layout(spec: Spec) -> Layout:
     """The layout of a spec."""
     program, capacity = spec.program, spec.capacity

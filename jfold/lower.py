@@ -259,7 +259,8 @@ def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Valu
     if pre is not None:
         value = emit_part(pre, value, places, w)
     blocks = [case.block for case in cases if case is not None]
-    case_of = {k: blocks.index(b) for k, b in block.targets.items()}
+    number = {id(each): place for place, each in enumerate(blocks)}
+    case_of = {k: number[id(b)] for k, b in block.targets.items()}
     options = {'case_of': case_of, 'cases': len(cases)}
     positions = w.add(p.Partition, (keys,), node, outputs=len(cases), **options)
     return emit_cases(cases, positions, value, node, places, w)

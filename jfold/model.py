@@ -20,7 +20,7 @@ from jfold.combinators import Block, convert_to_block
 from jfold.corpus import Corpus, trace_corpus
 from jfold.demands import Demands, demands, needed
 from jfold.eager import evaluate
-from jfold.errors import ProgramBudgetError, whole
+from jfold.errors import ProgramBudgetError, check_spare_rows, whole
 from jfold.graph import Graph
 from jfold.layers import pack
 from jfold.layout import (
@@ -36,7 +36,7 @@ from jfold.layout import (
 from jfold.lower import lower
 from jfold.objects import Reread
 from jfold.program import Layer, Program
-from jfold.runtime import execute
+from jfold.runtime import make_execute
 from jfold.schedule import Schedule, abstract, build
 from jfold.tracer import Traced, Tracer, make_digest, make_tracer
 
@@ -125,7 +125,7 @@ class Model:
     batches = make_batches
 
     def __post_init__(self) -> None:
-        self._apply = jax.jit(execute)
+        self._apply = jax.jit(make_execute())
 
     @property
     def programs(self) -> int:
@@ -164,8 +164,8 @@ class Model:
 
         Raises:
           TypeError: `examples` is a dict or a string, which is one example at most.
-          ValueError: there are more examples than `size`, or they were traced for
-            another expression.
+          ValueError: there are more examples than `size`, or a million rows fewer, or
+            they were traced for another expression.
           InputError: an example does not fit the expression.
           RuntimeError: it did not, and did when it was read again, as one must be to
             tell what is wrong with it.
@@ -216,6 +216,7 @@ class Model:
                 f'expected at most {rows} examples, as `size` says, got '
                 f'{graph.examples}'
             )
+        check_spare_rows('size', rows, graph.examples)
         need = (
             needed(self.program, graph, rows)
             if demanded is None
@@ -358,6 +359,10 @@ class Model:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
           `None` for void. With `Metric` blocks in the expression, a pair of that and a
           dict of `MetricValues`.
+
+        A function of yours under `jax.jit` keeps the programs that it was traced with,
+        and the data in them, as long as it lives itself, or until its `clear_cache()`;
+        nothing else outlives the model and its schedules.
 
         Raises:
           ValueError: the schedule is another model's.

@@ -15,7 +15,6 @@ wave by wave.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
+from jfold.cycles import SuspicionError, Watch
 from jfold.early import Step, steps
 from jfold.frames import Frame, run, start
 from jfold.graph import (
@@ -90,7 +90,7 @@ class Halves:
     body: p.Body
 
 
-@functools.lru_cache(maxsize=512)
+@p.kept
 def cut(program: p.Program, few: bool) -> tuple[Halves, ...] | None:
     """The bodies of declarations, then that of the expression, cut.
 
@@ -231,7 +231,7 @@ def _take_apart(
     counts = [0] * len(halves)
     given: tuple[Column, ...] = (examples,) * (halves[-1].body.arity - 1)
     pool = {len(halves) - 1: [given]}
-    depth = 0
+    depth, watch = 0, Watch()
     while pool:
         if depth > limit:
             raise RecursionError
@@ -243,6 +243,8 @@ def _take_apart(
                 calls[0] if len(calls) == 1 else map(join, zip(*calls, strict=True))
             )
             registers = [None, *inputs, *half.empty]
+            if watch.sees_again(depth, number, registers[1 : half.body.arity]):
+                raise SuspicionError
             items.moments.append(depth * len(halves) + number)
             items.sizes.append(len(registers[1]))
             for step in half.early:

@@ -18,11 +18,44 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from jfold.types import TensorType, Type
+
+P = ParamSpec('P')
+T = TypeVar('T')
+
+
+class Owner:
+    """Keeps what functions marked `kept` make of it, as long as it lives itself.
+
+    A cache of a module would keep the functions and the data of programs that nobody
+    uses any more.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in vars(self).items() if name != _KEPT}
+
+
+_KEPT = '_kept'
+
+
+def kept(function: Callable[P, T]) -> Callable[P, T]:
+    """Computes a function once for each `Owner`, its first argument, and the others."""
+
+    plain: Callable[..., T] = function
+
+    @functools.wraps(function)
+    def cached(owner: Owner, *rest: Any) -> T:
+        found: dict[Any, T] = vars(owner).setdefault(_KEPT, {})
+        key = (plain, *rest)
+        if key not in found:
+            found[key] = plain(owner, *rest)
+        return found[key]
+
+    return cast(Callable[P, T], cached)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +73,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(Owner):
     """A layer at given types; the unit of batching.
 
     Types are given twice: as the user wrote them (nested tuples), and flat, as numbers
@@ -334,7 +367,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class Program(Owner):
     """An expression, lowered. Compared and hashed by identity.
 
     Attributes:
@@ -378,7 +411,7 @@ def all_bodies(program: Program) -> Iterator[Body]:
             waiting += _inner(instruction)
 
 
-@functools.lru_cache(maxsize=256)
+@kept
 def is_breadth_first(program: Program) -> bool:
     """Whether every body makes all its calls at once, before anything waits for one.
 

@@ -9,7 +9,7 @@ has no reverse mode, so both passes over what is left are written out, under one
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -26,10 +26,25 @@ from jfold.schedule import Schedule
 from jfold.stages import is_zero
 from jfold.tile import Arrays
 
+Params = Mapping[str, Any]
+Results = tuple[Arrays, list[Arrays]]
+Execute = Callable[[Params, Schedule], Results]
 
-def execute(
-    params: Mapping[str, Any], schedule: Schedule
-) -> tuple[Arrays, list[Arrays]]:
+
+def make_execute() -> Execute:
+    """`run` as a function of its own for each model.
+
+    JAX keeps what it has traced of a function, and so a model's data, until that
+    function is freed.
+    """
+
+    def execute(params: Params, schedule: Schedule) -> Results:
+        return run(params, schedule)
+
+    return execute
+
+
+def run(params: Params, schedule: Schedule) -> Results:
     """The tensors of the result [examples, ...], and of each metric [capacity, ...].
 
     Differentiable with respect to `params`; the schedule is data.
@@ -45,19 +60,25 @@ def execute(
         lambda x: varied(x, varying), (used, indices, constants)
     )
     plan = make_plan(schedule.spec, used, varying)
-    return _run(plan, _weights(plan, used), indices, constants)
+    differentiable = jax.custom_vjp(functools.partial(_run, plan))
+    differentiable.defvjp(
+        functools.partial(_run_forward, plan),
+        functools.partial(_run_backward, plan),
+        symbolic_zeros=True,
+    )
+    results: Results = differentiable(_weights(plan, used), indices, constants)
+    return results
 
 
-def _weights(plan: Plan, params: Mapping[str, Any]) -> list[Arrays]:
+def _weights(plan: Plan, params: Params) -> list[Arrays]:
     """The weights of each operation."""
     pairs = zip(plan.program.operations, plan.tiles, strict=True)
     return [tile.hoisted(params.get(o.layer.name)) if tile else [] for o, tile in pairs]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _run(
     plan: Plan, weights: list[Arrays], indices: Any, constants: tuple[Any, ...]
-) -> tuple[Arrays, list[Arrays]]:
+) -> Results:
     run = Forward(plan, weights, indices, constants)
     values, _ = run.forward(keep=False)
     return run.results(values)
@@ -80,9 +101,6 @@ def _run_backward(plan: Plan, residuals: Any, cotangents: Any) -> tuple[Any, Any
     outputs, metrics = jax.tree.map(lambda x: not is_zero(x), cotangents)
     run = Backward(plan, plan.pulls(outputs, metrics), *arrays)
     return run.backward(values, stored, cotangents), None, None
-
-
-_run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
 
 
 def _check_traced(plan: Plan, weights: list[Any]) -> None:

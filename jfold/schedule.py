@@ -34,8 +34,10 @@ from jfold.layout import (
     SUM_WIDTH,
     Layout,
     Spec,
+    SpecKey,
     active_types,
     cores,
+    key_of,
     layout,
     running,
 )
@@ -61,15 +63,15 @@ class Schedule:
     spec: Spec
     seconds: float | None = None
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], Spec]:
+    def tree_flatten(self) -> tuple[tuple[Any, ...], SpecKey]:
         """For JAX: the arrays, and what is static."""
-        return (self.indices, self.constants), self.spec
+        return (self.indices, self.constants), key_of(self.spec)
 
     @classmethod
-    def tree_unflatten(cls, spec: Spec, children: tuple[Any, Any]) -> Schedule:
+    def tree_unflatten(cls, key: SpecKey, children: tuple[Any, Any]) -> Schedule:
         """For JAX: the inverse of `tree_flatten`."""
         indices, constants = children
-        return cls(indices, constants, spec)
+        return cls(indices, constants, key.spec)
 
     def section(self, name: Any, size: int) -> Any:
         """A named part of `indices`."""

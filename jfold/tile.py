@@ -20,7 +20,7 @@ from jfold import jaxprs
 from jfold.jaxprs import is_inexact
 from jfold.layers import Varying, array_spec, pack
 from jfold.layout import NARROW
-from jfold.program import Operation
+from jfold.program import Operation, kept
 from jfold.stages import Staged, stage
 from jfold.types import TensorType, TupleType
 
@@ -227,7 +227,7 @@ def make_tile(
     return _make_tile(operation, structure, shapes, types, varying, context)
 
 
-@functools.lru_cache(maxsize=512)
+@kept
 def _make_tile(
     operation: Operation, structure: Any, shapes: Any, types: Any, varying: Any, _: Any
 ) -> Tile:

@@ -23,7 +23,7 @@ from jax import lax
 
 import jfold as jf
 from jfold.layout import RESIDUALS, STRATEGIES, active_types, layout
-from jfold.runtime import execute
+from jfold.runtime import run
 
 # ---- reading HLO ---------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ def model(residuals: str, strategy: str) -> jf.Model:
 
 def loss(params: Any, schedule: jf.Schedule) -> Any:
     """A number that depends on both tensors of the result."""
-    c, h = execute(params, schedule)[0]
+    c, h = run(params, schedule)[0]
     return (c**2).sum() + jnp.sin(h).sum()
 
 

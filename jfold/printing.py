@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How blocks print: in pieces, so that nobody prints all of a large one to cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+
+class Printed(Protocol):
+    """What gives its text in pieces."""
+
+    def pieces(self) -> Iterator[Any]:
+        """Strings, and what else prints in pieces."""
+
+
+def texts(block: Printed) -> Iterator[str]:
+    """What a block prints as, in parts made one by one, without recursion."""
+    open_ = [block.pieces()]
+    while open_:
+        piece = next(open_[-1], None)
+        if piece is None:
+            open_.pop()
+        elif isinstance(piece, str):
+            yield piece
+        else:
+            open_.append(piece.pieces())
+
+
+def short(block: Printed, limit: int = 60) -> str:
+    """The beginning of what a block prints as; no more of a large one is made."""
+    text = ''
+    for part in texts(block):
+        text += part
+        if len(text) > limit:
+            return f'{text[: limit - 3]}...'
+    return text
+
+
+def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:
+    """The pieces of a call of blocks."""
+    yield f'{name}('
+    for number, part in enumerate(parts):
+        yield from (', ', part) if number else (part,)
+    yield ')'
+
+
+def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
+    """The pieces of a dict with blocks as values."""
+    yield '{'
+    for number, (key, value) in enumerate(pairs):
+        yield f'{", " if number else ""}{key!r}: '
+        yield value
+    yield '}'

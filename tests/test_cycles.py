@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data that contain themselves are refused, at once; what is only shared is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jfold as jf
+from jfold import columns, cycles, passes
+
+
+def model_of(kind: str) -> jf.Model:
+    """The sum of nested lists of ints."""
+    tree = jf.ForwardDeclaration(name='tree')
+    state_and_item = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> tree())
+    rules: dict[str, Any] = {
+        'record': jf.Record([tree(), tree()]) >> jnp.add,
+        'map': jf.Map(tree()) >> jf.Sum(),
+        'fold': jf.Fold(jf.Record([jf.Identity(), tree()]) >> jnp.add, jf.Zeros([])),
+        'late fold': jf.Fold(state_and_item >> jnp.add, jf.Zeros([])),
+    }
+    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: rules[kind]}))
+    return jf.compile(tree())
+
+
+KINDS = 'record', 'map', 'fold', 'late fold'
+
+
+def chain() -> Any:
+    """A list that contains itself once."""
+    made: list[Any] = [1]
+    made.append(made)
+    return made
+
+
+def branching() -> Any:
+    """A list that contains itself twice: its paths double with every step."""
+    made: list[Any] = []
+    made += [made, made]
+    return made
+
+
+def inner() -> Any:
+    """A list whose item leads back to it, inside others."""
+    ring: list[Any] = [2, 3]
+    ring[1] = [4, ring]
+    return [1, ring]
+
+
+CYCLES = [(chain, '', '[1]'), (branching, '', '[0]'), (inner, '[1]', '[1][1]')]
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(('make', 'path', 'way'), CYCLES)
+def test_data_that_contain_themselves(
+    kind: str, make: Any, path: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names example, path and block; long before the limit of depth."""
+    monkeypatch.setattr(columns, 'MAX_DEPTH', 3 * cycles.DEEP)
+    model = model_of(kind)
+    with pytest.raises(jf.InputError, match='contains itself') as caught:
+        model.schedule([3, [1, 2], make()])
+    if (make, kind) == (inner, 'late fold'):  # there the waves of both lists alternate
+        path = '[1][1]'
+    assert (caught.value.example, caught.value.path) == (2, path)
+    place = f'example 2{path and f", at {path}"}'
+    block = caught.value.block
+    assert block.startswith("tree.OneOf[<class 'list'>].")
+    assert block.endswith('.tree()')
+    assert str(caught.value) == (
+        f'{place}: expected data that end, got list that contains itself, as {way}; '
+        f'in {block}'
+    )
+    assert model.schedule([[1, [2, 3]]]).examples == 1
+
+
+def test_branching_is_found_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Few more calls run than are allowed before anyone looks."""
+    sizes: list[int] = []
+    sees_again = cycles.Watch.sees_again
+
+    def counted(self: Any, depth: int, number: int, columns: Any) -> bool:
+        sizes.append(len(columns[0]))
+        return sees_again(self, depth, number, columns)
+
+    monkeypatch.setattr(cycles.Watch, 'sees_again', counted)
+    with pytest.raises(jf.InputError, match='contains itself'):
+        model_of('record').schedule([branching()])
+    assert sum(sizes) <= 4 * cycles.MANY
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_parts_may_be_shared(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One object in many places, deep and often, is no cycle."""
+    monkeypatch.setattr(cycles.Watch, 'deep', 4)
+    monkeypatch.setattr(cycles.Watch, 'many', 64)
+    shared, deep, doubled = [1, 2], [1, 1], [1, 1]
+    for _ in range(50):
+        deep = [shared, deep]
+    for _ in range(8):
+        doubled = [doubled, doubled]
+    model = model_of(kind)
+    values = model.apply({}, model.schedule([deep, doubled, shared]))
+    np.testing.assert_array_equal(values, [152, 512, 3])
+
+
+def test_ordinary_data_are_never_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deep data of numbers, many times as deep as where looking begins, are not traced
+    twice."""
+    monkeypatch.setattr(cycles.Watch, 'deep', 4)
+    monkeypatch.setattr(columns, '_evaluate', None)
+    data: Any = 1
+    for _ in range(500):
+        data = [1, data]
+    model = model_of('record')
+    assert model.schedule([data]).depth == 500
+    assert passes.Watch is columns.Watch
+
+
+def test_objects_made_anew_are_told_by_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that never ends cannot be told from deep data, but for the limit."""
+    monkeypatch.setattr(columns, 'MAX_DEPTH', 2000)
+    tree = jf.ForwardDeclaration(name='tree')
+    again = jf.InputTransform(lambda x: [x]) >> tree()
+    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: again}))
+    with pytest.raises(jf.InputError, match='nested more than 2,000 deep'):
+        jf.compile(tree()).schedule([[1]])
+
+
+# ---- batches far larger than the data ------------------------------------------------
+
+
+def test_a_batch_size_far_beyond_the_data() -> None:
+    """An error at once, that says how to have all examples in one batch."""
+    model = jf.compile(jf.Scalar())
+    message = (
+        'expected `batch_size` of at most 1,048,776 for 200 examples, got '
+        '1,000,000,000: results have a row for each, used or not, so pass '
+        '`batch_size=200` to have all in one batch'
+    )
+    examples = list(range(200))
+    for source in (examples, model.trace(examples)):
+        with pytest.raises(ValueError, match='expected `batch_size`') as caught:
+            model.batches(source, 10**9)
+        assert str(caught.value) == message
+        assert list(model.batches(source, 10**9, drop_remainder=True)) == []
+        (batch,) = model.batches(source, 300)
+        assert (batch.count, batch.schedule.examples) == (200, 300)
+
+
+def test_a_size_far_beyond_the_examples() -> None:
+    """Of schedules, and of batches of a stream, whose length nobody knows before."""
+    model = jf.compile(jf.Scalar())
+    message = 'expected `size` of at most 1,048,578 for 2 examples, got 1,000,000,000'
+    with pytest.raises(ValueError, match=message):
+        model.schedule([1, 2], size=10**9)
+    with pytest.raises(ValueError, match=message):
+        model.trace([1, 2, 3]).schedule([0, 2], size=10**9)
+    with pytest.raises(ValueError, match=message):
+        next(model.batches(iter([1, 2]), 10**9))
+    assert model.programs == 0
