@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +64,22 @@ def whole(name: str, value: object, least: int) -> int:
     if value < least:
         raise ValueError(f'expected `{name}` of at least {least}, got {value}')
     return int(value)
+
+
+def several(examples: Any) -> Iterable[Any]:
+    """The argument, if it holds examples and cannot be taken for a single one.
+
+    Raises:
+      TypeError: it is not.
+    """
+    single = isinstance(examples, tuple | str | bytes | Mapping)
+    if single or not isinstance(examples, Iterable):
+        hint = 'pass `[example]`'
+        if isinstance(examples, tuple):
+            hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
+        got = type(examples).__name__
+        raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
+    return examples
 
 
 def shown(value: object, limit: int = 60) -> str:

@@ -19,7 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.layers import adapt, arguments_of, identity, result_type, to_spec
+from jfold.errors import shown
+from jfold.layers import (
+    adapt,
+    arguments_of,
+    identity,
+    numbered,
+    result_type,
+    settings_of,
+    to_spec,
+)
+from jfold.objects import PICK, count_of
 from jfold.program import Layer
 from jfold.types import (
     BroadcastType,
@@ -79,6 +89,7 @@ class Inference:
     waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
     declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
+    functions: dict[Layer, c.Function] = field(default_factory=dict)
     guesses: list[tuple[Typed, Type]] = field(default_factory=list)
 
     def visit(self, block: c.Block, given: Type, where: str) -> Typed:
@@ -192,7 +203,10 @@ def infer(root: c.Block) -> Typing:
     for node in state.nodes:
         if isinstance(node.block, c.Metric):
             _check_metric(node, metrics)
-    layers = tuple(layer for layer in state.layers.values() if layer is not None)
+    names = numbered(state.functions)
+    for node in state.nodes:
+        node.layer = None if node.layer is None else names[node.layer]
+    layers = tuple(names[layer] for layer in state.layers.values())
     return Typing(top, state.declarations, layers, metrics)
 
 
@@ -325,10 +339,12 @@ def apply_layer(
     node: Typed, given: Type, function: c.Function, state: Inference
 ) -> Type:
     """Finds or makes the layer of a function, and the type that it gives."""
+    _check_settings(node, given, function)
     arguments, key = arguments_of(given), identity(function)
     try:
         if key not in state.layers:
-            state.layers[key] = _make_layer(function, arguments, state)
+            state.layers[key] = _make_layer(function, arguments)
+            state.functions[state.layers[key]] = function
         node.layer = layer = state.layers[key]
         return result_type(layer.call, layer.params, arguments, layer.batched)
     except Exception as error:
@@ -338,14 +354,23 @@ def apply_layer(
         ) from error
 
 
-def _make_layer(
-    function: c.Function, arguments: tuple[Type, ...], state: Inference
-) -> Layer:
+def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
+    """Refuses a tuple of which an item would replace a default."""
+    count = len(given) if isinstance(given, TupleType) else 1
+    for each in settings_of(function, count):
+        fail(
+            node,
+            'an input for each argument without a default',
+            f'the tuple {given}, of which an item would be '
+            f'`{each.name}={shown(each.default)}`',
+            'items are arguments of their own: take one by `GetItem`, or write a '
+            f'function that takes {count} inputs, as `lambda *inputs: ...`',
+        )
+
+
+def _make_layer(function: c.Function, arguments: tuple[Type, ...]) -> Layer:
     call, init = adapt(function)
-    base = function.name or c.callable_name(function.fn)
-    taken, name = {layer.name for layer in state.layers.values()}, base
-    for number in range(1, len(taken) + 1):
-        name = f'{base}_{number}' if name in taken else name
+    name = function.name or c.callable_name(function.fn)
     if init is None:
         return Layer(name, call, None, None, function.batched)
     specs = [to_spec(argument) for argument in arguments]
@@ -395,6 +420,8 @@ def _(block: c.Record, node: Typed, state: Inference) -> Type:
     ]
 
     def link(head: Type) -> None:
+        if isinstance(head, TupleType) and block.length is not None:
+            _check_length(node, head, block.length, state)
         for key, item in read:
             field = _field_type(node, head, key, state)
             state.equal(node, field, item, f'for {key!r}')
@@ -407,6 +434,11 @@ def _(block: c.Record, node: Typed, state: Inference) -> Type:
     ]
     node.parts = tuple(parts)
     return TupleType(part.output for part in parts)
+
+
+def _check_length(node: Typed, given: TupleType, most: int, state: Inference) -> None:
+    if len(given) > most:
+        fail(node, f'at most {count_of(most)}', str(state.types.resolve(given)), PICK)
 
 
 def _field_type(node: Typed, head: Type, key: Any, state: Inference) -> Type:
