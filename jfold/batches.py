@@ -10,6 +10,7 @@ prefetched.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -159,7 +160,7 @@ def _source(model: Scheduler, given: Any) -> _Source:
         corpus: Corpus = given
         return corpus.schedule(np.array(items, np.int64), size=size)
 
-    if not isinstance(given, str | bytes | Mapping | type):
+    if not isinstance(given, tuple | str | bytes | Mapping | type):
         if hasattr(given, 'capacities_of'):
             if getattr(given, 'model', model) is not model:
                 raise ValueError(
@@ -168,12 +169,27 @@ def _source(model: Scheduler, given: Any) -> _Source:
                 )
             return _Source(given, stored, lambda x: list(x.tolist()), given)
         if hasattr(given, '__len__') and hasattr(given, '__getitem__'):
-            return _Source(given, traced, lambda x: [given[i] for i in x.tolist()])
+            return _Source(given, traced, functools.partial(_taken, given, len(given)))
         if isinstance(given, Iterable):
             return _Source(given, traced)
     raise TypeError(
         'expected a corpus, a sequence or a stream of examples as `source`, got '
         f'{type(given).__name__}: pass `[example]` for a single one'
+        f'{", `list(source)` for several" if isinstance(given, tuple) else ""}'
+    )
+
+
+def _taken(given: Any, length: int, places: Array) -> list[Any]:
+    """Items of a sequence, which must be as long as it was."""
+    try:
+        if len(given) == length:
+            return [given[i] for i in places.tolist()]
+    except IndexError:
+        if len(given) == length:
+            raise
+    raise ValueError(
+        f'expected a source of {length} examples, as when its batches were made, got '
+        f'one of {len(given)}: leave it alone while batches are taken, or pass a copy'
     )
 
 
@@ -323,7 +339,7 @@ def _cursor(settings: _Settings, state: Any) -> _Cursor:
             f'expected a state of arrays of shapes {expected}, got {got}: pass what '
             '`Batches.state` returned'
         )
-    cursor = {name: int(arrays[name]) for name in vars(_Cursor())}
+    cursor = {name: _whole(name, arrays[name]) for name in vars(_Cursor())}
     differing = [
         f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
         for name, value in own.items()
@@ -335,6 +351,15 @@ def _cursor(settings: _Settings, state: Any) -> _Cursor:
             f'{", ".join(differing)}'
         )
     return _Cursor(**cursor)
+
+
+def _whole(name: str, value: Array) -> int:
+    if value.dtype.kind not in 'iu' or value < 0:
+        raise ValueError(
+            f'expected `{name}` of a state as an int of 0 or more, got {value} '
+            f'({value.dtype}): pass what `Batches.state` returned'
+        )
+    return int(value)
 
 
 def _shown(name: str, value: Array) -> str:
@@ -450,6 +475,12 @@ class Batches:
                 'expected a stream that can be read from its beginning, got '
                 f'{type(source.given).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
+            )
+        epochs = self._settings.epochs
+        if epochs is not None and cursor.epoch >= epochs:
+            raise ValueError(
+                f'expected a state within {epochs} epochs, got one of epoch '
+                f'{cursor.epoch}, counted from 0: make the batches with more `epochs`'
             )
         cuts = _plan(self._settings, source.nodes, cursor.epoch).cuts
         if source.items is not None and cursor.position not in cuts:

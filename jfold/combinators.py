@@ -14,12 +14,13 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.functions import concatenate, ratio
 from jfold.printing import Printed, in_braces, in_call, texts
 from jfold.types import TensorType, convert_to_type
 
@@ -29,6 +30,14 @@ class Block:
 
     # The eager twin: `eval(example, params=None)`, supplied by `jfold.eager`.
     eval: ClassVar[Callable[..., Any]]
+
+    # A block never changes, and is told by its identity.
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
     # Keeps NumPy from taking `array >> block` apart, element by element.
     __array_ufunc__: ClassVar[None] = None
 
@@ -249,14 +258,22 @@ class Function(Block):
 
     The same callable in several places is one operation with one set of parameters.
     A tuple input is unpacked into arguments (nested tuples stay tuples); the result is
-    an array or a (nested) tuple of arrays.
+    an array or a (nested) tuple of arrays. No item but the first becomes an argument
+    that has a default other than `None`.
+
+    Tiles have spare rows, on which `fn` runs too, on the values of other rows: a
+    callback in it (`jax.debug.print`, `jax.pure_callback`) is called for these as well,
+    and again where the reverse pass computes rows anew.
 
     Args:
       fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module; or, with `init`,
         a callable `fn(params, *inputs)`.
       init: `init(key, *specs) -> params`, with a `jax.ShapeDtypeStruct` per input.
       name: the key of its parameters; the callable's own name when left out. Two names
-        for one callable give two sets of parameters.
+        for one callable give two sets of parameters. Of several callables of one name
+        the later are numbered, `name_1` and so on, as they stand in the source, or by
+        their first use where that is one place, as of what one function returns, and of
+        modules: say `name` where parameters are to outlast changes of the code.
       batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
         of the result may depend only on the same row of the inputs.
 
@@ -284,19 +301,6 @@ class Function(Block):
         return f'Function({self.name or callable_name(self.fn)})'
 
 
-@functools.cache
-def _concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
-    def concat(*inputs: Any) -> jax.Array:
-        arrays = jax.tree.leaves(inputs) if flatten else inputs
-        if not flatten and any(isinstance(x, tuple) for x in inputs):
-            raise TypeError('expected tensors, got a tuple; pass `flatten=True`')
-        if len({x.dtype for x in arrays}) > 1:
-            raise TypeError('expected tensors of one dtype')
-        return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
-
-    return concat
-
-
 def Concat(concat_dim: int = 0, flatten: bool = False) -> Function:
     """A tuple of tensors joined along `concat_dim`; scalars count as vectors [1].
 
@@ -304,7 +308,7 @@ def Concat(concat_dim: int = 0, flatten: bool = False) -> Function:
       concat_dim: the axis, batch dimension not counted.
       flatten: also accept nested tuples.
     """
-    return Function(_concatenate(concat_dim, flatten))
+    return Function(concatenate(concat_dim, flatten))
 
 
 # ---- composition ---------------------------------------------------------------------
@@ -344,6 +348,9 @@ class Record(Block):
     tuple of blocks (keys 0, 1, ...) in the order given. A block that takes no input
     (`Zeros`, `FromTensor`, what follows a `Void`) reads no field.
 
+    A dict or an object may have more fields. Where a tuple or list of blocks was given,
+    the value may have no more items than these; `{0: a, 2: b}` picks some of more.
+
     >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
     >>> [x.item() for x in fields.eval({'a': 1, 'b': 2})]
     [1, 2]
@@ -353,10 +360,13 @@ class Record(Block):
     """
 
     fields: tuple[tuple[Any, Block], ...]
+    length: int | None  # of the value, at most
 
     def __init__(self, spec: Any) -> None:
         pairs = [(key, convert_to_block(b)) for key, b in _pairs('Record', spec)]
+        has_keys = isinstance(spec, Mapping) or _has_pairs(spec)
         object.__setattr__(self, 'fields', tuple(pairs))
+        object.__setattr__(self, 'length', None if has_keys else len(pairs))
 
     def pieces(self) -> Iterator[str | Printed]:
         yield from ('Record(', *in_braces(self.fields), ')')
@@ -405,11 +415,15 @@ def _pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
             ) from None
     if isinstance(spec, Mapping):
         return list(spec.items())
-    if isinstance(spec, list) and all(_is_pair(item) for item in spec):
+    if _has_pairs(spec):
         return list(spec)
     if isinstance(spec, tuple | list):
         return list(enumerate(spec))
     raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
+
+
+def _has_pairs(spec: Any) -> bool:
+    return isinstance(spec, list) and all(map(_is_pair, spec))
 
 
 def _is_pair(item: Any) -> bool:
@@ -529,6 +543,9 @@ class ForwardDeclaration:
         self.name = name or 'declaration'
         self.target: Block | None = None
 
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # as its references do
+
     def __call__(self) -> Reference:
         """A block that stands for the one this is, or will be, resolved to."""
         return Reference(self)
@@ -581,6 +598,8 @@ class Metric(Block):
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Map(Block):
     """A block on every item of a sequence, a tuple of one type, or a Python iterable.
+
+    A mapping or a set is none, here as in `Fold` and `Reduce`.
 
     >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
     6.0
@@ -636,7 +655,10 @@ class Reduce(Block):
 
 @block
 class Length(Block):
-    """The length of a sequence, a tuple or a Python value with `len`, as a scalar."""
+    """The length of a sequence, a tuple or a Python value with `len`, as a scalar.
+
+    Mappings and sets have one too.
+    """
 
     dtype: Any = 'float32'
 
@@ -647,13 +669,6 @@ class Length(Block):
 
     def __repr__(self) -> str:
         return f'Length({self.type.dtype.name!r})'
-
-
-def _ratio(total: Any, count: Any) -> Any:
-    # The division is in float32 at least: float16 counts to 2048 only.
-    ratio = total / jnp.maximum(count, 1)
-    inexact = jnp.issubdtype(total.dtype, jnp.inexact)
-    return ratio.astype(total.dtype) if inexact else ratio
 
 
 def Sum() -> Reduce:
@@ -673,7 +688,7 @@ def Min(default: Any = None) -> Reduce:
 
 def Mean() -> Pipe:
     """The mean of a sequence of tensors; zeros when empty. Ints give a float32."""
-    return AllOf(Sum(), Length()) >> Function(_ratio, name='mean')
+    return AllOf(Sum(), Length()) >> Function(ratio, name='mean')
 
 
 def is_constant(block: Block) -> bool:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -57,13 +58,18 @@ def _one_by_one(
     made = []
     for index in chosen:
         try:
-            made.append(_cast(_stack([items[index]], type_), type_))
+            made.append(_cast(_stack([_plain(items[index])], type_), type_))
         except Exception as error:
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {reason(error)}'
             text = f'expected {type_}, got {shown(items[index])}{why}'
             raise BadItem(index, text) from None if refused else error
     return np.concatenate(made)
+
+
+def _plain(item: Any) -> Any:
+    """An array of JAX as one of NumPy, which cannot read those of its narrow dtypes."""
+    return np.asarray(item) if isinstance(item, jax.Array) else item
 
 
 def _perhaps_rounded(

@@ -19,6 +19,8 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold.infer import Typed, Typing, infer
+from jfold.layers import check_layer
+from jfold.objects import PICK, count_of, length_of, why_no_sequence
 from jfold.types import SequenceType, TensorType, TupleType, Type
 
 
@@ -147,6 +149,8 @@ def call(node: Typed, x: Any, state: Eager) -> Any:
             f'{node}: expected parameters for layer {layer.name!r}, got '
             f'{list(state.params)}; `model.init(key)` makes them'
         )
+    if layer.params is not None:
+        check_layer(layer, state.params[layer.name])
     result = layer.call(state.params.get(layer.name), *inputs)
     if layer.batched:
         result = jax.tree.map(lambda a: a[0], result)
@@ -174,6 +178,9 @@ def _(block: c.AllOf, node: Typed, x: Any, state: Eager) -> Any:
 
 @value_of.register
 def _(block: c.Record, node: Typed, x: Any, state: Eager) -> Any:
+    most = None if c.is_constant(block) else block.length
+    if most is not None and length_of(x) > most:
+        raise TypeError(f'{node}: expected {count_of(most)}, got {x!r}; {PICK}')
     return tuple(
         part(each, None if c.is_constant(inner) else get(x, key), state)
         for (key, inner), each in zip(block.fields, node.parts, strict=True)
@@ -228,14 +235,20 @@ def _(block: c.Metric, node: Typed, x: Any, state: Eager) -> Any:
 
 @value_of.register
 def _(block: c.Map, node: Typed, x: Any, state: Eager) -> Any:
-    return [part(node.parts[0], item, state) for item in x]
+    return [part(node.parts[0], item, state) for item in _in_order(node, x)]
+
+
+def _in_order(node: Typed, x: Any) -> Any:
+    if why := why_no_sequence(type(x)):
+        raise TypeError(f'{node}: expected a sequence, got {x!r}; {why}')
+    return x
 
 
 @value_of.register
 def _(block: c.Fold, node: Typed, x: Any, state: Eager) -> Any:
     combine, start = node.parts
     value = part(start, None, state)
-    for item in x:
+    for item in _in_order(node, x):
         value = part(combine, (value, item), state)
     return value
 
@@ -243,7 +256,7 @@ def _(block: c.Fold, node: Typed, x: Any, state: Eager) -> Any:
 @value_of.register
 def _(block: c.Reduce, node: Typed, x: Any, state: Eager) -> Any:
     combine, default = node.parts
-    items = list(x)
+    items = list(_in_order(node, x))
     if not items:
         return zeros(node.output) if default is None else part(default, None, state)
     while len(items) > 1:

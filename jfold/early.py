@@ -20,7 +20,7 @@ import numpy as np
 
 from jfold import program as p
 from jfold.graph import Trace
-from jfold.objects import by_attribute, fields, have_attributes_alone
+from jfold.objects import by_attribute, check_lengths, fields, have_attributes_alone
 from jfold.rules import RULES, Column
 
 Step = Callable[[list[Column], Trace], None]
@@ -86,7 +86,8 @@ def _with_fields(instructions: Instructions) -> Instructions:
         if i is alike[0]:
             outputs = tuple(each.outputs[0] for each in alike)
             keys = tuple(each.key for each in alike)
-            made.append(p.Fields(i.inputs, outputs, i.where, keys))
+            most = next((x.most for x in alike if x.most is not None), None)
+            made.append(p.Fields(i.inputs, outputs, i.where, keys, most))
     return made
 
 
@@ -157,6 +158,8 @@ def _fields(i: p.Fields) -> Step:
 
     def step(r: list[Column], state: Trace) -> None:
         items = r[source]
+        if i.most is not None:
+            check_lengths(items, i.most)
         alone = named and have_attributes_alone(items)
         try:
             for target, get in by_name if alone else by_item:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -79,6 +81,22 @@ def check_spare_rows(name: str, rows: int, examples: int) -> None:
             f'{examples:,} examples, got {rows:,}: results have a row for each, used '
             f'or not, so pass `{name}={max(examples, 1)}` to have all in one batch'
         )
+
+
+def several(examples: Any) -> Iterable[Any]:
+    """The argument, if it holds examples and cannot be taken for a single one.
+
+    Raises:
+      TypeError: it is not.
+    """
+    single = isinstance(examples, tuple | str | bytes | Mapping)
+    if single or not isinstance(examples, Iterable):
+        hint = 'pass `[example]`'
+        if isinstance(examples, tuple):
+            hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
+        got = type(examples).__name__
+        raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
+    return examples
 
 
 def shown(value: object, limit: int = 60) -> str:

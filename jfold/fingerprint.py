@@ -135,7 +135,8 @@ def _plain(text: str) -> Line:
 
 def _options(step: Instruction) -> dict[str, Any]:
     """What an instruction is told besides registers; bodies have lines of their own."""
-    names = {each.name for each in fields(step)} - {'inputs', 'outputs', 'where'}
+    aside = {'inputs', 'outputs', 'where', 'most'}  # what no value depends on
+    names = {each.name for each in fields(step)} - aside
     values = {name: getattr(step, name) for name in sorted(names)}
     return {name: x for name, x in values.items() if not isinstance(x, Body)}
 

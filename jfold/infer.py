@@ -19,7 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.layers import adapt, arguments_of, identity, result_type, to_spec
+from jfold.errors import shown
+from jfold.layers import (
+    adapt,
+    arguments_of,
+    identity,
+    numbered,
+    result_type,
+    settings_of,
+    to_spec,
+)
+from jfold.objects import PICK, count_of
 from jfold.printing import short
 from jfold.program import Layer
 from jfold.types import (
@@ -84,9 +94,9 @@ class Inference:
     waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
     declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
+    functions: dict[Layer, c.Function] = field(default_factory=dict)
     guesses: list[tuple[Typed, Type]] = field(default_factory=list)
     results: dict[tuple[Layer, tuple[Type, ...]], Type] = field(default_factory=dict)
-    names: dict[str, int] = field(default_factory=dict)  # and the number to try next
 
     def visit(self, block: c.Block, given: Type, where: str) -> Typed:
         """Types one use of `block`, and the uses inside it."""
@@ -100,15 +110,6 @@ class Inference:
         where = f'{type(node.block).__name__}{label}'
         where = f'{node.where}.{where}' if node.where else where
         return self.visit(block, VoidType() if c.is_constant(block) else given, where)
-
-    def layer_name(self, base: str) -> str:
-        """A name for a layer that no other has."""
-        name = base
-        while name in self.names:
-            name = f'{base}_{self.names[base]}'
-            self.names[base] += 1
-        self.names[name] = 1
-        return name
 
     def equal(self, node: Typed, got: Type, expected: Type, verb: str) -> None:
         """Unifies two types; the error names `node`."""
@@ -208,7 +209,10 @@ def infer(root: c.Block) -> Typing:
     for node in state.nodes:
         if isinstance(node.block, c.Metric):
             _check_metric(node, metrics)
-    layers = tuple(layer for layer in state.layers.values() if layer is not None)
+    names = numbered(state.functions)
+    for node in state.nodes:
+        node.layer = None if node.layer is None else names[node.layer]
+    layers = tuple(names[layer] for layer in state.layers.values())
     return Typing(top, state.declarations, layers, metrics)
 
 
@@ -341,10 +345,12 @@ def apply_layer(
     node: Typed, given: Type, function: c.Function, state: Inference
 ) -> Type:
     """Finds or makes the layer of a function, and the type that it gives."""
+    _check_settings(node, given, function)
     arguments, key = arguments_of(given), identity(function)
     try:
         if key not in state.layers:
-            state.layers[key] = _make_layer(function, arguments, state)
+            state.layers[key] = _make_layer(function, arguments)
+            state.functions[state.layers[key]] = function
         node.layer = layer = state.layers[key]
         if (layer, arguments) not in state.results:
             of_call = layer.call, layer.params, arguments, layer.batched
@@ -357,11 +363,23 @@ def apply_layer(
         ) from error
 
 
-def _make_layer(
-    function: c.Function, arguments: tuple[Type, ...], state: Inference
-) -> Layer:
+def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
+    """Refuses a tuple of which an item would replace a default."""
+    count = len(given) if isinstance(given, TupleType) else 1
+    for each in settings_of(function, count):
+        fail(
+            node,
+            'an input for each argument without a default',
+            f'the tuple {given}, of which an item would be '
+            f'`{each.name}={shown(each.default)}`',
+            'items are arguments of their own: take one by `GetItem`, or write a '
+            f'function that takes {count} inputs, as `lambda *inputs: ...`',
+        )
+
+
+def _make_layer(function: c.Function, arguments: tuple[Type, ...]) -> Layer:
     call, init = adapt(function)
-    name = state.layer_name(function.name or c.callable_name(function.fn))
+    name = function.name or c.callable_name(function.fn)
     if init is None:
         return Layer(name, call, None, None, function.batched)
     specs = [to_spec(argument) for argument in arguments]
@@ -411,6 +429,8 @@ def _(block: c.Record, node: Typed, state: Inference) -> Type:
     ]
 
     def link(head: Type) -> None:
+        if isinstance(head, TupleType) and block.length is not None:
+            _check_length(node, head, block.length, state)
         for key, item in read:
             field = _field_type(node, head, key, state)
             state.equal(node, field, item, f'for {key!r}')
@@ -423,6 +443,11 @@ def _(block: c.Record, node: Typed, state: Inference) -> Type:
     ]
     node.parts = tuple(parts)
     return TupleType(part.output for part in parts)
+
+
+def _check_length(node: Typed, given: TupleType, most: int, state: Inference) -> None:
+    if len(given) > most:
+        fail(node, f'at most {count_of(most)}', str(state.types.resolve(given)), PICK)
 
 
 def _field_type(node: Typed, head: Type, key: Any, state: Inference) -> Type:

@@ -7,9 +7,13 @@ Flax module has imported Flax.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+import itertools
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jfold.combinators import Function
+from jfold.errors import shown
+from jfold.program import Layer
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init = Callable[..., Any]
@@ -52,6 +58,21 @@ def adapt(function: Function) -> tuple[Callable[..., Any], Init | None]:
     return (lambda _, *inputs: fn(*inputs)), None
 
 
+def settings_of(function: Function, count: int) -> list[inspect.Parameter]:
+    """The parameters with a default that so many inputs would set, beyond the first.
+
+    A default of `None` is that of an input that may be left out.
+    """
+    try:
+        given = inspect.signature(function.fn).parameters.values()
+    except (TypeError, ValueError):  # of some functions that are written in C
+        return []
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    inputs = [each for each in given if each.kind in kinds]
+    inputs = inputs[function.init is not None :][1:count]
+    return [x for x in inputs if x.default not in (inspect.Parameter.empty, None)]
+
+
 def _is_instance(fn: Any, library: str) -> bool:
     module = getattr(sys.modules.get(library), 'Module', None)
     return module is not None and isinstance(fn, module)
@@ -84,6 +105,140 @@ def _nnx(module: Any) -> tuple[Callable[..., Any], Init]:
         )
     # An NNX module is made with its parameters, so there is nothing to draw.
     return (lambda p, *inputs: nnx.merge(graph, p, rest)(*inputs)), lambda *_: params
+
+
+# ---- names ---------------------------------------------------------------------------
+
+
+def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
+    """Layers with names that differ: later ones of a name get a number.
+
+    Those without parameters come last, since nobody stores anything under their names.
+    """
+    order = sorted(layers, key=lambda x: (x.params is None, *_place(layers[x])))
+    names = {layer.name for layer in layers}
+    numbers = {name: itertools.count(1) for name in names}
+    free, made = set(names), {}
+    for layer in order:
+        name = layer.name
+        if name not in free:
+            tries = (f'{layer.name}_{number}' for number in numbers[name])
+            name = next(each for each in tries if each not in names)
+        free.discard(name)
+        names.add(name)
+        made[layer] = dataclasses.replace(layer, name=name)
+    return made
+
+
+def _place(function: Function) -> tuple[Any, ...]:
+    """Where the code of a function and of its `init` stands."""
+    return *_place_of_code(function.fn), *_place_of_code(function.init)
+
+
+def _innermost(fn: Any, limit: int = 32) -> Any:
+    """The function inside of partials, methods and wrappers, of so many at most."""
+    for _ in range(limit):
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif isinstance(fn, types.MethodType):
+            fn = fn.__func__
+        else:
+            fn = getattr(fn, '__wrapped__', fn)
+    return fn
+
+
+def _place_of_code(fn: Any) -> tuple[str, int, tuple[int, int]]:
+    fn = _innermost(fn)
+    if not isinstance(fn, types.FunctionType):
+        return '', 0, (0, 0)
+    code = fn.__code__
+    columns = ((x, y) for x, _, y, _ in code.co_positions() if x and y)
+    return fn.__module__ or '', code.co_firstlineno, min(columns, default=(0, 0))
+
+
+# ---- parameters ----------------------------------------------------------------------
+
+
+def check_params(layers: Sequence[Layer], params: Any) -> None:
+    """Compares parameters with those that the layers would draw.
+
+    Raises:
+      TypeError: they lack a layer, or those of one have other names, shapes or dtypes.
+    """
+    known = {layer.name: layer for layer in layers if layer.params is not None}
+    if known and not isinstance(params, Mapping):
+        raise TypeError(
+            f'expected parameters as a dict by layers, {list(known)}, got '
+            f'{shown(params)}; `model.init(key)` makes them'
+        )
+    if missing := [name for name in known if name not in params]:
+        raise TypeError(_lacking(missing, list(params), known))
+    for name, layer in known.items():
+        check_layer(layer, params[name])
+
+
+def _lacking(missing: list[str], given: list[Any], known: Container[Any]) -> str:
+    """Which layers are missing, and which may stand in their place."""
+    names = ', '.join(map(repr, missing))
+    others = ', '.join(repr(name) for name in given if name not in known)
+    strange = f', of which the model has no {others}' if others else ''
+    return (
+        f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got those '
+        f'of {given}{strange}; `model.init(key)` makes them'
+    )
+
+
+def check_layer(layer: Layer, params: Any) -> None:
+    """Compares the parameters of one layer.
+
+    Raises:
+      TypeError: they differ.
+    """
+    leaves, tree = jax.tree.flatten(params)
+    expected, structure = layer.leaves
+    if tree == structure and all(map(_is_like, leaves, expected)):
+        return
+    want, got = _by_path(layer.params), _by_path(params)
+    if want.keys() != got.keys():
+        names = [', '.join(map(jax.tree_util.keystr, x)) or '()' for x in (want, got)]
+        raise TypeError(
+            f'expected parameters of layer {layer.name!r} at {names[0]}, got them at '
+            f'{names[1]}; `model.init(key)` makes them'
+        )
+    for path, spec in want.items():
+        if not _is_like(got[path], spec):
+            raise TypeError(_unlike(layer.name, path, spec, got[path]))
+
+
+def _by_path(params: Any) -> dict[Any, Any]:
+    """Leaves by what leads to them, whatever kinds of dicts and lists hold them."""
+    return dict(jax.tree_util.tree_leaves_with_path(params))
+
+
+def _is_like(leaf: Any, spec: Any) -> bool:
+    """Whether an array has a shape and, once JAX holds it, a dtype."""
+    dtype = getattr(leaf, 'dtype', None)
+    if dtype is None or leaf.shape != spec.shape:
+        return False
+    return bool(dtype == spec.dtype) or _as_held(dtype) == spec.dtype
+
+
+def _as_held(dtype: Any) -> Any:
+    """What JAX, as configured, makes of an array of NumPy's."""
+    return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
+
+
+def _unlike(name: str, path: Any, spec: Any, leaf: Any) -> str:
+    got, hint = f'{shown(leaf)}, which is no array', ''
+    if hasattr(leaf, 'dtype'):
+        got = f'{leaf.dtype}{list(leaf.shape)}'
+        if leaf.dtype != spec.dtype:
+            hint = ': a function may compute in another dtype, by `astype` inside'
+    where = f' at {jax.tree_util.keystr(path)}' if path else ''
+    return (
+        f'expected parameters of layer {name!r}{where} as {spec.dtype}'
+        f'{list(spec.shape)}, got {got}; `model.init(key)` makes them{hint}'
+    )
 
 
 # ---- types and arrays ----------------------------------------------------------------

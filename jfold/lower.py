@@ -221,13 +221,15 @@ def _(block: c.AllOf, node: Typed, value: Value, places: int, w: Writer) -> Valu
 def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Value:
     is_tuple = isinstance(value, tuple)
     column = None if is_tuple or value is None else w.object(value, node)
+    most = block.length  # looked at once, with the first field
     results = []
     for (key, each), part in zip(block.fields, node.parts, strict=True):
         item: Value = None
         if not c.is_constant(each):
             item = value[key] if isinstance(value, tuple) else None
             if column is not None:
-                item = w.one(p.Field, (column,), node, key=key)
+                item = w.one(p.Field, (column,), node, key=key, most=most)
+                most = None
         results.append(emit_part(part, item, places, w))
     return tuple(results)
 

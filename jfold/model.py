@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jfold import explain as explaining
 from jfold.batches import batches as make_batches
@@ -20,9 +19,15 @@ from jfold.combinators import Block, convert_to_block
 from jfold.corpus import Corpus, trace_corpus
 from jfold.demands import Demands, demands, needed
 from jfold.eager import evaluate
-from jfold.errors import ProgramBudgetError, check_spare_rows, whole
+from jfold.errors import (
+    ProgramBudgetError,
+    check_spare_rows,
+    several,
+    whole,
+)
+from jfold.functions import ratio
 from jfold.graph import Graph
-from jfold.layers import pack
+from jfold.layers import check_params, pack
 from jfold.layout import (
     RESIDUALS,
     SAVE_PRODUCTS,
@@ -35,7 +40,7 @@ from jfold.layout import (
 )
 from jfold.lower import lower
 from jfold.objects import Reread
-from jfold.program import Layer, Program
+from jfold.program import Program
 from jfold.runtime import make_execute
 from jfold.schedule import Schedule, abstract, build
 from jfold.tracer import Traced, Tracer, make_digest, make_tracer
@@ -67,8 +72,8 @@ class MetricValues:
 
     def mean(self) -> Any:
         """The mean over all real rows; zero if there are none."""
-        count = jnp.maximum(self.mask.sum(), 1)
-        return jax.tree.map(lambda x: x.sum(0) / count, self.values)
+        count = self.mask.sum()
+        return jax.tree.map(lambda x: ratio(x.sum(0), count), self.values)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,7 +168,7 @@ class Model:
             and one size share their compiled program.
 
         Raises:
-          TypeError: `examples` is a dict or a string, which is one example at most.
+          TypeError: `examples` is a tuple, dict or string, which may be one example.
           ValueError: there are more examples than `size`, or a million rows fewer, or
             they were traced for another expression.
           InputError: an example does not fit the expression.
@@ -186,7 +191,7 @@ class Model:
 
     def _graph(self, examples: Iterable[Any] | Traced) -> Graph:
         if not isinstance(examples, Traced):
-            return trace(self.program, list(_several(examples)))
+            return trace(self.program, list(several(examples)))
         if examples.digest != self._digest:
             raise ValueError(
                 'expected examples traced for this expression, got those of another: '
@@ -266,7 +271,7 @@ class Model:
           progress: shows a progress bar on a terminal if it takes a few seconds.
 
         Raises:
-          TypeError: `examples` is a dict or a string, which is one example at most.
+          TypeError: `examples` is a tuple, dict or string, which may be one example.
           InputError: an example does not fit; its number is that among all examples.
           RuntimeError: one did not, and did when it was read again.
 
@@ -276,7 +281,7 @@ class Model:
         >>> model.apply({}, corpus.schedule([2, 0])).tolist()
         [3.0, 3.0]
         """
-        return trace_corpus(self, _several(examples), skip_errors, progress)
+        return trace_corpus(self, several(examples), skip_errors, progress)
 
     def tracer(self) -> Tracer:
         """Tracing alone, as a callable to send to other processes.
@@ -352,7 +357,8 @@ class Model:
         """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
 
         Args:
-          params: as `init` returns them.
+          params: as `init` returns them, in any mapping, which may hold more than those
+            of this model.
           schedule: as `schedule` returns it; data, no gradient flows to it.
 
         Returns:
@@ -366,7 +372,8 @@ class Model:
 
         Raises:
           ValueError: the schedule is another model's.
-          TypeError: `params` lacks a layer.
+          TypeError: `params` lacks a layer, or those of one differ from those of `init`
+            in structure, shape or dtype.
         """
         self._check(params, schedule)
         outputs, metrics = self._apply(params, schedule)
@@ -384,14 +391,7 @@ class Model:
                 'expected a schedule made by this model, got one of another: call '
                 '`model.schedule(examples)` of the model that is applied'
             )
-        for layer in self.program.layers:
-            if layer.params is not None and layer.name not in params:
-                raise TypeError(
-                    f'expected parameters for layer {layer.name!r}, got those of '
-                    f'{list(params)}; `model.init(key)` makes them'
-                )
-            if layer.params is not None:
-                _check_shapes(layer, params[layer.name])
+        check_params(self.program.layers, params)
 
     def _metrics(self, metrics: Any, schedule: Schedule) -> dict[str, MetricValues]:
         found = {}
@@ -468,18 +468,6 @@ def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
         raise ValueError(f'expected `{name}` as {names}, got {value!r}')
 
 
-def _several(examples: Any) -> Iterable[Any]:
-    if isinstance(examples, list):
-        return examples
-    single = isinstance(examples, str | bytes | Mapping)
-    if single or not isinstance(examples, Iterable):
-        raise TypeError(
-            f'expected a sequence of examples, got {type(examples).__name__}: '
-            'pass `[example]`'
-        )
-    return examples
-
-
 def _is_capacity(value: Any) -> bool:
     return isinstance(value, Capacity)
 
@@ -514,17 +502,6 @@ def _other_spec(expected: tuple[Spec, ...], got: Spec) -> str:
 def _changes(old: Capacity, new: Capacity) -> str:
     pairs = zip(old.dimensions(), new.dimensions(), strict=True)
     return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)
-
-
-def _check_shapes(layer: Layer, params: Any) -> None:
-    """Compares parameters with those that `init` would make."""
-    trees = layer.params, params
-    expected, got = ([np.shape(x) for x in jax.tree.leaves(tree)] for tree in trees)
-    if expected != got:
-        raise TypeError(
-            f'expected parameters of layer {layer.name!r} of shapes {expected}, got '
-            f'{got}; `model.init(key)` makes them'
-        )
 
 
 def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,40 @@ def entries(
 
 
 # ---- fields --------------------------------------------------------------------------
+
+
+def check_lengths(items: list[Any], most: int) -> None:
+    """Refuses items of more than so many items; mappings may have more keys.
+
+    Raises:
+      BadItem: one has more.
+    """
+    try:
+        alike = operator.countOf(map(len, items), most) == len(items)  # faster
+        if alike or max(map(len, items)) <= most:
+            return
+    except Exception:  # objects have no length
+        pass
+    for index, item in enumerate(items):
+        if (length := length_of(item)) > most:
+            text = f'expected {count_of(most)}, got {length} in {shown(item)}'
+            raise BadItem(index, f'{text}; {PICK}')
+
+
+PICK = 'a record of `{0: ..., 2: ...}` reads some of them alone'
+
+
+def length_of(item: Any) -> int:
+    """How many items a value has; 0 without a length, and for a mapping."""
+    try:
+        return 0 if isinstance(item, Mapping) else len(item)
+    except Exception:
+        return 0
+
+
+def count_of(number: int) -> str:
+    """So many items, in words."""
+    return f'{number} item' if number == 1 else f'{number} items'
 
 
 def fields(items: list[Any], key: Any) -> list[Any]:
@@ -152,12 +186,30 @@ def flat(items: list[Any], reread: Callable[[Any], Any]) -> tuple[Array, list[An
       reread: reads an item, of those without a length.
 
     Raises:
-      BadItem: an item is not iterable, or fails on the way.
+      BadItem: an item is not iterable, or of no order, or fails on the way.
     """
+    if any(map(why_no_sequence, set(map(type, items)))):
+        _refuse_unordered(items)
     try:
         return _flat(items)
     except Exception:
         return _flat(each(reread, items))
+
+
+def why_no_sequence(kind: type) -> str:
+    """Why values of a type are no sequences, though one can go through them."""
+    if issubclass(kind, Mapping):
+        return '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes one'
+    if issubclass(kind, set | frozenset):
+        return 'it has no order: `InputTransform(sorted)` gives it one'
+    return ''
+
+
+def _refuse_unordered(items: list[Any]) -> None:
+    for index, item in enumerate(items):
+        if why := why_no_sequence(type(item)):
+            text = f'expected a sequence, got {shown(item)}; {why}'
+            raise BadItem(index, text)
 
 
 def _flat(items: list[Any]) -> tuple[Array, list[Any]]:

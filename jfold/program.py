@@ -17,9 +17,10 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ParamSpec, TypeVar, cast
 
+import jax
 import numpy as np
 
 from jfold.types import TensorType, Type
@@ -68,6 +69,11 @@ class Layer:
     params: Any  # pytree of jax.ShapeDtypeStruct, None without parameters
     batched: bool = False
 
+    @functools.cached_property
+    def leaves(self) -> tuple[list[Any], Any]:
+        """The parameters as leaves and structure, to compare others with."""
+        return jax.tree.flatten(self.params)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -107,6 +113,7 @@ class Instruction:
             f'{f.name}={_shown(getattr(self, f.name)) if f.repr else "..."}'
             for f in fields(self)
             if f.name not in ('inputs', 'outputs', 'where')
+            and (f.default is MISSING or getattr(self, f.name) is not None)
         ]
         out, given = ([f'r{r}' for r in rs] for rs in (self.outputs, self.inputs))
         equals = ['='] if out else []
@@ -165,9 +172,10 @@ class Lookup(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Field(Instruction):
-    """One field of each object."""
+    """One field of each object, which has so many items at `most`, if that is said."""
 
     key: Any
+    most: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +183,7 @@ class Fields(Instruction):
     """Several fields of each object, an output for each."""
 
     keys: tuple[Any, ...]
+    most: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,7 +377,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Program(Owner):
-    """An expression, lowered. Compared and hashed by identity.
+    """An expression, lowered. Compared and hashed by identity; a copy is itself.
 
     Attributes:
       types: the tensor types; each has one buffer on the device.
@@ -388,6 +397,12 @@ class Program(Owner):
     output: Type
     output_types: tuple[int, ...]
     metrics: tuple[tuple[str, Type, tuple[int, ...]], ...]
+
+    def __copy__(self) -> Program:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Program:
+        return self
 
     def __str__(self) -> str:
         lines = ['operations']

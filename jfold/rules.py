@@ -20,7 +20,7 @@ from jfold import program as p
 from jfold.convert import to_array
 from jfold.errors import BadItem
 from jfold.graph import Trace, ranges
-from jfold.objects import each, entries, fields, flat, grouped, positions
+from jfold.objects import check_lengths, each, entries, fields, flat, grouped, positions
 
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
@@ -104,7 +104,10 @@ def _transform(i: p.Transform, r: list[Column], state: Trace) -> None:
 
 
 def _field(i: p.Field, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = fields(r[i.inputs[0]], i.key)
+    items = r[i.inputs[0]]
+    if i.most is not None:
+        check_lengths(items, i.most)
+    r[i.outputs[0]] = fields(items, i.key)
 
 
 def _pack(i: p.Pack, r: list[Column], state: Trace) -> None:

@@ -438,10 +438,11 @@ def _read_document(source: _Source) -> bytes:
             raise source.damaged(
                 _DOCUMENT,
                 'not a file of this format: expected a zip archive that begins with '
-                'this member',
+                f'this member; {_PACKED}',
             )
     if len(found) < member.start:
         raise source.cut(_DOCUMENT, member.start)
+    _check_packer(source, found)
     _, _, length, _ = _SIZES.unpack_from(found, name)
     member = replace(member, length=length)
     checksum = _check_header(source, member)
@@ -449,6 +450,22 @@ def _read_document(source: _Source) -> bytes:
         raise source.cut(_DOCUMENT, member.end)
     _check_data(source, member, checksum)
     return source.at(member.data, length)
+
+
+_PACKED = (
+    'a copy made by np.savez or an archiver cannot be read; take the original, which '
+    'may be compressed as a whole'
+)
+
+
+def _check_packer(source: _Source, header: bytes) -> None:
+    """Refuses an archive that another program made of the same members."""
+    _, *common = struct.unpack_from('<4s5H', header)
+    differing = sum(a != b for a, b in zip(common, _COMMON, strict=True))
+    if differing > 1:  # a single one is damage
+        how = 'packed and compressed' if common[2] else 'packed'
+        text = f'{how} by another program: expected members as jfold lays them out'
+        raise source.damaged(_DOCUMENT, f'{text}; {_PACKED}')
 
 
 def _parse(source: _Source, text: bytes) -> tuple[Described, dict[str, Any]]:

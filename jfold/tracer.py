@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold.columns import trace
+from jfold.errors import several
 from jfold.fingerprint import fingerprint
 from jfold.graph import Graph
 from jfold.program import Layer, Program
@@ -50,8 +51,9 @@ class Tracer:
         Raises:
           InputError: an example does not fit the expression; its number is that among
             `examples`.
+          TypeError: `examples` is a tuple, dict or string, which may be one example.
         """
-        return Traced(trace(self.program, list(examples)), self.digest)
+        return Traced(trace(self.program, list(several(examples))), self.digest)
 
     def __repr__(self) -> str:
         return f'Tracer({self.program.output!r})'

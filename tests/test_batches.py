@@ -492,6 +492,33 @@ def test_too_many_programs_are_an_error_in_its_place() -> None:
 
 # ---- leaving out what does not fit ---------------------------------------------------
 
+
+@pytest.mark.parametrize('change', [list.clear, list.pop, lambda x: x.append(1)])
+def test_a_source_that_changes_on_the_way(change: Any) -> None:
+    """Its examples are no longer those that the plan was made of."""
+    source = [1] * 6
+    found = made(source, 2, prefetch=0)
+    next(found)
+    change(source)
+    with refuses(
+        'expected a source of 6 examples, as when its batches were made, got one of '
+        f'{len(source)}: leave it alone while batches are taken, or pass a copy',
+        ValueError,
+    ):
+        next(found)
+
+
+def test_an_index_error_of_the_source() -> None:
+    """It is its own, if the length is as it was."""
+
+    class Source(list[int]):
+        def __getitem__(self, place: Any) -> Any:
+            raise IndexError('no such shard')
+
+    with pytest.raises(IndexError, match='no such shard'):
+        next(made(Source([1, 2]), 2, prefetch=0))
+
+
 BAD = [0, -1, -2, 3, -4, -5, -6, 7, 8, -9]
 
 

@@ -236,6 +236,51 @@ def test_what_is_no_state() -> None:
         found.restore(state | {'format': np.array(2)})
 
 
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        ('position', 16.5),
+        ('position', 4.0),
+        ('position', True),
+        ('position', -2),
+        ('epoch', -1),
+        ('batches', 1.5),
+        ('skipped', -3),
+    ],
+)
+@pytest.mark.parametrize('source', [range(9), Stream(*range(9))])
+def test_numbers_that_no_state_has(name: str, value: Any, source: Any) -> None:
+    """They are neither rounded nor taken for others."""
+    found = made(source, 2)
+    array = np.array(value)
+    with refuses(
+        f'expected `{name}` of a state as an int of 0 or more, got {value} '
+        f'({array.dtype}): pass what `Batches.state` returned',
+        ValueError,
+    ):
+        found.restore(found.state() | {name: array})
+
+
+def test_states_beyond_the_end() -> None:
+    found = made(range(9), 2, epochs=2)
+    state = found.state()
+    with refuses(
+        'expected a state within 2 epochs, got one of epoch 2, counted from 0: make '
+        'the batches with more `epochs`',
+        ValueError,
+    ):
+        found.restore(state | {'epoch': np.array(2)})
+    with refuses(
+        'expected a state at the end of a batch, got 10 examples of epoch 1: the '
+        'source has changed',
+        ValueError,
+    ):
+        found.restore(state | {'epoch': np.array(1), 'position': np.array(10)})
+    list(found)
+    found.restore(found.state())
+    assert list(found) == []
+
+
 KEY = 'expected one PRNG key, an int seed or None as `shuffle`, got {}: '
 KEY += '`shuffle=jax.random.key(0)`'
 SINGLE = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -245,6 +246,43 @@ def test_the_same_callable_shares_parameters() -> None:
     assert a == b != c == d != e != f
 
 
+def settings(fn: Any, init: Any = None) -> None:
+    """A function of a tuple of two numbers."""
+    jf.compile(jf.Record((number, number)) >> jf.Function(fn, init, name='fn'))
+
+
+@pytest.mark.parametrize(
+    ('fn', 'init', 'shown'),
+    [
+        (lambda x, scale=2.0: x * scale, None, 'scale=2.0'),
+        (lambda p, x, train=False: x, lambda *_: jnp.ones(()), 'train=False'),
+        (functools.partial(lambda a, x, n=3: x * n, 1), None, 'n=3'),
+        (jnp.concatenate, None, 'axis=0'),
+        (jax.jit(lambda x, kind='a': x), None, "kind='a'"),
+    ],
+)
+def test_an_item_is_not_taken_for_a_setting(fn: Any, init: Any, shown: str) -> None:
+    """It would replace a default without a word."""
+    with refuses(
+        'Pipe[1].Function(fn): expected an input for each argument without a default, '
+        'got the tuple (float32[], float32[]), of which an item would be '
+        f'`{shown}`; items are arguments of their own: take one by `GetItem`, or write '
+        'a function that takes 2 inputs, as `lambda *inputs: ...`'
+    ):
+        settings(fn, init)
+
+
+def test_defaults_that_may_stay_or_be_replaced() -> None:
+    """Those that come first, that are `None`, or that no item reaches."""
+    settings(lambda x=1.0, y=None: x + y)
+    settings(lambda x, y, scale=2.0: x + y * scale)
+    settings(lambda *inputs, scale=2.0: sum(inputs) * scale)
+    settings(functools.partial(lambda x, y, scale: x + y * scale, scale=2.0))
+    settings(jnp.clip)
+    settings(jnp.maximum)
+    jf.compile(number >> jf.Function(lambda x, scale=2.0: x * scale))
+
+
 def test_one_callable_at_two_types_is_one_layer() -> None:
     def init(key: Any, x: Any) -> Any:
         return jnp.float32(2)
@@ -352,7 +390,7 @@ def test_record_of_a_dict_is_sorted() -> None:
         ({2: number, 0: number}, [(1, 2, 3)], [(1.0, 3.0)]),
         ({-1: number}, [[1, 2, 3]], [(3.0,)]),
         ((number, whole), [(1, 2)], [(1.0, np.int32(2))]),
-        ([number, whole], [(1, 2, 'ignored')], [(1.0, np.int32(2))]),
+        ([number, whole], [(1, 2)], [(1.0, np.int32(2))]),
         (jf.Record([((0, 1), number)]), [{(0, 1): 5}], [(5.0,)]),
         (jf.Record([(slice(1, 3), jf.Vector(2))]), [[1, 2, 3]], [([2, 3],)]),
         ({None: number}, [{None: 1}], [(1.0,)]),

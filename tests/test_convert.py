@@ -120,6 +120,19 @@ def test_vectors(rows: list[list[int]], make: Any) -> None:
         np.testing.assert_array_equal(got.real, np.reshape(rows, (-1, 3)))
 
 
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+def test_scalars_of_jax(dtype: str) -> None:
+    """Also narrow ones, which are arrays that NumPy cannot stack."""
+    given = [jnp.bfloat16(2.5), jnp.float16(0.5), jnp.float32(4), jnp.asarray(1)]
+    for items in (given, given[:1], [1.0, *given[:1]], given[:1] * 3):
+        got = to_array(items, jf.TensorType((), dtype))
+        assert got.dtype == dtype
+        assert got.tolist() == [float(x) for x in items]
+        assert [jf.Scalar(dtype).eval(x).item() for x in items] == got.tolist()
+    rows = to_array([jnp.ones(2, 'bfloat16')] * 2, jf.TensorType((2,), dtype))
+    assert rows.tolist() == [[1, 1], [1, 1]]
+
+
 REFUSED: list[tuple[Any, Any, str]] = [
     (3.7, 'int32', 'expected int32[], got 3.7, which int32 cannot hold'),
     (300, 'int8', 'expected int8[], got 300, which int8 cannot hold'),

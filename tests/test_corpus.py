@@ -253,7 +253,7 @@ def test_examples_of_any_iterable() -> None:
     next(begun)
     for examples in (
         np.arange(1.0, 5.0),
-        (1, 2, 3, 4),
+        range(1, 5),
         {1: 0, 2: 0, 3: 0, 4: 0}.keys(),
         begun,
     ):

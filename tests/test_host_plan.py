@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from checking import refuses
 from flax.core import FrozenDict
 
 import jfold as jf
@@ -118,6 +119,24 @@ def test_what_is_no_list_of_examples(examples: Any) -> None:
     model = jf.compile(jf.Scalar())
     with pytest.raises(TypeError, match=r'expected a sequence of examples, got \w+'):
         model.schedule(examples)
+    with pytest.raises(TypeError, match=r'expected a sequence of examples, got \w+'):
+        model.tracer()(examples)
+
+
+@pytest.mark.parametrize('examples', [(1, 2), (), NamedTuple('Pair', [('x', int)])(1)])
+def test_a_tuple_may_be_one_example(examples: Any) -> None:
+    """Wherever several are expected."""
+    model = jf.compile(jf.Scalar())
+    name = type(examples).__name__
+    hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
+    for take in model.schedule, model.trace, model.tracer():
+        with refuses(f'expected a sequence of examples, got {name}: {hint}'):
+            take(examples)  # type: ignore[operator]
+    with refuses(
+        'expected a corpus, a sequence or a stream of examples as `source`, got '
+        f'{name}: pass `[example]` for a single one, `list(source)` for several'
+    ):
+        model.batches(examples, 1)
 
 
 def test_examples_from_a_generator() -> None:
@@ -138,9 +157,7 @@ def test_parameters_of_the_wrong_shape() -> None:
     """They are refused with the layer's name before JAX meets them."""
     scale = jf.Function(lambda p, x: p * x, lambda key, x: jnp.ones(3), name='scale')
     model = jf.compile(jf.Vector(3) >> scale)
-    expected = (
-        r"expected parameters of layer 'scale' of shapes \[\(3,\)\], got \[\(2,\)\]"
-    )
+    expected = r"parameters of layer 'scale' as float32\[3\], got float32\[2\]; `model"
     with pytest.raises(TypeError, match=expected):
         model.apply({'scale': jnp.ones(2)}, model.schedule([[1, 2, 3]]))
 

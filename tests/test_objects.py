@@ -389,3 +389,107 @@ def test_all_nodes_of_syntax_trees_run_in_c() -> None:
     runs_in_c(tree(), list(map(_parsed, texts)))
     sizes = [sum(1 for _ in ast.walk(_parsed(text))) for text in texts]
     assert [int(tree().eval(_parsed(text))) for text in texts] == sizes
+
+
+# ---- what is dropped or has no order -------------------------------------------------
+
+PICK = 'a record of `{0: ..., 2: ...}` reads some of them alone'
+Triple = collections.namedtuple('Triple', ['x', 'y', 'z'])
+TOO_LONG = [(1, 2, 3), [1, 2, 3], Triple(1, 2, 3), np.array([1, 2, 3])]
+
+
+@pytest.mark.parametrize('item', TOO_LONG)
+@pytest.mark.parametrize('make', [tuple, list])
+def test_a_record_by_position_drops_nothing(item: Any, make: Any) -> None:
+    """Neither at the root, nor in fields, nor in the eager twin."""
+    pair = jf.Record(make([jf.Scalar(), jf.Scalar()]))
+    shown = "Record({0: Scalar('float32'), 1: Scalar('float32')})"
+    got = f'{item!r} ({type(item).__name__}); {PICK}; in '
+    with refuses(f'example 1: expected 2 items, got 3 in {got}{shown}', jf.InputError):
+        jf.compile(pair).schedule([(1, 2), item])
+    with refuses(
+        f"example 0, at ['x']: expected 2 items, got 3 in {got}Record['x'].{shown}",
+        jf.InputError,
+    ):
+        jf.compile({'x': pair}).schedule([{'x': item}])
+    with refuses(f'{shown}: expected 2 items, got {item!r}; {PICK}'):
+        pair.eval(item)
+
+
+def test_a_record_by_position_in_a_recursion() -> None:
+    """Whose data is taken apart in a pass of its own."""
+    tree = jf.ForwardDeclaration()
+    pair = jf.Record((tree(), tree())) >> jf.Function(jnp.add)
+    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), tuple: pair}))
+    model = jf.compile(tree())
+    assert model.apply({}, model.schedule([(1, (2, 3)), 4])).tolist() == [6, 4]
+    with pytest.raises(jf.InputError) as caught:
+        model.schedule([1, (2, (3, (4, 5, 6)))])
+    assert caught.value.path == '[1][1]'
+    assert (
+        caught.value.message == f'expected 2 items, got 3 in (4, 5, 6) (tuple); {PICK}'
+    )
+
+
+def test_records_that_pick_fields() -> None:
+    """By keys that are said, and of mappings, whatever their keys."""
+    number = jf.Scalar()
+    picks: list[tuple[Any, Any]] = [
+        (jf.Record({0: number, 2: number}), (1, 2, 3)),
+        (jf.Record([(0, number), (2, number)]), [1, 2, 3]),
+        (jf.Record((number, number)), {0: 1, 1: 3, 'more': 4}),
+        (jf.Record((number, jf.Zeros([]), number)), [1, 2, 3]),
+    ]
+    for record, example in picks:
+        model = jf.compile(record)
+        values = model.apply({}, model.schedule([example]))
+        assert (values[0].item(), values[-1].item()) == (1, 3)
+        assert [x.item() for x in record.eval(example)][:: len(values) - 1] == [1, 3]
+
+
+def test_a_record_by_position_of_a_longer_tuple_of_tensors() -> None:
+    number = jf.Scalar()
+    with refuses(
+        'Pipe[1].Record({0: Function(sin), 1: Function(cos)}): expected at most 2 '
+        f'items, got (float32[], float32[], float32[]); {PICK}'
+    ):
+        jf.compile(jf.Record((number,) * 3) >> jf.Record((jnp.sin, jnp.cos)))
+
+
+VALUES = '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes one'
+SORTED = 'it has no order: `InputTransform(sorted)` gives it one'
+UNORDERED = [
+    ({1: 2}, VALUES),
+    (collections.OrderedDict(a=1), VALUES),
+    ({1, 2}, SORTED),
+    (frozenset([1]), SORTED),
+]
+NUMBERS = jf.Map(jf.Scalar())
+FOLD = jf.Fold((jf.Identity(), jf.Scalar()) >> jf.Function(jnp.add), jf.Zeros([]))
+
+
+@pytest.mark.parametrize(('item', 'hint'), UNORDERED)
+def test_what_is_no_sequence(item: Any, hint: str) -> None:
+    """Though one can go through it."""
+    got = f'{item!r} ({type(item).__name__}); {hint}; in '
+    blocks = {
+        NUMBERS >> jf.Sum(): "Pipe[0].Map(Scalar('float32'))",
+        FOLD: f'{str(FOLD)[:57]}...',
+    }
+    for block, place in blocks.items():
+        with refuses(
+            f'example 1: expected a sequence, got {got}{place}', jf.InputError
+        ):
+            jf.compile(block).schedule([[1], item])
+        with refuses(f'{place}: expected a sequence, got {item!r}; {hint}'):
+            block.eval(item)
+
+
+def test_sequences_of_other_kinds() -> None:
+    """Views of dicts have their order, bytes their numbers, mappings a length."""
+    model = jf.compile(NUMBERS >> jf.Sum())
+    table = {1: 2, 3: 4}
+    given = [table.keys(), table.values(), b'ab', range(3), collections.deque([5])]
+    assert model.apply({}, model.schedule(given)).tolist() == [4, 6, 195, 3, 5]
+    length = jf.compile(jf.Length())
+    assert length.apply({}, length.schedule([table, {1}])).tolist() == [2, 1]

@@ -580,7 +580,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / 'a.npz'
     message = (
         'metadata.json: not a file of this format: expected a zip archive that begins '
-        'with this member'
+        'with this member; a copy made by np.savez or an archiver cannot be read; take '
+        'the original, which may be compressed as a whole'
     )
     np.savez(path, **{'w': SMALL['w']})
     assert refused(path) == message
@@ -590,7 +591,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, 'w') as archive:
         archive.writestr('metadata.json', '{"format": "jfold.arrays", "version": 1}')
         archive.writestr('more', 'text' * 99)
-    assert 'metadata.json: malformed header' in refused(path)
+    assert 'metadata.json: packed by another program' in refused(path)
 
 
 # ---- whole files that say something else ---------------------------------------------

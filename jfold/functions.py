@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of tensors that blocks are made of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.cache
+def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
+    """Joins its arguments along an axis; one object per axis, so one layer."""
+
+    def concat(*inputs: Any) -> jax.Array:
+        arrays = jax.tree.leaves(inputs) if flatten else inputs
+        if not flatten and any(isinstance(x, tuple) for x in inputs):
+            raise TypeError('expected tensors, got a tuple; pass `flatten=True`')
+        if len({x.dtype for x in arrays}) > 1:
+            raise TypeError('expected tensors of one dtype')
+        return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
+
+    return concat
+
+
+def ratio(total: Any, count: Any) -> Any:
+    """`total / max(count, 1)`, in float32 at least: float16 counts to 2048 only."""
+    is_inexact, is_float = (
+        jnp.issubdtype(x.dtype, jnp.inexact) for x in (total, count)
+    )
+    wide = count.dtype if is_float else jnp.result_type(float)
+    if is_inexact:
+        wide = jnp.float32 if total.dtype.itemsize < 4 else total.dtype
+    result = total.astype(wide) / jnp.maximum(count, 1).astype(wide)
+    return result.astype(total.dtype) if is_inexact else result
