@@ -19,6 +19,7 @@ from jfold.schedule import Schedule
 Array = np.ndarray[Any, Any]
 negate = jf.Scalar() >> jf.Function(jnp.negative)
 MODEL = jf.compile(negate)
+SPEC = jf.compile(negate).schedule([1]).spec
 PATIENCE = 30  # seconds until something that must happen counts as failed
 
 
@@ -35,8 +36,7 @@ class FakeModel:
                 raise jf.InputError(f'got {example}', place, "['x']", 'Fake')
         self.built.append(examples)
         rows = [*examples, *[examples[-1]] * (size - len(examples))]
-        spec: Any = 'spec'
-        return Schedule(np.array(rows, np.int32), (), spec, 0.5)
+        return Schedule(np.array(rows, np.int32), (), SPEC, 0.5)
 
     def reschedule(self, examples: list[int], reread: Any, size: int) -> Schedule:
         """As of a real model."""

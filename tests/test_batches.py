@@ -22,6 +22,7 @@ from checking import refuses
 from fake_sources import (
     MODEL,
     PATIENCE,
+    SPEC,
     FakeModel,
     Stream,
     corpus,
@@ -105,14 +106,13 @@ def test_arrays_go_to_the_device_unless_they_depend_on_the_thread() -> None:
     @dataclass
     class Wide(FakeModel):
         def schedule(self, examples: list[int], *, size: int | None = None) -> Schedule:
-            spec: Any = 'spec'
             wide = np.array([1]), np.array([1.0]), np.array([1j])
-            return Schedule(np.array([1], np.int32), wide, spec, 0.5)
+            return Schedule(np.array([1], np.int32), wide, SPEC, 0.5)
 
     (batch,) = batches(Wide(), [1], 1, device_put=True)
     assert isinstance(batch.schedule.indices, jax.Array)
     assert all(isinstance(x, np.ndarray) for x in batch.schedule.constants)
-    assert (batch.schedule.seconds, batch.schedule.spec) == (0.5, 'spec')
+    assert (batch.schedule.seconds, batch.schedule.spec) == (0.5, SPEC)
     (batch,) = batches(Wide(), [1], 1, device_put=False)
     assert isinstance(batch.schedule.indices, np.ndarray)
     (batch,) = batches(Wide(), [1], 1)
