@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.tracebacks import boundary
 from jfold.types import TensorType, convert_to_type
 
 
@@ -31,9 +32,11 @@ class Block:
     # Keeps NumPy from taking `array >> block` apart, element by element.
     __array_ufunc__: ClassVar[None] = None
 
+    @boundary
     def __rshift__(self, other: Any) -> Pipe:
         return Pipe(self, other)
 
+    @boundary
     def __rrshift__(self, other: Any) -> Pipe:
         return Pipe(other, self)
 
@@ -48,9 +51,12 @@ def block(cls: type[T]) -> type[T]:
     Identity, because a block may hold arrays and functions, and because sharing is
     decided by the callables inside `Function`, not by blocks.
     """
-    return dataclass(frozen=True, eq=False, repr=False)(cls)
+    made = dataclass(frozen=True, eq=False, repr=False)(cls)
+    made.__init__ = boundary(made.__init__)  # type: ignore[method-assign]
+    return made
 
 
+@boundary
 def convert_to_block(value: Any) -> Block:
     """Reads the short-hands for blocks.
 
@@ -73,9 +79,10 @@ def convert_to_block(value: Any) -> Block:
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
         return Function(value)
+    hint = 'call it' if isinstance(value, type) else 'pass an array for a constant'
     raise TypeError(
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
-        f'got {value!r}'
+        f'got {value!r}; {hint}'
     )
 
 
@@ -120,6 +127,7 @@ class Tensor(Block):
         return f'{name}({_shown(*self.type.shape, dtype)})'
 
 
+@boundary
 def Scalar(dtype: Any = 'float32') -> Tensor:
     """A Python number as a tensor []; see `Tensor`.
 
@@ -129,12 +137,13 @@ def Scalar(dtype: Any = 'float32') -> Tensor:
     return Tensor((), dtype)
 
 
+@boundary
 def Vector(size: int, dtype: Any = 'float32') -> Tensor:
     """A list or array of `size` numbers as a tensor [size]; see `Tensor`."""
     return Tensor((size,), dtype)
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class InputTransform(Block):
     """A Python function of the data, object to object, run while a schedule is built.
 
@@ -287,8 +296,8 @@ def _concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
         arrays = jax.tree.leaves(inputs) if flatten else inputs
         if not flatten and any(isinstance(x, tuple) for x in inputs):
             raise TypeError('expected tensors, got a tuple; pass `flatten=True`')
-        if len({x.dtype for x in arrays}) > 1:
-            raise TypeError('expected tensors of one dtype')
+        if len(dtypes := sorted({x.dtype.name for x in arrays})) > 1:
+            raise TypeError(f'expected tensors of one dtype, got {dtypes}; cast them')
         return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
 
     return concat
@@ -315,7 +324,7 @@ class Identity(Block):
         return 'Identity()'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Pipe(Block):
     """Blocks one after another, left to right; `Pipe()` is the identity."""
 
@@ -331,7 +340,7 @@ class Pipe(Block):
         return ' >> '.join(map(repr, self.blocks)) or 'Pipe()'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Record(Block):
     """One block per field of a dict, list, tuple or object; gives a tuple.
 
@@ -357,7 +366,7 @@ class Record(Block):
         return f'Record({_shown_pairs(self.fields)})'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class AllOf(Block):
     """Gives the same input to every block; a tuple of their results."""
 
@@ -395,8 +404,8 @@ def _pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
             return sorted(spec.items(), key=lambda pair: pair[0])
         except TypeError:
             raise TypeError(
-                f'{name}: keys {list(spec)!r} cannot be sorted; pass a list of pairs '
-                'to fix their order'
+                f'{name}: expected keys that can be sorted, got {list(spec)!r}; pass a '
+                'list of pairs to fix their order'
             ) from None
     if isinstance(spec, Mapping):
         return list(spec.items())
@@ -427,7 +436,7 @@ def _shown_pairs(pairs: Iterable[tuple[Any, Any]]) -> str:
 # ---- control -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class OneOf(Block):
     """Dispatches each value to one of several blocks by a key.
 
@@ -482,7 +491,7 @@ class OneOf(Block):
         return f'OneOf({key}, {_shown_pairs(self.cases)}{pre})'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Optional(Block):
     """`some_case` for a value, `none_case` (zeros when left out) for `None`.
 
@@ -517,6 +526,7 @@ class ForwardDeclaration:
     6.0
     """
 
+    @boundary
     def __init__(
         self, input_type: Any = None, output_type: Any = None, name: str | None = None
     ) -> None:
@@ -529,6 +539,7 @@ class ForwardDeclaration:
         """A block that stands for the one this is, or will be, resolved to."""
         return Reference(self)
 
+    @boundary
     def resolve_to(self, target: Any) -> None:
         """Says which block this is.
 
@@ -536,7 +547,10 @@ class ForwardDeclaration:
           TypeError: it was resolved before, or `target` is no block.
         """
         if self.target is not None:
-            raise TypeError(f'{self!r} is resolved already, to {self.target!r}')
+            raise TypeError(
+                f'{self!r}: expected a declaration that is not resolved yet, got one '
+                f'resolved to {self.target!r}; make another'
+            )
         self.target = convert_to_block(target)
 
     def __repr__(self) -> str:
@@ -574,7 +588,7 @@ class Metric(Block):
 # ---- sequences -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Map(Block):
     """A block on every item of a sequence, a tuple of one type, or a Python iterable.
 
@@ -591,7 +605,7 @@ class Map(Block):
         return f'Map({self.fn!r})'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Fold(Block):
     """Left fold: `state = combine((state, item))` over the items, from `start`.
 
@@ -609,7 +623,7 @@ class Fold(Block):
         return f'Fold({self.combine!r}, {self.start!r})'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Reduce(Block):
     """Balanced reduction: rounds over adjacent pairs, an odd last item passes.
 
@@ -656,11 +670,13 @@ def Sum() -> Reduce:
     return Reduce(jnp.add)
 
 
+@boundary
 def Max(default: Any = None) -> Reduce:
     """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
     return Reduce(jnp.maximum, default)
 
 
+@boundary
 def Min(default: Any = None) -> Reduce:
     """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
     return Reduce(jnp.minimum, default)

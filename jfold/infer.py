@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.layers import adapt, arguments_of, identity, result_type, to_spec
+from jfold.errors import reason
+from jfold.layers import adapt, arguments_of, hint, identity, result_type, to_spec
 from jfold.program import Layer
 from jfold.types import (
     BroadcastType,
@@ -168,7 +169,7 @@ class Inference:
             for type_ in (node.input, node.output):
                 if not self.types.known(type_):
                     raise TypeError(
-                        f'{node}: cannot determine its types, '
+                        f'{node}: expected types that follow from the expression, got '
                         f'{self.types.resolve(node.input)} to '
                         f'{self.types.resolve(node.output)}; say them, as in '
                         '`ForwardDeclaration(output_type=...)`'
@@ -205,7 +206,9 @@ def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
     assert isinstance(node.block, c.Metric)
     leaves = list(terminals(node.input))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
-        fail(node, 'a tensor or a tuple of tensors', str(node.input))
+        sequence = any(isinstance(leaf, SequenceType) for leaf in leaves)
+        hint = 'collect its items by `Map(Metric(...))`' if sequence else TO_TENSORS
+        fail(node, 'a tensor or a tuple of tensors', str(node.input), hint)
     known = metrics.setdefault(node.block.name, node.input)
     if known != node.input:
         fail(node, f'{known}, as at its other uses', str(node.input))
@@ -303,7 +306,8 @@ def _(block: c.Function, node: Typed, state: Inference) -> Type:
         given = state.types.resolve(node.input)
         for leaf in terminals(given):
             if not isinstance(leaf, TensorType):
-                hint = 'turn objects into tensors by Scalar, Vector or Tensor'
+                sequence = isinstance(leaf, SequenceType)
+                hint = OF_SEQUENCES if sequence else TO_TENSORS
                 fail(node, 'tensors or tuples of tensors', str(given), hint)
         if _has_void(given):
             hint = 'take what a sink stands beside by `>> GetItem(...)` first'
@@ -313,6 +317,10 @@ def _(block: c.Function, node: Typed, state: Inference) -> Type:
 
     state.when(node, constraint)
     return output
+
+
+TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
+OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 
 def _has_void(type_: Type) -> bool:
@@ -333,8 +341,10 @@ def apply_layer(
         return result_type(layer.call, layer.params, arguments, layer.batched)
     except Exception as error:
         shown = ', '.join(map(repr, arguments))
+        advice = hint(error, function, given)
         raise TypeError(
-            f'{node}: failed on inputs ({shown}): {type(error).__name__}: {error}'
+            f'{node}: expected to run on inputs ({shown}), got {reason(error)}'
+            f'{advice and f"; {advice}"}'
         ) from error
 
 
@@ -547,7 +557,8 @@ def _check_default(node: Typed, type_: Type, state: Inference) -> bool:
 def _(block: c.Reference, node: Typed, state: Inference) -> Type:
     declaration = block.declaration
     if declaration.target is None:
-        raise TypeError(f'{node}: {declaration!r} was not resolved by `resolve_to`')
+        got = f'{declaration!r}, which is not'
+        fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
     if declaration not in state.declarations:
         given = declaration.input_type or state.types.fresh()
         output = declaration.output_type or state.types.fresh()

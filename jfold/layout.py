@@ -174,6 +174,13 @@ class Spec:
     residuals: str = SAVE_PRODUCTS
     strategy: str = COUNTED
 
+    def __str__(self) -> str:
+        # JAX puts this into its error about schedules that do not stack.
+        return (
+            f'{self.capacity} of {self.program!r}, expected of all that are stacked; '
+            'make them with one `size`, after `model.precompile`'
+        )
+
 
 def best_strategy() -> str:
     """The strategy that suits the backend."""

@@ -20,9 +20,9 @@ from jfold.combinators import Block, convert_to_block
 from jfold.corpus import Corpus, trace_corpus
 from jfold.demands import Demands, demands, needed
 from jfold.eager import evaluate
-from jfold.errors import ProgramBudgetError, whole
+from jfold.errors import ProgramBudgetError, reason, shown, whole
 from jfold.graph import Graph
-from jfold.layers import pack
+from jfold.layers import pack, without_gradient
 from jfold.layout import (
     RESIDUALS,
     SAVE_PRODUCTS,
@@ -38,6 +38,7 @@ from jfold.objects import Reread
 from jfold.program import Layer, Program
 from jfold.runtime import execute
 from jfold.schedule import Schedule, abstract, build
+from jfold.tracebacks import boundary
 from jfold.tracer import Traced, Tracer, make_digest, make_tracer
 
 
@@ -83,6 +84,7 @@ class CompiledStep:
     compiled: jax.stages.Compiled
     specs: tuple[Spec, ...]
 
+    @boundary
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Runs the step.
 
@@ -132,12 +134,21 @@ class Model:
         """How many shapes of schedule there were so far: programs to compile."""
         return len(self._specs)
 
+    @boundary
     def init(self, key: jax.Array) -> dict[str, Any]:
         """Draws the parameters: a plain pytree, {layer name: parameters}.
 
         Args:
           key: as of `jax.random.key`.
+
+        Raises:
+          TypeError: `key` is no array.
         """
+        if not isinstance(key, jax.Array | np.ndarray):
+            raise TypeError(
+                f'expected `key` as a PRNG key, got {shown(key)}: pass '
+                '`jax.random.key(0)`'
+            )
         layers = [layer for layer in self.program.layers if layer.init is not None]
         keys = jax.random.split(key, max(len(layers), 1))
         return {
@@ -146,6 +157,7 @@ class Model:
             if layer.init is not None
         }
 
+    @boundary
     def schedule(
         self, examples: Iterable[Any] | Traced, *, size: int | None = None
     ) -> Schedule:
@@ -247,6 +259,7 @@ class Model:
         self._specs[spec] = None
         return spec
 
+    @boundary
     def trace(
         self,
         examples: Iterable[Any],
@@ -297,6 +310,7 @@ class Model:
         """
         return make_tracer(self.program, self._digest)
 
+    @boundary
     def precompile(
         self, step: Callable[..., Any], /, *args: Any, **options: Any
     ) -> CompiledStep:
@@ -317,6 +331,7 @@ class Model:
 
         Raises:
           TypeError: there is no `Capacity` among the arguments.
+          ValueError: one is of another expression.
           ProgramBudgetError: the capacity would be one program too many.
 
         >>> import jax, jfold as jf
@@ -329,7 +344,8 @@ class Model:
         leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_capacity)
         if not any(map(_is_capacity, leaves)):
             raise TypeError(
-                'expected a `Capacity` among the arguments, in place of the schedule: '
+                'expected a `Capacity` among the arguments, in place of the schedule, '
+                'got none: call '
                 '`model.precompile(step, params, corpus.capacities(batch_size))`'
             )
         specs = [
@@ -342,11 +358,21 @@ class Model:
 
     def _adopt(self, capacity: Capacity) -> Spec:
         """Makes a capacity that of all batches with its number of results."""
+        program = self.program
+        expected = [len(program.types), len(program.operations), len(program.metrics)]
+        got = [*map(len, (capacity.constants, capacity.rows, capacity.metrics))]
+        if expected != got:
+            raise ValueError(
+                'expected a `Capacity` of this model, with numbers of types, '
+                f'operations and metrics {expected}, got {got}: take it from a corpus '
+                'that `model.trace` returns'
+            )
         current = self._current.get(capacity.examples)
         old = None if current is None else current.capacity
         new = capacity if old is None else old | capacity
         return self._keep(old, capacity, new)
 
+    @boundary
     def apply(self, params: dict[str, Any], schedule: Schedule) -> Any:
         """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
 
@@ -362,17 +388,23 @@ class Model:
         Raises:
           ValueError: the schedule is another model's.
           TypeError: `params` lacks a layer.
+          Whatever a function raises of which a gradient is asked that it lacks; a note
+          names its layer.
         """
         self._check(params, schedule)
-        outputs, metrics = self._apply(params, schedule)
+        try:
+            outputs, metrics = self._apply(params, schedule)
+        except Exception as error:
+            _check_gradients(self.program, error)
+            raise
         values = pack(self.program.output, list(outputs))
         return (values, self._metrics(metrics, schedule)) if metrics else values
 
     def _check(self, params: Any, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(
-                f'expected a schedule, got {type(schedule).__name__}: '
-                '`model.apply(params, model.schedule(examples))`'
+                f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
+                'call `model.apply(params, model.schedule(examples))`'
             )
         if schedule.spec.program is not self.program:
             raise ValueError(
@@ -399,10 +431,12 @@ class Model:
             found[name] = MetricValues(values, example, example < schedule.examples)
         return found
 
+    @boundary
     def eval(self, example: Any, params: Any = None) -> Any:
         """Runs one example eagerly; see `Block.eval`."""
         return evaluate(self.block, example, params)
 
+    @boundary
     def explain(self, schedule: Schedule | None = None) -> str:
         """A readable account of the program, or of one schedule.
 
@@ -417,6 +451,7 @@ class Model:
         return f'Model({self.program.output!r}, layers: {layers or "none"})'
 
 
+@boundary
 def compile(
     block: Any,
     max_programs: int = 8,
@@ -449,8 +484,7 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
-    if isinstance(max_programs, bool) or not isinstance(max_programs, int):
-        raise TypeError(f'expected `max_programs` as int, got {max_programs!r}')
+    max_programs = whole('max_programs', max_programs, 1)
     _check_choice('residuals', residuals, RESIDUALS)
     _check_choice('strategy', strategy, (*STRATEGIES, None))
     root = convert_to_block(block)
@@ -487,8 +521,8 @@ def _other_spec(expected: tuple[Spec, ...], got: Spec) -> str:
     """Why a compiled step takes other schedules than one of spec `got`."""
     if all(spec.program is not got.program for spec in expected):
         return (
-            'expected a schedule made by the model that compiled the step, got one of '
-            'another model'
+            'expected `schedule` of the model that compiled the step, got one of '
+            'another: make it by the first'
         )
     rows = [spec.capacity.examples for spec in expected]
     if got.capacity.examples not in rows:
@@ -522,8 +556,21 @@ def _check_shapes(layer: Layer, params: Any) -> None:
         )
 
 
+def _check_gradients(program: Program, error: Exception) -> None:
+    """Adds a note to an error that comes of a function without a gradient."""
+    for operation in program.operations:
+        found = without_gradient(operation)
+        if found is not None and reason(found) == reason(error):
+            error.add_note(
+                f'expected a gradient of layer {operation.layer.name!r}, got this '
+                'error; use lax.scan or lax.fori_loop with fixed bounds, or give the '
+                'function one by jax.custom_vjp'
+            )
+            return
+
+
 def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:
-    batch = f'a batch of {need.examples} examples needs program {limit + 1}'
+    batch = f'a batch of {need.examples} examples, which needs program {limit + 1}'
     if old is None:
         grown = f'no batch had {need.examples} examples before'
     else:
@@ -531,6 +578,7 @@ def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:
         grown = ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if b > a)
         grown = f'these grew: {grown}'
     return (
-        f'{batch}, but max_programs={limit}; {grown}. Batches of one size and similar '
-        'content share programs; or raise `jfold.compile(..., max_programs=...)`'
+        f'expected batches for at most {limit} programs, as `max_programs` says, got '
+        f'{batch}; {grown}. Give batches of one size and similar content, which share '
+        'programs; or raise `jfold.compile(..., max_programs=...)`'
     )

@@ -333,7 +333,7 @@ class Stage:
         return itertools.chain(self.instructions, self.calls)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """An expression, lowered. Compared and hashed by identity.
 
@@ -355,6 +355,9 @@ class Program:
     output: Type
     output_types: tuple[int, ...]
     metrics: tuple[tuple[str, Type, tuple[int, ...]], ...]
+
+    def __repr__(self) -> str:
+        return f'Program({self.output!r}, operations: {len(self.operations)})'
 
     def __str__(self) -> str:
         lines = ['operations']

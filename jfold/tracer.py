@@ -14,6 +14,7 @@ from jfold.columns import trace
 from jfold.fingerprint import fingerprint
 from jfold.graph import Graph
 from jfold.program import Layer, Program
+from jfold.tracebacks import boundary
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class Tracer:
     program: Program
     digest: str
 
+    @boundary
     def __call__(self, examples: Iterable[Any]) -> Traced:
         """Traces examples.
 
