@@ -131,7 +131,8 @@ class Inference:
                 return True
             if not self.types.known(given):
                 return False
-            fail(node, 'an object', str(given), hint)
+            constant = isinstance(given, VoidType)
+            fail(node, 'an object', str(given), A_CONSTANT if constant else hint)
 
         self.guesses.append((node, ObjectType()))
         self.when(node, constraint)
@@ -207,7 +208,11 @@ def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
     leaves = list(terminals(node.input))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
         sequence = any(isinstance(leaf, SequenceType) for leaf in leaves)
-        hint = 'collect its items by `Map(Metric(...))`' if sequence else TO_TENSORS
+        hint = (
+            'collect its items by `Map(Metric(...)) >> Void()`'
+            if sequence
+            else TO_TENSORS
+        )
         fail(node, 'a tensor or a tuple of tensors', str(node.input), hint)
     known = metrics.setdefault(node.block.name, node.input)
     if known != node.input:
@@ -241,14 +246,14 @@ def rule(block: c.Block, node: Typed, state: Inference) -> Type:
 
 @rule.register
 def _(block: c.Tensor, node: Typed, state: Inference) -> Type:
-    state.objects(node, 'it reads Python values, before any tensor block')
+    state.objects(node, 'put it before any block that gives tensors')
     check_dtype(node, block.type)
     return block.type
 
 
 @rule.register
 def _(block: c.InputTransform, node: Typed, state: Inference) -> Type:
-    state.objects(node, 'to compute with tensors use Function')
+    state.objects(node, 'use Function to compute with tensors')
     return ObjectType()
 
 
@@ -319,6 +324,7 @@ def _(block: c.Function, node: Typed, state: Inference) -> Type:
     return output
 
 
+A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
 TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
 OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
@@ -510,7 +516,7 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Type:
         key = state.part(node, block.key_fn, node.input, '.key_fn')
         state.when_head(node, functools.partial(_check_key, key, state), key.output)
     else:
-        hint = 'a key function reads Python values; for tensors pass a block'
+        hint = 'put it where values are of Python, or use jnp.where in a Function'
         state.objects(node, hint)
     given = node.input
     if block.pre_block is not None:

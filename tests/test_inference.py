@@ -161,13 +161,13 @@ MISMATCHES: list[tuple[Any, str]] = [
     (jf.AllOf(), 'AllOf(): expected a result of tensors, or a Metric, got ()'),
     (
         number >> whole,
-        "Pipe[1].Scalar('int32'): expected an object, got float32[]; it reads Python "
-        'values, before any tensor block',
+        "Pipe[1].Scalar('int32'): expected an object, got float32[]; put it before "
+        'any block that gives tensors',
     ),
     (
         {'a': (number, number >> jf.InputTransform(abs))},
         "Record['a'].Record[1].Pipe[1].InputTransform(abs): expected an object, got "
-        'float32[]; to compute with tensors use Function',
+        'float32[]; use Function to compute with tensors',
     ),
     (
         number >> jf.FromTensor(np.ones(3, np.float32)),
@@ -252,8 +252,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         number >> jf.OneOf(abs, {1: jnp.sin}),
-        'Pipe[1].OneOf(abs, {1: Function(sin)}): expected an object, got float32[]; a '
-        'key function reads Python values; for tensors pass a block',
+        'Pipe[1].OneOf(abs, {1: Function(sin)}): expected an object, got float32[]; '
+        'put it where values are of Python, or use jnp.where in a Function',
     ),
     (
         jf.OneOf(number, {1: number}),
@@ -267,8 +267,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         jf.Optional(number, number),
-        "Optional.none_case.Scalar('float32'): expected an object, got void; it reads "
-        'Python values, before any tensor block',
+        "Optional.none_case.Scalar('float32'): expected an object, got void; use "
+        'Zeros or FromTensor where nothing is read',
     ),
     (
         jf.Optional(text) >> number,
@@ -311,8 +311,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         numbers >> jf.Fold(add, number),
-        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; it reads "
-        'Python values, before any tensor block',
+        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; use "
+        'Zeros or FromTensor where nothing is read',
     ),
     (
         numbers >> jf.Fold(lambda s, x: jnp.stack([s, x]), jf.Zeros([])),

@@ -55,7 +55,8 @@ PARTS = {
     'where': re.compile(
         # An example, a block, a declaration, a layer, an argument, a file.
         rf'\bexample \d|(^|in |\.)({BLOCKS}|Scalar|Vector|ForwardDeclaration)[\[(.:]'
-        r"|^tree[.(]|\blayer '|`\w+`|\.npz\b"
+        r"|^tree[.(]|\blayer '|`\w+`|\.npz\b",
+        re.MULTILINE,
     ),
     # A clause that begins with a verb, and names what to write or to take.
     'do': re.compile(rf'[:;.,] (?:{VERBS})\b \S', re.IGNORECASE),

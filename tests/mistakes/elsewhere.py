@@ -114,7 +114,6 @@ MISTAKES = [
         "Record({'x': Scalar('float32')}): expected what it takes, got {'y': "
         '1} (dict); call `jf.compile(block).schedule([example])` to see the '
         'path in the data',
-        lacks='where',
     ),
     Mistake(
         'eval of an unknown case',
@@ -124,7 +123,6 @@ MISTAKES = [
         "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...: "
         "expected what it takes, got 'c'; call "
         '`jf.compile(block).schedule([example])` to see the path in the data',
-        lacks='where',
     ),
     Mistake(
         'eval of a transform that fails',
@@ -147,8 +145,7 @@ MISTAKES = [
         'eval of unlike types',
         lambda: (number >> number).eval(3),
         TypeError,
-        "Pipe[1].Scalar('float32'): expected an object, got float32[]; it "
-        'reads Python values, before any tensor block',
-        lacks='do',
+        "Pipe[1].Scalar('float32'): expected an object, got float32[]; put it "
+        'before any block that gives tensors',
     ),
 ]

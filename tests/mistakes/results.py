@@ -57,7 +57,7 @@ MISTAKES = [
         lambda: compiled(numbers, jf.Metric('m')),
         TypeError,
         "Pipe[1].Metric('m'): expected a tensor or a tuple of tensors, got "
-        '[float32[]]; collect its items by `Map(Metric(...))`',
+        '[float32[]]; collect its items by `Map(Metric(...)) >> Void()`',
     ),
     Mistake(
         'a metric of an object',

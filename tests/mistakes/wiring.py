@@ -48,17 +48,15 @@ MISTAKES = [
         'a tensor read again',
         lambda: compiled(number, number),
         TypeError,
-        "Pipe[1].Scalar('float32'): expected an object, got float32[]; it "
-        'reads Python values, before any tensor block',
-        lacks='do',
+        "Pipe[1].Scalar('float32'): expected an object, got float32[]; put it "
+        'before any block that gives tensors',
     ),
     Mistake(
         'a transform of a tensor',
         lambda: compiled(number, jf.InputTransform(abs)),
         TypeError,
-        'Pipe[1].InputTransform(abs): expected an object, got float32[]; to '
-        'compute with tensors use Function',
-        lacks='do',
+        'Pipe[1].InputTransform(abs): expected an object, got float32[]; use '
+        'Function to compute with tensors',
     ),
     Mistake(
         'a function of Python values',
@@ -260,9 +258,8 @@ MISTAKES = [
         lambda: compiled(number, jf.OneOf(bool, {True: jnp.tanh})),
         TypeError,
         'Pipe[1].OneOf(bool, {True: Function(tanh)}): expected an object, got '
-        'float32[]; a key function reads Python values; for tensors pass a '
-        'block',
-        lacks='do',
+        'float32[]; put it where values are of Python, or use jnp.where in a '
+        'Function',
     ),
     Mistake(
         'zeros of an input',
@@ -299,8 +296,7 @@ MISTAKES = [
         lambda: compiled(numbers, jf.Fold(add, number)),
         TypeError,
         "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; "
-        'it reads Python values, before any tensor block',
-        lacks='do',
+        'use Zeros or FromTensor where nothing is read',
     ),
     Mistake(
         'pairs that do not reduce',
