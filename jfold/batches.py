@@ -25,6 +25,7 @@ from jfold.layout import Capacity
 from jfold.objects import Reread
 from jfold.prefetch import Prefetcher
 from jfold.schedule import Schedule
+from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
     from jfold.corpus import Corpus, Scheduler
@@ -329,7 +330,8 @@ def _cursor(settings: _Settings, state: Any) -> _Cursor:
     """The cursor of a state, after checks that it belongs to such a run."""
     if not isinstance(state, Mapping):
         raise TypeError(
-            f'expected a dict as `Batches.state` returns it, got {type(state).__name__}'
+            'expected `state` as a dict, which `Batches.state` returns, got '
+            f'{type(state).__name__}'
         )
     own = _state(settings, _Cursor())
     arrays = {name: np.asarray(x) for name, x in state.items()}
@@ -347,8 +349,8 @@ def _cursor(settings: _Settings, state: Any) -> _Cursor:
     ]
     if differing:
         raise ValueError(
-            'expected a state of batches made with the same arguments, got one with '
-            f'{", ".join(differing)}'
+            'expected `state` of batches made with the same arguments, got one with '
+            f'{", ".join(differing)}: make them with these'
         )
     return _Cursor(**cursor)
 
@@ -385,6 +387,7 @@ class Batches:
     def __iter__(self) -> Batches:
         return self
 
+    @boundary
     def __next__(self) -> Batch:
         if self._steps is None:
             self._has_read = True
@@ -409,6 +412,7 @@ class Batches:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @boundary
     def __len__(self) -> int:
         """How many batches the run has from its beginning to its end.
 
@@ -421,7 +425,10 @@ class Batches:
         settings, epochs = self._settings, self._settings.epochs
         if settings.examples is None or epochs is None:
             kind = 'a stream' if settings.examples is None else 'endless epochs'
-            raise TypeError(f'batches of {kind} have no length')
+            raise TypeError(
+                'expected a sequence as source and a number of `epochs`, got '
+                f'{kind}: batches of that have no length'
+            )
         if settings.max_nodes is None:  # then orders do not matter
             settings = replace(settings, key=())
         total = sum(map(len, _different_plans(settings, self._source.nodes)))
@@ -436,6 +443,7 @@ class Batches:
         return list(self._skipped)
 
     @property
+    @boundary
     def capacities(self) -> Capacity:
         """What the largest of all batches of the run needs.
 
@@ -457,6 +465,7 @@ class Batches:
         """What `restore` needs: a pytree of small arrays, always of the same shapes."""
         return _state(self._settings, self._cursor)
 
+    @boundary
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on behind the batch that had been delivered last when `state` was taken.
 
@@ -506,6 +515,7 @@ class Batches:
 # ---- arguments -----------------------------------------------------------------------
 
 
+@boundary
 def batches(
     model: Scheduler,
     source: Any,
@@ -630,7 +640,7 @@ def _check(settings: _Settings, nodes: Array | None) -> None:
         )
     if settings.epochs is None and not len(_plan(settings, nodes, 0)):
         raise ValueError(
-            'expected a source of at least one batch for `epochs=None`, got '
+            'expected `source` of at least one batch, for `epochs=None`, got '
             f'{settings.examples} examples, where `batch_size={settings.batch_size}` '
             f'and `drop_remainder={settings.drop_remainder}`'
         )

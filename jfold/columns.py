@@ -87,8 +87,9 @@ def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
 
 
 _UNSTEADY = (
-    'the examples did not fit the expression, and did when they were read again: '
-    'functions of an expression have to give the same results on the same data'
+    'expected functions that give the same results on the same data, got examples that '
+    'did not fit the expression, and did when they were read again; make what '
+    '`InputTransform` and `OneOf` call depend on nothing else'
 )
 
 

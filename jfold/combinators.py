@@ -22,6 +22,7 @@ import numpy as np
 
 from jfold.functions import concatenate, ratio
 from jfold.printing import Printed, in_braces, in_call, texts
+from jfold.tracebacks import boundary
 from jfold.types import TensorType, convert_to_type
 
 
@@ -48,9 +49,11 @@ class Block:
         """What it prints as; blocks that hold others give these as they are."""
         yield repr(self)
 
+    @boundary
     def __rshift__(self, other: Any) -> Pipe:
         return Pipe(self, other)
 
+    @boundary
     def __rrshift__(self, other: Any) -> Pipe:
         return Pipe(other, self)
 
@@ -65,9 +68,12 @@ def block(cls: type[T]) -> type[T]:
     Identity, because a block may hold arrays and functions, and because sharing is
     decided by the callables inside `Function`, not by blocks.
     """
-    return dataclass(frozen=True, eq=False, repr=False)(cls)
+    made = dataclass(frozen=True, eq=False, repr=False)(cls)
+    made.__init__ = boundary(made.__init__)  # type: ignore[method-assign]
+    return made
 
 
+@boundary
 def convert_to_block(value: Any) -> Block:
     """Reads the short-hands for blocks.
 
@@ -90,9 +96,10 @@ def convert_to_block(value: Any) -> Block:
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
         return Function(value)
+    hint = 'call it' if isinstance(value, type) else 'pass an array for a constant'
     raise TypeError(
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
-        f'got {value!r}'
+        f'got {value!r}; {hint}'
     )
 
 
@@ -132,6 +139,7 @@ class Tensor(Block):
         return f'{"Vector" if size else "Scalar"}({size}{dtype!r})'
 
 
+@boundary
 def Scalar(dtype: Any = 'float32') -> Tensor:
     """A Python number as a tensor []; see `Tensor`.
 
@@ -141,12 +149,13 @@ def Scalar(dtype: Any = 'float32') -> Tensor:
     return Tensor((), dtype)
 
 
+@boundary
 def Vector(size: int, dtype: Any = 'float32') -> Tensor:
     """A list or array of `size` numbers as a tensor [size]; see `Tensor`."""
     return Tensor((size,), dtype)
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class InputTransform(Block):
     """A Python function of the data, object to object, run while a schedule is built.
 
@@ -322,7 +331,7 @@ class Identity(Block):
         return 'Identity()'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Pipe(Block):
     """Blocks one after another, left to right; `Pipe()` is the identity."""
 
@@ -340,7 +349,7 @@ class Pipe(Block):
         yield '' if self.blocks else 'Pipe()'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Record(Block):
     """One block per field of a dict, list, tuple or object; gives a tuple.
 
@@ -372,7 +381,7 @@ class Record(Block):
         yield from ('Record(', *in_braces(self.fields), ')')
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class AllOf(Block):
     """Gives the same input to every block; a tuple of their results."""
 
@@ -410,8 +419,8 @@ def _pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
             return sorted(spec.items(), key=lambda pair: pair[0])
         except TypeError:
             raise TypeError(
-                f'{name}: keys {list(spec)!r} cannot be sorted; pass a list of pairs '
-                'to fix their order'
+                f'{name}: expected keys that can be sorted, got {list(spec)!r}; pass a '
+                'list of pairs to fix their order'
             ) from None
     if isinstance(spec, Mapping):
         return list(spec.items())
@@ -442,7 +451,7 @@ def _is_key(value: Any) -> bool:
 # ---- control -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class OneOf(Block):
     """Dispatches each value to one of several blocks by a key.
 
@@ -499,7 +508,7 @@ class OneOf(Block):
         yield ')'
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Optional(Block):
     """`some_case` for a value, `none_case` (zeros when left out) for `None`.
 
@@ -535,6 +544,7 @@ class ForwardDeclaration:
     6.0
     """
 
+    @boundary
     def __init__(
         self, input_type: Any = None, output_type: Any = None, name: str | None = None
     ) -> None:
@@ -550,6 +560,7 @@ class ForwardDeclaration:
         """A block that stands for the one this is, or will be, resolved to."""
         return Reference(self)
 
+    @boundary
     def resolve_to(self, target: Any) -> None:
         """Says which block this is.
 
@@ -557,7 +568,10 @@ class ForwardDeclaration:
           TypeError: it was resolved before, or `target` is no block.
         """
         if self.target is not None:
-            raise TypeError(f'{self!r} is resolved already, to {self.target!r}')
+            raise TypeError(
+                f'{self!r}: expected a declaration that is not resolved yet, got one '
+                f'resolved to {self.target!r}; make another'
+            )
         self.target = convert_to_block(target)
 
     def __repr__(self) -> str:
@@ -595,7 +609,7 @@ class Metric(Block):
 # ---- sequences -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Map(Block):
     """A block on every item of a sequence, a tuple of one type, or a Python iterable.
 
@@ -614,7 +628,7 @@ class Map(Block):
         return in_call('Map', self.fn)
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Fold(Block):
     """Left fold: `state = combine((state, item))` over the items, from `start`.
 
@@ -632,7 +646,7 @@ class Fold(Block):
         return in_call('Fold', self.combine, self.start)
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
+@block
 class Reduce(Block):
     """Balanced reduction: rounds over adjacent pairs, an odd last item passes.
 
@@ -676,11 +690,13 @@ def Sum() -> Reduce:
     return Reduce(jnp.add)
 
 
+@boundary
 def Max(default: Any = None) -> Reduce:
     """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
     return Reduce(jnp.maximum, default)
 
 
+@boundary
 def Min(default: Any = None) -> Reduce:
     """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
     return Reduce(jnp.minimum, default)

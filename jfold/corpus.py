@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import os
@@ -22,6 +23,7 @@ from jfold.layout import Capacity
 from jfold.objects import Reread
 from jfold.program import Program
 from jfold.schedule import Schedule
+from jfold.tracebacks import boundary
 
 Array = np.ndarray[Any, Any]
 CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
@@ -76,6 +78,7 @@ class Corpus:
         """The size of all arrays, the examples' constants included."""
         return sum(x.nbytes for x in _arrays(self).values())
 
+    @boundary
     def schedule(self, indices: Any, *, size: int | None = None) -> Schedule:
         """The schedule of the given examples: `model.schedule` of them, to the bit.
 
@@ -98,13 +101,14 @@ class Corpus:
         outside = (chosen < 0) | (chosen >= len(self))
         if outside.any():
             place = int(np.argmax(outside))
-            known = f'indices from 0 to {len(self) - 1}'
+            known = f'from 0 to {len(self) - 1}'
             raise IndexError(
-                f'expected {known if len(self) else "no indices, of no examples"}, got '
+                f'expected `indices` {known if len(self) else "of no examples"}, got '
                 f'{chosen[place]} at position {place}'
             )
         return chosen.astype(np.int64, copy=False)
 
+    @boundary
     def capacities(self, batch_size: int, max_nodes: int | None = None) -> Capacity:
         """A capacity that holds any batch of different examples of the corpus.
 
@@ -142,6 +146,7 @@ class Corpus:
             )
         return limit
 
+    @boundary
     def capacities_of(self, batches: Iterable[Any], size: int) -> Capacity:
         """The capacity that some batches need.
 
@@ -169,6 +174,7 @@ class Corpus:
             np.maximum(highest, now, out=highest)
         return make_capacity(self.model.program, added.tolist(), highest.tolist(), size)
 
+    @boundary
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the corpus to one file, whole or not at all.
 
@@ -181,9 +187,11 @@ class Corpus:
             'fingerprint': fingerprint(self.model.program),
             'skipped': [list(each) for each in self.skipped],
         }
-        storage.write(path, _arrays(self), {'corpus': metadata})
+        with _noted('`path` in a folder that exists, got another: make the folder'):
+            storage.write(path, _arrays(self), {'corpus': metadata})
 
     @classmethod
+    @boundary
     def load(
         cls, path: str | os.PathLike[str], model: Scheduler, *, verify: bool = True
     ) -> Corpus:
@@ -204,8 +212,12 @@ class Corpus:
             the message says what differs.
         """
         if not isinstance(getattr(model, 'program', None), Program):
-            raise TypeError(f'expected a model, got {type(model).__name__}')
-        arrays, metadata = storage.read(path, verify=verify)
+            raise TypeError(
+                f'expected `model` as a model, got {type(model).__name__}: pass what '
+                '`jfold.compile` returns'
+            )
+        with _noted('a corpus in a file, got none: write it by `Corpus.save`'):
+            arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
             raise ValueError(f'{path}: expected a corpus, got other arrays')
@@ -230,6 +242,16 @@ class Corpus:
 # ---- arguments -----------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _noted(expected: str) -> Iterator[None]:
+    """Tells what was expected where a file or a folder is missing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        error.add_note(f'expected {expected}')
+        raise
+
+
 def _whole_numbers(indices: Any) -> Array:
     """Indices as an array [n] of some integer type."""
     try:
@@ -248,7 +270,7 @@ def _whole_numbers(indices: Any) -> Array:
     got = type(indices).__name__
     if array.dtype != object:
         got += f' of {array.dtype} of shape {array.shape}'
-    raise TypeError(f'expected indices as a sequence of ints, got {got}{hint}')
+    raise TypeError(f'expected `indices` as a sequence of ints, got {got}{hint}')
 
 
 # ---- arrays by name ------------------------------------------------------------------

@@ -18,21 +18,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
+from jfold.errors import shown
 from jfold.infer import Typed, Typing, infer
 from jfold.layers import check_layer
 from jfold.objects import PICK, count_of, length_of, why_no_sequence
+from jfold.tracebacks import boundary
 from jfold.types import SequenceType, TensorType, TupleType, Type
 
 
 @dataclass(frozen=True, eq=False)
 class Eager:
-    """One evaluation: the types, the parameters, and the metrics collected so far."""
+    """One evaluation: the types, the parameters, and what was collected so far.
+
+    Attributes:
+      noted: errors on their way out that say which block they come from.
+    """
 
     typing: Typing
     params: dict[str, Any]
     metrics: dict[str, list[Any]] = field(default_factory=dict)
+    noted: list[Exception] = field(default_factory=list)
 
 
+@boundary
 def evaluate(block: c.Block, example: Any, params: Any = None) -> Any:
     """Runs a block on one example, without batching.
 
@@ -46,7 +54,8 @@ def evaluate(block: c.Block, example: Any, params: Any = None) -> Any:
       value and a dict of lists.
 
     Raises:
-      TypeError: the block's types clash. Errors about the data are Python's own.
+      TypeError: the block's types clash. Errors about the data are Python's own,
+        with a note that names the block.
     """
     return evaluate_typed(infer(block), example, params)
 
@@ -54,7 +63,7 @@ def evaluate(block: c.Block, example: Any, params: Any = None) -> Any:
 def evaluate_typed(typing: Typing, example: Any, params: Any = None) -> Any:
     """`evaluate`, for an expression that is typed already."""
     state = Eager(typing, params or {}, {name: [] for name in sorted(typing.metrics)})
-    value = value_of(typing.root.block, typing.root, example, state)
+    value = part(typing.root, example, state)
     return (value, state.metrics) if state.metrics else value
 
 
@@ -70,7 +79,22 @@ def value_of(block: c.Block, node: Typed, x: Any, state: Eager) -> Any:
 def part(node: Typed | None, x: Any, state: Eager) -> Any:
     """The value of a block inside another."""
     assert node is not None
-    return value_of(node.block, node, x, state)
+    try:
+        return value_of(node.block, node, x, state)
+    except Exception as error:
+        _note(error, node, x, state)
+        raise
+
+
+def _note(error: Exception, node: Typed, x: Any, state: Eager) -> None:
+    """Adds to an error in which block, and on what, unless it says so."""
+    told = str(error).startswith(f'{node}: ')
+    if not told and not any(each is error for each in state.noted):
+        error.add_note(
+            f'{node}: expected what it takes, got {shown(x)}; call '
+            '`jf.compile(block).schedule([example])` to see the path in the data'
+        )
+    state.noted.append(error)
 
 
 def zeros(type_: Type) -> Any:

@@ -111,9 +111,9 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def reason(error: Exception) -> str:
-    """The type and the text of an exception."""
+    """The type and the first line of the text of an exception."""
     try:
-        text = str(error)
+        text = str(error).partition('\n')[0]
     except Exception:  # that of a `KeyError` prints the key
         text = reprlib.repr(error.args)
     return f'{type(error).__name__}: {text}'

@@ -19,8 +19,8 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
         arrays = jax.tree.leaves(inputs) if flatten else inputs
         if not flatten and any(isinstance(x, tuple) for x in inputs):
             raise TypeError('expected tensors, got a tuple; pass `flatten=True`')
-        if len({x.dtype for x in arrays}) > 1:
-            raise TypeError('expected tensors of one dtype')
+        if len(dtypes := sorted({x.dtype.name for x in arrays})) > 1:
+            raise TypeError(f'expected tensors of one dtype, got {dtypes}; cast them')
         return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
 
     return concat

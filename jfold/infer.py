@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.errors import shown
+from jfold.errors import reason, shown
 from jfold.layers import (
     adapt,
     arguments_of,
+    hint,
     identity,
     numbered,
     result_type,
@@ -147,7 +148,8 @@ class Inference:
                 return True
             if not self.types.known(given):
                 return False
-            fail(node, 'an object', str(given), hint)
+            constant = isinstance(given, VoidType)
+            fail(node, 'an object', str(given), A_CONSTANT if constant else hint)
 
         self.guesses.append((node, ObjectType()))
         self.when(node, constraint)
@@ -185,7 +187,7 @@ class Inference:
             for type_ in (node.input, node.output):
                 if not self.types.known(type_):
                     raise TypeError(
-                        f'{node}: cannot determine its types, '
+                        f'{node}: expected types that follow from the expression, got '
                         f'{self.types.resolve(node.input)} to '
                         f'{self.types.resolve(node.output)}; say them, as in '
                         '`ForwardDeclaration(output_type=...)`'
@@ -225,7 +227,13 @@ def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
     assert isinstance(node.block, c.Metric)
     leaves = list(terminals(node.input))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
-        fail(node, 'a tensor or a tuple of tensors', str(node.input))
+        sequence = any(isinstance(leaf, SequenceType) for leaf in leaves)
+        hint = (
+            'collect its items by `Map(Metric(...)) >> Void()`'
+            if sequence
+            else TO_TENSORS
+        )
+        fail(node, 'a tensor or a tuple of tensors', str(node.input), hint)
     known = metrics.setdefault(node.block.name, node.input)
     if known != node.input:
         fail(node, f'{known}, as at its other uses', str(node.input))
@@ -258,14 +266,14 @@ def rule(block: c.Block, node: Typed, state: Inference) -> Type:
 
 @rule.register
 def _(block: c.Tensor, node: Typed, state: Inference) -> Type:
-    state.objects(node, 'it reads Python values, before any tensor block')
+    state.objects(node, 'put it before any block that gives tensors')
     check_dtype(node, block.type)
     return block.type
 
 
 @rule.register
 def _(block: c.InputTransform, node: Typed, state: Inference) -> Type:
-    state.objects(node, 'to compute with tensors use Function')
+    state.objects(node, 'use Function to compute with tensors')
     return ObjectType()
 
 
@@ -323,7 +331,8 @@ def _(block: c.Function, node: Typed, state: Inference) -> Type:
         given = state.types.resolve(node.input)
         for leaf in terminals(given):
             if not isinstance(leaf, TensorType):
-                hint = 'turn objects into tensors by Scalar, Vector or Tensor'
+                sequence = isinstance(leaf, SequenceType)
+                hint = OF_SEQUENCES if sequence else TO_TENSORS
                 fail(node, 'tensors or tuples of tensors', str(given), hint)
         if _has_void(given):
             hint = 'take what a sink stands beside by `>> GetItem(...)` first'
@@ -333,6 +342,11 @@ def _(block: c.Function, node: Typed, state: Inference) -> Type:
 
     state.when(node, constraint)
     return output
+
+
+A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
+TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
+OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 
 def _has_void(type_: Type) -> bool:
@@ -358,8 +372,10 @@ def apply_layer(
         return state.results[layer, arguments]
     except Exception as error:
         shown = ', '.join(map(repr, arguments))
+        advice = hint(error, function, given)
         raise TypeError(
-            f'{node}: failed on inputs ({shown}): {type(error).__name__}: {error}'
+            f'{node}: expected to run on inputs ({shown}), got {reason(error)}'
+            f'{advice and f"; {advice}"}'
         ) from error
 
 
@@ -541,7 +557,7 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Type:
         key = state.part(node, block.key_fn, node.input, '.key_fn')
         state.when_head(node, functools.partial(_check_key, key, state), key.output)
     else:
-        hint = 'a key function reads Python values; for tensors pass a block'
+        hint = 'put it where values are of Python, or use jnp.where in a Function'
         state.objects(node, hint)
     given = node.input
     if block.pre_block is not None:
@@ -588,7 +604,8 @@ def _check_default(node: Typed, type_: Type, state: Inference) -> bool:
 def _(block: c.Reference, node: Typed, state: Inference) -> Type:
     declaration = block.declaration
     if declaration.target is None:
-        raise TypeError(f'{node}: {declaration!r} was not resolved by `resolve_to`')
+        got = f'{declaration!r}, which is not'
+        fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
     if declaration not in state.declarations:
         given = declaration.input_type or state.types.fresh()
         output = declaration.output_type or state.types.fresh()

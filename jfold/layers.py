@@ -84,8 +84,7 @@ def _linen(module: Any) -> tuple[Callable[..., Any], Init]:
         variables = module.init(key, *zeros)
         if other := sorted(set(variables) - {'params'}):
             raise TypeError(
-                f'the module keeps state beside its parameters, {other}: a block is a '
-                'pure function of its parameters and inputs'
+                f'expected a module of parameters alone, got state beside them, {other}'
             )
         return variables.get('params', {})
 
@@ -100,8 +99,8 @@ def _nnx(module: Any) -> tuple[Callable[..., Any], Init]:
     graph, params, rest = nnx.split(module, nnx.Param, ...)
     if jax.tree.leaves(rest):
         raise TypeError(
-            'the module keeps state beside its parameters: a block is a pure function '
-            'of its parameters and inputs'
+            'expected a module of parameters alone, got state beside them, such as '
+            'that of BatchNorm and Dropout'
         )
     # An NNX module is made with its parameters, so there is nothing to draw.
     return (lambda p, *inputs: nnx.merge(graph, p, rest)(*inputs)), lambda *_: params
@@ -303,12 +302,15 @@ def to_type(value: Any, rows: int | None = None) -> Type:
     if isinstance(value, tuple | list) and value:
         return TupleType(to_type(item, rows) for item in value)
     if not hasattr(value, 'shape') or not hasattr(value, 'dtype'):
-        raise TypeError(f'expected arrays or tuples of arrays, got {value!r}')
+        raise TypeError(
+            f'expected arrays or tuples of arrays, got {value!r}; return arrays'
+        )
     if rows is None:
         return TensorType(value.shape, value.dtype)
     if value.shape[:1] != (rows,):
         raise TypeError(
-            f'expected arrays with a leading axis of {rows} rows, got {value.shape}'
+            f'expected arrays with a leading axis of {rows} rows, got {value.shape}; '
+            'give a row for each row, or leave out `batched=True`'
         )
     return TensorType(value.shape[1:], value.dtype)
 
@@ -327,6 +329,24 @@ def result_type(
     rows = 2 if batched else None
     specs = [to_spec(argument, rows) for argument in arguments]
     return to_type(jax.eval_shape(call, params, *specs), rows)
+
+
+def hint(error: Exception, function: Function, given: Type) -> str:
+    """What to do about a function that raised on inputs of type `given`."""
+    text = str(error)
+    if isinstance(given, VoidType):
+        sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
+        return f'put a sink beside the value, as in `{sink}`'
+    if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+        return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
+    if isinstance(error, TypeError) and 'positional argument' in text:
+        return (
+            'give it as many inputs as it takes, where a tuple counts as several and '
+            'parameters come first with `init`'
+        )
+    if 'state beside' in text:
+        return 'use one that is a pure function of its parameters and inputs'
+    return ''
 
 
 def pack(type_: Type, leaves: list[Any]) -> Any:

@@ -71,6 +71,8 @@ def _check_output(root: Typed, metrics: dict[str, Type]) -> None:
     for leaf in terminals(root.output):
         if isinstance(leaf, SequenceType):
             hint = 'reduce the sequence, or collect its items by Metric'
+            if not any(terminals(leaf.item)):
+                hint = 'drop what a sink leaves by `>> Void()`'
             fail(root, 'a result of tensors in tuples', str(root.output), hint)
         if not isinstance(leaf, TensorType):
             hint = 'end with Scalar, Vector, Tensor or a Function'
@@ -109,8 +111,9 @@ def check_recursion(builder: Builder) -> None:
             for callee, where in builder.unconsumed.get(waiting.pop(), []):
                 if callee == start:
                     raise TypeError(
-                        f'{where}: refers to itself on the same input, without '
-                        'end; a recursion must go to a part of its input'
+                        f'{where}: expected a recursion on a part of its input, got '
+                        'one on the same input, without end; take a field or an item '
+                        'of it first'
                     )
                 if callee not in seen:
                     seen.add(callee)

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jfold import explain as explaining
 from jfold.batches import batches as make_batches
@@ -23,6 +24,7 @@ from jfold.errors import (
     ProgramBudgetError,
     check_spare_rows,
     several,
+    shown,
     whole,
 )
 from jfold.functions import ratio
@@ -43,6 +45,7 @@ from jfold.objects import Reread
 from jfold.program import Program
 from jfold.runtime import make_execute
 from jfold.schedule import Schedule, abstract, build
+from jfold.tracebacks import boundary
 from jfold.tracer import Traced, Tracer, make_digest, make_tracer
 
 
@@ -88,6 +91,7 @@ class CompiledStep:
     compiled: jax.stages.Compiled
     specs: tuple[Spec, ...]
 
+    @boundary
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Runs the step.
 
@@ -137,12 +141,21 @@ class Model:
         """How many shapes of schedule there were so far: programs to compile."""
         return len(self._specs)
 
+    @boundary
     def init(self, key: jax.Array) -> dict[str, Any]:
         """Draws the parameters: a plain pytree, {layer name: parameters}.
 
         Args:
           key: as of `jax.random.key`.
+
+        Raises:
+          TypeError: `key` is no array.
         """
+        if not isinstance(key, jax.Array | np.ndarray):
+            raise TypeError(
+                f'expected `key` as a PRNG key, got {shown(key)}: pass '
+                '`jax.random.key(0)`'
+            )
         layers = [layer for layer in self.program.layers if layer.init is not None]
         keys = jax.random.split(key, max(len(layers), 1))
         return {
@@ -151,6 +164,7 @@ class Model:
             if layer.init is not None
         }
 
+    @boundary
     def schedule(
         self, examples: Iterable[Any] | Traced, *, size: int | None = None
     ) -> Schedule:
@@ -253,6 +267,7 @@ class Model:
         self._specs[spec] = None
         return spec
 
+    @boundary
     def trace(
         self,
         examples: Iterable[Any],
@@ -303,6 +318,7 @@ class Model:
         """
         return make_tracer(self.program, self._digest)
 
+    @boundary
     def precompile(
         self, step: Callable[..., Any], /, *args: Any, **options: Any
     ) -> CompiledStep:
@@ -323,6 +339,7 @@ class Model:
 
         Raises:
           TypeError: there is no `Capacity` among the arguments.
+          ValueError: one is of another expression.
           ProgramBudgetError: the capacity would be one program too many.
 
         >>> import jax, jfold as jf
@@ -335,7 +352,8 @@ class Model:
         leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_capacity)
         if not any(map(_is_capacity, leaves)):
             raise TypeError(
-                'expected a `Capacity` among the arguments, in place of the schedule: '
+                'expected a `Capacity` among the arguments, in place of the schedule, '
+                'got none: call '
                 '`model.precompile(step, params, corpus.capacities(batch_size))`'
             )
         specs = [
@@ -348,11 +366,21 @@ class Model:
 
     def _adopt(self, capacity: Capacity) -> Spec:
         """Makes a capacity that of all batches with its number of results."""
+        program = self.program
+        expected = [len(program.types), len(program.operations), len(program.metrics)]
+        got = [*map(len, (capacity.constants, capacity.rows, capacity.metrics))]
+        if expected != got:
+            raise ValueError(
+                'expected a `Capacity` of this model, with numbers of types, '
+                f'operations and metrics {expected}, got {got}: take it from a corpus '
+                'that `model.trace` returns'
+            )
         current = self._current.get(capacity.examples)
         old = None if current is None else current.capacity
         new = capacity if old is None else old | capacity
         return self._keep(old, capacity, new)
 
+    @boundary
     def apply(self, params: dict[str, Any], schedule: Schedule) -> Any:
         """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
 
@@ -383,8 +411,8 @@ class Model:
     def _check(self, params: Any, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(
-                f'expected a schedule, got {type(schedule).__name__}: '
-                '`model.apply(params, model.schedule(examples))`'
+                f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
+                'call `model.apply(params, model.schedule(examples))`'
             )
         if schedule.spec.program is not self.program:
             raise ValueError(
@@ -404,10 +432,12 @@ class Model:
             found[name] = MetricValues(values, example, example < schedule.examples)
         return found
 
+    @boundary
     def eval(self, example: Any, params: Any = None) -> Any:
         """Runs one example eagerly; see `Block.eval`."""
         return evaluate(self.block, example, params)
 
+    @boundary
     def explain(self, schedule: Schedule | None = None) -> str:
         """A readable account of the program, or of one schedule.
 
@@ -422,6 +452,7 @@ class Model:
         return f'Model({self.program.output!r}, layers: {layers or "none"})'
 
 
+@boundary
 def compile(
     block: Any,
     max_programs: int = 8,
@@ -454,8 +485,7 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
-    if isinstance(max_programs, bool) or not isinstance(max_programs, int):
-        raise TypeError(f'expected `max_programs` as int, got {max_programs!r}')
+    max_programs = whole('max_programs', max_programs, 1)
     _check_choice('residuals', residuals, RESIDUALS)
     _check_choice('strategy', strategy, (*STRATEGIES, None))
     root = convert_to_block(block)
@@ -480,8 +510,8 @@ def _other_spec(expected: tuple[Spec, ...], got: Spec) -> str:
     """Why a compiled step takes other schedules than one of spec `got`."""
     if all(spec.program is not got.program for spec in expected):
         return (
-            'expected a schedule made by the model that compiled the step, got one of '
-            'another model'
+            'expected `schedule` of the model that compiled the step, got one of '
+            'another: make it by the first'
         )
     rows = [spec.capacity.examples for spec in expected]
     if got.capacity.examples not in rows:
@@ -505,7 +535,7 @@ def _changes(old: Capacity, new: Capacity) -> str:
 
 
 def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:
-    batch = f'a batch of {need.examples} examples needs program {limit + 1}'
+    batch = f'a batch of {need.examples} examples, which needs program {limit + 1}'
     if old is None:
         grown = f'no batch had {need.examples} examples before'
     else:
@@ -513,6 +543,7 @@ def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:
         grown = ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if b > a)
         grown = f'these grew: {grown}'
     return (
-        f'{batch}, but max_programs={limit}; {grown}. Batches of one size and similar '
-        'content share programs; or raise `jfold.compile(..., max_programs=...)`'
+        f'expected batches for at most {limit} programs, as `max_programs` says, got '
+        f'{batch}; {grown}. Give batches of one size and similar content, which share '
+        'programs; or raise `jfold.compile(..., max_programs=...)`'
     )

@@ -20,8 +20,13 @@ from jfold.errors import BadItem, reason, shown
 Array = np.ndarray[Any, Any]
 
 
-def each(fn: Callable[..., Any], items: list[Any], *more: Any) -> list[Any]:
+def each(
+    fn: Callable[..., Any], items: list[Any], *more: Any, expected: str
+) -> list[Any]:
     """`fn` of each item, and of an item of each of `more`.
+
+    Args:
+      expected: of an item, for the error.
 
     Raises:
       BadItem: `fn` raised; caused by its exception.
@@ -33,7 +38,7 @@ def each(fn: Callable[..., Any], items: list[Any], *more: Any) -> list[Any]:
             raise RuntimeError('the function raised StopIteration')
     except Exception as error:
         index = len(items) - operator.length_hint(rest) - 1
-        text = f'{reason(error)}, for {shown(items[index])}'
+        text = f'expected {expected}, got {shown(items[index])}: {reason(error)}'
         raise BadItem(index, text) from error
     return made
 
@@ -51,7 +56,7 @@ def entries(
     """
     find = table.get if default else table.__getitem__
     try:
-        return each(find, keys, *map(itertools.repeat, default))
+        return each(find, keys, *map(itertools.repeat, default), expected='a key')
     except BadItem as error:
         if not isinstance(error.__cause__, KeyError | TypeError):
             raise
@@ -111,7 +116,9 @@ def fields(items: list[Any], key: Any) -> list[Any]:
         made = list(map(get, items))
     except Exception:
         made = []
-    return made if len(made) == len(items) else each(_getter(key), items)
+    if len(made) == len(items):
+        return made
+    return each(_getter(key), items, expected=f'an item {key!r}')
 
 
 def by_attribute(key: Any) -> Callable[[Any], Any] | None:
@@ -193,7 +200,7 @@ def flat(items: list[Any], reread: Callable[[Any], Any]) -> tuple[Array, list[An
     try:
         return _flat(items)
     except Exception:
-        return _flat(each(reread, items))
+        return _flat(each(reread, items, expected='something iterable'))
 
 
 def why_no_sequence(kind: type) -> str:

@@ -63,8 +63,20 @@ class Plan:
         return tile
 
     def reverse(self, o: int, pull: Pull) -> Reverse:
-        """The reverse of an operation."""
-        return make_reverse(self.tile(o), pull.live, pull.active)
+        """The reverse of an operation.
+
+        Raises:
+          Exception: whatever a function without a gradient does; a note names it.
+        """
+        try:
+            return make_reverse(self.tile(o), pull.live, pull.active)
+        except Exception as error:
+            error.add_note(
+                f'expected a gradient of layer {self.program.operations[o]!r}, got '
+                'this error; use lax.scan or lax.fori_loop with fixed bounds, or give '
+                'the function one by jax.custom_vjp'
+            )
+            raise
 
     def trains(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs do."""

@@ -375,7 +375,7 @@ class Stage:
         return itertools.chain(self.instructions, self.calls)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program(Owner):
     """An expression, lowered. Compared and hashed by identity; a copy is itself.
 
@@ -403,6 +403,9 @@ class Program(Owner):
 
     def __deepcopy__(self, memo: object) -> Program:
         return self
+
+    def __repr__(self) -> str:
+        return f'Program({self.output!r}, operations: {len(self.operations)})'
 
     def __str__(self) -> str:
         lines = ['operations']

@@ -100,7 +100,7 @@ def _numbers(i: p.Numbers, r: list[Column], state: Trace) -> None:
 
 
 def _transform(i: p.Transform, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = each(i.fn, r[i.inputs[0]])
+    r[i.outputs[0]] = each(i.fn, r[i.inputs[0]], expected='what its function takes')
 
 
 def _field(i: p.Field, r: list[Column], state: Trace) -> None:
@@ -226,7 +226,9 @@ def _fixed(i: p.Fixed, r: list[Column], state: Trace) -> None:
 
 def _count(i: p.Count, r: list[Column], state: Trace) -> None:
     items = r[i.inputs[0]]
-    r[i.outputs[0]] = np.array(each(len, items), np.int64)
+    r[i.outputs[0]] = np.array(
+        each(len, items, expected='something with a length'), np.int64
+    )
 
 
 def _position(i: p.Position, r: list[Column], state: Trace) -> None:

@@ -15,6 +15,7 @@ from jfold.errors import several
 from jfold.fingerprint import fingerprint
 from jfold.graph import Graph
 from jfold.program import Layer, Program
+from jfold.tracebacks import boundary
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,7 @@ class Tracer:
     program: Program
     digest: str
 
+    @boundary
     def __call__(self, examples: Iterable[Any]) -> Traced:
         """Traces examples.
 

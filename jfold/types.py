@@ -18,6 +18,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.tracebacks import boundary
+
 
 class Type:
     """Base of all types."""
@@ -38,6 +40,7 @@ class TensorType(Type):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
+    @boundary
     def __init__(self, shape: Iterable[int], dtype: Any = 'float32') -> None:
         object.__setattr__(self, 'shape', _shape(shape))
         object.__setattr__(self, 'dtype', _dtype(dtype))
@@ -66,6 +69,7 @@ class TupleType(Type):
 
     items: tuple[Type, ...]
 
+    @boundary
     def __init__(self, *items: Any) -> None:
         if len(items) == 1 and isinstance(items[0], tuple | Iterator):
             items = tuple(items[0])
@@ -96,6 +100,7 @@ class SequenceType(Type):
 
     item: Type
 
+    @boundary
     def __init__(self, item: Any) -> None:
         object.__setattr__(self, 'item', convert_to_type(item))
 
@@ -109,6 +114,7 @@ class BroadcastType(Type):
 
     item: Type
 
+    @boundary
     def __init__(self, item: Any) -> None:
         object.__setattr__(self, 'item', convert_to_type(item))
 
@@ -142,6 +148,7 @@ class TypeVariable(Type):
         return '?'
 
 
+@boundary
 def convert_to_type(spec: Any) -> Type:
     """Reads the short-hands for types.
 
@@ -166,8 +173,8 @@ def convert_to_type(spec: Any) -> Type:
     if isinstance(spec, str | np.dtype) or callable(spec):
         return TensorType((), spec)
     raise TypeError(
-        f'expected a type or a short-hand for one (a tuple of types, a list of ints, '
-        f"an int, a dtype such as 'int32'), got {spec!r}"
+        f'expected a type or a short-hand for one, got {spec!r}; write a tuple of '
+        "types, a list of ints, an int, or a dtype such as 'int32'"
     )
 
 

@@ -205,14 +205,14 @@ def test_states_of_other_arguments(
     source: Any, size: int, arguments: dict[str, Any], text: str
 ) -> None:
     state = made(range(9), 2, shuffle=1).state()
-    start = 'expected a state of batches made with the same arguments, got one with '
-    with refuses(start + text, ValueError):
+    start = 'expected `state` of batches made with the same arguments, got one with '
+    with refuses(f'{start}{text}: make them with these', ValueError):
         made(source, size, **arguments).restore(state)
 
 
 def test_what_is_no_state() -> None:
     found = made(range(9), 2)
-    with refuses('expected a dict as `Batches.state` returns it, got int'):
+    with refuses('expected `state` as a dict, which `Batches.state` returns, got int'):
         found.restore(3)  # type: ignore[arg-type]
     state = found.state()
     shapes = {k: x.shape for k, x in state.items()}
@@ -229,8 +229,8 @@ def test_what_is_no_state() -> None:
     ):
         found.restore(state | {'position': np.array(3)})
     with refuses(
-        'expected a state of batches made with the same arguments, got one with format '
-        '2 instead of 1',
+        'expected `state` of batches made with the same arguments, got one with format '
+        '2 instead of 1: make them with these',
         ValueError,
     ):
         found.restore(state | {'format': np.array(2)})
@@ -288,8 +288,8 @@ SINGLE = (
     '`[example]` for a single one'
 )
 EMPTY = (
-    'expected a source of at least one batch for `epochs=None`, got {} examples, where '
-    '`batch_size=2` and `drop_remainder={}`'
+    'expected `source` of at least one batch, for `epochs=None`, got {} examples, '
+    'where `batch_size=2` and `drop_remainder={}`'
 )
 WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
     ([], 0, {}, ValueError, 'expected `batch_size` of at least 1, got 0'),

@@ -116,9 +116,10 @@ def test_another_number_of_examples_is_another_program() -> None:
     with pytest.raises(jf.ProgramBudgetError) as caught:
         model.schedule([1, 2, 3])
     assert str(caught.value) == (
-        'a batch of 3 examples needs program 3, but max_programs=2; no batch had 3 '
-        'examples before. Batches of one size and similar content share programs; or '
-        'raise `jfold.compile(..., max_programs=...)`'
+        'expected batches for at most 2 programs, as `max_programs` says, got a batch '
+        'of 3 examples, which needs program 3; no batch had 3 examples before. Give '
+        'batches of one size and similar content, which share programs; or raise '
+        '`jfold.compile(..., max_programs=...)`'
     )
 
 
@@ -131,9 +132,10 @@ def test_a_batch_that_outgrows_its_program() -> None:
     with pytest.raises(jf.ProgramBudgetError) as caught:
         model.schedule(large)
     assert str(caught.value) == (
-        'a batch of 1 examples needs program 2, but max_programs=1; these grew: '
-        'constants[0] from 128 to 900, rows[0] from 128 to 900, rows[1] from 128 to '
-        '899. Batches of one size and similar content share programs; or raise '
+        'expected batches for at most 1 programs, as `max_programs` says, got a batch '
+        'of 1 examples, which needs program 2; these grew: constants[0] from 128 to '
+        '900, rows[0] from 128 to 900, rows[1] from 128 to 899. Give batches of one '
+        'size and similar content, which share programs; or raise '
         '`jfold.compile(..., max_programs=...)`'
     )
     assert model.programs == 1

@@ -181,7 +181,7 @@ def test_what_is_no_indices(indices: Any, text: str) -> None:
         with pytest.raises(TypeError) as caught:
             use(indices)
         message = str(caught.value)
-        assert message.startswith('expected indices as a sequence of ints, got ')
+        assert message.startswith('expected `indices` as a sequence of ints, got ')
         assert message.endswith(text)
 
 
@@ -190,7 +190,7 @@ def test_indices_out_of_range(indices: Any) -> None:
     """Those from the end, too: a mistake is more likely."""
     corpus = trees().trace(TREES)
     wrong = next((n, i) for n, i in enumerate(indices) if not 0 <= i < 5)
-    text = f'expected indices from 0 to 4, got {wrong[1]} at position {wrong[0]}'
+    text = f'expected `indices` from 0 to 4, got {wrong[1]} at position {wrong[0]}'
     with refuses(text, IndexError):
         corpus.schedule(indices)
     with refuses(text, IndexError):
@@ -213,7 +213,7 @@ def test_an_empty_corpus() -> None:
         assert corpus.capacities(3).rows == (0,) * len(model.program.operations)
         assert corpus.capacities_of([[], []], 3) == corpus.capacities(3)
         with refuses(
-            'expected no indices, of no examples, got 0 at position 0', IndexError
+            'expected `indices` of no examples, got 0 at position 0', IndexError
         ):
             corpus.schedule([0])
 

@@ -117,31 +117,32 @@ WRONG: list[tuple[Any, list[Any], Any, str, str]] = [
         {'x': number},
         [{'x': 1}],
         {'y': 1},
-        "KeyError: 'x', for {'y': 1} (dict); in Record({'x': Scalar('float32')})",
+        "expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; in "
+        "Record({'x': Scalar('float32')})",
         '',
     ),
     (
         {'x': number},
         [{'x': 1}],
         None,
-        "TypeError: 'NoneType' object is not subscriptable, for None; in "
-        "Record({'x': Scalar('float32')})",
+        "expected an item 'x', got None: TypeError: 'NoneType' object is not "
+        "subscriptable; in Record({'x': Scalar('float32')})",
         '',
     ),
     (
         {'count': number},
         [{'count': 1}],
         [1, 2],
-        'TypeError: list indices must be integers or slices, not str, for [1, 2] '
-        "(list); in Record({'count': Scalar('float32')})",
+        "expected an item 'count', got [1, 2] (list): TypeError: list indices must be "
+        "integers or slices, not str; in Record({'count': Scalar('float32')})",
         '',
     ),
     (
         jf.GetItem(2) >> number,
         [[1, 2, 3]],
         (1, 2),
-        'IndexError: tuple index out of range, for (1, 2) (tuple); in '
-        'Pipe[0].GetItem(2)',
+        'expected an item 2, got (1, 2) (tuple): IndexError: tuple index out of '
+        'range; in Pipe[0].GetItem(2)',
         '',
     ),
     (
@@ -155,15 +156,16 @@ WRONG: list[tuple[Any, list[Any], Any, str, str]] = [
         numbers >> jf.Sum(),
         [[1], []],
         3,
-        "TypeError: 'int' object is not iterable, for 3; in "
-        "Pipe[0].Map(Scalar('float32'))",
+        "expected something iterable, got 3: TypeError: 'int' object is not "
+        "iterable; in Pipe[0].Map(Scalar('float32'))",
         '',
     ),
     (
         jf.Length(),
         [[1], ''],
         3,
-        "TypeError: object of type 'int' has no len(), for 3; in Length('float32')",
+        "expected something with a length, got 3: TypeError: object of type 'int' has "
+        "no len(); in Length('float32')",
         '',
     ),
     (
@@ -207,8 +209,8 @@ def test_a_function_of_the_data_that_raises() -> None:
         block,
         [{'x': 1}, {'x': 2}],
         {'x': 0},
-        'ZeroDivisionError: division by zero, for 0; in '
-        "Record['x'].Pipe[0].InputTransform(function)",
+        'expected what its function takes, got 0: ZeroDivisionError: division by '
+        "zero; in Record['x'].Pipe[0].InputTransform(function)",
         "['x']",
     )
     assert isinstance(error(block, [{'x': 0}]).__cause__, ZeroDivisionError)
@@ -218,7 +220,8 @@ def test_a_key_function_that_raises() -> None:
     block = jf.OneOf(lambda x: x['kind'], {1: jf.GetItem('x') >> number})
     found = error(block, [{'kind': 1, 'x': 1}, {}])
     assert str(found).startswith(
-        "example 1: KeyError: 'kind', for {} (dict); in OneOf("
+        "example 1: expected what its function takes, got {} (dict): KeyError: 'kind'; "
+        'in OneOf('
     )
     assert isinstance(found.__cause__, KeyError)
 
@@ -226,7 +229,9 @@ def test_a_key_function_that_raises() -> None:
 def test_stop_iteration_is_an_error_too() -> None:
     block = jf.InputTransform(lambda x: next(iter(x))) >> number
     model = jf.compile(block)
-    with pytest.raises(jf.InputError, match=r'^example 1: .* StopIteration, for \[\]'):
+    with pytest.raises(
+        jf.InputError, match=r'^example 1: .*, got \[\] .* StopIteration'
+    ):
         model.schedule([[1], [], [2]])
 
 
@@ -278,8 +283,8 @@ def test_deep_in_a_recursion() -> None:
         block,
         good,
         {'tree': (1, (2,))},
-        'IndexError: tuple index out of range, for (2,) (tuple); in '
-        "tree.OneOf[<class 'tuple'>].Pipe[0].Record({0: tree(), 1: tree()})",
+        'expected an item 1, got (2,) (tuple): IndexError: tuple index out of '
+        "range; in tree.OneOf[<class 'tuple'>].Pipe[0].Record({0: tree(), 1: tree()})",
         "['tree'][1]",
     )
 

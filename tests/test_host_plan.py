@@ -149,7 +149,7 @@ def test_examples_from_a_generator() -> None:
 def test_arguments_of_apply_in_the_wrong_order() -> None:
     """The message shows the right one."""
     model = jf.compile(jf.Scalar())
-    with pytest.raises(TypeError, match='expected a schedule, got dict'):
+    with pytest.raises(TypeError, match='expected `schedule` as a schedule, got dict'):
         model.apply(model.schedule([1]), {})
 
 

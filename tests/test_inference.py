@@ -102,8 +102,9 @@ def test_a_recursion_without_a_leaf_needs_its_type_said() -> None:
 
     refuses(
         tree(),
-        'tree.Pipe[1].Reduce.combine.Function(add): cannot determine its types, '
-        '(?, ?) to ?; say them, as in `ForwardDeclaration(output_type=...)`',
+        'tree.Pipe[1].Reduce.combine.Function(add): expected types that follow from '
+        'the expression, got (?, ?) to ?; say them, as in '
+        '`ForwardDeclaration(output_type=...)`',
     )
     assert shown(tree(output_type=[2, 3])) == 'float32[2,3]'
 
@@ -160,13 +161,13 @@ MISMATCHES: list[tuple[Any, str]] = [
     (jf.AllOf(), 'AllOf(): expected a result of tensors, or a Metric, got ()'),
     (
         number >> whole,
-        "Pipe[1].Scalar('int32'): expected an object, got float32[]; it reads Python "
-        'values, before any tensor block',
+        "Pipe[1].Scalar('int32'): expected an object, got float32[]; put it before "
+        'any block that gives tensors',
     ),
     (
         {'a': (number, number >> jf.InputTransform(abs))},
         "Record['a'].Record[1].Pipe[1].InputTransform(abs): expected an object, got "
-        'float32[]; to compute with tensors use Function',
+        'float32[]; use Function to compute with tensors',
     ),
     (
         number >> jf.FromTensor(np.ones(3, np.float32)),
@@ -196,7 +197,7 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         numbers >> jf.Function(jnp.sin),
         'Pipe[1].Function(sin): expected tensors or tuples of tensors, got '
-        '[float32[]]; turn objects into tensors by Scalar, Vector or Tensor',
+        '[float32[]]; use Map for each item, or Sum, Fold or Reduce for all of them',
     ),
     (
         {'a': number} >> jf.Record({'a': jnp.sin}),
@@ -251,8 +252,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         number >> jf.OneOf(abs, {1: jnp.sin}),
-        'Pipe[1].OneOf(abs, {1: Function(sin)}): expected an object, got float32[]; a '
-        'key function reads Python values; for tensors pass a block',
+        'Pipe[1].OneOf(abs, {1: Function(sin)}): expected an object, got float32[]; '
+        'put it where values are of Python, or use jnp.where in a Function',
     ),
     (
         jf.OneOf(number, {1: number}),
@@ -266,8 +267,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         jf.Optional(number, number),
-        "Optional.none_case.Scalar('float32'): expected an object, got void; it reads "
-        'Python values, before any tensor block',
+        "Optional.none_case.Scalar('float32'): expected an object, got void; use "
+        'Zeros or FromTensor where nothing is read',
     ),
     (
         jf.Optional(text) >> number,
@@ -310,8 +311,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         numbers >> jf.Fold(add, number),
-        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; it reads "
-        'Python values, before any tensor block',
+        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; use "
+        'Zeros or FromTensor where nothing is read',
     ),
     (
         numbers >> jf.Fold(lambda s, x: jnp.stack([s, x]), jf.Zeros([])),
@@ -330,7 +331,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         jf.Metric('m'),
-        "Metric('m'): expected a tensor or a tuple of tensors, got object",
+        "Metric('m'): expected a tensor or a tuple of tensors, got object; turn "
+        'objects into tensors by Scalar, Vector or Tensor',
     ),
     (
         jf.AllOf(number >> jf.Metric('m'), {'x': vector >> jf.Metric('m')}),
@@ -391,15 +393,18 @@ def test_a_type_that_would_contain_itself() -> None:
 def test_an_unresolved_declaration() -> None:
     refuses(
         {'a': jf.ForwardDeclaration(name='tree')()},
-        "Record['a'].tree(): ForwardDeclaration('tree') was not resolved by "
-        '`resolve_to`',
+        "Record['a'].tree(): expected a declaration that is resolved, got "
+        "ForwardDeclaration('tree'), which is not; call its `resolve_to`",
     )
 
 
 def test_a_declaration_is_resolved_once() -> None:
     tree = jf.ForwardDeclaration(name='tree')
     tree.resolve_to(number)
-    text = "ForwardDeclaration('tree') is resolved already, to Scalar('float32')"
+    text = (
+        "ForwardDeclaration('tree'): expected a declaration that is not resolved yet, "
+        "got one resolved to Scalar('float32'); make another"
+    )
     with pytest.raises(TypeError, match=f'^{re.escape(text)}$'):
         tree.resolve_to(number)
     with pytest.raises(TypeError, match='expected a block, a callable'):
@@ -411,8 +416,8 @@ def test_a_declaration_is_resolved_once() -> None:
 
 def test_self_reference_must_consume_input() -> None:
     tail = (
-        'refers to itself on the same input, without end; a recursion must go to a '
-        'part of its input'
+        'expected a recursion on a part of its input, got one on the same input, '
+        'without end; take a field or an item of it first'
     )
     tree = jf.ForwardDeclaration(name='tree')
     tree.resolve_to(jf.OneOf(type, [(list, tree()), (int, number)]))
@@ -465,8 +470,9 @@ def test_wide_dtypes_need_x64(block: Any, where: str, wide: str, narrow: str) ->
 def test_dtypes_are_not_promoted() -> None:
     refuses(
         (number, whole) >> jf.Concat(),
-        'Pipe[1].Function(concat): failed on inputs (float32[], int32[]): TypeError: '
-        'expected tensors of one dtype',
+        'Pipe[1].Function(concat): expected to run on inputs (float32[], int32[]), '
+        "got TypeError: expected tensors of one dtype, got ['float32', 'int32']; cast "
+        'them',
     )
     refuses(
         (number, whole) >> jf.Sum(),
@@ -491,23 +497,26 @@ def test_a_function_that_raises_is_named() -> None:
     def broken(x: Any) -> Any:
         raise ValueError('no such thing')
 
-    assert fails(broken) == 'failed on inputs (float32[]): ValueError: no such thing'
+    text = 'expected to run on inputs (float32[]), got ValueError: no such thing'
+    assert fails(broken) == text
     with pytest.raises(TypeError) as caught:
         jf.compile(number >> broken)
     assert isinstance(caught.value.__cause__, ValueError)
-    twice = 'failed on inputs (float32[], float32[]): TypeError: '
+    twice = 'expected to run on inputs (float32[], float32[]), got TypeError: '
     assert fails(jnp.sin, (number, number)).startswith(twice)
 
 
 @pytest.mark.parametrize('output', [None, (), {'a': 1.0}, 'text', (1.0, None)])
 def test_what_a_function_must_not_give(output: Any) -> None:
-    assert fails(lambda x: output).startswith('failed on inputs (float32[]): TypeError')
+    text = 'expected to run on inputs (float32[]), got TypeError: '
+    assert fails(lambda x: output).startswith(text)
 
 
 def test_what_a_function_must_not_give_is_shown() -> None:
     assert fails(lambda x: {'a': x}) == (
-        'failed on inputs (float32[]): TypeError: expected arrays or tuples of arrays, '
-        "got {'a': ShapeDtypeStruct(shape=(), dtype=float32)}"
+        'expected to run on inputs (float32[]), got TypeError: expected arrays or '
+        "tuples of arrays, got {'a': ShapeDtypeStruct(shape=(), dtype=float32)}; "
+        'return arrays'
     )
 
 
@@ -515,29 +524,32 @@ def test_a_function_of_tiles_must_give_tiles() -> None:
     with pytest.raises(TypeError) as caught:
         jf.compile(vector >> jf.Function(lambda x: x.sum(0), batched=True))
     assert str(caught.value) == (
-        'Pipe[1].Function(function): failed on inputs (float32[3]): TypeError: '
-        'expected arrays with a leading axis of 2 rows, got (3,)'
+        'Pipe[1].Function(function): expected to run on inputs (float32[3]), got '
+        'TypeError: expected arrays with a leading axis of 2 rows, got (3,); give a '
+        'row for each row, or leave out `batched=True`'
     )
 
 
 def test_modules_with_state_are_refused() -> None:
-    tail = ': a block is a pure function of its parameters and inputs'
+    head = (
+        'expected to run on inputs (float32[3]), got TypeError: expected a module of '
+        'parameters alone, got state beside them, '
+    )
+    tail = '; use one that is a pure function of its parameters and inputs'
     assert fails(nn.BatchNorm(use_running_average=False), vector) == (
-        'failed on inputs (float32[3]): TypeError: the module keeps state beside its '
-        f"parameters, ['batch_stats']{tail}"
+        f"{head}['batch_stats']{tail}"
     )
     normal = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
     assert fails(normal, vector) == (
-        'failed on inputs (float32[3]): TypeError: the module keeps state beside its '
-        f'parameters{tail}'
+        f'{head}such as that of BatchNorm and Dropout{tail}'
     )
-    assert 'keeps state' in fails(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), vector)
+    assert 'got state' in fails(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), vector)
 
 
 def test_parameters_are_made_once_and_must_fit_everywhere() -> None:
     dense = jf.Function(nn.Dense(2))
     with pytest.raises(
-        TypeError, match=r'Record\[1\].*failed on inputs \(float32\[4\]'
+        TypeError, match=r'Record\[1\].*expected to run on inputs \(float32\[4\]'
     ):
         jf.compile((vector >> dense, jf.Vector(4) >> dense))
 
@@ -553,7 +565,7 @@ def test_parameters_are_made_once_and_must_fit_everywhere() -> None:
 )
 def test_what_concat_refuses(block: Any, error: str) -> None:
     with pytest.raises(
-        TypeError, match=r'^Pipe\[1\]\.Function\(concat\): failed on in'
+        TypeError, match=r'^Pipe\[1\]\.Function\(concat\): expected to run on in'
     ):
         jf.compile(block)
     with pytest.raises(TypeError, match=error):

@@ -120,7 +120,9 @@ def test_a_method_is_not_taken_for_a_field() -> None:
     block = jf.GetItem('values') >> whole
     batch = [types.SimpleNamespace(values=1), {'values': 2}, Slots(0, 0, 3)]
     check((block, batch, [1, 2, 3]))
-    with pytest.raises(jf.InputError, match=r"example 1: KeyError: 'values', for \{\}"):
+    with pytest.raises(
+        jf.InputError, match=r"^example 1: .* got \{\} .*: KeyError: 'values'"
+    ):
         jf.compile(block).schedule([batch[0], {}])
 
 
@@ -230,7 +232,7 @@ class Unsound:
             ({},),
             'expected a hashable value, to look it up, got ({},) (tuple)',
         ),
-        ({'default': 0}, Unsound(), 'OSError: no hash, for '),
+        ({'default': 0}, Unsound(), 'OSError: no hash; in '),
     ],
 )
 def test_what_a_table_lacks(default: Any, value: Any, message: str) -> None:

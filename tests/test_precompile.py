@@ -237,8 +237,8 @@ def test_schedules_of_another_kind() -> None:
         ready(params, corpus.schedule(range(3)))
     other = jf.compile(model.block).schedule(TREES[:4])
     text = (
-        'expected a schedule made by the model that compiled the step, got one of '
-        'another model'
+        'expected `schedule` of the model that compiled the step, got one of another: '
+        'make it by the first'
     )
     with refuses(text, ValueError):
         ready(params, schedule=other)
@@ -251,8 +251,8 @@ def test_a_capacity_is_required() -> None:
     """The error shows the call."""
     model, corpus, params = prepared()
     text = (
-        'expected a `Capacity` among the arguments, in place of the schedule: '
-        '`model.precompile(step, params, corpus.capacities(batch_size))`'
+        'expected a `Capacity` among the arguments, in place of the schedule, got '
+        'none: call `model.precompile(step, params, corpus.capacities(batch_size))`'
     )
     with refuses(text):
         model.precompile(model.apply, params, corpus.schedule([0]))
@@ -269,8 +269,8 @@ def test_a_program_too_many() -> None:
     with pytest.raises(jf.ProgramBudgetError) as caught:
         model.precompile(model.apply, params, corpus.capacities(3))
     assert str(caught.value).startswith(
-        'a batch of 3 examples needs program 2, but max_programs=1; no batch had 3 '
-        'examples before. '
+        'expected batches for at most 1 programs, as `max_programs` says, got a batch '
+        'of 3 examples, which needs program 2; no batch had 3 examples before. '
     )
     corpus.schedule([0, 1])
 

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes with parameters, schedules and gradients."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from mistakes.common import Mistake, linear, number, numbers
+
+import jfold as jf
+
+summed = jf.compile(numbers >> jf.Sum())
+
+layered = jf.compile(number >> linear)
+
+LISTS = [[1], [1, 2], [1, 2, 3]]
+
+
+@functools.cache
+def corpus() -> jf.Corpus:
+    return summed.trace(LISTS)
+
+
+def schedule() -> jf.Schedule:
+    return layered.schedule([1.0])
+
+
+def params() -> Any:
+    return layered.init(jax.random.key(0))
+
+
+def batches(source: Any = LISTS, size: Any = 2, **options: Any) -> jf.Batches:
+    return summed.batches(source, size, **options)
+
+
+def over_budget() -> None:
+    model = jf.compile(numbers >> jf.Sum(), max_programs=1)
+    model.schedule([[1]])
+    model.schedule([[1], [2]])
+
+
+def gradient_of_a_loop() -> Any:
+    def halved(w: Any, x: Any) -> Any:
+        return lax.while_loop(lambda y: y > 1, lambda y: y / 2, w * x)
+
+    layer = jf.Function(halved, init=lambda key, x: jnp.ones(()), name='halved')
+    model = jf.compile(number >> layer)
+    given = model.schedule([3.0])
+    start = model.init(jax.random.key(0))
+    return jax.grad(lambda p: model.apply(p, given).sum())(start)
+
+
+def stacked() -> Any:
+    pair = summed.schedule([[1]]), summed.schedule([[1], [2]])
+    return jax.tree.map(lambda *x: jnp.stack(x), *pair)
+
+
+def stacked_of_two_models() -> Any:
+    pair = summed.schedule([[1]]), schedule()
+    return jax.tree.map(lambda *x: jnp.stack(x), *pair)
+
+
+MISTAKES = [
+    Mistake(
+        'a layer without parameters',
+        lambda: layered.apply({}, schedule()),
+        TypeError,
+        "expected parameters for layer 'linear', got those of []; "
+        '`model.init(key)` makes them',
+        lacks='do',
+    ),
+    Mistake(
+        'parameters of another width',
+        lambda: layered.apply({'linear': jnp.ones(3)}, schedule()),
+        TypeError,
+        "expected parameters of layer 'linear' of shapes [(2,)], got [(3,)]; "
+        '`model.init(key)` makes them',
+        lacks='do',
+    ),
+    Mistake(
+        'None for a layer',
+        lambda: layered.apply({'linear': None}, schedule()),
+        TypeError,
+        "expected parameters of layer 'linear' of shapes [(2,)], got []; "
+        '`model.init(key)` makes them',
+        lacks='do',
+    ),
+    Mistake(
+        'examples for a schedule',
+        lambda: layered.apply(params(), [1.0]),
+        TypeError,
+        'expected `schedule` as a schedule, got list: call '
+        '`model.apply(params, model.schedule(examples))`',
+    ),
+    Mistake(
+        'a batch for a schedule',
+        lambda: summed.apply({}, next(batches(prefetch=0))),
+        TypeError,
+        'expected `schedule` as a schedule, got Batch: call '
+        '`model.apply(params, model.schedule(examples))`',
+    ),
+    Mistake(
+        'a corpus for a schedule',
+        lambda: summed.apply({}, corpus()),
+        TypeError,
+        'expected `schedule` as a schedule, got Corpus: call '
+        '`model.apply(params, model.schedule(examples))`',
+    ),
+    Mistake(
+        'a list of schedules',
+        lambda: layered.apply(params(), [schedule()]),
+        TypeError,
+        'expected `schedule` as a schedule, got list: call '
+        '`model.apply(params, model.schedule(examples))`',
+    ),
+    Mistake(
+        'arguments in the other order',
+        lambda: layered.apply(schedule(), params()),
+        TypeError,
+        'expected `schedule` as a schedule, got dict: call '
+        '`model.apply(params, model.schedule(examples))`',
+    ),
+    Mistake(
+        'the schedule of another model',
+        lambda: summed.apply({}, schedule()),
+        ValueError,
+        'expected a schedule made by this model, got one of another: call '
+        '`model.schedule(examples)` of the model that is applied',
+        lacks='where',
+    ),
+    Mistake(
+        'another schedule under jit',
+        lambda: jax.jit(summed.apply)({}, schedule()),
+        ValueError,
+        'expected a schedule made by this model, got one of another: call '
+        '`model.schedule(examples)` of the model that is applied',
+        lacks='where',
+    ),
+    Mistake(
+        'another width under grad',
+        lambda: jax.grad(lambda p: layered.apply(p, schedule()).sum())(
+            {'linear': jnp.ones(3)}
+        ),
+        TypeError,
+        "expected parameters of layer 'linear' of shapes [(2,)], got [(3,)]; "
+        '`model.init(key)` makes them',
+        lacks='do',
+    ),
+    Mistake(
+        'no key for init',
+        lambda: layered.init(None),
+        TypeError,
+        'expected `key` as a PRNG key, got None: pass `jax.random.key(0)`',
+    ),
+    Mistake(
+        'a seed for a key',
+        lambda: layered.init(0),
+        TypeError,
+        'expected `key` as a PRNG key, got 0: pass `jax.random.key(0)`',
+    ),
+    Mistake(
+        'the gradient of a while loop',
+        gradient_of_a_loop,
+        ValueError,
+        '…\n'
+        "expected a gradient of layer 'halved', got this error; use lax.scan "
+        'or lax.fori_loop with fixed bounds, or give the function one by '
+        'jax.custom_vjp',
+    ),
+    Mistake(
+        'one program too many',
+        over_budget,
+        jf.ProgramBudgetError,
+        'expected batches for at most 1 programs, as `max_programs` says, got '
+        'a batch of 2 examples, which needs program 2; no batch had 2 examples '
+        'before. Give batches of one size and similar content, which share '
+        'programs; or raise `jfold.compile(..., max_programs=...)`',
+    ),
+    Mistake(
+        'schedules that do not stack',
+        stacked,
+        ValueError,
+        '…Capacity(examples=1, levels=32, constants=(128,), rows=(0,), '
+        'fans=(0,), sums=(0,), stages=0, metrics=()) of Program(float32[], '
+        'operations: 1), expected of all that are stacked; make them with one '
+        '`size`, after `model.precompile`…Capacity(examples=2, levels=32, '
+        'constants=(128,), rows=(128,), fans=(0,), sums=(0,), stages=0, '
+        'metrics=()) of Program(float32[], operations: 1), expected of all '
+        'that are stacked; make them with one `size`, after `model.precompile`…',
+        lacks='got',
+    ),
+    Mistake(
+        'schedules of two models stacked',
+        stacked_of_two_models,
+        ValueError,
+        '…Capacity(examples=1, levels=32, constants=(128,), rows=(0,), '
+        'fans=(0,), sums=(0,), stages=0, metrics=()) of Program(float32[], '
+        'operations: 1), expected of all that are stacked; make them with one '
+        '`size`, after `model.precompile`…Capacity(examples=1, levels=32, '
+        'constants=(128, 0), rows=(128,), fans=(0, 1), sums=(0, 0), stages=0, '
+        'metrics=()) of Program(float32[2], operations: 1), expected of all '
+        'that are stacked; make them with one `size`, after `model.precompile`…',
+        lacks='got',
+    ),
+]

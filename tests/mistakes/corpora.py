@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes with corpora and their files."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mistakes.common import Mistake, number, numbers
+
+import jfold as jf
+
+summed = jf.compile(numbers >> jf.Sum())
+
+other = jf.compile(jf.Vector(3))
+
+LISTS = [[1], [1, 2], [1, 2, 3]]
+
+
+@functools.cache
+def corpus() -> jf.Corpus:
+    return summed.trace(LISTS)
+
+
+def chosen(indices: Any) -> jf.Schedule:
+    return corpus().schedule(indices)
+
+
+def loaded(change: Any, model: Any = summed) -> jf.Corpus:
+    """Loads a corpus of `summed` after a change to its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / 'corpus.npz'
+        corpus().save(path)
+        change(path)
+        return jf.Corpus.load(path, model)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def overwrite(path: Path) -> None:
+    path.write_text('not an archive')
+
+
+def save_arrays(path: Path) -> None:
+    np.savez(path, x=np.ones(3))
+
+
+MISTAKES = [
+    Mistake(
+        'an index out of range',
+        lambda: chosen([0, 3]),
+        IndexError,
+        'expected `indices` from 0 to 2, got 3 at position 1',
+        lacks='do',
+    ),
+    Mistake(
+        'a negative index',
+        lambda: chosen([-1]),
+        IndexError,
+        'expected `indices` from 0 to 2, got -1 at position 0',
+        lacks='do',
+    ),
+    Mistake(
+        'a mask for indices',
+        lambda: chosen(np.array([True, False, True])),
+        TypeError,
+        'expected `indices` as a sequence of ints, got ndarray of bool of '
+        'shape (3,): pass `np.flatnonzero(mask)`',
+    ),
+    Mistake(
+        'one index alone',
+        lambda: chosen(1),
+        TypeError,
+        'expected `indices` as a sequence of ints, got int of int64 of shape '
+        '(): pass `[1]`',
+    ),
+    Mistake(
+        'indices as floats',
+        lambda: chosen([0.0, 1.0]),
+        TypeError,
+        'expected `indices` as a sequence of ints, got list of float64 of shape (2,)',
+        lacks='do',
+    ),
+    Mistake(
+        'indices in rows',
+        lambda: chosen([[0, 1], [1, 2]]),
+        TypeError,
+        'expected `indices` as a sequence of ints, got list of int64 of shape (2, 2)',
+        lacks='do',
+    ),
+    Mistake(
+        'a set of indices',
+        lambda: chosen({0, 1}),
+        TypeError,
+        'expected `indices` as a sequence of ints, got set: pass `list(indices)`',
+    ),
+    Mistake(
+        'no indices',
+        lambda: chosen(None),
+        TypeError,
+        'expected `indices` as a sequence of ints, got NoneType',
+        lacks='do',
+    ),
+    Mistake(
+        'more indices than rows',
+        lambda: corpus().schedule([0, 1, 2], size=2),
+        ValueError,
+        'expected at most 2 examples, as `size` says, got 3',
+        lacks='do',
+    ),
+    Mistake(
+        'capacities of no rows',
+        lambda: corpus().capacities(0),
+        ValueError,
+        'expected `batch_size` of at least 1, got 0',
+        lacks='do',
+    ),
+    Mistake(
+        'capacities of half a row',
+        lambda: corpus().capacities(0.5),
+        TypeError,
+        'expected `batch_size` as int, got 0.5',
+        lacks='do',
+    ),
+    Mistake(
+        'a limit below an example',
+        lambda: corpus().capacities(2, max_nodes=1),
+        ValueError,
+        'expected `max_nodes` of at least 2, the operations of example 2 alone, got 1',
+        lacks='do',
+    ),
+    Mistake(
+        'planned batches too large',
+        lambda: corpus().capacities_of([[0, 1, 2]], 2),
+        ValueError,
+        'expected at most 2 examples, as `size` says, got 3 in batch 0',
+        lacks='do',
+    ),
+    Mistake(
+        'a missing file',
+        lambda: loaded(Path.unlink),
+        FileNotFoundError,
+        "[Errno 2] No such file or directory: '…/corpus.npz'\n"
+        'expected a corpus in a file, got none: write it by `Corpus.save`',
+    ),
+    Mistake(
+        'a damaged file',
+        lambda: loaded(flip),
+        jf.DamagedError,
+        "…/corpus.npz: array 'operations/0/0': malformed header: expected … of "
+        'it, got …; write it again',
+    ),
+    Mistake(
+        'a truncated file',
+        lambda: loaded(truncate),
+        jf.DamagedError,
+        '…/corpus.npz: directory: truncated: expected 5230 bytes or more, got '
+        '5130; write it again',
+    ),
+    Mistake(
+        'a file of another kind',
+        lambda: loaded(overwrite),
+        jf.DamagedError,
+        '…/corpus.npz: metadata.json: not a file of this format: expected a '
+        'zip archive that begins with this member; write it again',
+        lacks='got',
+    ),
+    Mistake(
+        'a file of NumPy',
+        lambda: loaded(save_arrays),
+        jf.DamagedError,
+        '…/corpus.npz: metadata.json: not a file of this format: expected a '
+        'zip archive that begins with this member; write it again',
+        lacks='got',
+    ),
+    Mistake(
+        'the file of another model',
+        lambda: loaded(bool, other),
+        ValueError,
+        '…/corpus.npz: expected a corpus of the expression of this model, got '
+        'one of another, with `type float32[]` instead of `type float32[3]`; '
+        '`constant float32[]` instead of nothing; `operation add(float32[], '
+        'float32[]) -> float32[]` instead of nothing; and 8 more. Trace the '
+        'examples again with `model.trace`',
+    ),
+    Mistake(
+        'a block to load a corpus',
+        lambda: loaded(bool, number),
+        TypeError,
+        'expected `model` as a model, got Tensor: pass what `jfold.compile` returns',
+    ),
+    Mistake(
+        'a folder that is not there',
+        lambda: corpus().save('no/such/folder/corpus.npz'),
+        FileNotFoundError,
+        '[Errno 2] No such file or directory: '
+        "'no/such/folder/.corpus.npz.….tmp'\n"
+        'expected `path` in a folder that exists, got another: make the folder',
+    ),
+]

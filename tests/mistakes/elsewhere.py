@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same mistakes in `trace`, `batches`, a tracer and `eval`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mistakes.common import Mistake, linear, number, numbers
+
+import jfold as jf
+
+
+@functools.cache
+def model_of(block: Any) -> jf.Model:
+    return jf.compile(block)
+
+
+def evaluated(block: Any, example: Any, *params: Any) -> Any:
+    return model_of(block).eval(example, *params)
+
+
+def batch_of(block: Any, *examples: Any, **options: Any) -> jf.Batch:
+    with model_of(block).batches(list(examples), 2, **options) as batches:
+        return next(batches)
+
+
+def reciprocal(value: Any) -> Any:
+    return 1 / value
+
+
+summed = numbers >> jf.Sum()
+
+vector = jf.Vector(3)
+
+named = jf.Record({'x': number})
+
+inverse = jf.InputTransform(reciprocal) >> number
+
+signs = jf.OneOf(lambda x: x, {'a': jf.Zeros([]), 'b': jf.Zeros([])})
+
+layered = number >> linear
+
+MISTAKES = [
+    Mistake(
+        'a bad example traced',
+        lambda: model_of(summed).trace([[1], ['x']]),
+        jf.InputError,
+        "example 1, at [0]: expected float32[], got 'x'; in "
+        "Pipe[0].Map.Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a bad example of a run',
+        lambda: batch_of(summed, [1], ['x']),
+        jf.InputError,
+        "example 1 of the source, at [0]: expected float32[], got 'x'; in "
+        "Pipe[0].Map.Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a bad example, no thread',
+        lambda: batch_of(summed, [1], 3, prefetch=0),
+        jf.InputError,
+        'example 1 of the source: expected something iterable, got 3: '
+        "TypeError: 'int' object is not iterable; in "
+        "Pipe[0].Map(Scalar('float32'))",
+        lacks='do',
+    ),
+    Mistake(
+        'none but bad examples',
+        lambda: batch_of(number, None, None, skip_errors=True, epochs=None),
+        ValueError,
+        'expected examples that fit the model, got 4 in a row that do not; the '
+        'last: example 1 of the source: expected float32[], got None; in '
+        "Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a bad example in a worker',
+        lambda: model_of(summed).tracer()([[1], ['x']]),
+        jf.InputError,
+        "example 1, at [0]: expected float32[], got 'x'; in "
+        "Pipe[0].Map.Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'eval of None for a number',
+        lambda: evaluated(number, None),
+        TypeError,
+        "Scalar('float32'): expected float32[], got None",
+        lacks='do',
+    ),
+    Mistake(
+        'eval of a vector too short',
+        lambda: evaluated(vector, [1, 2]),
+        TypeError,
+        "Vector(3, 'float32'): expected float32[3], got [1, 2]",
+        lacks='do',
+    ),
+    Mistake(
+        'eval of a number for a sequence',
+        lambda: evaluated(summed, 3),
+        TypeError,
+        "'int' object is not iterable\n"
+        "Pipe[0].Map(Scalar('float32')): expected what it takes, got 3; call "
+        '`jf.compile(block).schedule([example])` to see the path in the data',
+    ),
+    Mistake(
+        'eval of a missing key',
+        lambda: evaluated(named, {'y': 1}),
+        KeyError,
+        "'x'\n"
+        "Record({'x': Scalar('float32')}): expected what it takes, got {'y': "
+        '1} (dict); call `jf.compile(block).schedule([example])` to see the '
+        'path in the data',
+    ),
+    Mistake(
+        'eval of an unknown case',
+        lambda: evaluated(signs, 'c'),
+        KeyError,
+        "'c'\n"
+        "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...: "
+        "expected what it takes, got 'c'; call "
+        '`jf.compile(block).schedule([example])` to see the path in the data',
+    ),
+    Mistake(
+        'eval of a transform that fails',
+        lambda: evaluated(inverse, 0),
+        ZeroDivisionError,
+        'division by zero\n'
+        'Pipe[0].InputTransform(reciprocal): expected what it takes, got 0; '
+        'call `jf.compile(block).schedule([example])` to see the path in the '
+        'data',
+    ),
+    Mistake(
+        'eval without parameters',
+        lambda: evaluated(layered, 3),
+        TypeError,
+        "Pipe[1].Function(linear): expected parameters for layer 'linear', got "
+        '[]; `model.init(key)` makes them',
+        lacks='do',
+    ),
+    Mistake(
+        'eval of unlike types',
+        lambda: (number >> number).eval(3),
+        TypeError,
+        "Pipe[1].Scalar('float32'): expected an object, got float32[]; put it "
+        'before any block that gives tensors',
+    ),
+]

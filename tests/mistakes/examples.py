@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in what is given as examples."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from mistakes.common import Mistake, linear, number, numbers
+
+import jfold as jf
+
+
+@functools.cache
+def model_of(block: Any) -> jf.Model:
+    return jf.compile(block)
+
+
+def scheduled(block: Any, *examples: Any, **options: Any) -> jf.Schedule:
+    return model_of(block).schedule(list(examples), **options)
+
+
+summed = numbers >> jf.Sum()
+
+vector = jf.Vector(3)
+
+named = jf.Record({'x': number})
+
+layered = number >> linear
+
+MISTAKES = [
+    Mistake(
+        'one example, a dict',
+        lambda: model_of(named).schedule({'x': 1}),
+        TypeError,
+        'expected a sequence of examples, got dict: pass `[example]`',
+        lacks='where',
+    ),
+    Mistake(
+        'one example, a text',
+        lambda: model_of(summed).schedule('12'),
+        TypeError,
+        'expected a sequence of examples, got str: pass `[example]`',
+        lacks='where',
+    ),
+    Mistake(
+        'one example, a number',
+        lambda: model_of(number).schedule(3),
+        TypeError,
+        'expected a sequence of examples, got int: pass `[example]`',
+        lacks='where',
+    ),
+    Mistake(
+        'no examples at all',
+        lambda: model_of(number).schedule(None),
+        TypeError,
+        'expected a sequence of examples, got NoneType: pass `[example]`',
+        lacks='where',
+    ),
+    Mistake(
+        'a schedule for examples',
+        lambda: model_of(number).schedule(scheduled(number, 1)),
+        TypeError,
+        'expected a sequence of examples, got Schedule: pass `[example]`',
+        lacks='where',
+    ),
+    Mistake(
+        'a corpus for examples',
+        lambda: model_of(number).schedule(model_of(number).trace([1])),
+        TypeError,
+        'expected a sequence of examples, got Corpus: pass `[example]`',
+        lacks='where',
+    ),
+    Mistake(
+        'parameters for examples',
+        lambda: model_of(layered).schedule(model_of(layered).init(jax.random.key(0))),
+        TypeError,
+        'expected a sequence of examples, got dict: pass `[example]`',
+        lacks='where',
+    ),
+    Mistake(
+        'traced for another model',
+        lambda: model_of(number).schedule(model_of(vector).tracer()([[1, 2, 3]])),
+        ValueError,
+        'expected examples traced for this expression, got those of another: '
+        'trace them with `model.tracer()` of the model that schedules them',
+        lacks='where',
+    ),
+    Mistake(
+        'more examples than rows',
+        lambda: scheduled(number, 1, 2, 3, size=2),
+        ValueError,
+        'expected at most 2 examples, as `size` says, got 3',
+        lacks='do',
+    ),
+    Mistake(
+        'a size that is no int',
+        lambda: scheduled(number, 1, size=2.0),
+        TypeError,
+        'expected `size` as int, got 2.0',
+        lacks='do',
+    ),
+    Mistake(
+        'a size that is a bool',
+        lambda: scheduled(number, 1, size=True),
+        TypeError,
+        'expected `size` as int, got True',
+        lacks='do',
+    ),
+    Mistake(
+        'a negative number of rows',
+        lambda: scheduled(number, 1, size=-1),
+        ValueError,
+        'expected `size` of at least 0, got -1',
+        lacks='do',
+    ),
+    Mistake(
+        'trace of one dict',
+        lambda: model_of(named).trace({'x': 1}),
+        TypeError,
+        'expected a sequence of examples, got dict: pass `[example]`',
+        lacks='where',
+    ),
+    Mistake(
+        'trace of nothing',
+        lambda: model_of(named).trace(None),
+        TypeError,
+        'expected a sequence of examples, got NoneType: pass `[example]`',
+        lacks='where',
+    ),
+]

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in functions and modules inside `Function`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from mistakes.common import Mistake, number, pair
+
+import jfold as jf
+
+
+def compiled(*blocks: Any, **options: Any) -> jf.Model:
+    return jf.compile(jf.Pipe(*blocks), **options)
+
+
+def if_on_tracer(x: Any) -> Any:
+    return x if x > 0 else -x
+
+
+def as_float(x: Any) -> Any:
+    return jnp.full(2, float(x))
+
+
+def loop_on_tracer(x: Any) -> Any:
+    return sum(x for _ in range(x))
+
+
+def short_init(key: Any) -> Any:
+    return jnp.ones(3)
+
+
+def matrix(key: Any, x: Any) -> Any:
+    return jnp.ones((5, 5))
+
+
+def product(w: Any, x: Any) -> Any:
+    return w @ x
+
+
+def misspelt(x: Any) -> Any:
+    return jnp.tnah(x)
+
+
+class Normed(nn.Module):
+    """Keeps averages beside its parameters."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.BatchNorm(use_running_average=False)(x)
+
+
+vector = jf.Vector(3)
+
+MISTAKES = [
+    Mistake(
+        'too many arguments',
+        lambda: compiled(pair, jnp.tanh),
+        TypeError,
+        'Pipe[1].Function(tanh): expected to run on inputs (float32[], '
+        'float32[]), got TypeError: …; give it as many inputs as it takes, '
+        'where a tuple counts as several and parameters come first with `init`',
+    ),
+    Mistake(
+        'too few arguments',
+        lambda: compiled(number, jnp.add),
+        TypeError,
+        'Pipe[1].Function(add): expected to run on inputs (float32[]), got '
+        'TypeError: …; give it as many inputs as it takes, where a tuple '
+        'counts as several and parameters come first with `init`',
+    ),
+    Mistake(
+        'shapes that do not go together',
+        lambda: compiled(jf.AllOf(vector, jf.Vector(2)), jnp.add),
+        TypeError,
+        'Pipe[1].Function(add): expected to run on inputs (float32[3], '
+        'float32[2]), got TypeError: …',
+        lacks='do',
+    ),
+    Mistake(
+        'unlike dtypes joined',
+        lambda: compiled(jf.AllOf(number, jf.Scalar('int32')), jf.Concat()),
+        TypeError,
+        'Pipe[1].Function(concat): expected to run on inputs (float32[], '
+        'int32[]), got TypeError: expected tensors of one dtype, got '
+        "['float32', 'int32']; cast them",
+    ),
+    Mistake(
+        'nested tuples joined',
+        lambda: compiled(jf.AllOf(pair, number), jf.Concat()),
+        TypeError,
+        'Pipe[1].Function(concat): expected to run on inputs ((float32[], '
+        'float32[]), float32[]), got TypeError: expected tensors, got a tuple; '
+        'pass `flatten=True`',
+    ),
+    Mistake(
+        'if on a tracer',
+        lambda: compiled(number, if_on_tracer),
+        TypeError,
+        'Pipe[1].Function(if_on_tracer): expected to run on inputs '
+        '(float32[]), got TracerBoolConversionError: …; use jax.numpy, and '
+        'jnp.where or lax.cond where a value decides',
+    ),
+    Mistake(
+        'float of a tracer',
+        lambda: compiled(number, as_float),
+        TypeError,
+        'Pipe[1].Function(as_float): expected to run on inputs (float32[]), '
+        'got ConcretizationTypeError: Abstract tracer value encountered where '
+        'concrete value is expected: traced array with shape float32[]; use '
+        'jax.numpy, and jnp.where or lax.cond where a value decides',
+    ),
+    Mistake(
+        'range of a tracer',
+        lambda: compiled(jf.Scalar('int32'), loop_on_tracer),
+        TypeError,
+        'Pipe[1].Function(loop_on_tracer): expected to run on inputs '
+        '(int32[]), got TracerIntegerConversionError: …; use jax.numpy, and '
+        'jnp.where or lax.cond where a value decides',
+    ),
+    Mistake(
+        'NumPy on a tracer',
+        lambda: compiled(number, np.sin),
+        TypeError,
+        'Pipe[1].Function(sin): expected to run on inputs (float32[]), got '
+        'TracerArrayConversionError: …; use jax.numpy, and jnp.where or '
+        'lax.cond where a value decides',
+    ),
+    Mistake(
+        'a mask as an index',
+        lambda: compiled(vector, lambda x: x[x > 0]),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[3]), '
+        'got NonConcreteBooleanIndexError: …; use jax.numpy, and jnp.where or '
+        'lax.cond where a value decides',
+    ),
+    Mistake(
+        'a misspelt name',
+        lambda: compiled(number, misspelt),
+        TypeError,
+        'Pipe[1].Function(misspelt): expected to run on inputs (float32[]), '
+        'got AttributeError: …',
+        lacks='do',
+    ),
+    Mistake(
+        'a function of nothing',
+        lambda: compiled(number, lambda x: None),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
+        'got TypeError: expected arrays or tuples of arrays, got None; return '
+        'arrays',
+    ),
+    Mistake(
+        'a function that gives text',
+        lambda: compiled(number, lambda x: 'high'),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
+        'got TypeError: …',
+        lacks='do',
+    ),
+    Mistake(
+        'a function that gives a dict',
+        lambda: compiled(number, lambda x: {'y': x}),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
+        "got TypeError: expected arrays or tuples of arrays, got {'y': …}; "
+        'return arrays',
+    ),
+    Mistake(
+        'an init without inputs',
+        lambda: compiled(vector, jf.Function(product, init=short_init)),
+        TypeError,
+        'Pipe[1].Function(product): expected to run on inputs (float32[3]), '
+        'got TypeError: …; give it as many inputs as it takes, where a tuple '
+        'counts as several and parameters come first with `init`',
+    ),
+    Mistake(
+        'parameters of a wrong shape',
+        lambda: compiled(vector, jf.Function(product, init=matrix)),
+        TypeError,
+        'Pipe[1].Function(product): expected to run on inputs (float32[3]), '
+        'got TypeError: …',
+        lacks='do',
+    ),
+    Mistake(
+        'a function without its init',
+        lambda: compiled(vector, product),
+        TypeError,
+        'Pipe[1].Function(product): expected to run on inputs (float32[3]), '
+        'got TypeError: …; give it as many inputs as it takes, where a tuple '
+        'counts as several and parameters come first with `init`',
+    ),
+    Mistake(
+        'a Linen module with state',
+        lambda: compiled(vector, Normed()),
+        TypeError,
+        'Pipe[1].Function(Normed): expected to run on inputs (float32[3]), got '
+        'TypeError: expected a module of parameters alone, got state beside '
+        "them, ['batch_stats']; use one that is a pure function of its "
+        'parameters and inputs',
+    ),
+    Mistake(
+        'an NNX module with state',
+        lambda: compiled(vector, nnx.BatchNorm(3, rngs=nnx.Rngs(0))),
+        TypeError,
+        'Pipe[1].Function(BatchNorm): expected to run on inputs (float32[3]), '
+        'got TypeError: expected a module of parameters alone, got state '
+        'beside them, such as that of BatchNorm and Dropout; use one that is a '
+        'pure function of its parameters and inputs',
+    ),
+    Mistake(
+        'an NNX layer of another width',
+        lambda: compiled(vector, nnx.Linear(5, 2, rngs=nnx.Rngs(0))),
+        TypeError,
+        'Pipe[1].Function(Linear): expected to run on inputs (float32[3]), got '
+        'TypeError: …',
+        lacks='do',
+    ),
+    Mistake(
+        'rows summed up',
+        lambda: compiled(number, jf.Function(jnp.sum, batched=True)),
+        TypeError,
+        'Pipe[1].Function(sum): expected to run on inputs (float32[]), got '
+        'TypeError: expected arrays with a leading axis of 2 rows, got (); '
+        'give a row for each row, or leave out `batched=True`',
+    ),
+    Mistake(
+        'rows of a single example',
+        lambda: compiled(vector, jf.Function(lambda x: x[0], batched=True)),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[3]), '
+        'got TypeError: expected arrays with a leading axis of 2 rows, got '
+        '(3,); give a row for each row, or leave out `batched=True`',
+    ),
+    Mistake(
+        'a function jitted with a dict',
+        lambda: compiled(number, jax.jit(lambda x: {'y': x})),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
+        "got TypeError: expected arrays or tuples of arrays, got {'y': …}; "
+        'return arrays',
+    ),
+]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes with steps compiled ahead of time."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mistakes.common import Mistake, numbers
+
+import jfold as jf
+
+summed = jf.compile(numbers >> jf.Sum())
+
+other = jf.compile(jf.Vector(3))
+
+LISTS = [[1], [1, 2], [1, 2, 3]]
+
+
+@functools.cache
+def corpus() -> jf.Corpus:
+    return summed.trace(LISTS)
+
+
+def chosen(indices: Any) -> jf.Schedule:
+    return corpus().schedule(indices)
+
+
+def precompiled(size: int = 2) -> jf.CompiledStep:
+    return summed.precompile(summed.apply, {}, corpus().capacities(size))
+
+
+MISTAKES = [
+    Mistake(
+        'precompile without a capacity',
+        lambda: summed.precompile(summed.apply, {}),
+        TypeError,
+        'expected a `Capacity` among the arguments, in place of the schedule, '
+        'got none: call `model.precompile(step, params, '
+        'corpus.capacities(batch_size))`',
+    ),
+    Mistake(
+        'precompile of a schedule',
+        lambda: summed.precompile(summed.apply, {}, chosen([0])),
+        TypeError,
+        'expected a `Capacity` among the arguments, in place of the schedule, '
+        'got none: call `model.precompile(step, params, '
+        'corpus.capacities(batch_size))`',
+    ),
+    Mistake(
+        'the capacity of another model',
+        lambda: other.precompile(other.apply, {}, corpus().capacities(2)),
+        ValueError,
+        'expected a `Capacity` of this model, with numbers of types, '
+        'operations and metrics [1, 0, 0], got [1, 1, 0]: take it from a '
+        'corpus that `model.trace` returns',
+    ),
+    Mistake(
+        'a step of another size',
+        lambda: precompiled()({}, chosen([0])),
+        ValueError,
+        'expected a schedule of 2 rows of results, for which the step was '
+        'compiled, got one of 1: make it with `size=2`',
+        lacks='where',
+    ),
+    Mistake(
+        'a step of another model',
+        lambda: precompiled()({}, other.schedule([[1, 2, 3]] * 2)),
+        ValueError,
+        'expected `schedule` of the model that compiled the step, got one of '
+        'another: make it by the first',
+    ),
+]

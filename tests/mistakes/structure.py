@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in how data are nested."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from mistakes.common import Mistake, add, number, numbers
+
+import jfold as jf
+
+
+@functools.cache
+def model_of(block: Any) -> jf.Model:
+    return jf.compile(block)
+
+
+def scheduled(block: Any, *examples: Any, **options: Any) -> jf.Schedule:
+    return model_of(block).schedule(list(examples), **options)
+
+
+@dataclass
+class Point:
+    """An object with attributes."""
+
+    x: float
+
+
+class Fickle:
+    """A function that gives another result when it is called again."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, value: Any) -> Any:
+        self.calls += 1
+        return None if self.calls == 1 else value
+
+
+def unsteady() -> jf.Schedule:
+    return jf.compile(jf.InputTransform(Fickle()) >> number).schedule([1])
+
+
+def reciprocal(value: Any) -> Any:
+    return 1 / value
+
+
+def kind(value: Any) -> Any:
+    return value['kind']
+
+
+summed = numbers >> jf.Sum()
+
+named = jf.Record({'x': number})
+
+first = jf.GetItem(0) >> number
+
+second = numbers >> jf.GetItem(1)
+
+length = jf.Length()
+
+words = jf.InputTransform({'the': 1, 'cat': 2}) >> number
+
+inverse = jf.InputTransform(reciprocal) >> number
+
+signs = jf.OneOf(lambda x: x, {'a': jf.Zeros([]), 'b': jf.Zeros([])})
+
+kinds = jf.OneOf(kind, {1: jf.GetItem('x') >> number})
+
+folded = jf.Fold(jf.Record((jf.Identity(), number)) >> add, jf.Zeros([]))
+
+MISTAKES = [
+    Mistake(
+        'a missing key',
+        lambda: scheduled(named, {'x': 1}, {'y': 1}),
+        jf.InputError,
+        "example 1: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; "
+        "in Record({'x': Scalar('float32')})",
+        lacks='do',
+    ),
+    Mistake(
+        'None for a dict',
+        lambda: scheduled(named, None),
+        jf.InputError,
+        "example 0: expected an item 'x', got None: TypeError: 'NoneType' "
+        "object is not subscriptable; in Record({'x': Scalar('float32')})",
+        lacks='do',
+    ),
+    Mistake(
+        'a list for a dict',
+        lambda: scheduled(named, [1]),
+        jf.InputError,
+        "example 0: expected an item 'x', got [1] (list): TypeError: list "
+        "indices must be integers or slices, not str; in Record({'x': "
+        "Scalar('float32')})",
+        lacks='do',
+    ),
+    Mistake(
+        'text for a dict',
+        lambda: scheduled(named, 'x'),
+        jf.InputError,
+        "example 0: expected an item 'x', got 'x': TypeError: string indices "
+        "must be integers, not 'str'; in Record({'x': Scalar('float32')})",
+        lacks='do',
+    ),
+    Mistake(
+        'a missing attribute',
+        lambda: scheduled(jf.Record({'y': number}), Point(1.0)),
+        jf.InputError,
+        "example 0: expected an item 'y', got Point(x=1.0) (Point): "
+        "AttributeError: 'Point' object has no attribute 'y'; in Record({'y': "
+        "Scalar('float32')})",
+        lacks='do',
+    ),
+    Mistake(
+        'a tuple too short',
+        lambda: scheduled(jf.Record((number, number)), (1,)),
+        jf.InputError,
+        'example 0: expected an item 1, got (1,) (tuple): IndexError: tuple '
+        "index out of range; in Record({0: Scalar('float32'), 1: "
+        "Scalar('float32')})",
+        lacks='do',
+    ),
+    Mistake(
+        'an item of a set',
+        lambda: scheduled(first, {1, 2}),
+        jf.InputError,
+        "example 0: expected an item 0, got {1, 2} (set): TypeError: 'set' "
+        'object is not subscriptable; in Pipe[0].GetItem(0)',
+        lacks='do',
+    ),
+    Mistake(
+        'an item of an empty list',
+        lambda: scheduled(first, []),
+        jf.InputError,
+        'example 0: expected an item 0, got [] (list): IndexError: list index '
+        'out of range; in Pipe[0].GetItem(0)',
+        lacks='do',
+    ),
+    Mistake(
+        'a sequence too short',
+        lambda: scheduled(second, [1]),
+        jf.InputError,
+        'example 0: expected an item 1, got a sequence of length 1; in '
+        'Pipe[1].GetItem(1)',
+        lacks='do',
+    ),
+    Mistake(
+        'a number for a sequence',
+        lambda: scheduled(summed, [1], 3),
+        jf.InputError,
+        "example 1: expected something iterable, got 3: TypeError: 'int' "
+        "object is not iterable; in Pipe[0].Map(Scalar('float32'))",
+        lacks='do',
+    ),
+    Mistake(
+        'None for a sequence',
+        lambda: scheduled(summed, None),
+        jf.InputError,
+        'example 0: expected something iterable, got None: TypeError: '
+        "'NoneType' object is not iterable; in Pipe[0].Map(Scalar('float32'))",
+        lacks='do',
+    ),
+    Mistake(
+        'a number folded',
+        lambda: scheduled(folded, 3),
+        jf.InputError,
+        "example 0: expected something iterable, got 3: TypeError: 'int' "
+        'object is not iterable; in Fold(Record({0: Identity(), 1: '
+        "Scalar('float32')}) >> Fun...",
+        lacks='do',
+    ),
+    Mistake(
+        'text for numbers',
+        lambda: scheduled(summed, 'abc'),
+        jf.InputError,
+        "example 0, at [0]: expected float32[], got 'a'; in "
+        "Pipe[0].Map.Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'what has no length',
+        lambda: scheduled(length, 3),
+        jf.InputError,
+        'example 0: expected something with a length, got 3: TypeError: object '
+        "of type 'int' has no len(); in Length('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'an unknown case',
+        lambda: scheduled(signs, 'a', 'c'),
+        jf.InputError,
+        "example 1: expected one of the keys 'a', 'b', got 'c'; in "
+        "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...",
+        lacks='do',
+    ),
+    Mistake(
+        'a case that is a list',
+        lambda: scheduled(signs, ['a']),
+        jf.InputError,
+        "example 0: expected one of the keys 'a', 'b', got ['a'] (list); in "
+        "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...",
+        lacks='do',
+    ),
+    Mistake(
+        'a key function that fails',
+        lambda: scheduled(kinds, {'x': 1}),
+        jf.InputError,
+        "example 0: expected what its function takes, got {'x': 1} (dict): "
+        "KeyError: 'kind'; in OneOf(kind, {1: GetItem('x') >> "
+        "Scalar('float32')})",
+        lacks='do',
+    ),
+    Mistake(
+        'an unknown word',
+        lambda: scheduled(words, 'the', 'dog'),
+        jf.InputError,
+        "example 1: expected one of the keys 'the', 'cat' (`default=` would "
+        "admit others), got 'dog'; in Pipe[0].InputTransform({'the': 1, 'cat': "
+        '2})',
+        lacks='do',
+    ),
+    Mistake(
+        'a word that is a list',
+        lambda: scheduled(words, ['the']),
+        jf.InputError,
+        "example 0: expected a hashable value, to look it up, got ['the'] "
+        "(list); in Pipe[0].InputTransform({'the': 1, 'cat': 2})",
+        lacks='do',
+    ),
+    Mistake(
+        'a transform that fails',
+        lambda: scheduled(inverse, 1, 0),
+        jf.InputError,
+        'example 1: expected what its function takes, got 0: '
+        'ZeroDivisionError: division by zero; in '
+        'Pipe[0].InputTransform(reciprocal)',
+        lacks='do',
+    ),
+    Mistake(
+        'an unsteady transform',
+        unsteady,
+        RuntimeError,
+        'expected functions that give the same results on the same data, got '
+        'examples that did not fit the expression, and did when they were read '
+        'again; make what `InputTransform` and `OneOf` call depend on nothing '
+        'else',
+    ),
+]

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in values that are to be tensors."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mistakes.common import Mistake, number, numbers
+
+import jfold as jf
+
+
+@functools.cache
+def model_of(block: Any) -> jf.Model:
+    return jf.compile(block)
+
+
+def scheduled(block: Any, *examples: Any, **options: Any) -> jf.Schedule:
+    return model_of(block).schedule(list(examples), **options)
+
+
+summed = numbers >> jf.Sum()
+
+whole = jf.Scalar('int32')
+
+byte = jf.Scalar('int8')
+
+vector = jf.Vector(3)
+
+zeros = jf.Map(jf.Optional(whole) >> jf.Function(jnp.float32)) >> jf.Sum()
+
+MISTAKES = [
+    Mistake(
+        'None for a number',
+        lambda: scheduled(number, 1, None),
+        jf.InputError,
+        "example 1: expected float32[], got None; in Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'text for a number',
+        lambda: scheduled(number, '3.5'),
+        jf.InputError,
+        "example 0: expected float32[], got '3.5'; in Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a list for a number',
+        lambda: scheduled(number, [1.0]),
+        jf.InputError,
+        'example 0: expected float32[], got [1.0] (list) of shape (1,); in '
+        "Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a dict for a number',
+        lambda: scheduled(number, {'x': 1}),
+        jf.InputError,
+        "example 0: expected float32[], got {'x': 1} (dict); in Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a float for an int',
+        lambda: scheduled(whole, 3.7),
+        jf.InputError,
+        'example 0: expected int32[], got 3.7, which int32 cannot hold; in '
+        "Scalar('int32')",
+        lacks='do',
+    ),
+    Mistake(
+        'an int too large',
+        lambda: scheduled(byte, 300),
+        jf.InputError,
+        'example 0: expected int8[], got 300, which int8 cannot hold; in '
+        "Scalar('int8')",
+        lacks='do',
+    ),
+    Mistake(
+        'an int too long for any',
+        lambda: scheduled(whole, 10**30),
+        jf.InputError,
+        'example 0: expected int32[], got 1000000000000000000000000000000; in '
+        "Scalar('int32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a float too large',
+        lambda: scheduled(number, 1e300),
+        jf.InputError,
+        'example 0: expected float32[], got 1e+300, which float32 cannot hold; '
+        "in Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'an int that floats lack',
+        lambda: scheduled(number, 2**24 + 1),
+        jf.InputError,
+        'example 0: expected float32[], got 16777217, which float32 cannot '
+        "hold; in Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a negative unsigned int',
+        lambda: scheduled(jf.Scalar('uint8'), -1),
+        jf.InputError,
+        'example 0: expected uint8[], got -1, which uint8 cannot hold; in '
+        "Scalar('uint8')",
+        lacks='do',
+    ),
+    Mistake(
+        'a complex number',
+        lambda: scheduled(number, 1j),
+        jf.InputError,
+        'example 0: expected float32[], got 1j (complex), which float32 cannot '
+        "hold; in Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a nan for an int',
+        lambda: scheduled(whole, float('nan')),
+        jf.InputError,
+        'example 0: expected int32[], got nan, which int32 cannot hold; in '
+        "Scalar('int32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a vector too long',
+        lambda: scheduled(vector, [1, 2, 3, 4]),
+        jf.InputError,
+        'example 0: expected float32[3], got [1, 2, 3, 4] (list) of shape '
+        "(4,); in Vector(3, 'float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a scalar for a vector',
+        lambda: scheduled(vector, 1.0),
+        jf.InputError,
+        "example 0: expected float32[3], got 1.0 of shape (); in Vector(3, 'float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a matrix for a vector',
+        lambda: scheduled(vector, np.ones((1, 3))),
+        jf.InputError,
+        'example 0: expected float32[3], got array([[1., 1., 1.]]) (ndarray) '
+        "of shape (1, 3); in Vector(3, 'float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'None in a vector',
+        lambda: scheduled(vector, [1, None, 3]),
+        jf.InputError,
+        'example 0: expected float32[3], got [1, None, 3] (list); in Vector(3, '
+        "'float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a ragged matrix',
+        lambda: scheduled(jf.Tensor((2, 2)), [[1, 2], [3]]),
+        jf.InputError,
+        'example 0: expected float32[2,2], got [[1, 2], [3]] (list), which is '
+        "ragged; in Tensor((2, 2), 'float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a set for a vector',
+        lambda: scheduled(vector, {1, 2, 3}),
+        jf.InputError,
+        "example 0: expected float32[3], got {1, 2, 3} (set); in Vector(3, 'float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a tracer for a number',
+        lambda: jax.jit(lambda x: scheduled(number, x))(1.0),
+        jf.InputError,
+        "example 0: expected float32[], got …; in Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'a value in the depth',
+        lambda: scheduled(
+            jf.Map({'x': summed}) >> jf.Map(jf.GetItem(0)) >> jf.Sum(),
+            [{'x': []}, {'x': [1, 'two']}],
+        ),
+        jf.InputError,
+        "example 0, at [1]['x'][1]: expected float32[], got 'two'; in "
+        "Pipe[0].Map.Record['x'].Pipe[0].Map.Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'None in a sequence',
+        lambda: scheduled(summed, [1], [2, None]),
+        jf.InputError,
+        'example 1, at [1]: expected float32[], got None; in '
+        "Pipe[0].Map.Scalar('float32')",
+        lacks='do',
+    ),
+    Mistake(
+        'text where an option is',
+        lambda: scheduled(zeros, [None, 1, '2']),
+        jf.InputError,
+        "example 0, at [2]: expected int32[], got '2'; in "
+        "Pipe[0].Map.Pipe[0].Optional.some_case.Scalar('int32')",
+        lacks='do',
+    ),
+]

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in how blocks are put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from mistakes.common import Mistake, add, number, numbers, pair
+
+import jfold as jf
+
+
+def compiled(*blocks: Any, **options: Any) -> jf.Model:
+    return jf.compile(jf.Pipe(*blocks), **options)
+
+
+def unresolved() -> jf.Model:
+    return jf.compile(jf.ForwardDeclaration(name='tree')())
+
+
+def recursion(*cases: Any) -> jf.Block:
+    """A recursion over pairs, `None` for itself."""
+    tree = jf.ForwardDeclaration(name='tree')
+    made = [tree() if case is None else case for case in cases]
+    tree.resolve_to(jf.OneOf(type, dict(zip((tuple, float), made, strict=False))))
+    return tree()
+
+
+def without_base() -> jf.Block:
+    tree = jf.ForwardDeclaration(name='tree')
+    tree.resolve_to(jf.Record((tree(), tree())) >> add)
+    return tree()
+
+
+def other_results() -> jf.Block:
+    tree = jf.ForwardDeclaration(name='tree')
+    both = jf.Record((tree(), tree()))
+    tree.resolve_to(jf.OneOf(type, {tuple: both, float: number}))
+    return tree()
+
+
+vector = jf.Vector(3)
+
+MISTAKES = [
+    Mistake(
+        'a tensor read again',
+        lambda: compiled(number, number),
+        TypeError,
+        "Pipe[1].Scalar('float32'): expected an object, got float32[]; put it "
+        'before any block that gives tensors',
+    ),
+    Mistake(
+        'a transform of a tensor',
+        lambda: compiled(number, jf.InputTransform(abs)),
+        TypeError,
+        'Pipe[1].InputTransform(abs): expected an object, got float32[]; use '
+        'Function to compute with tensors',
+    ),
+    Mistake(
+        'a function of Python values',
+        lambda: jf.compile(jnp.tanh),
+        TypeError,
+        'Function(tanh): expected tensors or tuples of tensors, got object; '
+        'turn objects into tensors by Scalar, Vector or Tensor',
+    ),
+    Mistake(
+        'a function of a sequence',
+        lambda: compiled(numbers, jnp.tanh),
+        TypeError,
+        'Pipe[1].Function(tanh): expected tensors or tuples of tensors, got '
+        '[float32[]]; use Map for each item, or Sum, Fold or Reduce for all of '
+        'them',
+    ),
+    Mistake(
+        'a sequence among the inputs',
+        lambda: compiled(jf.AllOf(number, numbers), jnp.add),
+        TypeError,
+        'Pipe[1].Function(add): expected tensors or tuples of tensors, got '
+        '(float32[], [float32[]]); use Map for each item, or Sum, Fold or '
+        'Reduce for all of them',
+    ),
+    Mistake(
+        'joined sequences',
+        lambda: compiled(jf.AllOf(numbers, numbers), jf.Concat()),
+        TypeError,
+        'Pipe[1].Function(concat): expected tensors or tuples of tensors, got '
+        '([float32[]], [float32[]]); use Map for each item, or Sum, Fold or '
+        'Reduce for all of them',
+    ),
+    Mistake(
+        'a function behind a metric',
+        lambda: compiled(number, jf.Metric('m'), jnp.tanh),
+        TypeError,
+        'Pipe[2].Function(tanh): expected to run on inputs (), got TypeError: '
+        '…; put a sink beside the value, as in `AllOf(Identity(), '
+        "Metric('name')) >> GetItem(0)`",
+    ),
+    Mistake(
+        'a function beside a metric',
+        lambda: compiled(jf.AllOf(number, number >> jf.Metric('m')), jnp.add),
+        TypeError,
+        'Pipe[1].Function(add): expected tensors or tuples of tensors, got '
+        '(float32[], void); take what a sink stands beside by `>> '
+        'GetItem(...)` first',
+    ),
+    Mistake(
+        'a map of a tensor',
+        lambda: compiled(number, jf.Map(jnp.tanh)),
+        TypeError,
+        'Pipe[1].Map(Function(tanh)): expected a sequence, a non-empty tuple '
+        'of one type, or an object, got float32[]',
+        lacks='do',
+    ),
+    Mistake(
+        'the sum of a number',
+        lambda: compiled(number, jf.Sum()),
+        TypeError,
+        'Pipe[1].Reduce(Function(add)): expected a sequence, a non-empty tuple '
+        'of one type, or an object, got float32[]',
+        lacks='do',
+    ),
+    Mistake(
+        'the sum of Python values',
+        lambda: compiled(jf.Sum()),
+        TypeError,
+        'Pipe[0].Reduce.combine.Function(add): expected tensors or tuples of '
+        'tensors, got (object, object); turn objects into tensors by Scalar, '
+        'Vector or Tensor',
+    ),
+    Mistake(
+        'the length of a number',
+        lambda: compiled(number, jf.Length()),
+        TypeError,
+        "Pipe[1].Length('float32'): expected a sequence, a tuple or an object, "
+        'got float32[]',
+        lacks='do',
+    ),
+    Mistake(
+        'a map over unlike items',
+        lambda: compiled(jf.AllOf(number, vector), jf.Map(jnp.tanh), jf.Metric('m')),
+        TypeError,
+        'Pipe[1].Map(Function(tanh)): expected items of one type, float32[], '
+        'got float32[3]',
+        lacks='do',
+    ),
+    Mistake(
+        'an item beyond a tuple',
+        lambda: compiled(pair, jf.GetItem(2)),
+        TypeError,
+        'Pipe[1].GetItem(2): expected at least 3 items, got (float32[], float32[])',
+        lacks='do',
+    ),
+    Mistake(
+        'a named item of a tuple',
+        lambda: compiled(pair, jf.GetItem('left')),
+        TypeError,
+        "Pipe[1].GetItem('left'): expected int keys, for its input is the "
+        "tuple (float32[], float32[]), got 'left'",
+        lacks='do',
+    ),
+    Mistake(
+        'an item beyond a tensor',
+        lambda: compiled(vector, jf.GetItem(3)),
+        TypeError,
+        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]',
+        lacks='do',
+    ),
+    Mistake(
+        'an item of a scalar',
+        lambda: compiled(number, jf.GetItem(0)),
+        TypeError,
+        'Pipe[1].GetItem(0): expected a tensor with an item 0, got float32[]',
+        lacks='do',
+    ),
+    Mistake(
+        'a named item of a tensor',
+        lambda: compiled(vector, jf.GetItem('x')),
+        TypeError,
+        "Pipe[1].GetItem('x'): expected to run on inputs (float32[3]), got "
+        'TypeError: …',
+        lacks='do',
+    ),
+    Mistake(
+        'a named item of a sequence',
+        lambda: compiled(numbers, jf.GetItem('x')),
+        TypeError,
+        "Pipe[1].GetItem('x'): expected an int or a slice, for its input is "
+        "[float32[]], got 'x'",
+        lacks='do',
+    ),
+    Mistake(
+        'named fields of a tuple',
+        lambda: compiled(pair, {'left': jnp.tanh}),
+        TypeError,
+        "Pipe[1].Record({'left': Function(tanh)}): expected int keys, for its "
+        "input is the tuple (float32[], float32[]), got 'left'",
+        lacks='do',
+    ),
+    Mistake(
+        'fields of a tensor',
+        lambda: compiled(number, {'x': jnp.tanh}),
+        TypeError,
+        "Pipe[1].Record({'x': Function(tanh)}): expected an object or a tuple, "
+        'got float32[]',
+        lacks='do',
+    ),
+    Mistake(
+        'more fields than items',
+        lambda: compiled(pair, (jnp.tanh, jnp.tanh, jnp.tanh)),
+        TypeError,
+        'Pipe[1].Record({0: Function(tanh), 1: Function(tanh), 2: Function...: '
+        'expected at least 3 items, got (float32[], float32[])',
+        lacks='do',
+    ),
+    Mistake(
+        'an option of a tensor',
+        lambda: compiled(number, jf.Optional(jnp.tanh)),
+        TypeError,
+        'Pipe[1].Optional(Function(tanh)): expected an object, got float32[]',
+        lacks='do',
+    ),
+    Mistake(
+        'no zero of an object',
+        lambda: compiled(jf.Optional(jf.Identity()), number),
+        TypeError,
+        'Pipe[0].Optional(Identity()): expected a type that has zeros: '
+        'tensors, tuples, sequences, got object',
+        lacks='do',
+    ),
+    Mistake(
+        'another type for None',
+        lambda: compiled(jf.Optional(number, jf.Zeros(3))),
+        TypeError,
+        'Pipe[0].Optional.none_case.Zeros(float32[3]): expected to give '
+        'float32[], got float32[3]',
+        lacks='do',
+    ),
+    Mistake(
+        'cases of unlike types',
+        lambda: compiled(jf.OneOf(type, {int: number, list: vector})),
+        TypeError,
+        "Pipe[0].OneOf[<class 'list'>].Vector(3, 'float32'): expected to give "
+        'float32[], got float32[3]',
+        lacks='do',
+    ),
+    Mistake(
+        'a choice by a tensor',
+        lambda: compiled(jf.OneOf(number, {0: number})),
+        TypeError,
+        "Pipe[0].OneOf.key_fn.Scalar('float32'): expected to give an object, "
+        'the key, got float32[]',
+        lacks='do',
+    ),
+    Mistake(
+        'a choice behind a tensor',
+        lambda: compiled(number, jf.OneOf(bool, {True: jnp.tanh})),
+        TypeError,
+        'Pipe[1].OneOf(bool, {True: Function(tanh)}): expected an object, got '
+        'float32[]; put it where values are of Python, or use jnp.where in a '
+        'Function',
+    ),
+    Mistake(
+        'zeros of an input',
+        lambda: compiled(number, jf.Zeros([])),
+        TypeError,
+        'Pipe[1].Zeros(float32[]): expected no input, got float32[]; drop it '
+        'first, by Void()',
+    ),
+    Mistake(
+        'zeros of objects',
+        lambda: compiled(jf.Zeros(jf.ObjectType())),
+        TypeError,
+        'Pipe[0].Zeros(object): expected a type that has zeros: tensors, '
+        'tuples, sequences, got object',
+        lacks='do',
+    ),
+    Mistake(
+        'a constant behind a tensor',
+        lambda: compiled(number, jf.FromTensor(np.ones(2))),
+        TypeError,
+        'Pipe[1].FromTensor(float64[2]): expected no input, got float32[]; '
+        'drop it first, by Void()',
+    ),
+    Mistake(
+        'a state of another type',
+        lambda: compiled(numbers, jf.Fold(jf.Concat(), jf.Zeros([]))),
+        TypeError,
+        'Pipe[1].Fold.combine.Function(concat): expected to give its state, '
+        'float32[], got float32[2]',
+        lacks='do',
+    ),
+    Mistake(
+        'a state from the data',
+        lambda: compiled(numbers, jf.Fold(add, number)),
+        TypeError,
+        "Pipe[1].Fold.start.Scalar('float32'): expected an object, got void; "
+        'use Zeros or FromTensor where nothing is read',
+    ),
+    Mistake(
+        'pairs that do not reduce',
+        lambda: compiled(numbers, jf.Reduce(jf.Concat())),
+        TypeError,
+        'Pipe[1].Reduce.combine.Function(concat): expected to give an item, '
+        'float32[], got float32[2]',
+        lacks='do',
+    ),
+    Mistake(
+        'a default of another type',
+        lambda: compiled(numbers, jf.Max(jf.Zeros(2))),
+        TypeError,
+        'Pipe[1].Reduce.default.Zeros(float32[2]): expected to give an item, '
+        'float32[], got float32[2]',
+        lacks='do',
+    ),
+    Mistake(
+        'a sequence as a state',
+        lambda: compiled(jf.Map(numbers), jf.Reduce(jf.GetItem(0)), jf.Sum()),
+        TypeError,
+        'Pipe[1].Reduce(GetItem(0)): expected items and states of tensors or '
+        'objects, got ([float32[]], [float32[]])',
+        lacks='do',
+    ),
+    Mistake(
+        'a double where JAX has none',
+        lambda: compiled(jf.Scalar('float64')),
+        TypeError,
+        "Pipe[0].Scalar('float64'): expected a dtype that JAX keeps, such as "
+        'float32, got float64; say it, or set '
+        "jax.config.update('jax_enable_x64', True)",
+    ),
+    Mistake(
+        'an unresolved declaration',
+        unresolved,
+        TypeError,
+        'tree(): expected a declaration that is resolved, got '
+        "ForwardDeclaration('tree'), which is not; call its `resolve_to`",
+    ),
+    Mistake(
+        'a recursion on the same input',
+        lambda: jf.compile(recursion(None, number)),
+        TypeError,
+        "tree.OneOf[<class 'tuple'>].tree(): expected a recursion on a part of "
+        'its input, got one on the same input, without end; take a field or an '
+        'item of it first',
+    ),
+    Mistake(
+        'a recursion without a base',
+        lambda: jf.compile(without_base()),
+        TypeError,
+        'tree.Pipe[1].Function(add): expected types that follow from the '
+        'expression, got (?, ?) to ?; say them, as in '
+        '`ForwardDeclaration(output_type=...)`',
+    ),
+    Mistake(
+        'a recursion that grows',
+        lambda: jf.compile(other_results()),
+        TypeError,
+        "tree.OneOf[<class 'float'>].Scalar('float32'): expected to give (?, "
+        '?), got float32[]',
+        lacks='do',
+    ),
+]
