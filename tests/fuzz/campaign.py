@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a campaign: `python tests/fuzz/campaign.py --minutes 60`; see tests/README.md."""
+"""Runs a campaign; see `tests/README.md`.
+
+python tests/fuzz/campaign.py --minutes 60
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,7 @@ def total(folder: Path) -> dict[str, Any]:
     return {
         'tally': sum((Counter(s['tally']) for s in states), Counter()),
         'signatures': sum((Counter(s['signatures']) for s in states), Counter()),
+        'cases': sum(s['cases'] for s in states),
         'seconds': sum(s['seconds'] for s in states),
     }
 
@@ -48,7 +52,8 @@ def total(folder: Path) -> dict[str, Any]:
 def summary(folder: Path) -> str:
     """A table in Markdown of what was compared, and a line per kind of failure."""
     found = total(folder)
-    tally, hours = found['tally'], found['seconds'] / 3600
+    tally = found['tally'] + Counter(cases=found['cases'])
+    hours = found['seconds'] / 3600
     head = ['hours', *COLUMNS, 'undefined']
     row = [f'{hours:.2f}', *(f'{tally[name]:,}' for name in head[1:])]
     lines = [head, ['---:'] * len(head), row]
@@ -143,7 +148,7 @@ def _stored(folder: Path) -> set[Path]:
 
 def _shown(folder: Path) -> str:
     found = total(folder)
-    tally = found['tally']
+    tally = found['tally'] + Counter(cases=found['cases'])
     names = 'cases', 'values', 'gradients'
     counts = ', '.join(f'{tally[name]:,} {name}' for name in names)
     return f'{counts}, {sum(found["signatures"].values())} failures'

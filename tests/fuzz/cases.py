@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases: an expression, data and calls, all made of whole numbers drawn in order.
 
-The numbers come from hypothesis, which makes them small where a case fails, or from a
-list of those drawn before, which makes the same case again.
+The numbers come from a generator, or from a list of those drawn before, which makes the
+same case again; lists that are shorter or have smaller numbers make simpler cases.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from expressions import Maker
-from hypothesis import strategies as st
+from expressions import Maker, Source, filled, numbers, width
+from function_kinds import ALL
+from functions import draw_function
 
 import jfold as jf
 from jfold.layout import RESIDUALS, STRATEGIES
+from jfold.types import TupleType
 
 DTYPES = 'float32', 'bfloat16', 'float64', 'float16'
 ROOTS = 'whole', 'tree', 'sequence'
 PATHS = 'examples', 'iterator', 'corpus', 'loaded', 'tracer', 'batches'
 COMPILED_EVERY = 16  # cases; the others are run by the interpreter
-MOST_EXAMPLES = 4
+MOST_EXAMPLES, MOST_STEPS = 4, 6
+WIDTH = 4  # of the vectors that drawn functions take
+NEED = {'linear': True, 'zero': True}  # of drawn functions; see `functions.Need`
 
 
 @dataclass(eq=False)
@@ -47,6 +52,12 @@ class Choices:
         """One of several."""
         options = list(options)
         return options[self.integer(len(options) - 1)]
+
+
+def fresh(seed: int) -> Choices:
+    """Draws by a generator."""
+    rng = np.random.default_rng(seed)
+    return Choices(lambda last: int(rng.integers(last + 1)))
 
 
 def again(drawn: Iterable[int]) -> Choices:
@@ -102,11 +113,43 @@ class Case:
         )
 
 
+@dataclass
 class Drawn(Maker):
-    """Makes expressions of choices."""
+    """Makes expressions of choices.
+
+    Attributes:
+      wild: whether some functions are drawn from the table of kinds.
+    """
+
+    wild: bool = False
 
     def integer(self, last: int) -> int:
         return int(self.draw.integer(last))
+
+    def new_function(self, given: Any, want: Any) -> Any:
+        """A function, perhaps of the table."""
+        if self.wild and self.dtype in ALL and self.integer(1):
+            rng = np.random.default_rng(self.integer(9999))
+            kind = draw_function(rng, WIDTH, self.dtype, self.integer(2), **NEED)
+            # A constant runs once for a batch, and so do rules that are not linear.
+            if given != TupleType() or 'clipped' not in kind.text:
+                return wild_function(kind, want, self.dtype)
+        return super().new_function(given, want)
+
+
+def wild_function(kind: Any, want: Any, dtype: str) -> jf.Function:
+    """A function of a vector as one from any type to another."""
+
+    def init(key: Any, *_: Any) -> Any:
+        return kind.init(key, jax.ShapeDtypeStruct((WIDTH,), dtype))
+
+    def layer(params: Any, *inputs: Any) -> Any:
+        floats, ints = numbers(inputs, dtype)
+        x = jnp.concatenate([floats, jnp.sin(ints.astype(dtype)), jnp.ones(1, dtype)])
+        made = jnp.tanh(kind(params, jnp.resize(x, WIDTH)))
+        return filled(want, jnp.resize(made, width(want)), ints)
+
+    return jf.Function(layer, init, name=f'{kind.text}')
 
 
 def make_case(choices: Choices) -> Case:
@@ -119,26 +162,27 @@ def make_case(choices: Choices) -> Case:
     compiled = choices.integer(COMPILED_EVERY - 1) == COMPILED_EVERY - 1
     forward = choices.integer(3) == 3
     seeds = tuple(choices.integer(999) for _ in range(1 + choices.integer(3)))
-    steps = tuple(_step(choices, len(seeds)) for _ in range(1 + choices.integer(3)))
-    maker = Drawn(choices, dtype)
-    if choices.integer(9) == 9:
-        maker.leaves, maker.lengths = 40, (0, 1, 13, 70)
+    size = choices.pick([MOST_EXAMPLES, MOST_EXAMPLES, MOST_EXAMPLES, None])
+    count = 1 + choices.integer(MOST_STEPS - 1)
+    steps = tuple(_step(choices, len(seeds), size) for _ in range(count))
     with jax.enable_x64(dtype == 'float64'):
-        made = getattr(maker, choices.pick(ROOTS))(maker.type(), 2)
+        made = _source(choices, dtype)
         block = jf.Pipe(made.block)
     return Case(dtype, block, made.sample, options, compiled, forward, seeds, steps)
 
 
-def _step(choices: Choices, examples: int) -> Step:
+def _step(choices: Choices, examples: int, size: int | None) -> Step:
+    """A batch of some of the examples, in `size` rows or in some number of rows."""
     count = choices.pick([1, 2, 3, MOST_EXAMPLES, 0])
     rows = tuple(choices.integer(examples - 1) for _ in range(count))
-    size = choices.pick([None, None, count, count + 2, MOST_EXAMPLES])
+    if size is None:
+        size = choices.pick([None, None, count, count + 2])
     return Step(rows, size, choices.pick(PATHS))
 
 
-@st.composite
-def drawn_choices(draw: Any) -> Choices:
-    """Choices by hypothesis; the case is drawn with them, to be looked at later."""
-    choices = Choices(lambda last: draw(st.integers(0, last)))
-    make_case(choices)
-    return choices
+def _source(choices: Choices, dtype: str) -> Source:
+    maker = Drawn(choices, dtype, wild=bool(choices.integer(1)))
+    if choices.integer(9) == 9:
+        maker.leaves, maker.lengths = 40, (0, 1, 13, 70)
+    made: Source = getattr(maker, choices.pick(ROOTS))(maker.type(), 2)
+    return made

@@ -290,27 +290,28 @@ def _from_batches(session: Session, step: Step, examples: list[Any]) -> Any:
     """Beside the schedule, those of a run in halves, stopped and resumed."""
     half = max((len(examples) + 1) // 2, 1)
     model, source = session.model, session.model.trace(examples, progress=False)
+    chunks = [examples[i : i + half] for i in range(0, len(examples), half)]
+    for chunk in chunks:  # so that nothing grows from here on
+        model.schedule(chunk, size=half)
     whole = model.batches(source, half, prefetch=0)
-    for batch in whole:
-        other = model.batches(examples, half, prefetch=0)
-        other.restore(whole.state())
-        _same_rest(session, step, other, examples[batch.indices[-1] + 1 :], half)
-        chosen = [examples[i] for i in batch.indices[: batch.count]]
-        expected = model.schedule(chosen, size=half)
-        same_schedule(batch.schedule, expected, step)
+    _same_batches(session, step, model.batches(examples, half), chunks, half)
+    for number, batch in enumerate(whole):
+        rest = model.batches(examples, half, prefetch=0)
+        rest.restore(whole.state())
+        _same_batches(session, step, [batch, *rest], chunks[number:], half)
     return model.schedule(examples, size=step.size)
 
 
-def _same_rest(
-    session: Session, step: Step, rest: Any, examples: list[Any], size: int
+def _same_batches(
+    session: Session, step: Step, batches: Any, chunks: list[Any], size: int
 ) -> None:
-    """What comes out of resumed batches is what was to come."""
-    wanted = [examples[i : i + size] for i in range(0, len(examples), size)]
-    for batch, chosen in itertools.zip_longest(rest, wanted):
-        if batch is None or chosen is None:
-            raise Mismatch('resumed', f'{batch} for {chosen}')
-        expected = session.model.schedule(chosen, size=size)
+    """Batches are the schedules of some chunks of examples."""
+    for batch, chunk in itertools.zip_longest(batches, chunks):
+        if batch is None or chunk is None:
+            raise Mismatch('batches', f'{batch} for {chunk}')
+        expected = session.model.schedule(chunk, size=size)
         same_schedule(batch.schedule, expected, step)
+        session.tally['schedules'] += 1
 
 
 PATHS: dict[str, Callable[[Session, Step, list[Any]], Any]] = {
@@ -424,7 +425,7 @@ def compare_forward(session: Session, schedule: jf.Schedule, results: Results) -
 def same_array(
     kind: str, got: Any, want: Any, tolerance: float, what: str = ''
 ) -> None:
-    """Two arrays agree, relative to the largest entry, and where they are no numbers."""
+    """Two arrays agree, relative to the largest entry; also in what is no number."""
     got, want = np.asarray(got), np.asarray(want)
     if got.shape != want.shape and np.shape(want):
         raise Mismatch(kind, f'{what} of shape {got.shape}, expected {want.shape}')

@@ -61,7 +61,7 @@ class Code:
         key = id(variable) if literal else variable
         if key not in self.places:
             self.places[key] = len(self.start)
-            self.start.append(widened(variable.val) if literal else None)
+            self.start.append(_literal(variable) if literal else None)
         return self.places[key]
 
     def step(self, equation: Any) -> tuple[Any, list[int], list[int]]:
@@ -83,6 +83,11 @@ class Code:
             for place, result in zip(outputs, results, strict=True):
                 values[place] = result
         return [values[i] for i in self.outputs]
+
+
+def _literal(variable: Any) -> Array:
+    """Its value as its dtype holds it; PRNG keys are never literals."""
+    return widened(np.asarray(variable.val, variable.aval.dtype))
 
 
 _codes: dict[int, Code] = {}
@@ -271,35 +276,38 @@ def _gather(equation: Any) -> Callable[..., Any]:
 
 
 def _scatter_add(equation: Any) -> Callable[..., Any]:
-    """By JAX's function of that name, which takes any precision."""
-    names = 'indices_are_sorted', 'unique_indices', 'mode'
-    options = {name: equation.params[name] for name in names}
-    numbers = equation.params['dimension_numbers']
-    rank = len(equation.invars[2].aval.shape)
-    simple = (
+    """Of whole rows; else JAX's function of that name, which takes any precision."""
+    params = equation.params
+    numbers = params['dimension_numbers']
+    whole, indices, updates = (v.aval.shape for v in equation.invars)
+    first = len(indices) - 1
+    windows = tuple(range(first, len(updates)))
+    of_rows = (
         numbers.inserted_window_dims == (0,) == numbers.scatter_dims_to_operand_dims
     )
-    windows = rank - len(equation.invars[1].aval.shape) + 1
-    simple &= numbers.update_window_dims == tuple(range(rank - windows, rank))
-
-    def rows(x: Any, indices: Any, updates: Any) -> Any:
-        chosen = indices[..., 0]
-        inside = (chosen >= 0) & (chosen < len(x))
-        x = x.copy()
-        np.add.at(x, chosen[inside], updates[inside])
-        return x
+    if of_rows and (numbers.update_window_dims, updates[first:]) == (
+        windows,
+        whole[1:],
+    ):
+        return _add_rows
+    options = {
+        name: params[name] for name in ('indices_are_sorted', 'unique_indices', 'mode')
+    }
 
     def scatter(*arrays: Any) -> Any:
         with jax.enable_x64(True):
-            return widened(
-                jax.lax.scatter_add(*map(jnp.asarray, arrays), numbers, **options)
-            )
+            arrays = tuple(map(jnp.asarray, arrays))
+            return widened(jax.lax.scatter_add(*arrays, numbers, **options))
 
-    whole = (
-        equation.invars[0].aval.shape[1:]
-        == equation.invars[2].aval.shape[rank - windows :]
-    )
-    return rows if simple and whole else scatter
+    return scatter
+
+
+def _add_rows(x: Any, indices: Any, updates: Any) -> Any:
+    chosen = indices[..., 0]
+    inside = (chosen >= 0) & (chosen < len(x))
+    x = x.copy()
+    np.add.at(x, chosen[inside], updates[inside])
+    return x
 
 
 def _pad(equation: Any) -> Callable[..., Any]:
@@ -356,6 +364,14 @@ def _transpose(equation: Any) -> Callable[..., Any]:
 
 def _concatenate(equation: Any) -> Callable[..., Any]:
     return lambda *x: np.concatenate(x, equation.params['dimension'])
+
+
+def _stack(equation: Any) -> Callable[..., Any]:
+    return lambda *x: np.stack(x, equation.params['axis'])
+
+
+def _unstack(equation: Any) -> Callable[..., Any]:
+    return lambda x: list(np.moveaxis(x, equation.params['axis'], 0))
 
 
 def _tile(equation: Any) -> Callable[..., Any]:
@@ -518,7 +534,7 @@ REDUCTIONS = {
 RULES: dict[str, Rule] = {
     **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
     **{name: _reduced(function) for name, function in REDUCTIONS.items()},
-    **{name: _call('jaxpr') for name in ('jit', 'pjit', 'checkpoint', 'remat')},
+    **{name: _call('jaxpr') for name in ('jit', 'pjit', 'checkpoint', 'remat2')},
     'argmax': _argument(np.argmax),
     'argmin': _argument(np.argmin),
     'broadcast_in_dim': _broadcast,
@@ -547,7 +563,9 @@ RULES: dict[str, Rule] = {
     'slice': _slice,
     'split': _split,
     'squeeze': _reshape,
+    'stack': _stack,
     'tile': _tile,
     'transpose': _transpose,
+    'unstack': _unstack,
     'while': _while,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a campaign: draws cases round by round, and shrinks what fails."""
+"""One process of a campaign: draws cases, and makes those that fail small."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from fuzz import interpreter
-from fuzz.cases import Choices, drawn_choices, make_case
+from fuzz.cases import Choices, again, fresh, make_case
 from fuzz.checks import Tally, check_case
 from fuzz.failures import signature, store
+from fuzz.shrink import shrunk
 
-CASES_A_ROUND = 40
+TRIES = 300  # cases to make one small
 KEPT_ALIKE = 2  # how many failures of one signature are shrunk and stored
 MANY_MAPS = 20_000
 
@@ -39,7 +39,7 @@ class Worker:
       number: of this worker.
       until: when to stop, in seconds since the epoch.
       check: what is asked of a case.
-      rounds: how many were begun.
+      cases: how many were begun; each is drawn from a seed of its own.
       tally: what was compared so far, in all runs.
       signatures: how often each kind of failure was met.
     """
@@ -49,7 +49,7 @@ class Worker:
     until: float
     base: int = 0
     check: Check = check_case
-    rounds: int = 0
+    cases: int = 0
     seconds: float = 0.0
     tally: Tally = field(default_factory=Counter)
     signatures: Counter[str] = field(default_factory=Counter)
@@ -68,107 +68,73 @@ class Worker:
         """Goes on where an earlier run stopped."""
         if self.path.exists():
             state = json.loads(self.path.read_text())
-            self.rounds, self.seconds = state['rounds'], state['seconds']
+            self.cases, self.seconds = state['cases'], state['seconds']
             self.tally, self.signatures = (
                 Counter(state[k]) for k in ('tally', 'signatures')
             )
 
     def save(self) -> None:
         """Writes the file, whole or not at all."""
-        names = 'rounds', 'seconds', 'tally', 'signatures'
+        names = 'cases', 'seconds', 'tally', 'signatures'
         _write(self.path, {name: getattr(self, name) for name in names})
 
     def work(self) -> None:
-        """Round after round until it is time."""
+        """Case after case until it is time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.restore()
-        warnings.simplefilter('error')
         while time.time() < self.until:
-            self.rounds += 1
-            self.save()
-            Round(self, self.base + 1000 * self.number + 1_000_000 * self.rounds).run()
-            _free()
+            self.case()
         self.current.unlink(missing_ok=True)
 
+    def case(self) -> None:
+        """Draws a case and checks it; what fails is made small and stored."""
+        seed = self.base + 1000 * self.number + 1_000_000 * self.cases
+        self.cases += 1
+        self.save()
+        begin, choices = time.perf_counter(), fresh(seed)
+        error = self.failure(choices, self.tally)
+        self.seconds += time.perf_counter() - begin
+        if error is not None:
+            self.failed(choices.drawn, error)
+        self.save()
+        _free()
 
-@dataclass(eq=False)
-class Round:
-    """Cases that hypothesis draws from one seed, until one fails and is made small."""
-
-    worker: Worker
-    seed: int
-    failing: str | None = None
-    smallest: tuple[list[int], str] | None = None
-
-    def run(self) -> None:
-        """Draws and checks; stores the smallest failure."""
+    def failure(self, choices: Choices, tally: Tally) -> Exception | None:
+        """Checks a case; what was raised, if anything was."""
         try:
-            self._property()()
+            with warnings.catch_warnings(action='error'):
+                case = make_case(choices)
+                _write(self.current, choices.drawn)
+                self.check(case, tally)
         except Exception as error:
-            if self.smallest is None:
-                raise error
-        if self.smallest is not None:
-            choices, message = self.smallest
-            store(self.worker.folder / 'failures', choices, str(self.failing), message)
-            self.worker.save()
-
-    def _property(self) -> Any:
-        @seed(self.seed)
-        @settings(
-            max_examples=CASES_A_ROUND,
-            database=None,
-            deadline=None,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-        )
-        @given(drawn_choices())
-        def holds(choices: Choices) -> None:
-            if self.failing or time.time() < self.worker.until:
-                self.try_case(choices)
-
-        return holds
-
-    def try_case(self, choices: Choices) -> None:
-        """Checks a case; raises if it fails in a way that is to be made small."""
-        worker = self.worker
-        _write(worker.current, choices.drawn)
-        begin, tally = time.perf_counter(), Counter[str]()
-        try:
-            worker.check(make_case(_same(choices)), tally)
-        except Exception as error:
-            self._failed(choices, error)
+            return error
         finally:
             interpreter.forget()
-            worker.seconds += time.perf_counter() - begin
-            if not self.failing:
-                worker.tally.update(tally + Counter(cases=1))
-            worker.save()
+        return None
 
-    def _failed(self, choices: Choices, error: Exception) -> None:
+    def failed(self, choices: list[int], error: Exception) -> None:
+        """Counts a failure; makes it small and stores it if few like it were met."""
         kind = signature(error)
-        if self.failing not in (None, kind):
+        self.signatures[kind] += 1
+        if self.signatures[kind] > KEPT_ALIKE:
             return
-        if self.failing is None:
-            self.worker.signatures[kind] += 1
-            if self.worker.signatures[kind] > KEPT_ALIKE:
-                return
-            self.failing = kind
-        message = ''.join(traceback.format_exception(error)[-6:])
-        found = list(choices.drawn), message
-        if self.smallest is None or _size(found) <= _size(self.smallest):
-            self.smallest = found
-        raise error
+        folder = self.folder / 'failures'
+        messages = {tuple(choices): _message(error)}
+
+        def attempt(candidate: list[int]) -> list[int] | None:
+            choices = again(candidate)
+            error = self.failure(choices, Counter())
+            if error is None or signature(error) != kind:
+                return None
+            messages[tuple(choices.drawn)] = _message(error)
+            return choices.drawn
+
+        small = shrunk(choices, attempt, TRIES)
+        store(folder, small, kind, messages[tuple(small)])
 
 
-def _size(found: tuple[list[int], str]) -> tuple[int, list[int]]:
-    return len(found[0]), found[0]
-
-
-def _same(choices: Choices) -> Choices:
-    from fuzz.cases import again
-
-    return again(choices.drawn)
+def _message(error: Exception) -> str:
+    return ''.join(traceback.format_exception(error)[-6:])
 
 
 def _write(path: Path, value: Any) -> None:
