@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve()
 if __name__ == '__main__':
     sys.path[:1] = [str(HERE.parent.parent), str(HERE.parent.parent.parent)]
 
+from fuzz.checks import CHECKS  # noqa: E402
 from fuzz.failures import store  # noqa: E402
 
 PATIENCE = 1800.0  # seconds that a case may take
@@ -32,6 +33,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument('--workers', type=int, default=1, help='processes')
     parser.add_argument('--seed', type=int, default=0, help='where drawing begins')
     parser.add_argument('--state', type=Path, default=Path('.fuzz'), help='a folder')
+    parser.add_argument('--only', choices=CHECKS, default='all', help='what is checked')
     parser.add_argument('--summary', action='store_true', help='tell, run nothing')
     parser.add_argument('--worker', type=int, help=argparse.SUPPRESS)
     parser.add_argument('--until', type=float, help=argparse.SUPPRESS)
@@ -54,7 +56,7 @@ def summary(folder: Path) -> str:
     found = total(folder)
     tally = found['tally'] + Counter(cases=found['cases'])
     hours = found['seconds'] / 3600
-    head = ['hours', *COLUMNS, 'undefined']
+    head = ['core hours', *COLUMNS, 'undefined']
     row = [f'{hours:.2f}', *(f'{tally[name]:,}' for name in head[1:])]
     lines = [head, ['---:'] * len(head), row]
     table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
@@ -69,7 +71,7 @@ class Process:
         self.folder, self.number = given.state, number
         self.command = [sys.executable, str(HERE), '--worker', str(number)]
         self.command += ['--state', str(given.state), '--seed', str(given.seed)]
-        self.command += ['--until', str(until)]
+        self.command += ['--until', str(until), '--only', given.only]
         self.until = until
         self.start()
 
@@ -128,8 +130,8 @@ def run(given: argparse.Namespace) -> int:
         with tqdm(total=round(60 * given.minutes), unit='s', mininterval=pace) as bar:
             while any([each.watch() for each in processes]):
                 time.sleep(1)
-                bar.n = min(round(time.time() - begin), bar.total)
-                bar.set_postfix_str(_shown(given.state))
+                bar.set_postfix_str(_shown(given.state), refresh=False)
+                bar.update(min(round(time.time() - begin), bar.total) - bar.n)
     except KeyboardInterrupt:
         print('stopped; the same command goes on', file=sys.stderr)
     finally:
@@ -164,7 +166,7 @@ def main() -> None:
     else:
         from fuzz.worker import Worker
 
-        Worker(given.state, given.worker, given.until, given.seed).work()
+        Worker(given.state, given.worker, given.until, given.seed, given.only).work()
 
 
 if __name__ == '__main__':

@@ -53,6 +53,14 @@ class Choices:
         options = list(options)
         return options[self.integer(len(options) - 1)]
 
+    def several(self, draw: Callable[[], Any], most: int) -> tuple[Any, ...]:
+        """Up to so many things, each behind a number that says that it follows, so that
+        without its numbers there is one fewer."""
+        made: list[Any] = []
+        while len(made) < most and self.integer(4):
+            made.append(draw())
+        return tuple(made)
+
 
 def fresh(seed: int) -> Choices:
     """Draws by a generator."""
@@ -161,10 +169,13 @@ def make_case(choices: Choices) -> Case:
     }
     compiled = choices.integer(COMPILED_EVERY - 1) == COMPILED_EVERY - 1
     forward = choices.integer(3) == 3
-    seeds = tuple(choices.integer(999) for _ in range(1 + choices.integer(3)))
+    seeds = (0, *choices.several(lambda: choices.integer(999), MOST_EXAMPLES - 1))
     size = choices.pick([MOST_EXAMPLES, MOST_EXAMPLES, MOST_EXAMPLES, None])
-    count = 1 + choices.integer(MOST_STEPS - 1)
-    steps = tuple(_step(choices, len(seeds), size) for _ in range(count))
+
+    def step() -> Step:
+        return _step(choices, len(seeds), size)
+
+    steps = step(), *choices.several(step, MOST_STEPS - 1)
     with jax.enable_x64(dtype == 'float64'):
         made = _source(choices, dtype)
         block = jf.Pipe(made.block)
@@ -173,10 +184,9 @@ def make_case(choices: Choices) -> Case:
 
 def _step(choices: Choices, examples: int, size: int | None) -> Step:
     """A batch of some of the examples, in `size` rows or in some number of rows."""
-    count = choices.pick([1, 2, 3, MOST_EXAMPLES, 0])
-    rows = tuple(choices.integer(examples - 1) for _ in range(count))
+    rows = choices.several(lambda: choices.integer(examples - 1), MOST_EXAMPLES)
     if size is None:
-        size = choices.pick([None, None, count, count + 2])
+        size = choices.pick([None, None, len(rows), len(rows) + 2])
     return Step(rows, size, choices.pick(PATHS))
 
 

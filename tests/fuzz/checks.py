@@ -48,6 +48,19 @@ def check_case(case: Case, tally: Tally) -> None:
             tally['calls'] += 1
 
 
+def check_schedules(case: Case, tally: Tally) -> None:
+    """As `check_case`, but for what is run: the host's work alone.
+
+    Raises:
+      Mismatch: two ways give two schedules. Other errors are jfold's own.
+    """
+    with jax.enable_x64(case.dtype == 'float64'):
+        session = open_session(case, tally)
+        for step in case.steps:
+            session.schedule(step)
+            tally['calls'] += 1
+
+
 def draw_params(model: jf.Model) -> dict[str, Any]:
     """Parameters by NumPy, which compiles nothing; by `init` where some are ints."""
     layers = [layer for layer in model.program.layers if layer.params is not None]
@@ -101,11 +114,8 @@ class Session:
         return self.evaluated[example]
 
     def take(self, step: Step, rng: np.random.Generator) -> None:
-        """Makes a schedule in two ways, runs it, and compares what it gives."""
-        examples = [self.examples[i] for i in step.rows]
-        schedule = PATHS[step.path](self, step, examples)
-        same_schedule(schedule, self.model.schedule(examples, size=step.size), step)
-        self.tally['schedules'] += 1
+        """Makes a schedule, runs it, and compares what it gives."""
+        schedule = self.schedule(step)
         weights = Weights(self.model.program, schedule, rng)
         results = self.run(schedule, weights)
         runs = [self.run_of(i) for i in step.rows]
@@ -114,6 +124,14 @@ class Session:
         compare_gradients(self, results, runs, weights)
         if self.case.forward:
             compare_forward(self, schedule, results)
+
+    def schedule(self, step: Step) -> jf.Schedule:
+        """The schedule of a step, made in two ways."""
+        examples = [self.examples[i] for i in step.rows]
+        schedule = PATHS[step.path](self, step, examples)
+        same_schedule(schedule, self.model.schedule(examples, size=step.size), step)
+        self.tally['schedules'] += 1
+        return schedule
 
     # ---- running
 
@@ -444,3 +462,9 @@ def _near(got: Any, want: Any, tolerance: float) -> bool:
     scale = max(1.0, float(np.abs(want[finite]).max(initial=0)))
     difference = np.abs(got[finite] - want[finite]).max(initial=0)
     return bool(difference <= tolerance * scale)
+
+
+CHECKS: dict[str, Callable[[Case, Tally], None]] = {
+    'all': check_case,
+    'schedules': check_schedules,
+}

@@ -269,7 +269,7 @@ def _gather(equation: Any) -> Callable[..., Any]:
     def rows(x: Any, indices: Any) -> Any:
         chosen = indices[..., 0]
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(x):
-            raise AssertionError(f'{equation}: {chosen} of {len(x)} rows')
+            raise AssertionError(f'expected rows of {len(x)}, got {chosen}')
         return x[chosen]
 
     return rows

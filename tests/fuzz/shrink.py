@@ -36,12 +36,14 @@ def shrunk(choices: list[int], attempt: Attempt, tries: int) -> list[int]:
 
 def simpler(choices: list[int]) -> Iterator[list[int]]:
     """Choices that may do as well, the boldest first."""
-    size = 1 << max(len(choices) - 1, 0).bit_length()
-    while size := size // 2:
-        for i in reversed(range(0, len(choices), size)):
+    large = 1 << max(len(choices) - 1, 0).bit_length()
+    sizes = [large >> k for k in range(1, 24) if large >> k > 8]
+    for size in (*sizes, *range(8, 0, -1)):
+        for i in range(len(choices) - 1, -1, -(size // 2 or 1)):
             rest = choices[i + size :]
             yield choices[:i] + rest
-            yield choices[:i] + [0] * len(choices[i : i + size]) + rest
+            if any(choices[i : i + size]):
+                yield choices[:i] + [0] * len(choices[i : i + size]) + rest
     for i, value in enumerate(choices):
         for less in sorted({value // 2, value - 1} - {-1, value}):
             yield [*choices[:i], less, *choices[i + 1 :]]

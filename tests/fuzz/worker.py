@@ -10,7 +10,6 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,12 @@ import jax
 
 from fuzz import interpreter
 from fuzz.cases import Choices, again, fresh, make_case
-from fuzz.checks import Tally, check_case
+from fuzz.checks import CHECKS, Tally
 from fuzz.failures import signature, store
 from fuzz.shrink import shrunk
 
-TRIES = 300  # cases to make one small
 KEPT_ALIKE = 2  # how many failures of one signature are shrunk and stored
 MANY_MAPS = 20_000
-
-Check = Callable[[Any, Tally], None]
 
 
 @dataclass(eq=False)
@@ -38,7 +34,10 @@ class Worker:
       folder: of the campaign.
       number: of this worker.
       until: when to stop, in seconds since the epoch.
-      check: what is asked of a case.
+      base: where the seeds of cases begin.
+      only: what is checked; of `CHECKS`.
+      tries: how many cases may be spent on making one small.
+      seconds: of one core that it took.
       cases: how many were begun; each is drawn from a seed of its own.
       tally: what was compared so far, in all runs.
       signatures: how often each kind of failure was met.
@@ -48,7 +47,8 @@ class Worker:
     number: int
     until: float
     base: int = 0
-    check: Check = check_case
+    only: str = 'all'
+    tries: int = 300
     cases: int = 0
     seconds: float = 0.0
     tally: Tally = field(default_factory=Counter)
@@ -91,11 +91,11 @@ class Worker:
         seed = self.base + 1000 * self.number + 1_000_000 * self.cases
         self.cases += 1
         self.save()
-        begin, choices = time.perf_counter(), fresh(seed)
+        begin, choices = time.process_time(), fresh(seed)
         error = self.failure(choices, self.tally)
-        self.seconds += time.perf_counter() - begin
         if error is not None:
             self.failed(choices.drawn, error)
+        self.seconds += time.process_time() - begin
         self.save()
         _free()
 
@@ -105,7 +105,7 @@ class Worker:
             with warnings.catch_warnings(action='error'):
                 case = make_case(choices)
                 _write(self.current, choices.drawn)
-                self.check(case, tally)
+                CHECKS[self.only](case, tally)
         except Exception as error:
             return error
         finally:
@@ -129,7 +129,7 @@ class Worker:
             messages[tuple(choices.drawn)] = _message(error)
             return choices.drawn
 
-        small = shrunk(choices, attempt, TRIES)
+        small = shrunk(choices, attempt, self.tries)
         store(folder, small, kind, messages[tuple(small)])
 
 
