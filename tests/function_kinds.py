@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 Call = Callable[[Any, Any], Any]
+Rng = np.random.Generator
 ALL = ('float32', 'float64', 'bfloat16')
 WIDE = ('float32', 'float64')  # no bfloat16: steps at a rounding, or no such kernel
 
@@ -29,7 +30,7 @@ class Kind:
     Attributes:
       text: an expression that makes it again, in the names of `functions`.
       fn: `fn(prepared, x)`.
-      init: `init(key, spec of x) -> params`.
+      init: `init(rng, spec of x) -> params`.
       prepare: `prepare(params) -> prepared`, computed once a step.
       reverse: whether it has a reverse mode.
       several: whether it gives a tuple.
@@ -41,7 +42,7 @@ class Kind:
 
     text: str
     fn: Call
-    init: Callable[[Any, Any], Any]
+    init: Callable[[Rng, Any], Any]
     prepare: Callable[[Any], Any] = lambda params: params
     reverse: bool = True
     several: bool = False
@@ -70,18 +71,16 @@ SHAPES: dict[str, Callable[[int], tuple[int, ...]]] = {
 }
 
 
-def draw(name: str, key: Any, n: int, dtype: Any) -> Any:
+def draw(name: str, rng: Rng, n: int, dtype: Any) -> Any:
     """A parameter by name."""
     if name == 'order':
-        return jax.random.permutation(key, n)
+        return jnp.asarray(rng.permutation(n))
     if name == 'flags':
         return jnp.arange(n) % 2 == 0
     if name == 'nested':
-        a, b, s = (
-            draw(x, jax.random.fold_in(key, i), n, dtype) for i, x in enumerate('abs')
-        )
+        a, b, s = (draw(x, rng, n, dtype) for x in 'abs')
         return {'pair': (a, [b]), 'none': None, 'inner': {'s': s}}
-    return 0.6 * jax.random.normal(key, SHAPES[name](n), dtype)
+    return jnp.asarray(0.6 * rng.standard_normal(SHAPES[name](n)), dtype)
 
 
 @dataclass(frozen=True)
@@ -93,16 +92,14 @@ class Names:
 
     def __getitem__(self, name: str) -> Any:
         self.seen[name] = None
-        return draw(name, jax.random.key(0), *self.spec.shape, self.spec.dtype)
+        return draw(name, np.random.default_rng(0), *self.spec.shape, self.spec.dtype)
 
 
-def init_used(whole: Call, key: Any, spec: Any) -> dict[str, Any]:
+def init_used(whole: Call, rng: Rng, spec: Any) -> dict[str, Any]:
     """The parameters that a function asks for."""
     names = Names(spec, {})
     jax.eval_shape(lambda x: whole(names, x), spec)
-    keys = jax.random.split(key, max(len(names.seen), 1))
-    pairs = zip(names.seen, keys, strict=False)
-    return {name: draw(name, k, *spec.shape, spec.dtype) for name, k in pairs}
+    return {name: draw(name, rng, *spec.shape, spec.dtype) for name in names.seen}
 
 
 KINDS: dict[str, Kind] = {}

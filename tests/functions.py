@@ -17,12 +17,12 @@ import control_kinds
 import jax
 import jax.numpy as jnp
 import numpy as np
-from function_kinds import KINDS, Call, Kind
+from function_kinds import KINDS, Call, Kind, Rng
 from jax import lax
 
 import jfold as jf
 
-Rng = np.random.Generator
+
 Drawn = Kind
 K = KINDS
 WIDTH = 4
@@ -33,9 +33,8 @@ WIDTH = 4
 def together(text: str, kinds: Sequence[Kind], fn: Call, **changes: Any) -> Kind:
     """A kind made of others, whose parameters are a tuple of theirs."""
 
-    def init(key: Any, spec: Any) -> Any:
-        keys = jax.random.split(key, len(kinds))
-        return tuple(k.init(key, spec) for k, key in zip(kinds, keys, strict=True))
+    def init(rng: Rng, spec: Any) -> Any:
+        return tuple(k.init(rng, spec) for k in kinds)
 
     def prepare(params: Any) -> Any:
         return tuple(k.prepare(p) for k, p in zip(kinds, params, strict=True))
@@ -204,6 +203,16 @@ def normalised(kind: Kind) -> Kind:
     return together('normalised', [kind], fn, linear=False, zero=False)
 
 
+def bundle(*kinds: Kind) -> Kind:
+    """Many functions as one, which gives a sum of what they give."""
+
+    def fn(prepared: Any, x: Any) -> Any:
+        made = (k.fn(p, x) for k, p in zip(kinds, prepared, strict=True))
+        return sum(jnp.tanh(joined_results(y)) for y in made) / len(kinds)
+
+    return together('bundle', kinds, fn)
+
+
 def joined_results(results: Any) -> Any:
     """Results as one vector, like the first of them."""
     vector, *rest = jax.tree.leaves(results)
@@ -212,7 +221,7 @@ def joined_results(results: Any) -> Any:
     return vector
 
 
-COMBINATORS |= {'by_vjp': by_vjp, 'by_jvp': by_jvp, 'normalised': normalised}
+COMBINATORS |= {'bundle': bundle, 'by_vjp': by_vjp, 'by_jvp': by_jvp, 'normalised': normalised}
 ARITY |= {'by_vjp': 1, 'by_jvp': 1}
 
 
@@ -270,7 +279,7 @@ def draw_function(
         one with `zero=False` give no number where the cotangent is zero.
 
     Returns:
-      A kind: `init(key, spec)` draws its parameters, `text` says what it is.
+      A kind: `init(rng, spec)` draws its parameters, `text` says what it is.
     """
     assert width % 2 == 0, width
     wanted = Need(dtype, **need)
@@ -346,15 +355,20 @@ class Network:
     def operation(self, role: str, use: Any, spec: Any, join: bool = True) -> Any:
         """One of its functions as a block; several results are joined in another."""
         kind: Kind = getattr(self, role)
-        fn, empty = functools.partial(use, kind), kind.init(jax.random.key(0), spec)
-        if jax.tree.leaves(empty):
-            init = lambda key, *specs: kind.init(key, specs[0])  # noqa: E731
+        fn, params = functools.partial(use, kind), initial(kind, role, spec)
+        if jax.tree.leaves(params):
+            init = lambda key, *specs: initial(kind, role, spec)  # noqa: E731
             block = jf.Function(fn, init, name=f'{self.name}.{role}')
         else:
-            block = jf.Function(functools.partial(fn, empty), name=role)
+            block = jf.Function(functools.partial(fn, params), name=role)
         if kind.several and join:
             return block >> jf.Function(lambda *results: joined_results(results))
         return block
+
+
+def initial(kind: Kind, role: str, spec: Any) -> Any:
+    """Parameters, the same at every call, and others in another role."""
+    return kind.init(np.random.default_rng(sum(map(ord, role))), spec)
 
 
 def alone(kind: Kind, params: Any, x: Any) -> Any:
@@ -381,7 +395,7 @@ def beside(results: Any, x: Any) -> Any:
 @functools.cache
 def compiled(kind: Kind) -> Call:
     """Of what is prepared; compiled once for all nodes."""
-    return jax.jit(kind.fn, compiler_options=QUICK)
+    return jax.jit(kind.fn)
 
 
 QUICK = {'xla_backend_optimization_level': 0}  # compiling dominates these tests
@@ -395,12 +409,14 @@ def plain(
     What depends on parameters alone is prepared once, as `vmap` over all rows does it.
     """
     spec = jax.ShapeDtypeStruct((WIDTH,), dtype)
-    cell, head, leaf = (
-        functools.partial(
-            compiled(kind), kind.prepare(own_params(kind, params.get(name), spec))
-        )
-        for name, kind in network.layers().items()
-    )
+
+    def function(role: str) -> Call:
+        kind: Kind = getattr(network, role)
+        own = params.get(f'{network.name}.{role}')
+        prepared = kind.prepare(initial(kind, role, spec) if own is None else own)
+        return functools.partial(compiled(kind), prepared)
+
+    cell, head, leaf = map(function, ('cell', 'head', 'leaf'))
 
     def state(tree: Any) -> Any:
         if isinstance(tree, tuple):
@@ -420,11 +436,6 @@ def loss(values: Any) -> Any:
             weights = 1 + 0.5 * np.cos(1.7 * np.arange(x.size)).reshape(x.shape)
             total += jnp.sum(x * jnp.asarray(weights, x.dtype)).astype(total.dtype)
     return total
-
-
-def own_params(kind: Kind, params: Any, spec: Any) -> Any:
-    """A kind's parameters, also of one that has none."""
-    return kind.init(jax.random.key(0), spec) if params is None else params
 
 
 # ---- comparing -----------------------------------------------------------------------

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of all kinds, in and out of recurrences, give what plain recursion gives.
+
+The table of kinds is in `function_kinds.py` and `control_kinds.py`. Compiling takes
+most of the time, so many kinds go through one model; gradients tell them apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from functions import (
+    KINDS,
+    WIDTH,
+    Batch,
+    K,
+    Network,
+    bundle,
+    compare,
+    draw_batch,
+    draw_function,
+    from_text,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jfold.layout import RESIDUALS, STRATEGIES
+
+SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
+TOGETHER = 12
+LEAF = K['w @ x + b']
+
+
+def growing(seed: int = 0) -> list[Batch]:
+    """Batches that outgrow each other's capacity, with spare rows."""
+    rng = np.random.default_rng(seed)
+    return [draw_batch(rng, [3, 1], 3), draw_batch(rng, [9, 1, 20, 4], 300)]
+
+
+def groups() -> list[list[str]]:
+    """The names of the table, those together that one model can hold."""
+    alike: dict[Any, list[str]] = {}
+    for name, kind in KINDS.items():
+        alike.setdefault((kind.reverse, kind.dtypes), []).append(name)
+    return [
+        names[i : i + TOGETHER]
+        for names in alike.values()
+        for i in range(0, len(names), TOGETHER)
+    ]
+
+
+def cases() -> Iterator[Any]:
+    """Every group once; settings and dtypes take turns, and one in five is quick."""
+    for i, names in enumerate(groups()):
+        dtypes = KINDS[names[0]].dtypes
+        marks = [] if i % 5 == 0 else [pytest.mark.slow]
+        setting = SETTINGS[i % len(SETTINGS)]
+        dtype = dtypes[i // len(SETTINGS) % len(dtypes)]
+        yield pytest.param(names, dtype, *setting, marks=marks, id=names[0])
+
+
+def test_the_table_is_long() -> None:
+    """And its entries make themselves again."""
+    assert len(KINDS) >= 120
+    assert sorted(sum(groups(), [])) == sorted(KINDS)
+    assert all(from_text(kind.text) is kind for kind in KINDS.values())
+
+
+@pytest.mark.parametrize(('names', 'dtype', 'residuals', 'strategy'), cases())
+def test_each_kind_in_and_out_of_a_recurrence(
+    names: list[str], dtype: str, residuals: str, strategy: str
+) -> None:
+    """A group of kinds is the cell; the same, with other parameters, is the head."""
+    kinds = bundle(*(KINDS[name] for name in names))
+    batch = draw_batch(np.random.default_rng(1), [3, 1, 4], 5)
+    compare([Network(kinds, kinds, LEAF)], [batch], dtype, residuals, strategy)
+
+
+MOST = [
+    'w @ x + b',
+    'product of products',
+    'product of parameters',
+    'set at a place',
+    'inverse',
+    'fft',
+    'sort',
+    'conv',
+    'scan over parameters',
+    'cond',
+    'checkpoint',
+    'custom_jvp of a product',
+    'affine rule of a product',
+    'affine rule of a parameter',
+    'normalising rule',
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_one_of_each_family_in_growing_batches(residuals: str, strategy: str) -> None:
+    """In double precision, under every setting."""
+    kinds = bundle(*(KINDS[name] for name in MOST))
+    network = Network(kinds, kinds, LEAF)
+    compare([network], growing(), 'float64', residuals, strategy)
+
+
+@pytest.mark.parametrize(
+    ('cell', 'head'),
+    [
+        ('affine rule', 'affine rule behind'),
+        ('normalising rule of a parameter', 'affine rule of a matrix'),
+        ('while_loop', 'fori_loop of a computed length'),
+        ('and an integer', 'and booleans'),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in [
+                ('normalising rule', 'normalising, then affine'),
+                ('affine rule of a parameter', 'normalising rule of a parameter'),
+                ('affine rule of a product', 'affine rule in a scan'),
+                ('scan over parameters', 'cond'),
+                ('nested results', 'unused results of a loop'),
+                ('and order', 'and small integers'),
+                ('and an unused product', 'top_k and where'),
+                ('and an integer parameter', 'and a matrix'),
+            ]
+        ),
+    ],
+)
+def test_kinds_on_their_own(cell: str, head: str) -> None:
+    """An operation is one kind; several results go where they will."""
+    network = Network(KINDS[cell], KINDS[head], LEAF)
+    compare([network], growing()[:1], 'float32', strategy='fixed')
+
+
+def test_a_result_that_is_not_used_has_no_rule() -> None:
+    """Nor does what belongs to it: its parameters have no gradient."""
+    cell = from_text("unused(K['w @ x'], affine(K['custom_vjp of a product']))")
+    compare([Network(cell, cell, LEAF)], growing()[:1], strategy='fixed')
+
+
+# ---- drawn functions -----------------------------------------------------------------
+
+
+def check(seed: int) -> None:
+    """Draws a network of functions, how it is compiled, and data."""
+    rng = np.random.default_rng(seed)
+    dtype = str(rng.choice(['float32', 'float64', 'float64', 'bfloat16']))
+    reverse = rng.random() < 0.9
+    depths = rng.integers(1, 4, 3)
+    cell, head, leaf = (
+        draw_function(rng, WIDTH, dtype, int(depth), reverse=reverse, zero=False)
+        for depth in depths
+    )
+    setting = SETTINGS[int(rng.integers(len(SETTINGS)))]
+    batch = draw_batch(rng, rng.integers(1, 9, 4), int(rng.choice([4, 6, 300])))
+    compare([Network(cell, head, leaf)], [batch], dtype, *setting)
+
+
+@settings(max_examples=2)
+@given(st.integers(0, 2**32 - 1))
+def test_drawn_functions(seed: int) -> None:
+    """A failure tells its seed and the text of its functions."""
+    check(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(st.integers(0, 2**32 - 1))
+def test_many_drawn_functions(seed: int) -> None:
+    """As above."""
+    check(seed)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_what_is_drawn_is_made_again_from_its_text(seed: int) -> None:
+    """With the same parameters and values."""
+    drawn = draw_function(np.random.default_rng(seed), dtype='float32')
+    again = from_text(drawn.text)
+    assert again.text == drawn.text
+    spec = jax.ShapeDtypeStruct((WIDTH,), 'float32')
+    one, other = (k.init(np.random.default_rng(0), spec) for k in (drawn, again))
+    assert jax.tree.all(jax.tree.map(np.array_equal, one, other))
+    first, second = (jax.eval_shape(k, one, spec) for k in (drawn, again))
+    assert first == second == spec
