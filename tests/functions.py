@@ -1,27 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random functions, and plain recursion in JAX to compare jfold with.
+"""Random functions with parameters.
 
 `draw_function` puts kinds of the table together by the combinators below. What it draws
-prints as an expression, from which `from_text` makes it again. `compare` runs functions
-in and out of recurrences, and the same in plain Python, which shares no code with jfold.
+prints as an expression, from which `from_text` makes it again.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import control_kinds
 import jax
 import jax.numpy as jnp
-import numpy as np
+import rule_kinds
 from function_kinds import KINDS, Call, Kind, Rng
 from jax import lax
-
-import jfold as jf
-
 
 Drawn = Kind
 K = KINDS
@@ -137,13 +132,13 @@ def mapped(f: Any, x: Any) -> Any:
 @combinator(1, linear=False)
 def affine(f: Any, x: Any) -> Any:
     """With a rule that adds to the cotangent."""
-    return control_kinds.affine(f(x))
+    return rule_kinds.affine(f(x))
 
 
 @combinator(1)
 def clipped(f: Any, x: Any) -> Any:
     """With a rule that bounds the cotangent."""
-    return control_kinds.clipped(f(x))
+    return rule_kinds.clipped(f(x))
 
 
 @combinator(2)
@@ -199,7 +194,7 @@ def by_jvp(kind: Kind) -> Kind:
 
 def normalised(kind: Kind) -> Kind:
     """With a rule that makes the cotangent, which must not be zero, as long as one."""
-    fn = lambda p, x: control_kinds.normalised(kind.fn(p[0], x))  # noqa: E731
+    fn = lambda p, x: rule_kinds.normalised(kind.fn(p[0], x))  # noqa: E731
     return together('normalised', [kind], fn, linear=False, zero=False)
 
 
@@ -221,7 +216,12 @@ def joined_results(results: Any) -> Any:
     return vector
 
 
-COMBINATORS |= {'bundle': bundle, 'by_vjp': by_vjp, 'by_jvp': by_jvp, 'normalised': normalised}
+COMBINATORS |= {
+    'bundle': bundle,
+    'by_vjp': by_vjp,
+    'by_jvp': by_jvp,
+    'normalised': normalised,
+}
 ARITY |= {'by_vjp': 1, 'by_jvp': 1}
 
 
@@ -303,252 +303,3 @@ def draw_kind(rng: Rng, need: Need) -> Kind:
     kind = kinds[int(rng.integers(len(kinds)))]
     name = str(rng.choice(['first', 'joined']))
     return COMBINATORS[name](kind) if kind.several else kind
-
-
-# ---- networks ------------------------------------------------------------------------
-
-
-def mixed(left: Any, right: Any) -> Any:
-    """Two states as one, bounded, so that deep recursions stay small."""
-    return 0.6 * jnp.tanh(left) - 0.4 * jnp.tanh(right)
-
-
-@dataclass(frozen=True)
-class Network:
-    """A recursion over binary trees of vectors, and functions around it.
-
-    Attributes:
-      cell: what a node makes of its children.
-      head: what is made of the root.
-      leaf: what is made of data.
-      name: tells its layers from those of others.
-    """
-
-    cell: Kind
-    head: Kind
-    leaf: Kind
-    name: str = 'net'
-
-    def __repr__(self) -> str:
-        parts = (f'{k}={getattr(self, k).text}' for k in ('cell', 'head', 'leaf'))
-        return f'Network({", ".join(parts)})'
-
-    @property
-    def reverse(self) -> bool:
-        """Whether it has a gradient."""
-        return all(kind.reverse for kind in self.layers().values())
-
-    def layers(self) -> dict[str, Kind]:
-        """Its functions by the names of their layers."""
-        return {f'{self.name}.{k}': getattr(self, k) for k in ('cell', 'head', 'leaf')}
-
-    def block(self, dtype: str, width: int = WIDTH) -> Any:
-        """As an expression that gives what is made of the root, and the root."""
-        spec = jax.ShapeDtypeStruct((width,), dtype)
-        tree = jf.ForwardDeclaration(name=self.name)
-        node = jf.Record((tree(), tree())) >> self.operation('cell', with_mixed, spec)
-        leaf = jf.Vector(width, dtype) >> self.operation('leaf', alone, spec)
-        tree.resolve_to(jf.OneOf(type, {tuple: node, list: leaf}))
-        head = self.operation('head', alone, spec, join=False)
-        return tree() >> jf.AllOf(head, jf.Identity())
-
-    def operation(self, role: str, use: Any, spec: Any, join: bool = True) -> Any:
-        """One of its functions as a block; several results are joined in another."""
-        kind: Kind = getattr(self, role)
-        fn, params = functools.partial(use, kind), initial(kind, role, spec)
-        if jax.tree.leaves(params):
-            init = lambda key, *specs: initial(kind, role, spec)  # noqa: E731
-            block = jf.Function(fn, init, name=f'{self.name}.{role}')
-        else:
-            block = jf.Function(functools.partial(fn, params), name=role)
-        if kind.several and join:
-            return block >> jf.Function(lambda *results: joined_results(results))
-        return block
-
-
-def initial(kind: Kind, role: str, spec: Any) -> Any:
-    """Parameters, the same at every call, and others in another role."""
-    return kind.init(np.random.default_rng(sum(map(ord, role))), spec)
-
-
-def alone(kind: Kind, params: Any, x: Any) -> Any:
-    """A kind on its own."""
-    return kind(params, x)
-
-
-def with_mixed(kind: Kind, params: Any, left: Any, right: Any) -> Any:
-    """A kind in a recursion; what goes in also goes on, so that it reaches the loss."""
-    x = mixed(left, right)
-    return beside(kind(params, x), x)
-
-
-def beside(results: Any, x: Any) -> Any:
-    """The first of some results with a vector added to it, and the others."""
-    if not isinstance(results, tuple):
-        return results + 0.1 * x
-    return results[0] + 0.1 * x, *results[1:]
-
-
-# ---- the same in plain Python --------------------------------------------------------
-
-
-@functools.cache
-def compiled(kind: Kind) -> Call:
-    """Of what is prepared; compiled once for all nodes."""
-    return jax.jit(kind.fn)
-
-
-QUICK = {'xla_backend_optimization_level': 0}  # compiling dominates these tests
-
-
-def plain(
-    network: Network, params: Mapping[str, Any], examples: list[Any], dtype: str
-) -> Any:
-    """What a network makes of examples, one node after another.
-
-    What depends on parameters alone is prepared once, as `vmap` over all rows does it.
-    """
-    spec = jax.ShapeDtypeStruct((WIDTH,), dtype)
-
-    def function(role: str) -> Call:
-        kind: Kind = getattr(network, role)
-        own = params.get(f'{network.name}.{role}')
-        prepared = kind.prepare(initial(kind, role, spec) if own is None else own)
-        return functools.partial(compiled(kind), prepared)
-
-    cell, head, leaf = map(function, ('cell', 'head', 'leaf'))
-
-    def state(tree: Any) -> Any:
-        if isinstance(tree, tuple):
-            x = mixed(*map(state, tree))
-            return joined_results(beside(cell(x), x))
-        return joined_results(leaf(jnp.asarray(tree, dtype)))
-
-    roots = [state(tree) for tree in examples]
-    return jax.tree.map(lambda *rows: jnp.stack(rows), *((head(x), x) for x in roots))
-
-
-def loss(values: Any) -> Any:
-    """A number in which every entry has its own weight."""
-    total = jnp.zeros((), 'float32')
-    for x in jax.tree.leaves(values):
-        if jnp.issubdtype(x.dtype, jnp.inexact):
-            weights = 1 + 0.5 * np.cos(1.7 * np.arange(x.size)).reshape(x.shape)
-            total += jnp.sum(x * jnp.asarray(weights, x.dtype)).astype(total.dtype)
-    return total
-
-
-# ---- comparing -----------------------------------------------------------------------
-
-TOLERANCE = {'float32': 2e-4, 'float64': 1e-9, 'bfloat16': 0.15}
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Examples, and how many rows of results their schedule has."""
-
-    examples: list[Any]
-    size: int | None = None
-
-
-def draw_tree(rng: Rng, leaves: int, width: int = WIDTH) -> Any:
-    """Nested pairs of lists of numbers."""
-    if leaves == 1:
-        return rng.uniform(-1, 1, width).round(2).tolist()
-    left = int(rng.integers(1, leaves))
-    return draw_tree(rng, left, width), draw_tree(rng, leaves - left, width)
-
-
-def draw_batch(rng: Rng, leaves: Sequence[int], size: int | None = None) -> Batch:
-    """A tree for each number of leaves."""
-    return Batch([draw_tree(rng, n) for n in leaves], size)
-
-
-def compare(
-    networks: Sequence[Network],
-    batches: Sequence[Batch],
-    dtype: str = 'float32',
-    residuals: str = 'save products',
-    strategy: str = 'counted',
-) -> None:
-    """Networks, compiled as one model, give what plain recursion gives.
-
-    Raises:
-      AssertionError: values or gradients of some network differ; tells of which, in a
-        form from which it can be made again.
-    """
-    wrong: list[str] = []
-    with jax.enable_x64(dtype == 'float64'):
-        block = jf.AllOf(*(network.block(dtype) for network in networks))
-        model = jf.compile(block, residuals=residuals, strategy=strategy)
-        params = model.init(jax.random.key(1))
-        for batch in batches:
-            schedule = model.schedule(batch.examples, size=batch.size)
-            reverse = all(n.reverse for n in networks)
-            values, grads = batched(
-                params, model, schedule, len(batch.examples), reverse
-            )
-            for network, value in zip(networks, values, strict=True):
-                own = {k: x for k, x in params.items() if k in network.layers()}
-                expected = one_by_one(own, network, batch.examples, dtype)
-                found = value, {k: x for k, x in grads.items() if k in own}
-                if found_wrong := differences(found, expected, TOLERANCE[dtype]):
-                    wrong.append(f'{network!r} of {len(batch.examples)}: {found_wrong}')
-    assert not wrong, '\n'.join(wrong)
-
-
-def batched(params: Any, model: Any, schedule: Any, count: int, reverse: bool) -> Any:
-    """What jfold makes of a batch: values, and gradients where there are any."""
-    fn = _value_and_grad if reverse else _value
-    return fn(params, model, schedule, count)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 3), compiler_options=QUICK)
-def _value_and_grad(params: Any, model: Any, schedule: Any, count: int) -> Any:
-    def total(params: Any) -> Any:
-        values, _ = _value.__wrapped__(params, model, schedule, count)
-        return sum(map(loss, values)), values
-
-    grads, values = jax.grad(total, has_aux=True, allow_int=True)(params)
-    return values, grads
-
-
-@functools.partial(jax.jit, static_argnums=(1, 3), compiler_options=QUICK)
-def _value(params: Any, model: Any, schedule: Any, count: int) -> Any:
-    rows = model.apply(params, schedule)
-    return jax.tree.map(lambda x: x[:count], rows), {}
-
-
-def one_by_one(params: Any, network: Network, examples: list[Any], dtype: str) -> Any:
-    """The same by plain recursion."""
-
-    def total(params: Any) -> Any:
-        values = plain(network, params, examples, dtype)
-        return loss(values), values
-
-    if not network.reverse:
-        return total(params)[1], {}
-    grads, values = jax.grad(total, has_aux=True, allow_int=True)(params)
-    return values, grads
-
-
-def differences(found: Any, expected: Any, tolerance: float) -> list[str]:
-    """Where two pytrees differ, relative to the largest entry of each array."""
-    lefts, rights = map(jax.tree_util.tree_leaves_with_path, (found, expected))
-    assert len(lefts) == len(rights), (found, expected)
-    pairs = zip(lefts, rights, strict=True)
-    return [
-        f'{jax.tree_util.keystr(path)} is {a!r}, not {b!r}'
-        for (path, a), (_, b) in pairs
-        if not same(a, b, tolerance)
-    ]
-
-
-def same(found: Any, expected: Any, tolerance: float) -> bool:
-    """Whether two arrays agree; integers must be equal, and no number is wrong."""
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    if not jnp.issubdtype(found.dtype, jnp.inexact):
-        return found.dtype == jax.dtypes.float0 or bool((found == expected).all())
-    a, b = np.asarray(found, 'float64'), np.asarray(expected, 'float64')
-    scale = max(float(np.abs(b).max(initial=0)), 1e-2)
-    return bool(np.abs(a - b).max(initial=0) <= tolerance * scale)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of all kinds, in and out of recurrences, give what plain recursion gives.
 
-The table of kinds is in `function_kinds.py` and `control_kinds.py`. Compiling takes
-most of the time, so many kinds go through one model; gradients tell them apart.
+The kinds are in `function_kinds.py`, `control_kinds.py` and `rule_kinds.py`. Most of
+the time is that of the compiler, so many kinds go through one model; their gradients
+tell them apart.
 """
 
 from __future__ import annotations
@@ -14,20 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from functions import (
-    KINDS,
-    WIDTH,
-    Batch,
-    K,
-    Network,
-    bundle,
-    compare,
-    draw_batch,
-    draw_function,
-    from_text,
-)
+from functions import KINDS, WIDTH, K, bundle, draw_function, from_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import Batch, Network, compare, draw_batch
 
 from jfold.layout import RESIDUALS, STRATEGIES
 
@@ -67,7 +58,7 @@ def cases() -> Iterator[Any]:
 def test_the_table_is_long() -> None:
     """And its entries make themselves again."""
     assert len(KINDS) >= 120
-    assert sorted(sum(groups(), [])) == sorted(KINDS)
+    assert sorted(itertools.chain(*groups())) == sorted(KINDS)
     assert all(from_text(kind.text) is kind for kind in KINDS.values())
 
 
