@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import rule_kinds
 from function_kinds import KINDS, Call, Kind, Rng
 from jax import lax
@@ -283,9 +284,32 @@ def draw_function(
     """
     assert width % 2 == 0, width
     wanted = Need(dtype, **need)
-    if not wanted.zero and not wanted.linear and rng.random() < 0.2:
-        return normalised(_drawn(rng, replace(wanted, zero=True), depth))
-    return _drawn(rng, replace(wanted, zero=wanted.zero or depth > 0), depth)
+    while True:
+        drawn = _outermost(rng, wanted, depth)
+        if not wanted.reverse or jax_reverses(drawn, width):
+            return drawn
+
+
+def jax_reverses(kind: Kind, width: int) -> bool:
+    """Whether JAX has a reverse of it: of some combinations, such as `linearize` in the
+    rule of a `custom_jvp` in a `cond`, it has none, although it has one of each."""
+
+    def total(params: Any, x: Any) -> Any:
+        return kind(params, x).sum()
+
+    spec = jax.ShapeDtypeStruct((width,), 'float32')
+    params = kind.init(np.random.default_rng(0), spec)
+    try:
+        jax.eval_shape(jax.grad(total, (0, 1), allow_int=True), params, spec)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _outermost(rng: Rng, need: Need, depth: int) -> Kind:
+    if not need.zero and not need.linear and rng.random() < 0.2:
+        return normalised(_drawn(rng, replace(need, zero=True), depth))
+    return _drawn(rng, replace(need, zero=need.zero or depth > 0), depth)
 
 
 def _drawn(rng: Rng, need: Need, depth: int) -> Kind:

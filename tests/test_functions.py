@@ -37,7 +37,7 @@ def groups() -> list[list[str]]:
     """The names of the table, those together that one model can hold."""
     alike: dict[Any, list[str]] = {}
     for name, kind in KINDS.items():
-        alike.setdefault((kind.reverse, kind.dtypes), []).append(name)
+        alike.setdefault((kind.reverse, kind.linear, kind.dtypes), []).append(name)
     return [
         names[i : i + TOGETHER]
         for names in alike.values()
@@ -46,10 +46,10 @@ def groups() -> list[list[str]]:
 
 
 def cases() -> Iterator[Any]:
-    """Every group once; settings and dtypes take turns, and one in five is quick."""
+    """Every group once; settings and dtypes take turns, and a few are quick."""
     for i, names in enumerate(groups()):
         dtypes = KINDS[names[0]].dtypes
-        marks = [] if i % 5 == 0 else [pytest.mark.slow]
+        marks = [] if i % 9 == 0 else [pytest.mark.slow]
         setting = SETTINGS[i % len(SETTINGS)]
         dtype = dtypes[i // len(SETTINGS) % len(dtypes)]
         yield pytest.param(names, dtype, *setting, marks=marks, id=names[0])
@@ -62,7 +62,7 @@ def test_the_table_is_long() -> None:
     assert all(from_text(kind.text) is kind for kind in KINDS.values())
 
 
-@pytest.mark.parametrize(('names', 'dtype', 'residuals', 'strategy'), cases())
+@pytest.mark.parametrize(('names', 'dtype', 'residuals', 'strategy'), [*cases()])
 def test_each_kind_in_and_out_of_a_recurrence(
     names: list[str], dtype: str, residuals: str, strategy: str
 ) -> None:
