@@ -174,7 +174,10 @@ family(
         'matrix and its transpose': lambda p, x: p['w'].T @ jnp.sin(p['w'] @ x),
         'highest precision': lambda p, x: jnp.matmul(p['w'], x, precision='highest'),
         'wider sum': lambda p, x: dot(
-            p['w'], x, ((1,), (0,)), preferred_element_type='float32'
+            p['w'],
+            x,
+            ((1,), (0,)),
+            preferred_element_type=jnp.promote_types(x.dtype, 'float32'),
         ).astype(x.dtype),
         'two axes summed': lambda p, x: dot(
             p['cube'], jnp.outer(x, p['a']), ((0, 1), (0, 1))

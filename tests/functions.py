@@ -291,16 +291,16 @@ def draw_function(
 
 
 def jax_reverses(kind: Kind, width: int) -> bool:
-    """Whether JAX has a reverse of it: of some combinations, such as `linearize` in the
-    rule of a `custom_jvp` in a `cond`, it has none, although it has one of each."""
+    """Whether JAX has a reverse of it under `vmap`: of some combinations, such as a
+    `cond` in the rule of a `custom_jvp`, it has none."""
 
-    def total(params: Any, x: Any) -> Any:
-        return kind(params, x).sum()
+    def total(params: Any, rows: Any) -> Any:
+        return jax.vmap(functools.partial(kind, params))(rows).sum()
 
-    spec = jax.ShapeDtypeStruct((width,), 'float32')
-    params = kind.init(np.random.default_rng(0), spec)
+    row, rows = (jax.ShapeDtypeStruct((*n, width), 'float32') for n in ((), (2,)))
+    params = kind.init(np.random.default_rng(0), row)
     try:
-        jax.eval_shape(jax.grad(total, (0, 1), allow_int=True), params, spec)
+        jax.eval_shape(jax.grad(total, (0, 1), allow_int=True), params, rows)
     except NotImplementedError:
         return False
     return True
