@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import runpy
 import sys
@@ -37,10 +38,19 @@ def with_loops(x: Any, n: Any) -> Any:
         lambda s: s[1] < n, lambda s: (s[0] * 1.1, s[1] + 1), (x, 0)
     )
     total, seen = lax.scan(lambda c, row: (c + row.sum(), c), 0.0, y, reverse=True)
+    each = jax.vmap(lambda z: lax.while_loop(lambda a: a < 2, lambda a: a + 0.6, z))
     chosen = lax.switch(n, [jnp.sin, jnp.cos, jnp.tanh], x)
     moved = lax.dynamic_update_slice(x, y[:1], (n, 0))
     rows = jax.vmap(lambda i: lax.dynamic_index_in_dim(moved, i, keepdims=False))
-    return total, seen, steps, chosen, rows(jnp.arange(2)) @ y.T, x.at[n].add(1.0)
+    return (
+        each(x[:, 0]),
+        total,
+        seen,
+        steps,
+        chosen,
+        rows(jnp.arange(2)) @ y.T,
+        x.at[n].add(1.0),
+    )
 
 
 def with_shapes(x: Any, n: Any) -> Any:
@@ -174,11 +184,16 @@ def test_choices_make_the_same_case_again() -> None:
 
 
 def test_the_simplest_case_passes() -> None:
-    """And counts what it compared."""
+    """And counts what it compared: of an empty batch no values."""
     tally: Counter[str] = Counter()
-    check_case(cases.make_case(cases.again([])), tally)
+    case = cases.make_case(cases.again([]))
+    check_case(case, tally)
     assert tally['calls'] == tally['gradients'] == tally['schedules'] == 1
-    assert tally['values'] == cases.MOST_EXAMPLES
+    assert tally['values'] == 0
+    steps = cases.Step((0, 0, 0), 4, 'corpus'), cases.Step((0,), 4, 'iterator')
+    check_case(dataclasses.replace(case, steps=steps), tally)
+    assert tally['calls'] == 3
+    assert tally['values'] == 2 * cases.MOST_EXAMPLES
 
 
 def test_lists_are_made_small() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -121,6 +122,7 @@ def run(given: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     given.state.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     before = _stored(given.state)
     begin = time.time()
     until = begin + 60 * given.minutes

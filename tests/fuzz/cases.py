@@ -148,8 +148,9 @@ class Drawn(Maker):
 def wild_function(kind: Any, want: Any, dtype: str) -> jf.Function:
     """A function of a vector as one from any type to another."""
 
-    def init(key: Any, *_: Any) -> Any:
-        return kind.init(key, jax.ShapeDtypeStruct((WIDTH,), dtype))
+    def init(*_: Any) -> Any:
+        rng = np.random.default_rng(0)
+        return kind.init(rng, jax.ShapeDtypeStruct((WIDTH,), dtype))
 
     def layer(params: Any, *inputs: Any) -> Any:
         floats, ints = numbers(inputs, dtype)
