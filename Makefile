@@ -19,13 +19,13 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick check bench clean
+.PHONY: help demo test test-quick check bench fuzz clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "PYTHON=     the interpreter (now $(PYTHON), $(VERSION))"
-	@echo "ARGS=       further arguments to pytest, the demo or the benchmark"
+	@echo "ARGS=       further arguments to pytest, the demo, the benchmark or the campaign"
 	@echo "WORKERS=    how many tests run side by side (now $(WORKERS))"
 
 demo: $(READY)  ## run the example that needs no data: examples/function_names.py
@@ -44,6 +44,9 @@ check: $(READY)  ## lint, formatting and types
 
 bench: $(READY)  ## measure everything, in hours; ARGS=--quick in minutes
 	$(BIN)/python benchmarks/suite.py $(ARGS)
+
+fuzz: $(READY)  ## look for faults by drawing cases; ARGS='--minutes 60 --workers 2'
+	$(BIN)/python tests/fuzz/campaign.py $(ARGS)
 
 clean:  ## remove the environments, caches and build products
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

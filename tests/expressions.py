@@ -174,16 +174,25 @@ class Maker:
     Attributes:
       draw: hypothesis' `draw`.
       dtype: of all floats.
+      leaves: how many a tree has at most.
+      lengths: of sequences.
     """
 
     draw: Any
     dtype: str
+    leaves: int = 5
+    lengths: tuple[int, ...] = (0, 1, 2, 4)
     functions: dict[Any, list[Any]] = field(default_factory=lambda: defaultdict(list))
     kinds: dict[Any, str] = field(default_factory=dict)
 
+    def integer(self, last: int) -> int:
+        """A whole number from 0 on; whatever else is drawn is made of these."""
+        return int(self.draw(st.integers(0, last)))
+
     def pick(self, options: Any) -> Any:
         """One of several."""
-        return self.draw(st.sampled_from(list(options)))
+        options = list(options)
+        return options[self.integer(len(options) - 1)]
 
     def tensor(self, *shape: int) -> TensorType:
         """A float tensor type."""
@@ -201,7 +210,7 @@ class Maker:
     def function(self, given: Any, want: Any) -> Any:
         """A function, new or met before."""
         known = self.functions[given, want]
-        choice = self.draw(st.integers(0, 1))
+        choice = self.integer(1)
         while len(known) <= choice:
             known.append(self.new_function(given, want))
         return known[choice]
@@ -221,7 +230,7 @@ class Maker:
 
     def between(self, given: Any, want: Any, depth: int) -> Any:
         """A block from one type to another."""
-        if given == want and self.draw(st.integers(0, 3)) == 0:
+        if given == want and self.integer(3) == 0:
             return jf.Identity()
         options = [self.function]
         if depth > 0:
@@ -264,7 +273,7 @@ class Maker:
         """A tuple of one type, taken as a sequence."""
         item = self.type()
         parts = [self.between(given, item, depth) for _ in range(self.pick([2, 3]))]
-        if self.draw(st.booleans()):
+        if self.pick([False, True]):
             last = jf.Map(self.between(item, want, depth)) >> jf.GetItem(-1)
             return jf.AllOf(*parts) >> last
         return jf.AllOf(*parts) >> self.reducer(item, want, depth)
@@ -306,7 +315,7 @@ class Maker:
 
     def constant(self, want: Any) -> Any:
         """Takes no input: zeros, arrays, or trained parameters."""
-        kind = self.draw(st.integers(0, 2))
+        kind = self.integer(2)
         if kind == 0:
             return jf.Zeros(want)
         if kind == 1:
@@ -352,7 +361,7 @@ class Maker:
             return rng.uniform(-1, 1, want.shape).round(3).tolist()
 
         tensor = jf.Tensor(want.shape, want.dtype)
-        kind = self.draw(st.integers(0, 2))
+        kind = self.integer(2)
         if kind == 0:
             return Source(tensor, sample)
         if kind == 1:
@@ -404,7 +413,7 @@ class Maker:
         cases = [self.source(want, depth) for _ in range(self.pick([1, 2, 3]))]
         first, rest = jf.GetItem(0), jf.GetItem(1)
         blocks = {i: case.block for i, case in enumerate(cases)}
-        if self.draw(st.booleans()):
+        if self.pick([False, True]):
             block = jf.OneOf(first, blocks, pre_block=rest)
         else:
             cases_of_pair = {i: rest >> b for i, b in blocks.items()}
@@ -440,7 +449,7 @@ class Maker:
         block = jf.Map(source.block) >> self.reducer(item, want, depth)
 
         def sample(rng: Rng) -> Any:
-            return [source.sample(rng) for _ in range(rng.choice([0, 1, 2, 4]))]
+            return [source.sample(rng) for _ in range(rng.choice(self.lengths))]
 
         return Source(block, sample)
 
@@ -457,12 +466,13 @@ class Maker:
             body = self.node(want, child, arity, label, depth)
             cases = {'leaf': jf.GetItem(1) >> leaf.block, 'node': jf.GetItem(1) >> body}
             block = jf.OneOf(lambda x: x[0], cases)
-            if self.draw(st.integers(0, 3)) == 0:
+            if self.integer(3) == 0:
                 block = block >> self.metric(want)
             declaration.resolve_to(block)
 
         def sample(rng: Rng) -> Any:
-            return random_tree(rng, int(rng.integers(1, 6)), leaf.sample, node, arity)
+            leaves = int(rng.integers(1, self.leaves + 1))
+            return random_tree(rng, leaves, leaf.sample, node, arity)
 
         def node(rng: Rng, children: list[Any]) -> Any:
             return {'children': children, 'label': label.sample(rng)}
@@ -479,7 +489,7 @@ class Maker:
             children = jf.Record((child(),) * arity) >> self.between(
                 TupleType((want,) * arity), want, depth
             )
-        if self.draw(st.booleans()):
+        if self.pick([False, True]):
             return jf.Record({'children': children}) >> jf.GetItem(0)
         both = jf.Record({'children': children, 'label': label.block})
         return both >> self.function(TupleType(want, self.tensor(3)), want)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases: an expression, data and calls, all made of whole numbers drawn in order.
+
+The numbers come from a generator, or from a list of those drawn before, which makes the
+same case again; lists that are shorter or have smaller numbers make simpler cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from expressions import Maker, Source, filled, numbers, width
+from function_kinds import ALL
+from functions import draw_function
+
+import jfold as jf
+from jfold.layout import RESIDUALS, STRATEGIES
+from jfold.types import TupleType
+
+DTYPES = 'float32', 'bfloat16', 'float64', 'float16'
+ROOTS = 'whole', 'tree', 'sequence'
+PATHS = 'examples', 'iterator', 'corpus', 'loaded', 'tracer', 'batches'
+COMPILED_EVERY = 16  # cases; the others are run by the interpreter
+MOST_EXAMPLES, MOST_STEPS = 4, 6
+WIDTH = 4  # of the vectors that drawn functions take
+NEED = {'linear': True, 'zero': True}  # of drawn functions; see `functions.Need`
+
+
+@dataclass(eq=False)
+class Choices:
+    """Draws whole numbers, and keeps them.
+
+    Attributes:
+      source: gives a number from 0 to its argument.
+      drawn: so far.
+    """
+
+    source: Callable[[int], int]
+    drawn: list[int] = field(default_factory=list)
+
+    def integer(self, last: int) -> int:
+        """A number from 0 to `last`."""
+        self.drawn.append(self.source(last))
+        return self.drawn[-1]
+
+    def pick(self, options: Iterable[Any]) -> Any:
+        """One of several."""
+        options = list(options)
+        return options[self.integer(len(options) - 1)]
+
+    def several(self, draw: Callable[[], Any], most: int) -> tuple[Any, ...]:
+        """Up to so many things, each behind a number that says that it follows, so that
+        without its numbers there is one fewer."""
+        made: list[Any] = []
+        while len(made) < most and self.integer(4):
+            made.append(draw())
+        return tuple(made)
+
+
+def fresh(seed: int) -> Choices:
+    """Draws by a generator."""
+    rng = np.random.default_rng(seed)
+    return Choices(lambda last: int(rng.integers(last + 1)))
+
+
+def again(drawn: Iterable[int]) -> Choices:
+    """Draws what was drawn before, then zeros."""
+    rest = iter(drawn)
+    return Choices(lambda last: min(next(rest, 0), last))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch: of which examples, in how many rows, and how its schedule is made."""
+
+    rows: tuple[int, ...]
+    size: int | None
+    path: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """An expression with data, and what is done with them.
+
+    Attributes:
+      dtype: of all floats.
+      block: the expression.
+      sample: draws an example.
+      options: of `jfold.compile`.
+      compiled: whether XLA runs it.
+      forward: whether also without a gradient.
+      seeds: of the examples.
+      steps: what is done, in order.
+    """
+
+    dtype: str
+    block: Any
+    sample: Callable[[np.random.Generator], Any]
+    options: dict[str, str]
+    compiled: bool
+    forward: bool
+    seeds: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    def examples(self) -> list[Any]:
+        """The data."""
+        return [self.sample(np.random.default_rng(seed)) for seed in self.seeds]
+
+    def __str__(self) -> str:
+        examples = '\n'.join(f'  {i}: {x!r}' for i, x in enumerate(self.examples()))
+        steps = '\n'.join(f'  {step}' for step in self.steps)
+        how = 'compiled' if self.compiled else 'interpreted'
+        return (
+            f'{self.dtype}, {self.options}, {how}\n{self.block!r}\n'
+            f'examples:\n{examples}\nsteps:\n{steps}'
+        )
+
+
+@dataclass
+class Drawn(Maker):
+    """Makes expressions of choices.
+
+    Attributes:
+      wild: whether some functions are drawn from the table of kinds.
+    """
+
+    wild: bool = False
+
+    def integer(self, last: int) -> int:
+        return int(self.draw.integer(last))
+
+    def new_function(self, given: Any, want: Any) -> Any:
+        """A function, perhaps of the table."""
+        if self.wild and self.dtype in ALL and self.integer(1):
+            rng = np.random.default_rng(self.integer(9999))
+            kind = draw_function(rng, WIDTH, self.dtype, self.integer(2), **NEED)
+            # A constant runs once for a batch, and so do rules that are not linear.
+            if given != TupleType() or 'clipped' not in kind.text:
+                return wild_function(kind, want, self.dtype)
+        return super().new_function(given, want)
+
+
+def wild_function(kind: Any, want: Any, dtype: str) -> jf.Function:
+    """A function of a vector as one from any type to another."""
+
+    def init(*_: Any) -> Any:
+        rng = np.random.default_rng(0)
+        return kind.init(rng, jax.ShapeDtypeStruct((WIDTH,), dtype))
+
+    def layer(params: Any, *inputs: Any) -> Any:
+        floats, ints = numbers(inputs, dtype)
+        x = jnp.concatenate([floats, jnp.sin(ints.astype(dtype)), jnp.ones(1, dtype)])
+        made = jnp.tanh(kind(params, jnp.resize(x, WIDTH)))
+        return filled(want, jnp.resize(made, width(want)), ints)
+
+    return jf.Function(layer, init, name=f'{kind.text}')
+
+
+def make_case(choices: Choices) -> Case:
+    """Draws a case; zeros give a simple one."""
+    dtype = choices.pick(DTYPES)
+    options = {
+        'residuals': choices.pick(RESIDUALS),
+        'strategy': choices.pick(STRATEGIES),
+    }
+    compiled = choices.integer(COMPILED_EVERY - 1) == COMPILED_EVERY - 1
+    forward = choices.integer(3) == 3
+    seeds = (0, *choices.several(lambda: choices.integer(999), MOST_EXAMPLES - 1))
+    size = choices.pick([MOST_EXAMPLES, MOST_EXAMPLES, MOST_EXAMPLES, None])
+
+    def step() -> Step:
+        return _step(choices, len(seeds), size)
+
+    steps = step(), *choices.several(step, MOST_STEPS - 1)
+    with jax.enable_x64(dtype == 'float64'):
+        made = _source(choices, dtype)
+        block = jf.Pipe(made.block)
+    return Case(dtype, block, made.sample, options, compiled, forward, seeds, steps)
+
+
+def _step(choices: Choices, examples: int, size: int | None) -> Step:
+    """A batch of some of the examples, in `size` rows or in some number of rows."""
+    rows = choices.several(lambda: choices.integer(examples - 1), MOST_EXAMPLES)
+    if size is None:
+        size = choices.pick([None, None, len(rows), len(rows) + 2])
+    return Step(rows, size, choices.pick(PATHS))
+
+
+def _source(choices: Choices, dtype: str) -> Source:
+    maker = Drawn(choices, dtype, wild=bool(choices.integer(1)))
+    if choices.integer(9) == 9:
+        maker.leaves, maker.lengths = 40, (0, 1, 13, 70)
+    made: Source = getattr(maker, choices.pick(ROOTS))(maker.type(), 2)
+    return made

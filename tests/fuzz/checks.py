@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is compared in a case: schedules to the bit, values and gradients to a twin."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import jax
+import numpy as np
+
+import jfold as jf
+from fuzz import interpreter
+from fuzz.cases import Case, Step
+from fuzz.twin import Evaluated, Twin, is_float, zeros
+from jfold.infer import infer
+
+Tally = Counter[str]
+EXACT = 1e-8  # of results in double precision, relative to the largest
+ROUNDED = {'float64': 1e-8, 'float32': 1e-2, 'float16': 0.5, 'bfloat16': 0.5}
+UNOPTIMISED = {'xla_backend_optimization_level': 0}
+
+
+class Mismatch(AssertionError):
+    """Two results that should be equal are not."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f'{kind}: {text}')
+        self.kind = kind
+
+
+def check_case(case: Case, tally: Tally) -> None:
+    """Goes through the steps of a case.
+
+    Raises:
+      Mismatch: a result is wrong. Other errors are jfold's own.
+    """
+    with jax.enable_x64(case.dtype == 'float64'):
+        session = open_session(case, tally)
+        for number, step in enumerate(case.steps):
+            session.take(step, np.random.default_rng(number))
+            tally['calls'] += 1
+
+
+def check_schedules(case: Case, tally: Tally) -> None:
+    """As `check_case`, but for what is run: the host's work alone.
+
+    Raises:
+      Mismatch: two ways give two schedules. Other errors are jfold's own.
+    """
+    with jax.enable_x64(case.dtype == 'float64'):
+        session = open_session(case, tally)
+        for step in case.steps:
+            session.schedule(step)
+            tally['calls'] += 1
+
+
+def draw_params(model: jf.Model) -> dict[str, Any]:
+    """Parameters by NumPy, which compiles nothing; by `init` where some are ints."""
+    layers = [layer for layer in model.program.layers if layer.params is not None]
+    leaves = jax.tree.leaves([layer.params for layer in layers])
+    if not all(map(is_float, leaves)):
+        return model.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+
+    def draw(spec: Any) -> Any:
+        return np.asarray(rng.normal(size=spec.shape) / 2, spec.dtype)
+
+    return {layer.name: jax.tree.map(draw, layer.params) for layer in layers}
+
+
+def open_session(case: Case, tally: Tally) -> Session:
+    """Compiles a case's expression."""
+    model = jf.compile(case.block, max_programs=100, **case.options)
+    params = draw_params(model)
+    twin = Twin(infer(model.block), params)
+    tally['expressions'] += 1
+    tally['functions'] += len(model.program.layers)
+    return Session(case, model, params, twin, case.examples(), tally)
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a batch gave: values by leaf, metrics by name, gradients by layer."""
+
+    values: list[Any]
+    metrics: dict[str, jf.MetricValues]
+    gradients: dict[str, list[Any]]
+
+
+@dataclass(eq=False)
+class Session:
+    """A model at work, and its twin."""
+
+    case: Case
+    model: jf.Model
+    params: dict[str, Any]
+    twin: Twin
+    examples: list[Any]
+    tally: Tally
+    programs: dict[Any, Callable[..., Any]] = field(default_factory=dict)
+    evaluated: dict[int, Evaluated] = field(default_factory=dict)
+
+    def run_of(self, example: int) -> Evaluated:
+        """An example by the twin, evaluated once."""
+        if example not in self.evaluated:
+            self.evaluated[example] = self.twin.evaluate(self.examples[example])
+        return self.evaluated[example]
+
+    def take(self, step: Step, rng: np.random.Generator) -> None:
+        """Makes a schedule, runs it, and compares what it gives."""
+        schedule = self.schedule(step)
+        weights = Weights(self.model.program, schedule, rng)
+        results = self.run(schedule, weights)
+        runs = [self.run_of(i) for i in step.rows]
+        compare_values(self, results, runs)
+        compare_metrics(self, results, runs)
+        compare_gradients(self, results, runs, weights)
+        if self.case.forward:
+            compare_forward(self, schedule, results)
+
+    def schedule(self, step: Step) -> jf.Schedule:
+        """The schedule of a step, made in two ways."""
+        examples = [self.examples[i] for i in step.rows]
+        schedule = PATHS[step.path](self, step, examples)
+        same_schedule(schedule, self.model.schedule(examples, size=step.size), step)
+        self.tally['schedules'] += 1
+        return schedule
+
+    # ---- running
+
+    def run(self, schedule: jf.Schedule, weights: Weights) -> Results:
+        """Values, metrics and gradients of a batch."""
+        (values, metrics), grads = self.program(both, schedule)(
+            self.params, schedule, weights.cotangents
+        )
+        return Results(jax.tree.leaves(values), metrics, grads)
+
+    def program(self, fn: Callable[..., Any], schedule: jf.Schedule) -> Any:
+        """A function of the model, traced once for schedules of one shape."""
+        key = fn, schedule.spec
+        if key not in self.programs:
+            made = compiled if self.case.compiled else interpreted
+            self.programs[key] = made(fn, self.model)
+            self.tally['programs'] += 1
+        return self.programs[key]
+
+    @property
+    def tolerance(self) -> float:
+        """How far results may be off, relative to the largest."""
+        return ROUNDED[self.case.dtype] if self.case.compiled else EXACT
+
+
+class Weights:
+    """Cotangents: of each row of the results, of each row of each metric.
+
+    Those of a metric are the same for all rows of an example, whose order is free.
+
+    Attributes:
+      values: per leaf [examples, *shape], `None` for ints.
+      metrics: by name, likewise.
+      cotangents: of all float leaves of what `apply` returns.
+    """
+
+    def __init__(
+        self, program: Any, schedule: jf.Schedule, rng: np.random.Generator
+    ) -> None:
+        rows = schedule.examples
+
+        def draw(type_: Any) -> Any:
+            size = (rows, *type_.shape)
+            return rng.normal(size=size) if type_.differentiable else None
+
+        types = [program.types[t] for t in program.output_types]
+        self.values = [draw(t) for t in types]
+        self.metrics: dict[str, list[Any]] = {}
+        leaves = list(zip(self.values, types, strict=True))
+        for m in sorted(
+            range(len(program.metrics)), key=lambda m: program.metrics[m][0]
+        ):
+            name, _, numbers = program.metrics[m]
+            types = [program.types[t] for t in numbers]
+            self.metrics[name] = [draw(t) for t in types]
+            capacity = schedule.spec.capacity.metrics[m]
+            of_row = np.asarray(schedule.section(('example', m), capacity))
+            for weight, type_ in zip(self.metrics[name], types, strict=True):
+                spread = weight is not None and _spread(weight, of_row)
+                leaves.append((spread if weight is not None else None, type_))
+        self.cotangents = [
+            np.asarray(weight, type_.dtype)
+            for weight, type_ in leaves
+            if weight is not None
+        ]
+        self._round(program)
+
+    def _round(self, program: Any) -> None:
+        """Leaves of the weights what their dtypes hold."""
+        types = [program.types[t] for t in program.output_types]
+        self.values = _rounded(self.values, types)
+        for name, _, numbers in program.metrics:
+            types = [program.types[t] for t in numbers]
+            self.metrics[name] = _rounded(self.metrics[name], types)
+
+
+def _spread(weight: Any, of_row: Any) -> Any:
+    """Weights of examples as weights of rows; those of spare rows must not matter."""
+    spare = np.ones((1, *weight.shape[1:]))
+    return np.concatenate([weight, spare])[np.minimum(of_row, len(weight))]
+
+
+def _rounded(weights: list[Any], types: list[Any]) -> list[Any]:
+    return [
+        None if x is None else np.asarray(np.asarray(x, t.dtype), float)
+        for x, t in zip(weights, types, strict=True)
+    ]
+
+
+# ---- programs ------------------------------------------------------------------------
+
+
+def forward(model: jf.Model, params: Any, schedule: jf.Schedule) -> Any:
+    """What `apply` returns: values and metrics."""
+    made = model.apply(params, schedule)
+    return made if model.program.metrics else (made, {})
+
+
+def both(
+    model: jf.Model, params: Any, schedule: jf.Schedule, cotangents: list[Any]
+) -> Any:
+    """Values and metrics, and per layer the gradients of its leaves, `None` of ints."""
+    leaves, tree = jax.tree.flatten(params)
+    floats = [i for i, x in enumerate(leaves) if is_float(x)]
+
+    def run(chosen: list[Any]) -> Any:
+        every = list(leaves)
+        for i, x in zip(floats, chosen, strict=True):
+            every[i] = x
+        made = forward(model, jax.tree.unflatten(tree, every), schedule)
+        return [x for x in jax.tree.leaves(made) if is_float(x)], made
+
+    _, pull, made = jax.vjp(run, [leaves[i] for i in floats], has_aux=True)
+    grads = dict(zip(floats, pull(cotangents)[0], strict=True))
+    every = [grads.get(i) for i in range(len(leaves))]
+    each = {
+        k: [every.pop(0) for _ in jax.tree.leaves(params[k])] for k in sorted(params)
+    }
+    return made, each
+
+
+def interpreted(fn: Callable[..., Any], model: jf.Model) -> Callable[..., Any]:
+    """A function run by the interpreter; traced at its first call."""
+    traced: list[Any] = []
+
+    def run(*arguments: Any) -> Any:
+        if not traced:
+            made = jax.make_jaxpr(lambda *x: fn(model, *x), return_shape=True)
+            traced.extend(made(*arguments))
+        jaxpr, shape = traced
+        leaves = interpreter.run(jaxpr, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(shape), leaves)
+
+    return run
+
+
+def compiled(fn: Callable[..., Any], model: jf.Model) -> Callable[..., Any]:
+    """A function compiled by XLA, which is asked not to try hard."""
+    return jax.jit(lambda *x: fn(model, *x), compiler_options=UNOPTIMISED)
+
+
+# ---- ways to a schedule --------------------------------------------------------------
+
+
+def _from_examples(session: Session, step: Step, examples: list[Any]) -> Any:
+    return session.model.schedule(examples, size=step.size)
+
+
+def _from_iterator(session: Session, step: Step, examples: list[Any]) -> Any:
+    return session.model.schedule(iter(examples), size=step.size)
+
+
+def _from_corpus(session: Session, step: Step, examples: list[Any]) -> Any:
+    corpus = session.model.trace(session.examples, progress=False)
+    return corpus.schedule(step.rows, size=step.size)
+
+
+def _from_file(session: Session, step: Step, examples: list[Any]) -> Any:
+    corpus = session.model.trace(session.examples, progress=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, 'corpus.npz')
+        corpus.save(path)
+        loaded = jf.Corpus.load(path, session.model)
+        return loaded.schedule(step.rows, size=step.size)
+
+
+def _from_tracer(session: Session, step: Step, examples: list[Any]) -> Any:
+    tracer = cloudpickle.loads(cloudpickle.dumps(session.model.tracer()))
+    traced = cloudpickle.loads(cloudpickle.dumps(tracer(examples)))
+    return session.model.schedule(traced, size=step.size)
+
+
+def _from_batches(session: Session, step: Step, examples: list[Any]) -> Any:
+    """Beside the schedule, those of a run in halves, stopped and resumed."""
+    half = max((len(examples) + 1) // 2, 1)
+    model, source = session.model, session.model.trace(examples, progress=False)
+    chunks = [examples[i : i + half] for i in range(0, len(examples), half)]
+    for chunk in chunks:  # so that nothing grows from here on
+        model.schedule(chunk, size=half)
+    whole = model.batches(source, half, prefetch=0)
+    _same_batches(session, step, model.batches(examples, half), chunks, half)
+    for number, batch in enumerate(whole):
+        rest = model.batches(examples, half, prefetch=0)
+        rest.restore(whole.state())
+        _same_batches(session, step, [batch, *rest], chunks[number:], half)
+    return model.schedule(examples, size=step.size)
+
+
+def _same_batches(
+    session: Session, step: Step, batches: Any, chunks: list[Any], size: int
+) -> None:
+    """Batches are the schedules of some chunks of examples."""
+    for batch, chunk in itertools.zip_longest(batches, chunks):
+        if batch is None or chunk is None:
+            raise Mismatch('batches', f'{batch} for {chunk}')
+        expected = session.model.schedule(chunk, size=size)
+        same_schedule(batch.schedule, expected, step)
+        session.tally['schedules'] += 1
+
+
+PATHS: dict[str, Callable[[Session, Step, list[Any]], Any]] = {
+    'examples': _from_examples,
+    'iterator': _from_iterator,
+    'corpus': _from_corpus,
+    'loaded': _from_file,
+    'tracer': _from_tracer,
+    'batches': _from_batches,
+}
+
+
+def same_schedule(got: jf.Schedule, expected: jf.Schedule, step: Step) -> None:
+    """Two schedules are equal to the bit."""
+    if got.spec != expected.spec:
+        raise Mismatch('spec', f'{got.spec.capacity} for {expected.spec.capacity}')
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
+    for a, b in pairs:
+        if a.dtype != b.dtype or a.tobytes() != b.tobytes():
+            raise Mismatch('schedule', f'by {step.path}: {a} is not {b}')
+
+
+# ---- comparing -----------------------------------------------------------------------
+
+
+def compare_values(session: Session, results: Results, runs: list[Evaluated]) -> None:
+    """Every row is the value of its example; further rows are as the last."""
+    rows = len(results.values[0]) if results.values else len(runs)
+    for i in range(rows if runs else 0):
+        run = runs[min(i, len(runs) - 1)]
+        leaves = [x for x in jax.tree.leaves(run.value)]
+        for got, want in zip(results.values, leaves, strict=True):
+            session.tally['values'] += 1
+            same_array('values', got[i], want, session.tolerance)
+
+
+def compare_metrics(session: Session, results: Results, runs: list[Evaluated]) -> None:
+    """Every example has its rows of each metric, in any order; others are zero."""
+    for name, metric in results.metrics.items():
+        for i, run in enumerate(runs):
+            mine = np.asarray(metric.mask & (metric.example == i))
+            columns = [np.asarray(x)[mine] for x in jax.tree.leaves(metric.values)]
+            wanted = [jax.tree.leaves(row) for row in run.metrics[name]]
+            session.tally['metrics'] += 1
+            _same_rows(columns, wanted, int(mine.sum()), session.tolerance)
+        spare = ~np.asarray(metric.mask)
+        for x in jax.tree.leaves(metric.values):
+            if np.asarray(x)[spare].any():
+                raise Mismatch('spare rows', f'of {name}: {x}')
+
+
+def _same_rows(
+    columns: list[Any], wanted: list[Any], count: int, tolerance: float
+) -> None:
+    if count != len(wanted):
+        raise Mismatch('metrics', f'{count} rows, expected {len(wanted)}')
+    rest = [_flat(row) for row in wanted]
+    for i in range(count):
+        row = _flat([x[i] for x in columns])
+        distances = [np.abs(row - each).max(initial=0) for each in rest]
+        same_array('metrics', row, rest.pop(int(np.argmin(distances))), tolerance)
+
+
+def _flat(row: Sequence[Any]) -> Any:
+    return np.concatenate([np.zeros(0), *(np.ravel(x).astype(float) for x in row)])
+
+
+def compare_gradients(
+    session: Session, results: Results, runs: list[Evaluated], weights: Weights
+) -> None:
+    """Gradients are the sum of those of the examples."""
+    total = {k: zeros(v) for k, v in session.params.items()}
+    for i, run in enumerate(runs):
+        found = session.twin.gradients(run, list(_weighted(run, weights, i)))
+        for name, leaves in found.items():
+            total[name] = [a + b for a, b in zip(total[name], leaves, strict=True)]
+    largest = max([np.abs(x).max(initial=0) for x in jax.tree.leaves(total)], default=0)
+    if not np.isfinite(largest):
+        session.tally['undefined'] += 1
+        return
+    session.tally['gradients'] += 1
+    for name, leaves in results.gradients.items():
+        for got, want in zip(leaves, total[name], strict=True):
+            if got is not None:
+                scale = session.tolerance * max(1, float(largest))
+                same_array('gradients', got, want, scale, name)
+
+
+def _weighted(run: Evaluated, weights: Weights, i: int) -> Iterator[tuple[Any, Any]]:
+    """The arrays among an example's results, with the cotangent of each."""
+    for array, weight in zip(jax.tree.leaves(run.value), weights.values, strict=True):
+        if weight is not None:
+            yield array, weight[i]
+    for name, rows in run.metrics.items():
+        for row in rows:
+            leaves = jax.tree.leaves(row)
+            for array, weight in zip(leaves, weights.metrics[name], strict=True):
+                if weight is not None:
+                    yield array, weight[i]
+
+
+def compare_forward(session: Session, schedule: jf.Schedule, results: Results) -> None:
+    """Values are the same where no gradient is asked for."""
+    program = session.program(forward, schedule)
+    values, _ = program(session.params, schedule)
+    for got, want in zip(jax.tree.leaves(values), results.values, strict=True):
+        session.tally['values'] += len(got)
+        same_array('forward', got, want, session.tolerance)
+
+
+def same_array(
+    kind: str, got: Any, want: Any, tolerance: float, what: str = ''
+) -> None:
+    """Two arrays agree, relative to the largest entry; also in what is no number."""
+    got, want = np.asarray(got), np.asarray(want)
+    if got.shape != want.shape and np.shape(want):
+        raise Mismatch(kind, f'{what} of shape {got.shape}, expected {want.shape}')
+    if want.dtype.kind in 'iub' and got.dtype.kind in 'iub':
+        agree = np.array_equal(got, want)
+    else:
+        agree = _near(got.astype(complex), want.astype(complex), tolerance)
+    if not agree:
+        raise Mismatch(kind, f'{what}\n{got}\nis not\n{want}')
+
+
+def _near(got: Any, want: Any, tolerance: float) -> bool:
+    finite = np.isfinite(want)
+    if not np.array_equal(finite, np.isfinite(got)):
+        return False
+    scale = max(1.0, float(np.abs(want[finite]).max(initial=0)))
+    difference = np.abs(got[finite] - want[finite]).max(initial=0)
+    return bool(difference <= tolerance * scale)
+
+
+CHECKS: dict[str, Callable[[Case, Tally], None]] = {
+    'all': check_case,
+    'schedules': check_schedules,
+}

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of primitives: what NumPy does for them, with floats in double precision.
+
+A rule is made once for each equation, `rule(equation) -> function of arrays`. What has
+no rule is given to JAX, in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = Any
+Rule = Callable[[Any], Callable[..., Any]]
+
+given_to_jax: Counter[str] = Counter()  # primitives without a rule
+
+
+def widened(x: Any) -> Array:
+    """A NumPy array, with floats in double precision; PRNG keys stay what they are."""
+    dtype = jnp.asarray(x).dtype if not hasattr(x, 'dtype') else x.dtype
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return x
+    if jnp.issubdtype(dtype, np.inexact):
+        wide = np.complex128 if jnp.issubdtype(dtype, np.complexfloating) else float
+        return np.asarray(x).astype(wide, copy=False)
+    return np.asarray(x)
+
+
+def kept_dtype(dtype: Any) -> Any:
+    """The dtype in which values of a dtype are kept; `None` for PRNG keys."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return None
+    if jnp.issubdtype(dtype, np.complexfloating):
+        return np.dtype(np.complex128)
+    return np.dtype(float) if jnp.issubdtype(dtype, np.inexact) else np.dtype(dtype)
+
+
+# ---- what is left to JAX -------------------------------------------------------------
+
+
+def by_jax(equation: Any) -> Callable[..., Any]:
+    """The primitive itself, on double precision; on what it was traced for if that
+    shows in its parameters."""
+    given_to_jax[equation.primitive.name] += 1
+    params = dict(equation.params)
+    if params.get('preferred_element_type') is not None:
+        params['preferred_element_type'] = None
+    exact = 'update_jaxpr' not in params and 'bitcast' not in equation.primitive.name
+    dtypes = [v.aval.dtype for v in equation.invars]
+
+    def bound(*values: Any) -> Any:
+        if not exact:
+            values = tuple(map(_narrowed, values, dtypes))
+        with jax.enable_x64(True):
+            arrays = [jnp.asarray(x) for x in values]
+            made = equation.primitive.bind(*arrays, **params)
+        return jax.tree.map(widened, made)
+
+    return bound
+
+
+def _narrowed(value: Any, dtype: Any) -> Any:
+    return value if kept_dtype(dtype) is None else np.asarray(value).astype(dtype)
+
+
+# ---- indexing ------------------------------------------------------------------------
+
+
+def _starts(indices: Any, shape: Any, sizes: Any) -> tuple[slice, ...]:
+    """Where a slice lies: clamped, as XLA does."""
+    firsts = (
+        min(max(int(i), 0), whole - size)
+        for i, whole, size in zip(indices, shape, sizes, strict=True)
+    )
+    return tuple(slice(i, i + size) for i, size in zip(firsts, sizes, strict=True))
+
+
+def _dynamic_slice(equation: Any) -> Callable[..., Any]:
+    sizes = equation.params['slice_sizes']
+    return lambda x, *indices: x[_starts(indices, x.shape, sizes)].copy()
+
+
+def _dynamic_update_slice(equation: Any) -> Callable[..., Any]:
+    def update(x: Any, part: Any, *indices: Any) -> Any:
+        x = x.copy()
+        x[_starts(indices, x.shape, part.shape)] = part
+        return x
+
+    return update
+
+
+def _gather(equation: Any) -> Callable[..., Any]:
+    """Rows of an array, in bounds as promised; anything else is left to JAX."""
+    params = equation.params
+    numbers, mode = params['dimension_numbers'], params['mode']
+    shape = equation.invars[0].aval.shape
+    wanted = equation.invars[1].aval.shape[:-1]
+    of_rows = numbers.collapsed_slice_dims == (0,) == numbers.start_index_map
+    of_rows &= params['slice_sizes'] == (1, *shape[1:])
+    last = range(len(wanted), len(wanted) + len(shape) - 1)
+    promised = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    if not of_rows or numbers.offset_dims != tuple(last) or mode != promised:
+        return by_jax(equation)
+
+    def rows(x: Any, indices: Any) -> Any:
+        chosen = indices[..., 0]
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(x):
+            raise AssertionError(f'expected rows of {len(x)}, got {chosen}')
+        return x[chosen]
+
+    return rows
+
+
+def _scatter_add(equation: Any) -> Callable[..., Any]:
+    """Of whole rows; else JAX's function of that name, which takes any precision."""
+    params = equation.params
+    numbers = params['dimension_numbers']
+    whole, indices, updates = (v.aval.shape for v in equation.invars)
+    first = len(indices) - 1
+    windows = tuple(range(first, len(updates)))
+    of_rows = (
+        numbers.inserted_window_dims == (0,) == numbers.scatter_dims_to_operand_dims
+    )
+    if of_rows and (numbers.update_window_dims, updates[first:]) == (
+        windows,
+        whole[1:],
+    ):
+        return _add_rows
+    options = {
+        name: params[name] for name in ('indices_are_sorted', 'unique_indices', 'mode')
+    }
+
+    def scatter(*arrays: Any) -> Any:
+        with jax.enable_x64(True):
+            arrays = tuple(map(jnp.asarray, arrays))
+            return widened(jax.lax.scatter_add(*arrays, numbers, **options))
+
+    return scatter
+
+
+def _add_rows(x: Any, indices: Any, updates: Any) -> Any:
+    chosen = indices[..., 0]
+    inside = (chosen >= 0) & (chosen < len(x))
+    x = x.copy()
+    np.add.at(x, chosen[inside], updates[inside])
+    return x
+
+
+def _pad(equation: Any) -> Callable[..., Any]:
+    padding = equation.params['padding_config']
+    if any(low < 0 or high < 0 or inner for low, high, inner in padding):
+        return by_jax(equation)
+    widths = [(low, high) for low, high, _ in padding]
+    return lambda x, fill: np.pad(x, widths, constant_values=fill)
+
+
+def _slice(equation: Any) -> Callable[..., Any]:
+    params = equation.params
+    firsts, ends = params['start_indices'], params['limit_indices']
+    strides = params['strides'] or (1,) * len(firsts)
+    part = tuple(map(slice, firsts, ends, strides))
+    return lambda x: x[part]
+
+
+def _split(equation: Any) -> Callable[..., Any]:
+    cuts = np.cumsum(equation.params['sizes'])[:-1]
+    return lambda x: np.split(x, cuts, equation.params['axis'])
+
+
+# ---- shapes --------------------------------------------------------------------------
+
+
+def _broadcast(equation: Any) -> Callable[..., Any]:
+    shape, axes = equation.params['shape'], equation.params['broadcast_dimensions']
+
+    def broadcast(x: Any) -> Any:
+        kept = [1] * len(shape)
+        for axis, size in zip(axes, np.shape(x), strict=True):
+            kept[axis] = size
+        return np.broadcast_to(np.reshape(x, kept), shape)
+
+    return broadcast
+
+
+def _iota(equation: Any) -> Callable[..., Any]:
+    shape, axis = equation.params['shape'], equation.params['dimension']
+    numbers = np.arange(shape[axis])
+    numbers = numbers.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return lambda: np.broadcast_to(numbers, shape)
+
+
+def _reshape(equation: Any) -> Callable[..., Any]:
+    shape = equation.outvars[0].aval.shape
+    return lambda x: np.reshape(x, shape)
+
+
+def _transpose(equation: Any) -> Callable[..., Any]:
+    return lambda x: np.transpose(x, equation.params['permutation'])
+
+
+def _concatenate(equation: Any) -> Callable[..., Any]:
+    return lambda *x: np.concatenate(x, equation.params['dimension'])
+
+
+def _stack(equation: Any) -> Callable[..., Any]:
+    return lambda *x: np.stack(x, equation.params['axis'])
+
+
+def _unstack(equation: Any) -> Callable[..., Any]:
+    return lambda x: list(np.moveaxis(x, equation.params['axis'], 0))
+
+
+def _tile(equation: Any) -> Callable[..., Any]:
+    return lambda x: np.tile(x, equation.params['reps'])
+
+
+def _rev(equation: Any) -> Callable[..., Any]:
+    return lambda x: np.flip(x, equation.params['dimensions'])
+
+
+# ---- arithmetic ----------------------------------------------------------------------
+
+
+def _elementwise(function: Callable[..., Any]) -> Rule:
+    return lambda equation: function
+
+
+def _reduced(function: Callable[..., Any]) -> Rule:
+    def rule(equation: Any) -> Callable[..., Any]:
+        return lambda x: function(x, axis=tuple(equation.params['axes']))
+
+    return rule
+
+
+def _dot(equation: Any) -> Callable[..., Any]:
+    (left, right), (left_batch, right_batch) = equation.params['dimension_numbers']
+    first, second = (len(v.aval.shape) for v in equation.invars)
+    names = iter(range(first + second))
+    one, two = [-1] * first, [-1] * second
+    for i, j in (*zip(left_batch, right_batch), *zip(left, right)):  # noqa: B905
+        one[i] = two[j] = next(names)
+    one, two = ([next(names) if n < 0 else n for n in part] for part in (one, two))
+    batch = [one[i] for i in left_batch]
+    shared = set(one) & set(two)
+    free = [n for n in (*one, *two) if n not in shared]
+    return lambda x, y: np.einsum(x, one, y, two, [*batch, *free])
+
+
+def _convert(equation: Any) -> Callable[..., Any]:
+    inexact = jnp.issubdtype(equation.params['new_dtype'], np.inexact)
+    real = not jnp.issubdtype(equation.params['new_dtype'], np.complexfloating)
+    target = equation.params['new_dtype']
+
+    def convert(x: Any) -> Any:
+        x = np.real(x) if real else x
+        return x if inexact else np.asarray(x).astype(target)
+
+    return convert
+
+
+def _select(which: Any, *cases: Any) -> Any:
+    if which.dtype == bool:
+        return np.where(which, cases[1], cases[0])
+    return np.choose(which, cases)
+
+
+def _divide(equation: Any) -> Callable[..., Any]:
+    inexact = jnp.issubdtype(equation.invars[0].aval.dtype, np.inexact)
+    return np.divide if inexact else by_jax(equation)
+
+
+def _power(equation: Any) -> Callable[..., Any]:
+    return lambda x: x ** equation.params['y']
+
+
+def _logistic(x: Any) -> Any:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def _argument(function: Callable[..., Any]) -> Rule:
+    def rule(equation: Any) -> Callable[..., Any]:
+        (axis,) = equation.params['axes']
+        return lambda x: function(x, axis=axis)
+
+    return rule
+
+
+def _cumulative(function: Any) -> Rule:
+    def rule(equation: Any) -> Callable[..., Any]:
+        axis, reverse = equation.params['axis'], equation.params['reverse']
+
+        def accumulate(x: Any) -> Any:
+            x = np.flip(x, axis) if reverse else x
+            made = function.accumulate(x, axis)
+            return np.flip(made, axis) if reverse else made
+
+        return accumulate
+
+    return rule
+
+
+def _square(x: Any) -> Any:
+    return x * x
+
+
+def _same(*values: Any) -> Any:
+    return values[0]
+
+
+ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    'abs': np.abs,
+    'add': np.add,
+    'add_any': np.add,
+    'and': np.bitwise_and,
+    'atan2': np.arctan2,
+    'ceil': np.ceil,
+    'clamp': lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    'copy': _same,
+    'copy_p': _same,
+    'cos': np.cos,
+    'cosh': np.cosh,
+    'eq': np.equal,
+    'erf': np.vectorize(math.erf, otypes=[float]),
+    'exp': np.exp,
+    'exp2': np.exp2,
+    'expm1': np.expm1,
+    'floor': np.floor,
+    'ge': np.greater_equal,
+    'gt': np.greater,
+    'is_finite': np.isfinite,
+    'le': np.less_equal,
+    'log': np.log,
+    'log1p': np.log1p,
+    'logistic': _logistic,
+    'lt': np.less,
+    'max': np.maximum,
+    'min': np.minimum,
+    'mul': np.multiply,
+    'ne': np.not_equal,
+    'neg': np.negative,
+    'not': np.invert,
+    'optimization_barrier': lambda *x: list(x),
+    'or': np.bitwise_or,
+    'pow': np.power,
+    'reduce_precision': _same,
+    'rem': np.fmod,
+    'rsqrt': lambda x: 1 / np.sqrt(x),
+    'select_n': _select,
+    'sign': np.sign,
+    'sin': np.sin,
+    'sinh': np.sinh,
+    'sqrt': np.sqrt,
+    'square': _square,
+    'stop_gradient': _same,
+    'sub': np.subtract,
+    'tan': np.tan,
+    'tanh': np.tanh,
+    'xor': np.bitwise_xor,
+}
+
+REDUCTIONS = {
+    'reduce_and': np.all,
+    'reduce_max': np.max,
+    'reduce_min': np.min,
+    'reduce_or': np.any,
+    'reduce_prod': np.prod,
+    'reduce_sum': np.sum,
+}
+
+PRIMITIVES: dict[str, Rule] = {
+    **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
+    **{name: _reduced(function) for name, function in REDUCTIONS.items()},
+    'argmax': _argument(np.argmax),
+    'argmin': _argument(np.argmin),
+    'broadcast_in_dim': _broadcast,
+    'concatenate': _concatenate,
+    'convert_element_type': _convert,
+    'cummax': _cumulative(np.maximum),
+    'cumprod': _cumulative(np.multiply),
+    'cumsum': _cumulative(np.add),
+    'div': _divide,
+    'dot_general': _dot,
+    'dynamic_slice': _dynamic_slice,
+    'dynamic_update_slice': _dynamic_update_slice,
+    'expand_dims': _reshape,
+    'gather': _gather,
+    'integer_pow': _power,
+    'iota': _iota,
+    'pad': _pad,
+    'reshape': _reshape,
+    'rev': _rev,
+    'scatter-add': _scatter_add,
+    'slice': _slice,
+    'split': _split,
+    'squeeze': _reshape,
+    'stack': _stack,
+    'tile': _tile,
+    'transpose': _transpose,
+    'unstack': _unstack,
+}

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The eager twin with a tape: values by `jfold.eager`, gradients step by step.
+
+Blocks are evaluated as `block.eval` does; only the call of a function is replaced, by
+one that runs its jaxpr in double precision and writes down what it did. The reverse is
+then a walk over what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fuzz import interpreter
+from jfold import eager
+from jfold.infer import Typed, Typing
+from jfold.layers import arguments_of, to_spec
+
+Gradients = dict[str, list[Any]]  # per layer, of the leaves of its parameters
+
+
+def is_float(x: Any) -> bool:
+    """Whether an array holds floats, of any width."""
+    return bool(jnp.issubdtype(x.dtype, np.inexact))
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a layer: what went in and came out, leaf by leaf."""
+
+    layer: Layer
+    inputs: list[Any]
+    outputs: list[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """One example: its value, its metrics, and the calls in order."""
+
+    value: Any
+    metrics: dict[str, list[Any]]
+    calls: list[Call]
+
+
+class Layer:
+    """A layer at one type of input, traced once, and once for each reverse.
+
+    Attributes:
+      name: of its parameters.
+      params: their leaves.
+    """
+
+    def __init__(self, node: Typed, params: dict[str, Any]) -> None:
+        layer = node.layer
+        assert layer is not None
+        self.name = layer.name
+        self.params, self.tree = jax.tree.flatten(params.get(layer.name))
+        self.node, self.inner = node, layer
+        specs = [to_spec(each) for each in arguments_of(node.input)]
+        self.specs, self.inputs = jax.tree.flatten(tuple(specs))
+        self.forward, shape = jax.make_jaxpr(self.call, return_shape=True)(
+            self.params, self.specs
+        )
+        self.result = jax.tree.structure(shape)
+        self.reverses: dict[tuple[int, ...], Any] = {}
+
+    def call(self, params: Any, inputs: Any) -> Any:
+        """The result, of leaves of parameters and inputs."""
+        inputs = jax.tree.unflatten(self.inputs, inputs)
+        if self.inner.batched:
+            inputs = jax.tree.map(lambda a: a[None], inputs)
+        made = self.inner.call(jax.tree.unflatten(self.tree, params), *inputs)
+        return jax.tree.map(lambda a: a[0], made) if self.inner.batched else made
+
+    def reverse(self, used: tuple[int, ...]) -> Any:
+        """As `_reverse`, made once."""
+        if used not in self.reverses:
+            self.reverses[used] = self._reverse(used)
+        return self.reverses[used]
+
+    def _reverse(self, used: tuple[int, ...]) -> Any:
+        """The jaxpr from parameters, inputs and cotangents of the used results to the
+        cotangents of all floats that went in."""
+
+        def pull(params: Any, inputs: Any, cotangents: Any) -> Any:
+            leaves = [*params, *inputs]
+            floats = [i for i, x in enumerate(leaves) if is_float(x)]
+
+            def outputs(chosen: Any) -> Any:
+                every = list(leaves)
+                for i, x in zip(floats, chosen, strict=True):
+                    every[i] = x
+                made = self.call(every[: len(params)], every[len(params) :])
+                return [jax.tree.leaves(made)[i] for i in used]
+
+            return jax.vjp(outputs, [leaves[i] for i in floats])[1](cotangents)
+
+        outputs = jax.tree.leaves(jax.eval_shape(self.call, self.params, self.specs))
+        return jax.make_jaxpr(pull)(self.params, self.specs, [outputs[i] for i in used])
+
+
+@dataclass(eq=False)
+class Twin:
+    """An expression with parameters, evaluated example by example."""
+
+    typing: Typing
+    params: dict[str, Any]
+    layers: dict[int, Layer] = field(default_factory=dict)
+
+    def evaluate(self, example: Any) -> Evaluated:
+        """One example."""
+        calls: list[Call] = []
+        with mock.patch.object(eager, 'call', self._recorder(calls)):
+            made = eager.evaluate_typed(self.typing, example, self.params)
+        value, metrics = made if self.typing.metrics else (made, {})
+        return Evaluated(value, metrics, calls)
+
+    def _recorder(self, calls: list[Call]) -> Callable[..., Any]:
+        def call(node: Typed, x: Any, state: Any) -> Any:
+            layer = self._layer(node)
+            inputs = jax.tree.leaves(x)
+            made = interpreter.run(layer.forward, [*layer.params, *inputs])
+            outputs = [np.array(each) for each in made]  # each an object of its own
+            calls.append(Call(layer, inputs, outputs))
+            result = jax.tree.unflatten(layer.result, outputs)
+            return eager._tuples(result)
+
+        return call
+
+    def _layer(self, node: Typed) -> Layer:
+        if id(node) not in self.layers:
+            self.layers[id(node)] = Layer(node, self.params)
+        return self.layers[id(node)]
+
+    def gradients(
+        self, run: Evaluated, weights: Sequence[tuple[Any, Any]]
+    ) -> Gradients:
+        """The gradients of a sum of results by weights.
+
+        Args:
+          run: of which example.
+          weights: arrays among its results, and the cotangent of each.
+        """
+        found = {k: zeros(v) for k, v in self.params.items()}
+        pending: dict[int, Any] = {}
+        for array, weight in weights:
+            _add(pending, array, weight)
+        for call in reversed(run.calls):
+            used = tuple(i for i, x in enumerate(call.outputs) if id(x) in pending)
+            used = tuple(i for i in used if is_float(call.layer.forward.out_avals[i]))
+            if used:
+                _pull(call, used, pending, found)
+        return found
+
+
+def zeros(params: Any) -> list[Any]:
+    """A gradient of zero."""
+    return [np.zeros(np.shape(x)) for x in jax.tree.leaves(params)]
+
+
+def _add(pending: dict[int, Any], array: Any, weight: Any) -> None:
+    pending[id(array)] = pending.get(id(array), 0) + weight
+
+
+def _pull(
+    call: Call, used: tuple[int, ...], pending: dict[int, Any], found: Gradients
+) -> None:
+    """Takes a call's cotangents from its results to what went in."""
+    layer = call.layer
+    cotangents = [pending[id(call.outputs[i])] for i in used]
+    arguments = [*layer.params, *call.inputs, *cotangents]
+    made = iter(interpreter.run(layer.reverse(used), arguments))
+    for k, leaf in enumerate(layer.params):
+        if is_float(leaf):
+            found[layer.name][k] = found[layer.name][k] + next(made)
+    for spec, array in zip(layer.specs, call.inputs, strict=True):
+        if is_float(spec):
+            _add(pending, array, next(made))

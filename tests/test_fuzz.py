@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The campaign: its interpreter and its twin, and what becomes of a planted fault."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import runpy
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fuzz import campaign, cases, interpreter
+from fuzz.checks import Mismatch, both, check_case, compiled, interpreted
+from fuzz.failures import replay
+from fuzz.shrink import shrunk
+from fuzz.twin import Twin
+from fuzz.worker import Worker
+from jax import lax
+
+import jfold as jf
+from jfold.infer import infer
+
+# ---- the interpreter -----------------------------------------------------------------
+
+
+def with_loops(x: Any, n: Any) -> Any:
+    """Loops, conditionals, products, rows read and written."""
+    y, steps = lax.while_loop(
+        lambda s: s[1] < n, lambda s: (s[0] * 1.1, s[1] + 1), (x, 0)
+    )
+    total, seen = lax.scan(lambda c, row: (c + row.sum(), c), 0.0, y, reverse=True)
+    each = jax.vmap(lambda z: lax.while_loop(lambda a: a < 2, lambda a: a + 0.6, z))
+    chosen = lax.switch(n, [jnp.sin, jnp.cos, jnp.tanh], x)
+    moved = lax.dynamic_update_slice(x, y[:1], (n, 0))
+    rows = jax.vmap(lambda i: lax.dynamic_index_in_dim(moved, i, keepdims=False))
+    return (
+        each(x[:, 0]),
+        total,
+        seen,
+        steps,
+        chosen,
+        rows(jnp.arange(2)) @ y.T,
+        x.at[n].add(1.0),
+    )
+
+
+def with_shapes(x: Any, n: Any) -> Any:
+    """Arrays taken apart and put together."""
+    parts = jnp.concatenate([x, x[::-1]]).reshape(2, 3, 2).transpose(1, 0, 2)
+    left, right = jnp.split(parts, 2, axis=1)
+    padded = jnp.pad(left[:, 0], ((1, 0), (0, 2)))
+    ordered = jnp.sort(x, axis=0), jnp.argmax(x, axis=1), jnp.cumsum(x, axis=0)
+    bits = (n + 5) // 2 % 3, -n // 2, jnp.int32(7) >> n
+    return (
+        jnp.tile(right, (1, 2, 1)),
+        padded,
+        ordered,
+        bits,
+        jnp.einsum('ij,kj->ik', x, x),
+    )
+
+
+@jax.custom_vjp
+def halved(x: Any) -> Any:
+    """Half."""
+    return x / 2
+
+
+halved.defvjp(lambda x: (x / 2, None), lambda _, g: (g / 2,))
+
+
+def with_rules(x: Any, n: Any) -> Any:
+    """What has a gradient of its own."""
+    fn = jax.checkpoint(lambda x: jax.nn.relu(halved(x)) + jax.nn.silu(x) ** 3)
+    noise = jax.random.normal(jax.random.key(0), x.shape)
+    return fn(x), jax.grad(lambda x: jnp.sum(fn(x) * noise))(x)
+
+
+@pytest.mark.parametrize('fn', [with_loops, with_shapes, with_rules])
+@pytest.mark.parametrize('n', [0, 1, 2])
+def test_the_interpreter_computes_what_jax_does(fn: Any, n: int) -> None:
+    """In double precision, to twelve digits."""
+    x = np.array([[0.3, -0.7], [1.1, 0.2], [-0.4, 0.9]])
+    with jax.enable_x64(True):
+        got = interpreter.run(jax.make_jaxpr(fn)(x, n), [x, n])
+        expected = jax.tree.leaves(jax.jit(fn)(x, n))
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_the_interpreter_keeps_digits_that_a_dtype_does_not() -> None:
+    """Of bfloat16, too; but constants are what the dtype holds."""
+    x = np.asarray([1.0, 3.0], 'bfloat16')
+    jaxpr = jax.make_jaxpr(lambda x: x / 3 + 0.1)(x)
+    (got,) = interpreter.run(jaxpr, [x])
+    tenth = float(np.asarray(0.1, 'bfloat16'))
+    np.testing.assert_allclose(got, [1 / 3 + tenth, 1 + tenth], rtol=1e-15)
+
+
+def test_the_interpreter_holds_a_program_to_its_promises() -> None:
+    """A row out of bounds, which XLA would make something of."""
+
+    def row(x: Any, i: Any) -> Any:
+        return x.at[jnp.stack([i])].get(mode='promise_in_bounds')
+
+    jaxpr = jax.make_jaxpr(row)(np.zeros((3, 2)), 3)
+    with pytest.raises(AssertionError, match='expected rows of 3'):
+        interpreter.run(jaxpr, [np.zeros((3, 2)), np.int32(3)])
+
+
+# ---- the twin ------------------------------------------------------------------------
+
+
+def tree(dtype: str = 'float32') -> Any:
+    """A recursion with a metric."""
+    node = jf.ForwardDeclaration(name='node')
+    layer = jf.Function(
+        lambda p, *x: jnp.tanh(p @ sum(x)),
+        lambda key, *x: jax.random.normal(key, (2, 2)),
+        name='layer',
+    )
+    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+    pair = jf.Record((node(), node())) >> layer >> seen
+    node.resolve_to(jf.OneOf(type, {list: jf.Vector(2, dtype) >> layer, tuple: pair}))
+    return node()
+
+
+TREE = (([1, 2], [3, 4]), [0.5, -1])
+
+
+def test_the_twin_has_the_values_and_gradients_of_eval() -> None:
+    """Of results and metrics."""
+    model = jf.compile(tree())
+    params = model.init(jax.random.key(0))
+
+    def loss(params: Any) -> Any:
+        value, metrics = model.eval(TREE, params)
+        return 2 * value[0] - value[1] + 3 * sum(x.sum() for x in metrics['seen'])
+
+    twin = Twin(infer(model.block), params)
+    run = twin.evaluate(TREE)
+    value, metrics = model.eval(TREE, params)
+    np.testing.assert_allclose(run.value, value, atol=1e-5)
+    np.testing.assert_allclose(run.metrics['seen'], metrics['seen'], atol=1e-5)
+    weights = [(run.value, np.array([2.0, -1]))]
+    weights += [(row, np.array([3.0, 3])) for row in run.metrics['seen']]
+    (got,) = twin.gradients(run, weights)['layer']
+    np.testing.assert_allclose(got, jax.grad(loss)(params)['layer'], atol=1e-4)
+
+
+def test_interpreted_and_compiled_programs_agree() -> None:
+    """Values, metrics and gradients of a batch."""
+    with jax.enable_x64(True):
+        model = jf.compile(tree('float64'))
+        params = model.init(jax.random.key(0))
+        schedule = model.schedule([TREE, [1, 2], TREE[0]])
+        (rows,) = schedule.spec.capacity.metrics
+        weights = [np.ones((3, 2)), np.ones((rows, 2))]
+        results = [
+            run(both, model)(params, schedule, weights)
+            for run in (interpreted, compiled)
+        ]
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+# ---- cases ---------------------------------------------------------------------------
+
+
+def test_choices_make_the_same_case_again() -> None:
+    """What was drawn by a generator is drawn from the list."""
+    drawn = cases.fresh(5)
+    case = cases.make_case(drawn)
+    assert str(cases.make_case(cases.again(drawn.drawn))) == str(case)
+
+
+def test_the_simplest_case_passes() -> None:
+    """And counts what it compared: of an empty batch no values."""
+    tally: Counter[str] = Counter()
+    case = cases.make_case(cases.again([]))
+    check_case(case, tally)
+    assert tally['calls'] == tally['gradients'] == tally['schedules'] == 1
+    assert tally['values'] == 0
+    steps = cases.Step((0, 0, 0), 4, 'corpus'), cases.Step((0,), 4, 'iterator')
+    check_case(dataclasses.replace(case, steps=steps), tally)
+    assert tally['calls'] == 3
+    assert tally['values'] == 2 * cases.MOST_EXAMPLES
+
+
+def test_lists_are_made_small() -> None:
+    """Parts go, then numbers fall, as long as it fails."""
+
+    def attempt(candidate: list[int]) -> list[int] | None:
+        return candidate if 7 in candidate and max(candidate[:1]) > 2 else None
+
+    assert shrunk([9, 4, 1, 7, 7, 0, 3], attempt, 200) == [7]
+    assert shrunk([9, 4, 1, 7], attempt, 0) == [9, 4, 1, 7]
+
+
+# ---- a planted fault -----------------------------------------------------------------
+
+
+def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Corpora take the examples of a batch in the wrong order."""
+    right: Callable[..., Any] = jf.Corpus._checked
+    monkeypatch.setattr(
+        jf.Corpus, '_checked', lambda self, chosen: right(self, chosen)[::-1]
+    )
+
+
+def until_one_fails(folder: Path) -> Worker:
+    """A worker that went from case to case."""
+    worker = Worker(folder, 0, time.time() + 60, only='schedules', tries=150)
+    while not worker.signatures:
+        worker.case()
+    return worker
+
+
+@pytest.mark.slow
+def test_a_planted_fault_is_found_made_small_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file fails as long as the fault is there."""
+    with monkeypatch.context() as patch:
+        plant(patch)
+        worker = until_one_fails(tmp_path)
+        assert worker.signatures == {'schedule': 1}
+        (path,) = (tmp_path / 'failures').glob('test_*.py')
+        made = runpy.run_path(str(path))
+        (test,) = (made[name] for name in made if name.startswith('test_'))
+        with pytest.raises(Mismatch, match='schedule: by'):
+            test()
+    assert 'examples:\n  0: ' in made['CASE']
+    assert 'Mismatch: schedule: by' in made['MESSAGE']
+    case = cases.make_case(cases.again(made['CHOICES']))
+    assert len(case.steps) == 1
+    assert len(set(case.steps[0].rows)) == 2
+    assert case.steps[0].path in ('corpus', 'loaded')
+    test()  # nothing is wrong any more
+
+
+def test_failures_alike_are_counted_but_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that one fault does not take all the time."""
+    worker = Worker(tmp_path, 0, 0.0, tries=3)
+    for first in range(4):
+        worker.failed([first], Mismatch('values', 'of row 3'))
+    assert worker.signatures == {'values': 4}
+    assert len(list((tmp_path / 'failures').glob('*'))) == 2
+
+
+def test_counts_go_on_where_they_stopped(tmp_path: Path) -> None:
+    """Other cases, the same totals; no failure, no file."""
+    first = Worker(tmp_path, 0, 0.0, only='schedules')
+    first.case()
+    second = Worker(tmp_path, 0, 0.0, only='schedules')
+    second.restore()
+    assert second.tally == first.tally
+    second.case()
+    assert second.cases == 2
+    assert second.tally['calls'] > first.tally['calls']
+    assert campaign.total(tmp_path)['tally'] == second.tally
+    assert not (tmp_path / 'failures').exists()
+    assert campaign.summary(tmp_path).endswith('No failure.')
+
+
+# ---- processes -----------------------------------------------------------------------
+
+
+class Crashes(campaign.Process):
+    """A worker that ends badly, once."""
+
+    endings: Sequence[str] = ('raise SystemExit(3)', '')
+
+    def start(self) -> None:
+        program, *self.endings = self.endings
+        self.command = [sys.executable, '-c', program]
+        super().start()
+
+
+def test_a_process_that_crashes_is_a_failure(tmp_path: Path) -> None:
+    """The case it was at is kept, and work goes on."""
+    given = argparse.Namespace(state=tmp_path, seed=0, only='all')
+    (tmp_path / 'current-0.json').write_text(json.dumps([0, 1]))
+    process = Crashes(given, 0, 0.0)
+    process.running.wait()
+    assert process.watch()
+    process.running.wait()
+    assert not process.watch()
+    (path,) = (tmp_path / 'failures').glob('test_*.py')
+    assert 'the process ended with 3' in path.read_text()
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It ends in time, prints a table, and tells what is new by its status."""
+    command = ['--minutes', '0', '--state', str(tmp_path)]
+    assert campaign.run(campaign.options(command)) == 0
+    assert capfd.readouterr().out.startswith('| core hours | cases | expressions |')
+
+
+def test_replay_of_a_case_that_passes() -> None:
+    """Says nothing."""
+    replay([])
