@@ -228,7 +228,7 @@ family(
         'rounded': lambda p, x: jnp.round(4 * x) * p['a'] + x,
         'sign': lambda p, x: jnp.sign(x) * p['a'] * x,
         'erf_inv': lambda p, x: lax.erf_inv(0.9 * jnp.tanh(x)) * p['s'],
-        'bits': lambda p, x: x * (lax.bitcast_convert_type(x, bits_of(x)) & 1),
+        'bits': lambda p, x: x * (1 + sign_bit(x)) * p['a'],
         'nan_to_num': lambda p, x: (
             jnp.nan_to_num(jnp.where(x > 0, x, jnp.nan)) * p['a']
         ),
@@ -237,9 +237,10 @@ family(
 )
 
 
-def bits_of(x: Any) -> Any:
-    """The integers as wide as a float."""
-    return jnp.dtype(f'uint{8 * x.dtype.itemsize}')
+def sign_bit(x: Any) -> Any:
+    """Of a float, as an integer; no bit that roundings decide."""
+    bits = 8 * x.dtype.itemsize
+    return lax.bitcast_convert_type(x, jnp.dtype(f'uint{bits}')) >> (bits - 1)
 
 
 # ---- reductions ----------------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_many_drawn_functions(seed: int) -> None:
     check(seed)
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_drawn_is_made_again_from_its_text(seed: int) -> None:
     """With the same parameters and values."""
