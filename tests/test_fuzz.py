@@ -219,7 +219,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def until_one_fails(folder: Path) -> Worker:
     """A worker that went from case to case."""
-    worker = Worker(folder, 0, time.time() + 60, only='schedules', tries=150)
+    worker = Worker(folder, 0, time.time() + 60, only='schedules', tries=300)
     while not worker.signatures:
         worker.case()
     return worker

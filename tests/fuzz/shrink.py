@@ -20,30 +20,37 @@ def shrunk(choices: list[int], attempt: Attempt, tries: int) -> list[int]:
       attempt: tries others; gives those that were used, if they fail in the same way.
       tries: how many, at most.
     """
-    best, seen = choices, {tuple(choices)}
-    candidates = simpler(best)
-    while tries > 0 and (candidate := next(candidates, None)) is not None:
-        if tuple(candidate) in seen:
-            continue
-        seen.add(tuple(candidate))
-        tries -= 1
-        used = attempt(candidate)
-        if used is not None and (len(used), used) < (len(best), best):
-            best = used
-            candidates = simpler(best)
+    best, seen, before = choices, {tuple(choices)}, None
+    while best != before:
+        before = best
+        for change in changes(len(best)):
+            candidate = change(best)
+            if tuple(candidate) in seen:
+                continue
+            if tries == 0:
+                return best
+            seen.add(tuple(candidate))
+            tries -= 1
+            used = attempt(candidate)
+            if used is not None and (len(used), used) < (len(best), best):
+                best = used
     return best
 
 
-def simpler(choices: list[int]) -> Iterator[list[int]]:
-    """Choices that may do as well, the boldest first."""
-    large = 1 << max(len(choices) - 1, 0).bit_length()
-    sizes = [large >> k for k in range(1, 24) if large >> k > 8]
-    for size in (*sizes, *range(8, 0, -1)):
-        for i in range(len(choices) - 1, -1, -(size // 2 or 1)):
-            rest = choices[i + size :]
-            yield choices[:i] + rest
-            if any(choices[i : i + size]):
-                yield choices[:i] + [0] * len(choices[i : i + size]) + rest
-    for i, value in enumerate(choices):
-        for less in sorted({value // 2, value - 1} - {-1, value}):
-            yield [*choices[:i], less, *choices[i + 1 :]]
+def changes(length: int) -> Iterator[Callable[[list[int]], list[int]]]:
+    """What may make a list simpler: the boldest first, from its end on."""
+    sizes = [1 << k for k in range(length.bit_length(), 2, -1)]
+    for size in (*sizes, *range(7, 0, -1)):
+        for i in range(length - 1, -1, -(size // 2 or 1)):
+            yield _replacing(i, size, lambda part: [])
+            yield _replacing(i, size, lambda part: [0] * len(part))
+    for i in range(length):
+        yield _replacing(i, 1, lambda part: [n // 2 for n in part])
+        yield _replacing(i, 1, lambda part: [max(n - 1, 0) for n in part])
+
+
+def _replacing(
+    first: int, size: int, change: Callable[[list[int]], list[int]]
+) -> Callable[[list[int]], list[int]]:
+    end = first + size
+    return lambda x: [*x[:first], *change(x[first:end]), *x[end:]]
