@@ -485,12 +485,6 @@ class Batches:
                 f'{type(source.given).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
-        epochs = self._settings.epochs
-        if epochs is not None and cursor.epoch >= epochs:
-            raise ValueError(
-                f'expected a state within {epochs} epochs, got one of epoch '
-                f'{cursor.epoch}, counted from 0: make the batches with more `epochs`'
-            )
         cuts = _plan(self._settings, source.nodes, cursor.epoch).cuts
         if source.items is not None and cursor.position not in cuts:
             raise ValueError(

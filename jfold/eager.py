@@ -62,7 +62,11 @@ def evaluate(block: c.Block, example: Any, params: Any = None) -> Any:
 
 def evaluate_typed(typing: Typing, example: Any, params: Any = None) -> Any:
     """`evaluate`, for an expression that is typed already."""
-    state = Eager(typing, params or {}, {name: [] for name in sorted(typing.metrics)})
+    params = params or {}
+    for layer in typing.layers:
+        if layer.params is not None and layer.name in params:
+            check_layer(layer, params[layer.name])
+    state = Eager(typing, params, {name: [] for name in sorted(typing.metrics)})
     value = part(typing.root, example, state)
     return (value, state.metrics) if state.metrics else value
 
@@ -173,8 +177,6 @@ def call(node: Typed, x: Any, state: Eager) -> Any:
             f'{node}: expected parameters for layer {layer.name!r}, got '
             f'{list(state.params)}; `model.init(key)` makes them'
         )
-    if layer.params is not None:
-        check_layer(layer, state.params[layer.name])
     result = layer.call(state.params.get(layer.name), *inputs)
     if layer.batched:
         result = jax.tree.map(lambda a: a[0], result)

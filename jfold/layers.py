@@ -13,7 +13,7 @@ import inspect
 import itertools
 import sys
 import types
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,14 +199,18 @@ def check_layer(layer: Layer, params: Any) -> None:
         return
     want, got = _by_path(layer.params), _by_path(params)
     if want.keys() != got.keys():
-        names = [', '.join(map(jax.tree_util.keystr, x)) or '()' for x in (want, got)]
+        given = f'them at {_places(got)}' if got else 'none'
         raise TypeError(
-            f'expected parameters of layer {layer.name!r} at {names[0]}, got them at '
-            f'{names[1]}; `model.init(key)` makes them'
+            f'expected parameters of layer {layer.name!r} at {_places(want)}, got '
+            f'{given}; `model.init(key)` makes them'
         )
     for path, spec in want.items():
         if not _is_like(got[path], spec):
             raise TypeError(_unlike(layer.name, path, spec, got[path]))
+
+
+def _places(paths: Iterable[Any]) -> str:
+    return ', '.join(jax.tree_util.keystr(path) or '()' for path in paths)
 
 
 def _by_path(params: Any) -> dict[Any, Any]:

@@ -175,13 +175,6 @@ class Spec(Owner):
     residuals: str = SAVE_PRODUCTS
     strategy: str = COUNTED
 
-    def __str__(self) -> str:
-        # JAX puts this into its error about schedules that do not stack.
-        return (
-            f'{self.capacity} of {self.program!r}, expected of all that are stacked; '
-            'make them with one `size`, after `model.precompile`'
-        )
-
 
 @dataclass(frozen=True)
 class SpecKey:
@@ -202,6 +195,13 @@ class SpecKey:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __repr__(self) -> str:
+        # JAX puts this into its error about schedules that do not stack.
+        return (
+            f'{self.capacity} of {self.program()!r}, expected of all that are stacked; '
+            'make them with one `size`, after `model.precompile`'
+        )
 
     @property
     def spec(self) -> Spec:

@@ -71,9 +71,10 @@ class Plan:
         try:
             return make_reverse(self.tile(o), pull.live, pull.active)
         except Exception as error:
+            name = self.program.operations[o].layer.name
             error.add_note(
-                f'expected a gradient of layer {self.program.operations[o]!r}, got '
-                'this error; use lax.scan or lax.fori_loop with fixed bounds, or give '
+                f'expected a gradient of layer {name!r}, got this error; use lax.scan '
+                'or lax.fori_loop with fixed bounds, or give '
                 'the function one by jax.custom_vjp'
             )
             raise

@@ -116,10 +116,15 @@ def _check_traced(plan: Plan, weights: list[Any]) -> None:
 
 
 def residual_bytes(spec: Spec) -> int:
-    """What the forward pass keeps for the reverse, and what that adds, in bytes."""
+    """What the forward pass keeps for the reverse, and what that adds, in bytes.
+
+    Raises whatever a user's function does that has no gradient.
+    """
     layers = spec.program.layers
     plan = make_plan(spec, {layer.name: layer.params for layer in layers})
     run = Backward(plan, plan.all_pulls, [], None, ())
+    for o in filter(run.pulls.__getitem__, run.operations):
+        run.reverse(o)  # a function without a gradient says so
     kept = (
         buffer
         for o in run.operations

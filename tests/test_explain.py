@@ -59,7 +59,7 @@ operations
   r8 = Apply r5 r7 way=0 operation=0
   r9 = Select r0 r4
   r10 = Select r1 r4
-  r11 = Field r10 key=0
+  r11 = Field r10 key=0 most=2
   r13 = Field r10 key=1
   r12 = Call r9 r11 declaration=0 way=2 lists=(False,)
   r14 = Call r9 r13 declaration=0 way=3 lists=(False,)

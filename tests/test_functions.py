@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 from functions import KINDS, WIDTH, K, bundle, draw_function, from_text
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from networks import Batch, Network, compare, draw_batch
 
@@ -24,6 +24,7 @@ from jfold.layout import RESIDUALS, STRATEGIES
 
 SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
 TOGETHER = 12
+NO_SHRINKING = [Phase.explicit, Phase.generate]  # a smaller seed is no simpler case
 LEAF = K['w @ x + b']
 
 
@@ -152,7 +153,7 @@ def check(seed: int) -> None:
     compare([Network(cell, head, leaf)], [batch], dtype, *setting)
 
 
-@settings(max_examples=2)
+@settings(max_examples=2, phases=NO_SHRINKING)
 @given(st.integers(0, 2**32 - 1))
 def test_drawn_functions(seed: int) -> None:
     """A failure tells its seed and the text of its functions."""
@@ -160,7 +161,7 @@ def test_drawn_functions(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=12, phases=NO_SHRINKING)
 @given(st.integers(0, 2**32 - 1))
 def test_many_drawn_functions(seed: int) -> None:
     """As above."""

@@ -73,7 +73,7 @@ AS = "expected parameters of layer 'dense' at ['b'] as float32[2], got "
         ),
         (
             lambda p: {},
-            "expected parameters of layer 'dense' at ['b'], ['w'], got them at (); "
+            "expected parameters of layer 'dense' at ['b'], ['w'], got none; "
             '`model.init(key)` makes them',
         ),
     ],

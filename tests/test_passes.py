@@ -208,7 +208,9 @@ def test_generators_that_fail() -> None:
         raise ValueError('no more')
 
     program = jf.compile(jf.Map(number) >> jf.Sum()).program
-    assert message(program, [items()]).startswith('example 0: ValueError: no more')
+    told = message(program, [items()])
+    assert told.startswith('example 0: expected something iterable, got <generator')
+    assert told.endswith("ValueError: no more; in Pipe[0].Map(Scalar('float32'))")
 
 
 def test_good_examples_that_can_be_read_but_once() -> None:

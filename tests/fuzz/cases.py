@@ -28,8 +28,8 @@ PATHS = 'examples', 'iterator', 'corpus', 'loaded', 'tracer', 'batches'
 COMPILED_EVERY = 16  # cases; the others are run by the interpreter
 MOST_EXAMPLES, MOST_STEPS = 4, 6
 WIDTH = 4  # of the vectors that drawn functions take
-# Of drawn functions, see `functions.Need`. A rule that makes something of a cotangent of
-# zero runs for all nodes of an operation, in the twin for those that the loss uses.
+# Of drawn functions, see `functions.Need`: rules that make something of zero run for
+# all nodes of an operation, but in the twin for those alone that the loss uses.
 NEED = {'linear': True, 'zero': True}
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from mistakes.common import Mistake, linear, number, numbers
 
 import jfold as jf
+from mistakes.common import Mistake, linear, number, numbers
 
 summed = jf.compile(numbers >> jf.Sum())
 
@@ -77,7 +77,7 @@ MISTAKES = [
         'parameters of another width',
         lambda: layered.apply({'linear': jnp.ones(3)}, schedule()),
         TypeError,
-        "expected parameters of layer 'linear' of shapes [(2,)], got [(3,)]; "
+        "expected parameters of layer 'linear' as float32[2], got float32[3]; "
         '`model.init(key)` makes them',
         lacks='do',
     ),
@@ -85,7 +85,7 @@ MISTAKES = [
         'None for a layer',
         lambda: layered.apply({'linear': None}, schedule()),
         TypeError,
-        "expected parameters of layer 'linear' of shapes [(2,)], got []; "
+        "expected parameters of layer 'linear' at (), got none; "
         '`model.init(key)` makes them',
         lacks='do',
     ),
@@ -146,7 +146,7 @@ MISTAKES = [
             {'linear': jnp.ones(3)}
         ),
         TypeError,
-        "expected parameters of layer 'linear' of shapes [(2,)], got [(3,)]; "
+        "expected parameters of layer 'linear' as float32[2], got float32[3]; "
         '`model.init(key)` makes them',
         lacks='do',
     ),

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mistakes.common import Mistake, number, numbers
 
 import jfold as jf
+from mistakes.common import Mistake, number, numbers
 
 summed = jf.compile(numbers >> jf.Sum())
 
@@ -173,7 +173,9 @@ MISTAKES = [
         lambda: loaded(overwrite),
         jf.DamagedError,
         '…/corpus.npz: metadata.json: not a file of this format: expected a '
-        'zip archive that begins with this member; write it again',
+        'zip archive that begins with this member; a copy made by np.savez or an '
+        'archiver cannot be read; take the original, which may be compressed as a '
+        'whole; write it again',
         lacks='got',
     ),
     Mistake(
@@ -181,7 +183,9 @@ MISTAKES = [
         lambda: loaded(save_arrays),
         jf.DamagedError,
         '…/corpus.npz: metadata.json: not a file of this format: expected a '
-        'zip archive that begins with this member; write it again',
+        'zip archive that begins with this member; a copy made by np.savez or an '
+        'archiver cannot be read; take the original, which may be compressed as a '
+        'whole; write it again',
         lacks='got',
     ),
     Mistake(
