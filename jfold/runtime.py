@@ -25,6 +25,7 @@ from jfold.plan import Plan, make_plan
 from jfold.schedule import Schedule
 from jfold.stages import is_zero
 from jfold.tile import Arrays
+from jfold.tracebacks import boundary
 
 Params = Mapping[str, Any]
 Results = tuple[Arrays, list[Arrays]]
@@ -96,6 +97,7 @@ def _run_forward(
     return run.results(values), (arrays, values, stored)
 
 
+@boundary
 def _run_backward(plan: Plan, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
     arrays, values, stored = residuals
     outputs, metrics = jax.tree.map(lambda x: not is_zero(x), cotangents)
