@@ -182,12 +182,25 @@ def _cond(equation: Any) -> Callable[..., Any]:
     return choose
 
 
+def _linear_solve(equation: Any) -> Callable[..., Any]:
+    lengths = equation.params['const_lengths']
+    solve = code(equation.params['jaxprs'].solve)
+    first = lengths.matvec + lengths.vecmat
+
+    def solved(*values: Any) -> Any:
+        fixed, sides = values[first : first + lengths.solve], values[sum(lengths) :]
+        return solve(*fixed, *sides)
+
+    return solved
+
+
 RULES: dict[str, Rule] = {
     **PRIMITIVES,
     **{name: _call('jaxpr') for name in ('jit', 'pjit', 'checkpoint', 'remat2')},
     'closed_call': _call('call_jaxpr'),
     'cond': _cond,
     'custom_jvp_call': _call('call_jaxpr'),
+    'custom_linear_solve': _linear_solve,
     'custom_vjp_call': _custom_vjp,
     'scan': _scan,
     'while': _while,

@@ -52,7 +52,8 @@ def by_jax(equation: Any) -> Callable[..., Any]:
     params = dict(equation.params)
     if params.get('preferred_element_type') is not None:
         params['preferred_element_type'] = None
-    exact = 'update_jaxpr' not in params and 'bitcast' not in equation.primitive.name
+    typed = {'jaxpr', 'update_jaxpr'}.intersection(params)
+    exact = not typed and 'bitcast' not in equation.primitive.name
     dtypes = [v.aval.dtype for v in equation.invars]
 
     def bound(*values: Any) -> Any:
