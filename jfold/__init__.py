@@ -1,55 +1,116 @@
 # SPDX-License-Identifier: Apache-2.0
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
-from jfold.batches import Batch as Batch
-from jfold.batches import Batches as Batches
-from jfold.combinators import AllOf as AllOf
-from jfold.combinators import Block as Block
-from jfold.combinators import Concat as Concat
-from jfold.combinators import Fold as Fold
-from jfold.combinators import ForwardDeclaration as ForwardDeclaration
-from jfold.combinators import FromTensor as FromTensor
-from jfold.combinators import Function as Function
-from jfold.combinators import GetItem as GetItem
-from jfold.combinators import Identity as Identity
-from jfold.combinators import InputTransform as InputTransform
-from jfold.combinators import Length as Length
-from jfold.combinators import Map as Map
-from jfold.combinators import Max as Max
-from jfold.combinators import Mean as Mean
-from jfold.combinators import Metric as Metric
-from jfold.combinators import Min as Min
-from jfold.combinators import OneOf as OneOf
-from jfold.combinators import Optional as Optional
-from jfold.combinators import Pipe as Pipe
-from jfold.combinators import Record as Record
-from jfold.combinators import Reduce as Reduce
-from jfold.combinators import Scalar as Scalar
-from jfold.combinators import Sum as Sum
-from jfold.combinators import Tensor as Tensor
-from jfold.combinators import Vector as Vector
-from jfold.combinators import Void as Void
-from jfold.combinators import Zeros as Zeros
-from jfold.combinators import convert_to_block as convert_to_block
-from jfold.corpus import Corpus as Corpus
-from jfold.errors import InputError as InputError
-from jfold.errors import ProgramBudgetError as ProgramBudgetError
-from jfold.layout import Capacity as Capacity
-from jfold.model import CompiledStep as CompiledStep
-from jfold.model import MetricValues as MetricValues
-from jfold.model import Model as Model
-from jfold.model import compile as compile
-from jfold.schedule import Schedule as Schedule
-from jfold.storage import DamagedError as DamagedError
-from jfold.storage import UnknownFormatError as UnknownFormatError
-from jfold.tracer import Traced as Traced
-from jfold.tracer import Tracer as Tracer
-from jfold.types import BroadcastType as BroadcastType
-from jfold.types import ObjectType as ObjectType
-from jfold.types import SequenceType as SequenceType
-from jfold.types import TensorType as TensorType
-from jfold.types import TupleType as TupleType
-from jfold.types import VoidType as VoidType
-from jfold.types import convert_to_type as convert_to_type
+from jfold.batches import Batch, Batches
+from jfold.combinators import (
+    AllOf,
+    Block,
+    Concat,
+    Fold,
+    ForwardDeclaration,
+    FromTensor,
+    Function,
+    GetItem,
+    Identity,
+    InputTransform,
+    Length,
+    Map,
+    Metric,
+    OneOf,
+    Optional,
+    Pipe,
+    Record,
+    Reduce,
+    Scalar,
+    Tensor,
+    Vector,
+    Void,
+    Zeros,
+    convert_to_block,
+)
+from jfold.corpus import Corpus
+from jfold.errors import InputError, ProgramBudgetError
+from jfold.layout import Capacity
+from jfold.model import (
+    CompiledStep,
+    MetricValues,
+    Model,
+    compile,
+)
+from jfold.reductions import (
+    Max,
+    Mean,
+    Min,
+    Sum,
+)
+from jfold.schedule import Schedule
+from jfold.storage import DamagedError, UnknownFormatError
+from jfold.tracer import Traced, Tracer
+from jfold.types import (
+    BroadcastType,
+    ObjectType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    VoidType,
+    convert_to_type,
+)
 
 __version__ = '0.1.0'
+__all__ = [
+    'AllOf',
+    'Batch',
+    'Batches',
+    'Block',
+    'BroadcastType',
+    'Capacity',
+    'CompiledStep',
+    'Concat',
+    'Corpus',
+    'DamagedError',
+    'Fold',
+    'ForwardDeclaration',
+    'FromTensor',
+    'Function',
+    'GetItem',
+    'Identity',
+    'InputError',
+    'InputTransform',
+    'Length',
+    'Map',
+    'Max',
+    'Mean',
+    'Metric',
+    'MetricValues',
+    'Min',
+    'Model',
+    'ObjectType',
+    'OneOf',
+    'Optional',
+    'Pipe',
+    'ProgramBudgetError',
+    'Record',
+    'Reduce',
+    'Scalar',
+    'Schedule',
+    'SequenceType',
+    'Sum',
+    'Tensor',
+    'TensorType',
+    'Traced',
+    'Tracer',
+    'TupleType',
+    'UnknownFormatError',
+    'Vector',
+    'Void',
+    'VoidType',
+    'Zeros',
+    'compile',
+    'convert_to_block',
+    'convert_to_type',
+]
+
+
+def __dir__() -> list[str]:
+    """Public names, for completion; submodules can be imported all the same."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith('__'))])

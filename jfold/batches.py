@@ -155,7 +155,7 @@ def _source(model: Scheduler, given: Any) -> _Source:
     """The source that an argument is."""
 
     def traced(items: list[Any], size: int, reread: Reread) -> Schedule:
-        return model.reschedule(items, reread, size)
+        return model._reschedule(items, reread, size)
 
     def stored(items: list[Any], size: int, reread: Reread) -> Schedule:
         corpus: Corpus = given

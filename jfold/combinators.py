@@ -8,25 +8,29 @@ meanings follow TensorFlow Fold (Looks et al. 2017, section 3).
 
 from __future__ import annotations
 
-import functools
-import itertools
-import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jfold.functions import concatenate, ratio
-from jfold.printing import Printed, in_braces, in_call, texts
+from jfold.functions import concatenate
+from jfold.kept import Owner
+from jfold.printing import (
+    Printed,
+    callable_name,
+    in_braces,
+    in_call,
+    shown_table,
+    texts,
+)
 from jfold.tracebacks import boundary
 from jfold.types import TensorType, convert_to_type
 
 
-class Block:
+class Block(Owner):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
     # The eager twin: `eval(example, params=None)`, supplied by `jfold.eager`.
@@ -45,7 +49,7 @@ class Block:
     def __repr__(self) -> str:
         return ''.join(texts(self))
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         """What it prints as; blocks that hold others give these as they are."""
         yield repr(self)
 
@@ -59,6 +63,8 @@ class Block:
 
 
 T = TypeVar('T')
+ARRAYS = np.ndarray, np.generic, jax.Array
+MODULES = __name__, 'jfold.reductions'  # of classes and functions that give blocks
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -77,8 +83,8 @@ def block(cls: type[T]) -> type[T]:
 def convert_to_block(value: Any) -> Block:
     """Reads the short-hands for blocks.
 
-    A block is itself, a dict, list or tuple a `Record`, an array a `FromTensor`, any
-    other callable a `Function`.
+    A block is itself, a dict, list or tuple a `Record`, an array or a scalar of NumPy a
+    `FromTensor`, any other callable a `Function`.
 
     >>> convert_to_block({'left': jnp.tanh, 'right': Identity()})
     Record({'left': Function(tanh), 'right': Identity()})
@@ -88,11 +94,11 @@ def convert_to_block(value: Any) -> Block:
     """
     if isinstance(value, Block):
         return value
-    if getattr(value, '__module__', None) == __name__:
+    if getattr(value, '__module__', None) in MODULES:
         raise TypeError(f'expected a block, got {value!r} itself: call it to get one')
     if isinstance(value, Mapping | list | tuple):
         return Record(value)
-    if isinstance(value, np.ndarray | jax.Array):
+    if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
         return Function(value)
@@ -101,14 +107,6 @@ def convert_to_block(value: Any) -> Block:
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
         f'got {value!r}; {hint}'
     )
-
-
-def callable_name(fn: Any) -> str:
-    """What a callable is called in prints and as a key of the parameters."""
-    inner = fn.func if isinstance(fn, functools.partial) else fn
-    given = getattr(inner, '__name__', None) or getattr(inner, 'name', None)
-    name = given if isinstance(given, str) else type(inner).__name__
-    return 'function' if name == '<lambda>' else str(name)
 
 
 # ---- input ---------------------------------------------------------------------------
@@ -199,13 +197,7 @@ class InputTransform(Block):
         if not isinstance(self.fn, Mapping):
             return f'InputTransform({callable_name(self.fn)})'
         given = ''.join(f', default={value!r}' for value in self.default)
-        return f'InputTransform({_shown_table(self.fn)}{given})'
-
-
-def _shown_table(table: Mapping[Any, Any], limit: int = 4) -> str:
-    pairs = itertools.islice(table.items(), limit)
-    shown = [f'{reprlib.repr(key)}: {reprlib.repr(value)}' for key, value in pairs]
-    return f'{{{", ".join(shown + ["..."] * (len(table) > limit))}}}'
+        return f'InputTransform({shown_table(self.fn)}{given})'
 
 
 @block
@@ -219,7 +211,7 @@ class FromTensor(Block):
     value: Any
 
     def __post_init__(self) -> None:
-        if not isinstance(self.value, np.ndarray | np.generic | jax.Array):
+        if not isinstance(self.value, ARRAYS):
             raise TypeError(f'FromTensor: expected an array, got {self.value!r}')
         type_ = TensorType(self.value.shape, self.value.dtype)
         value = np.array(self.value, type_.dtype)  # a copy, which nobody else changes
@@ -282,7 +274,9 @@ class Function(Block):
     Args:
       fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module; or, with `init`,
         a callable `fn(params, *inputs)`.
-      init: `init(key, *specs) -> params`, with a `jax.ShapeDtypeStruct` per input.
+      init: `init(key) -> params`, or `init(key, *specs)` with a `jax.ShapeDtypeStruct`
+        per input, if by its signature it takes more than the key. What has a default
+        other than `None` keeps it; an `init` without a signature is given all.
       name: the key of its parameters; the callable's own name when left out. Two names
         for one callable give two sets of parameters. Of several callables of one name
         the later are numbered, `name_1` and so on, as they stand in the source, or by
@@ -315,14 +309,17 @@ class Function(Block):
         return f'Function({self.name or callable_name(self.fn)})'
 
 
-def Concat(concat_dim: int = 0, flatten: bool = False) -> Function:
+@block
+class Concat(Function):
     """A tuple of tensors joined along `concat_dim`; scalars count as vectors [1].
 
     Args:
       concat_dim: the axis, batch dimension not counted.
       flatten: also accept nested tuples.
     """
-    return Function(concatenate(concat_dim, flatten))
+
+    def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
+        super().__init__(concatenate(concat_dim, flatten))
 
 
 # ---- composition ---------------------------------------------------------------------
@@ -348,7 +345,7 @@ class Pipe(Block):
             flat.extend(each.blocks if isinstance(each, Pipe) else [each])
         object.__setattr__(self, 'blocks', tuple(flat))
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         for number, each in enumerate(self.blocks):
             yield from (' >> ', each) if number else (each,)
         yield '' if self.blocks else 'Pipe()'
@@ -382,7 +379,7 @@ class Record(Block):
         object.__setattr__(self, 'fields', tuple(pairs))
         object.__setattr__(self, 'length', None if has_keys else len(pairs))
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         yield from ('Record(', *in_braces(self.fields), ')')
 
 
@@ -395,7 +392,7 @@ class AllOf(Block):
     def __init__(self, *blocks: Any) -> None:
         object.__setattr__(self, 'blocks', tuple(map(convert_to_block, blocks)))
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         return in_call('AllOf', *self.blocks)
 
 
@@ -445,7 +442,7 @@ def _is_pair(item: Any) -> bool:
 
 
 def _is_key(value: Any) -> bool:
-    """Whether a value can only be a key, not something that converts to a block."""
+    """Whether a value is a key rather than a block: scalars of NumPy are keys here."""
     if isinstance(value, tuple):
         return all(map(_is_key, value))
     array = isinstance(value, np.ndarray | jax.Array)
@@ -504,7 +501,7 @@ class OneOf(Block):
             found |= {key - len(found): block for key, block in self.cases}
         return found
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         is_block = isinstance(self.key_fn, Block)
         yield from ('OneOf(', self.key_fn if is_block else callable_name(self.key_fn))
         yield ', '
@@ -529,7 +526,7 @@ class Optional(Block):
         object.__setattr__(self, 'some_case', convert_to_block(some_case))
         object.__setattr__(self, 'none_case', none)
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         none = () if self.none_case is None else (', none_case=', self.none_case)
         yield from ('Optional(', self.some_case, *none, ')')
 
@@ -629,7 +626,7 @@ class Map(Block):
     def __init__(self, fn: Any) -> None:
         object.__setattr__(self, 'fn', convert_to_block(fn))
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         return in_call('Map', self.fn)
 
 
@@ -647,7 +644,7 @@ class Fold(Block):
         object.__setattr__(self, 'combine', convert_to_block(combine))
         object.__setattr__(self, 'start', convert_to_block(start))
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         return in_call('Fold', self.combine, self.start)
 
 
@@ -667,7 +664,7 @@ class Reduce(Block):
         object.__setattr__(self, 'combine', convert_to_block(combine))
         object.__setattr__(self, 'default', made)
 
-    def pieces(self) -> Iterator[str | Printed]:
+    def _pieces(self) -> Iterator[str | Printed]:
         default = () if self.default is None else (', default=', self.default)
         yield from ('Reduce(', self.combine, *default, ')')
 
@@ -688,38 +685,3 @@ class Length(Block):
 
     def __repr__(self) -> str:
         return f'Length({self.type.dtype.name!r})'
-
-
-def Sum() -> Reduce:
-    """The sum of a sequence of tensors; zeros when empty."""
-    return Reduce(jnp.add)
-
-
-@boundary
-def Max(default: Any = None) -> Reduce:
-    """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
-    return Reduce(jnp.maximum, default)
-
-
-@boundary
-def Min(default: Any = None) -> Reduce:
-    """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
-    return Reduce(jnp.minimum, default)
-
-
-def Mean() -> Pipe:
-    """The mean of a sequence of tensors; zeros when empty. Ints give a float32."""
-    return AllOf(Sum(), Length()) >> Function(ratio, name='mean')
-
-
-def is_constant(block: Block) -> bool:
-    """Whether a block takes no input, so that a `Record` reads no field for it."""
-    if isinstance(block, Pipe):
-        return bool(block.blocks) and is_constant(block.blocks[0])
-    parts: Iterable[Block] = ()
-    if isinstance(block, Record):
-        parts = [part for _, part in block.fields]
-    elif isinstance(block, AllOf):
-        parts = block.blocks
-    constant = isinstance(block, FromTensor | Zeros | Void)
-    return constant or (bool(parts) and all(map(is_constant, parts)))

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jfold import program as p
+from jfold.kept import kept
 
 Makers = int  # a set of operations, or of their results, as bits
 
@@ -39,7 +40,7 @@ class Component:
     recurrent: bool
 
 
-@p.kept
+@kept
 def components(program: p.Program) -> tuple[Component, ...]:
     """All operations, so that each component reads itself and earlier ones alone."""
     reads = _closure(_reads(program))
@@ -55,7 +56,7 @@ def components(program: p.Program) -> tuple[Component, ...]:
     )
 
 
-@p.kept
+@kept
 def component_of(program: p.Program) -> tuple[int, ...]:
     """Per operation, the number of its component."""
     numbers = enumerate(components(program))
@@ -107,7 +108,7 @@ def results_in(makers: Makers) -> Iterator[int]:
         makers ^= lowest
 
 
-@p.kept
+@kept
 def sources(program: p.Program) -> Sources:
     """Who reads what, found by following a program until nothing changes."""
     inputs = [[0 for _ in each.inputs] for each in program.operations]

@@ -37,13 +37,13 @@ class Scheduler(Protocol):
 
     program: Program
 
-    def reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
-        """The schedule of examples; see `Model.reschedule`."""
+    def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
+        """The schedule of examples; see `Model._reschedule`."""
 
-    def build(
+    def _build(
         self, graph: Graph, demanded: Demands | None = None, size: int | None = None
     ) -> Schedule:
-        """The schedule of a graph; see `Model.build`."""
+        """The schedule of a graph; see `Model._build`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Corpus:
           ValueError, ProgramBudgetError: as of `Model.schedule`.
         """
         chosen = self._checked(indices)
-        return self.model.build(
+        return self.model._build(
             self.graph.pick(chosen), self.demands.pick(chosen), size
         )
 

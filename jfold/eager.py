@@ -18,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
+from jfold.constants import is_constant
 from jfold.errors import shown
 from jfold.infer import Typed, Typing, infer
+from jfold.kept import kept
 from jfold.layers import check_layer
 from jfold.objects import PICK, count_of, length_of, why_no_sequence
 from jfold.tracebacks import boundary
@@ -57,7 +59,18 @@ def evaluate(block: c.Block, example: Any, params: Any = None) -> Any:
       TypeError: the block's types clash. Errors about the data are Python's own,
         with a note that names the block.
     """
-    return evaluate_typed(infer(block), example, params)
+    return evaluate_typed(
+        _typing(block, jax.dtypes.canonicalize_dtype(float)), example, params
+    )
+
+
+@kept
+def _typing(block: c.Block, widest: np.dtype[Any]) -> Typing:
+    """The types of a block, found once for each width of floats that JAX keeps.
+
+    A block never changes, and one with a declaration that is not resolved raises.
+    """
+    return infer(block)
 
 
 def evaluate_typed(typing: Typing, example: Any, params: Any = None) -> Any:
@@ -204,11 +217,11 @@ def _(block: c.AllOf, node: Typed, x: Any, state: Eager) -> Any:
 
 @value_of.register
 def _(block: c.Record, node: Typed, x: Any, state: Eager) -> Any:
-    most = None if c.is_constant(block) else block.length
+    most = None if is_constant(block) else block.length
     if most is not None and length_of(x) > most:
         raise TypeError(f'{node}: expected {count_of(most)}, got {x!r}; {PICK}')
     return tuple(
-        part(each, None if c.is_constant(inner) else get(x, key), state)
+        part(each, None if is_constant(inner) else get(x, key), state)
         for (key, inner), each in zip(block.fields, node.parts, strict=True)
     )
 

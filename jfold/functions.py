@@ -36,3 +36,36 @@ def ratio(total: Any, count: Any) -> Any:
         wide = jnp.float32 if total.dtype.itemsize < 4 else total.dtype
     result = total.astype(wide) / jnp.maximum(count, 1).astype(wide)
     return result.astype(total.dtype) if is_inexact else result
+
+
+def take_item(key: Any) -> Callable[[Any], Any]:
+    """The function `x[key]`; one object per key, so that its uses are one layer.
+
+    Raises:
+      TypeError: the key is not made of slices and what can be hashed.
+    """
+    return _take_item(_frozen(key))
+
+
+@functools.cache
+def _take_item(frozen: Any) -> Callable[[Any], Any]:
+    key = _thawed(frozen)
+
+    def item(x: Any) -> Any:
+        return x[key]
+
+    return item
+
+
+def _frozen(key: Any) -> tuple[Any, ...]:
+    """A key as a hashable value: slices are not, and `True` is not 1."""
+    if isinstance(key, slice):
+        return slice, key.start, key.stop, key.step
+    return (tuple, *map(_frozen, key)) if isinstance(key, tuple) else (type(key), key)
+
+
+def _thawed(frozen: tuple[Any, ...]) -> Any:
+    kind, *parts = frozen
+    if kind is tuple:
+        return tuple(map(_thawed, parts))
+    return slice(*parts) if kind is slice else parts[0]

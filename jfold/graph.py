@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from jfold.components import component_of, components
+from jfold.kept import kept
 from jfold.objects import Reread
-from jfold.program import Program, is_breadth_first, kept
+from jfold.program import Program, is_breadth_first
 
 Array = np.ndarray[Any, Any]
 _NONE = np.zeros(0, np.int32)

@@ -15,24 +15,24 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
+from jfold.constants import is_constant
 from jfold.errors import reason, shown
+from jfold.functions import take_item
 from jfold.layers import (
-    adapt,
     arguments_of,
     hint,
     identity,
+    make_layer,
     numbered,
     result_type,
-    settings_of,
-    to_spec,
 )
 from jfold.objects import PICK, count_of
 from jfold.printing import short
 from jfold.program import Layer
+from jfold.signatures import settings_of
 from jfold.types import (
     BroadcastType,
     Mismatch,
@@ -110,7 +110,7 @@ class Inference:
         """Types a block inside `node`; one that takes no input is given none."""
         where = f'{type(node.block).__name__}{label}'
         where = f'{node.where}.{where}' if node.where else where
-        return self.visit(block, VoidType() if c.is_constant(block) else given, where)
+        return self.visit(block, VoidType() if is_constant(block) else given, where)
 
     def equal(self, node: Typed, got: Type, expected: Type, verb: str) -> None:
         """Unifies two types; the error names `node`."""
@@ -205,7 +205,7 @@ def infer(root: c.Block) -> Typing:
         of the block at fault.
     """
     state = Inference()
-    top = state.visit(root, VoidType() if c.is_constant(root) else ObjectType(), '')
+    top = state.visit(root, VoidType() if is_constant(root) else ObjectType(), '')
     state.solve()
     metrics: dict[str, Type] = {}
     for node in state.nodes:
@@ -344,6 +344,17 @@ def _(block: c.Function, node: Typed, state: Inference) -> Type:
     return output
 
 
+@rule.register
+def _(block: c.Concat, node: Typed, state: Inference) -> Type:
+    def check(head: Type) -> None:
+        if isinstance(head, TensorType):
+            hint = 'make one of all that is joined, as in `AllOf(a, b) >> Concat()`'
+            fail(node, 'a tuple of tensors', str(head), hint)
+
+    state.when_head(node, check)
+    return rule.dispatch(c.Function)(block, node, state)
+
+
 A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
 TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
 OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
@@ -363,7 +374,7 @@ def apply_layer(
     arguments, key = arguments_of(given), identity(function)
     try:
         if key not in state.layers:
-            state.layers[key] = _make_layer(function, arguments)
+            state.layers[key] = make_layer(function, arguments)
             state.functions[state.layers[key]] = function
         node.layer = layer = state.layers[key]
         if (layer, arguments) not in state.results:
@@ -393,32 +404,13 @@ def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
         )
 
 
-def _make_layer(function: c.Function, arguments: tuple[Type, ...]) -> Layer:
-    call, init = adapt(function)
-    name = function.name or c.callable_name(function.fn)
-    if init is None:
-        return Layer(name, call, None, None, function.batched)
-    specs = [to_spec(argument) for argument in arguments]
-    params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
-    if not jax.tree.leaves(params):
-        empty = jax.tree.structure(params)
-        bare = functools.partial(call, jax.tree.unflatten(empty, []))
-        return Layer(name, lambda _, *x: bare(*x), None, None, function.batched)
-    draw = functools.partial(_draw, init, specs)
-    return Layer(name, call, draw, params, function.batched)
-
-
-def _draw(init: Callable[..., Any], specs: list[Any], key: jax.Array) -> Any:
-    return jax.tree.map(jnp.asarray, init(key, *specs))
-
-
 @rule.register
 def _(block: c.Pipe, node: Typed, state: Inference) -> Type:
     parts: list[Typed] = []
     given = node.input
     for i, each in enumerate(block.blocks):
         where = f'{node.where}.Pipe[{i}]' if node.where else f'Pipe[{i}]'
-        constant = i == 0 and c.is_constant(each)
+        constant = i == 0 and is_constant(each)
         parts.append(state.visit(each, VoidType() if constant else given, where))
         given = parts[-1].output
     node.parts = tuple(parts)
@@ -441,7 +433,7 @@ def _(block: c.Record, node: Typed, state: Inference) -> Type:
     read = [
         (key, item)
         for (key, each), item in zip(block.fields, given, strict=True)
-        if not c.is_constant(each)
+        if not is_constant(each)
     ]
 
     def link(head: Type) -> None:
@@ -495,31 +487,6 @@ def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
     return output
 
 
-@functools.cache
-def take_item(frozen: Any) -> Callable[[Any], Any]:
-    """The function `x[key]`; one object per key, so that its uses are one layer."""
-    key = _thawed(frozen)
-
-    def item(x: Any) -> Any:
-        return x[key]
-
-    return item
-
-
-def _frozen(key: Any) -> tuple[Any, ...]:
-    """A key as a hashable value: slices are not, and `True` is not 1."""
-    if isinstance(key, slice):
-        return slice, key.start, key.stop, key.step
-    return (tuple, *map(_frozen, key)) if isinstance(key, tuple) else (type(key), key)
-
-
-def _thawed(frozen: tuple[Any, ...]) -> Any:
-    kind, *parts = frozen
-    if kind is tuple:
-        return tuple(map(_thawed, parts))
-    return slice(*parts) if kind is slice else parts[0]
-
-
 def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> Type:
     key = block.key
     if isinstance(head, ObjectType):
@@ -544,7 +511,7 @@ def _part_type(node: Typed, given: TensorType, key: Any, state: Inference) -> Ty
     if isinstance(first, int) and not -size <= first < size:
         fail(node, f'a tensor with an item {key}', str(given))
     try:
-        fn = take_item(_frozen(key))
+        fn = take_item(key)
     except TypeError:
         fail(node, 'ints and slices as the key of a tensor', repr(key))
     return apply_layer(node, given, c.Function(fn), state)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import itertools
 import sys
 import types
@@ -23,7 +22,9 @@ from jax import lax
 
 from jfold.combinators import Function
 from jfold.errors import shown
+from jfold.printing import callable_name
 from jfold.program import Layer
+from jfold.signatures import call_hint, check_init, takes_specs
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init = Callable[..., Any]
@@ -50,7 +51,7 @@ def adapt(function: Function) -> tuple[Callable[..., Any], Init | None]:
     """`call(params, *inputs)` and `init(key, *specs)`, `None` without parameters."""
     fn = function.fn
     if function.init is not None:
-        return fn, function.init
+        return fn, _with_specs(function.init)
     if _is_instance(fn, 'flax.linen'):
         return _linen(fn)
     if _is_instance(fn, 'flax.nnx'):
@@ -58,19 +59,9 @@ def adapt(function: Function) -> tuple[Callable[..., Any], Init | None]:
     return (lambda _, *inputs: fn(*inputs)), None
 
 
-def settings_of(function: Function, count: int) -> list[inspect.Parameter]:
-    """The parameters with a default that so many inputs would set, beyond the first.
-
-    A default of `None` is that of an input that may be left out.
-    """
-    try:
-        given = inspect.signature(function.fn).parameters.values()
-    except (TypeError, ValueError):  # of some functions that are written in C
-        return []
-    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    inputs = [each for each in given if each.kind in kinds]
-    inputs = inputs[function.init is not None :][1:count]
-    return [x for x in inputs if x.default not in (inspect.Parameter.empty, None)]
+def _with_specs(init: Init) -> Init:
+    """`init(key, *specs)`, whether it takes specs or the key alone."""
+    return init if takes_specs(init) else lambda key, *_: init(key)
 
 
 def _is_instance(fn: Any, library: str) -> bool:
@@ -104,6 +95,27 @@ def _nnx(module: Any) -> tuple[Callable[..., Any], Init]:
         )
     # An NNX module is made with its parameters, so there is nothing to draw.
     return (lambda p, *inputs: nnx.merge(graph, p, rest)(*inputs)), lambda *_: params
+
+
+def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
+    """The layer of a function that is first used on inputs of these types."""
+    check_init(function, len(arguments))
+    call, init = adapt(function)
+    name = function.name or callable_name(function.fn)
+    if init is None:
+        return Layer(name, call, None, None, function.batched)
+    specs = [to_spec(argument) for argument in arguments]
+    params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
+    if not jax.tree.leaves(params):
+        empty = jax.tree.structure(params)
+        bare = functools.partial(call, jax.tree.unflatten(empty, []))
+        return Layer(name, lambda _, *x: bare(*x), None, None, function.batched)
+    draw = functools.partial(_draw, init, specs)
+    return Layer(name, call, draw, params, function.batched)
+
+
+def _draw(init: Init, specs: list[Any], key: jax.Array) -> Any:
+    return jax.tree.map(jnp.asarray, init(key, *specs))
 
 
 # ---- names ---------------------------------------------------------------------------
@@ -319,6 +331,9 @@ def to_type(value: Any, rows: int | None = None) -> Type:
     return TensorType(value.shape[1:], value.dtype)
 
 
+PROBES = 2, 101  # rows: few, and many, to tell all of them from the first ones
+
+
 def arguments_of(type_: Type) -> tuple[Type, ...]:
     """A function's arguments: a tuple is unpacked, void is none."""
     if isinstance(type_, TupleType):
@@ -329,10 +344,25 @@ def arguments_of(type_: Type) -> tuple[Type, ...]:
 def result_type(
     call: Callable[..., Any], params: Any, arguments: Sequence[Type], batched: bool
 ) -> Type:
-    """The type that `call(params, *arguments)` gives, found without computing."""
-    rows = 2 if batched else None
-    specs = [to_spec(argument, rows) for argument in arguments]
-    return to_type(jax.eval_shape(call, params, *specs), rows)
+    """The type that `call(params, *arguments)` gives, found without computing.
+
+    A function of whole tiles is tried on tiles of several numbers of rows, since a
+    result may have an axis that is just as long as one of them.
+
+    Raises:
+      TypeError: it gives something else than arrays, or no row for each row.
+    """
+    found = {}
+    for rows in PROBES if batched else (None,):
+        specs = [to_spec(argument, rows) for argument in arguments]
+        found[rows] = to_type(jax.eval_shape(call, params, *specs), rows)
+    if len(set(found.values())) > 1:
+        given = ', '.join(f'{type_} of {rows}' for rows, type_ in found.items())
+        raise TypeError(
+            f'expected rows of one type for any number of rows, got {given}; make each '
+            'row of the same row of the inputs alone, or leave out `batched=True`'
+        )
+    return next(iter(found.values()))
 
 
 def hint(error: Exception, function: Function, given: Type) -> str:
@@ -343,14 +373,10 @@ def hint(error: Exception, function: Function, given: Type) -> str:
         return f'put a sink beside the value, as in `{sink}`'
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
         return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
-    if isinstance(error, TypeError) and 'positional argument' in text:
-        return (
-            'give it as many inputs as it takes, where a tuple counts as several and '
-            'parameters come first with `init`'
-        )
     if 'state beside' in text:
         return 'use one that is a pure function of its parameters and inputs'
-    return ''
+    parts = isinstance(given, TupleType)
+    return call_hint(error, function, len(arguments_of(given)), parts)
 
 
 def pack(type_: Type, leaves: list[Any]) -> Any:

@@ -26,7 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.components import Component, components
-from jfold.program import Operation, Owner, Program, kept
+from jfold.kept import Owner, kept
+from jfold.program import Operation, Program
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64

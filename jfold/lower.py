@@ -18,6 +18,7 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold import program as p
+from jfold.constants import is_constant
 from jfold.infer import Typed, fail, infer
 from jfold.types import (
     ObjectType,
@@ -228,7 +229,7 @@ def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Val
     results = []
     for (key, each), part in zip(block.fields, node.parts, strict=True):
         item: Value = None
-        if not c.is_constant(each):
+        if not is_constant(each):
             item = value[key] if isinstance(value, tuple) else None
             if column is not None:
                 item = w.one(p.Field, (column,), node, key=key, most=most)

@@ -192,14 +192,14 @@ class Model:
             the model is as it was before.
         """
         begin = time.perf_counter()
-        result = self.build(self._graph(examples), size=size)
+        result = self._build(self._graph(examples), size=size)
         result.seconds = time.perf_counter() - begin
         return result
 
-    def reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
+    def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
         """As `schedule`, of examples some of which `reread` may have read before."""
         begin = time.perf_counter()
-        result = self.build(trace(self.program, examples, reread), size=size)
+        result = self._build(trace(self.program, examples, reread), size=size)
         result.seconds = time.perf_counter() - begin
         return result
 
@@ -217,7 +217,7 @@ class Model:
     def _digest(self) -> str:
         return make_digest(self.program)
 
-    def build(
+    def _build(
         self, graph: Graph, demanded: Demands | None = None, size: int | None = None
     ) -> Schedule:
         """The schedule of a graph that was traced for this model's program.

@@ -36,6 +36,7 @@ from jfold.graph import (
     ranges,
     stable_order,
 )
+from jfold.kept import kept
 from jfold.objects import Reread
 from jfold.rules import NONE, Column, join
 
@@ -90,7 +91,7 @@ class Halves:
     body: p.Body
 
 
-@p.kept
+@kept
 def cut(program: p.Program, few: bool) -> tuple[Halves, ...] | None:
     """The bodies of declarations, then that of the expression, cut.
 

@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import itertools
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 
 class Printed(Protocol):
     """What gives its text in pieces."""
 
-    def pieces(self) -> Iterator[Any]:
+    def _pieces(self) -> Iterator[Any]:
         """Strings, and what else prints in pieces."""
 
 
 def texts(block: Printed) -> Iterator[str]:
     """What a block prints as, in parts made one by one, without recursion."""
-    open_ = [block.pieces()]
+    open_ = [block._pieces()]
     while open_:
         piece = next(open_[-1], None)
         if piece is None:
@@ -24,7 +27,7 @@ def texts(block: Printed) -> Iterator[str]:
         elif isinstance(piece, str):
             yield piece
         else:
-            open_.append(piece.pieces())
+            open_.append(piece._pieces())
 
 
 def short(block: Printed, limit: int = 60) -> str:
@@ -52,3 +55,18 @@ def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
         yield f'{", " if number else ""}{key!r}: '
         yield value
     yield '}'
+
+
+def callable_name(fn: Any) -> str:
+    """What a callable is called in prints and as a key of the parameters."""
+    inner = fn.func if isinstance(fn, functools.partial) else fn
+    given = getattr(inner, '__name__', None) or getattr(inner, 'name', None)
+    name = given if isinstance(given, str) else type(inner).__name__
+    return 'function' if name == '<lambda>' else str(name)
+
+
+def shown_table(table: Mapping[Any, Any], limit: int = 4) -> str:
+    """A mapping, cut after so many keys."""
+    pairs = itertools.islice(table.items(), limit)
+    shown = [f'{reprlib.repr(key)}: {reprlib.repr(value)}' for key, value in pairs]
+    return f'{{{", ".join(shown + ["..."] * (len(table) > limit))}}}'

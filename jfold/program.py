@@ -18,45 +18,13 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 import jax
 import numpy as np
 
+from jfold.kept import Owner, kept
 from jfold.types import TensorType, Type
-
-P = ParamSpec('P')
-T = TypeVar('T')
-
-
-class Owner:
-    """Keeps what functions marked `kept` make of it, as long as it lives itself.
-
-    A cache of a module would keep the functions and the data of programs that nobody
-    uses any more.
-    """
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in vars(self).items() if name != _KEPT}
-
-
-_KEPT = '_kept'
-
-
-def kept(function: Callable[P, T]) -> Callable[P, T]:
-    """Computes a function once for each `Owner`, its first argument, and the others."""
-
-    plain: Callable[..., T] = function
-
-    @functools.wraps(function)
-    def cached(owner: Owner, *rest: Any) -> T:
-        found: dict[Any, T] = vars(owner).setdefault(_KEPT, {})
-        key = (plain, *rest)
-        if key not in found:
-            found[key] = plain(owner, *rest)
-        return found[key]
-
-    return cast(Callable[P, T], cached)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,9 +18,10 @@ import numpy as np
 
 from jfold import jaxprs
 from jfold.jaxprs import is_inexact
+from jfold.kept import kept
 from jfold.layers import Varying, array_spec, pack
 from jfold.layout import NARROW
-from jfold.program import Operation, kept
+from jfold.program import Operation
 from jfold.stages import Staged, stage
 from jfold.types import TensorType, TupleType
 

@@ -362,7 +362,7 @@ def test_either_side_of_a_pipe_may_be_convertible() -> None:
         ),
         (jnp.ones(2) >> jf.Identity(), [0], [[1, 1]]),
     )
-    for wrong in (3, None, 'x', np.float32(1)):
+    for wrong in (3, 3.0, True, None, 'x'):
         with pytest.raises(
             TypeError, match='expected a block, a callable, an array, or'
         ):
@@ -560,6 +560,24 @@ def test_a_slice_of_a_sequence_is_a_sequence(cut: slice) -> None:
     model = jf.compile(weighed)
     values = model.apply({}, model.schedule(examples))
     same(values, [model.eval(example) for example in examples])
+
+
+# ---- NumPy's scalars as blocks -------------------------------------------------------
+
+
+@pytest.mark.parametrize('value', [np.float32(3), np.asarray(3, 'float32')])
+def test_scalars_of_numpy_are_blocks(value: Any) -> None:
+    same(jf.Optional(number, value).eval(None), 3)
+    same((value >> jf.Function(jnp.negative)).eval(None), -3)
+    same((jf.Map(number) >> jf.Fold(jnp.add, value)).eval([1, 2]), 6)
+    same(jf.AllOf(number, value).eval(1), (1, 3))
+    same(jf.Record({'a': number, 'b': value}).eval({'a': 1}), (1, 3))
+    assert jf.convert_to_block(value).value.tolist() == 3
+
+
+def test_scalars_of_numpy_are_keys_in_a_list_of_pairs() -> None:
+    pairs = [(np.int32(1), number), (np.int32(0), whole)]
+    assert jf.Record(pairs).eval([2, 4.5])[0].item() == 4.5
 
 
 # ---- blocks as values ----------------------------------------------------------------

@@ -605,7 +605,7 @@ def assert_fits(
     for batch in batches:
         chosen = np.array(batch, np.int64)
         graph, needs = corpus.graph.pick(chosen), corpus.demands.pick(chosen)
-        assert fresh.build(graph, needs, size).spec.capacity == capacity
+        assert fresh._build(graph, needs, size).spec.capacity == capacity
 
 
 def wide_and_sinks() -> jf.Model:

@@ -135,7 +135,7 @@ def check_schedules(
     for indices in picks:
         expected = model.schedule(chosen(examples, indices))
         picked = np.array(indices, np.int64)
-        made = model.build(whole.pick(picked), demanded.pick(picked))
+        made = model._build(whole.pick(picked), demanded.pick(picked))
         assert made.spec == expected.spec
         same_bits('indices', made.indices, expected.indices)
         for t, pair in enumerate(zip(made.constants, expected.constants, strict=True)):

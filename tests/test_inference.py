@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -14,6 +15,7 @@ import pytest
 from flax import nnx
 
 import jfold as jf
+from jfold.constants import is_constant
 
 number = jf.Scalar()
 whole = jf.Scalar('int32')
@@ -387,6 +389,71 @@ def test_a_type_that_would_contain_itself() -> None:
         jf.compile(tree())
 
 
+# ---- constants -----------------------------------------------------------------------
+
+
+def declared(block: Any) -> jf.Block:
+    declaration = jf.ForwardDeclaration()
+    declaration.resolve_to(block)
+    return declaration()
+
+
+three = jf.FromTensor(np.float32(3))
+
+
+AROUND: list[tuple[Callable[[jf.Block], Any], Any]] = [
+    (lambda each: each, 1.0),
+    (lambda each: jf.AllOf(number, each), 1.0),
+    (lambda each: {'a': number, 'b': each}, {'a': 1.0}),
+    (
+        lambda each: (
+            jf.GetItem('a') >> jf.Optional(jf.AllOf(each, each), jf.AllOf(each, each))
+        ),
+        {'a': None},
+    ),
+    (lambda each: jf.OneOf(type, {float: each, int: number >> jf.Void() >> each}), 1),
+    (lambda each: numbers >> jf.Fold(lambda s, x: s, each), [1.0, 2.0]),
+    (lambda each: jf.AllOf(declared(each), declared(jf.AllOf(each, number))), 1.0),
+]
+
+
+@pytest.mark.parametrize(('around', 'example'), AROUND)
+@pytest.mark.parametrize(
+    'constant',
+    [
+        three,
+        jf.Void() >> three,
+        jf.Zeros(2),
+        declared(jf.FromTensor(np.ones(2, np.float32))),
+    ],
+)
+def test_a_declaration_of_a_constant_is_one(
+    constant: jf.Block, around: Any, example: Any
+) -> None:
+    plain, named = (jf.compile(around(x)) for x in (constant, declared(constant)))
+    values = [m.apply({}, m.schedule([example])) for m in (plain, named)]
+    values += [m.eval(example) for m in (plain, named)]
+    values = [[x.ravel().tolist() for x in jax.tree.leaves(value)] for value in values]
+    assert values == [values[0]] * 4
+    assert plain.program.output == named.program.output
+
+
+def test_what_takes_itself_is_no_constant() -> None:
+    loop = jf.ForwardDeclaration(name='loop')
+    loop.resolve_to(jf.AllOf(three, loop()) >> jf.GetItem(0))
+    assert not is_constant(loop())
+    assert not is_constant(jf.ForwardDeclaration()())
+    assert is_constant(jf.Record({'a': declared(three), 'b': declared(jf.Void())}))
+
+
+def test_constants_are_found_in_a_chain_of_declarations_in_few_steps() -> None:
+    # Each is looked at once, though each is used twice by the next.
+    last: jf.Block = three
+    for _ in range(40):
+        last = declared(jf.AllOf(last, last))
+    assert is_constant(last)
+
+
 # ---- declarations --------------------------------------------------------------------
 
 
@@ -570,6 +637,10 @@ def test_what_concat_refuses(block: Any, error: str) -> None:
         jf.compile(block)
     with pytest.raises(TypeError, match=error):
         jf.compile(block)
+
+
+def test_a_tuple_of_one_tensor_is_joined() -> None:
+    assert shown(jf.Record((number,)) >> jf.Concat()) == 'float32[1]'
 
 
 def test_eval_checks_types_too() -> None:

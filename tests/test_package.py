@@ -18,11 +18,7 @@ import jfold as jf
 
 PACKAGE = Path(jf.__file__).parent
 FILES = sorted(PACKAGE.glob('*.py'))
-PUBLIC = {
-    name: value
-    for name, value in vars(jf).items()
-    if not name.startswith('_') and not inspect.ismodule(value)
-}
+PUBLIC = {name: getattr(jf, name) for name in jf.__all__}
 
 
 def test_importing_jfold_imports_neither_flax_nor_optax() -> None:
@@ -50,6 +46,48 @@ def test_the_version_is_that_of_the_project() -> None:
     if not project.exists():
         pytest.skip('installed without its project')
     assert f'version = "{jf.__version__}"' in project.read_text()
+
+
+# ---- public names --------------------------------------------------------------------
+
+BLOCKS = {
+    *('AllOf', 'Block', 'Concat', 'Fold', 'ForwardDeclaration', 'FromTensor'),
+    *('Function', 'GetItem', 'Identity', 'InputTransform', 'Length', 'Map', 'Max'),
+    *('Mean', 'Metric', 'Min', 'OneOf', 'Optional', 'Pipe', 'Record', 'Reduce'),
+    *('Scalar', 'Sum', 'Tensor', 'Vector', 'Void', 'Zeros', 'convert_to_block'),
+}
+TYPES = {
+    *('BroadcastType', 'ObjectType', 'SequenceType', 'TensorType', 'TupleType'),
+    *('VoidType', 'convert_to_type'),
+}
+RUNS = {
+    *('Batch', 'Batches', 'Capacity', 'CompiledStep', 'Corpus', 'DamagedError'),
+    *('InputError', 'MetricValues', 'Model', 'ProgramBudgetError', 'Schedule'),
+    *('Traced', 'Tracer', 'UnknownFormatError', 'compile'),
+}
+
+
+def test_the_public_names() -> None:
+    assert set(jf.__all__) == BLOCKS | TYPES | RUNS
+    assert len(jf.__all__) == len(set(jf.__all__))
+
+
+def test_completion_shows_public_names_alone() -> None:
+    others = set(dir(jf)) - set(jf.__all__)
+    assert all(name.startswith('__') for name in others)
+    assert {'__all__', '__doc__', '__version__'} <= others
+    assert set(jf.__all__) <= set(dir(jf))
+    from jfold import jaxprs
+
+    assert inspect.ismodule(jaxprs)
+
+
+def test_the_public_names_of_a_model() -> None:
+    uses = {'apply', 'batches', 'eval', 'explain', 'init', 'precompile', 'schedule'}
+    uses |= {'trace', 'tracer'}
+    facts = {'block', 'max_programs', 'program', 'programs', 'residuals', 'strategy'}
+    model = jf.compile(jf.Scalar())
+    assert {name for name in dir(model) if not name.startswith('_')} == uses | facts
 
 
 # ---- documentation -------------------------------------------------------------------
@@ -82,7 +120,9 @@ def test_every_block_is_public_and_documented() -> None:
         if inspect.isclass(value) and issubclass(value, combinators.Block):
             assert name in PUBLIC or name in hidden
             assert not (value.__doc__ or '').startswith(f'{name}(')
-            assert {'__repr__', 'pieces'}.intersection(vars(value))
+            base, names = combinators.Block, ('__repr__', '_pieces')
+            own = [getattr(value, x) is not getattr(base, x) for x in names]
+            assert any(own) or value is base
 
 
 # ---- how it is cut -------------------------------------------------------------------

@@ -31,8 +31,12 @@ def loop_on_tracer(x: Any) -> Any:
     return sum(x for _ in range(x))
 
 
-def short_init(key: Any) -> Any:
+def long_init(key: Any, x: Any, y: Any) -> Any:
     return jnp.ones(3)
+
+
+def scaled_init(key: Any, x: Any, scale: float = 0.1) -> Any:
+    return jnp.full(2, scale)
 
 
 def matrix(key: Any, x: Any) -> Any:
@@ -63,16 +67,16 @@ MISTAKES = [
         lambda: compiled(pair, jnp.tanh),
         TypeError,
         'Pipe[1].Function(tanh): expected to run on inputs (float32[], '
-        'float32[]), got TypeError: …; give it as many inputs as it takes, '
-        'where a tuple counts as several and parameters come first with `init`',
+        'float32[]), got TypeError: …; give it as many inputs as it takes: it is '
+        'called as `fn(x, y)`, with the parts of the tuple as separate arguments',
     ),
     Mistake(
         'too few arguments',
         lambda: compiled(number, jnp.add),
         TypeError,
         'Pipe[1].Function(add): expected to run on inputs (float32[]), got '
-        'TypeError: …; give it as many inputs as it takes, where a tuple '
-        'counts as several and parameters come first with `init`',
+        'TypeError: …; give it as many inputs as it takes: it is called as '
+        '`fn(x)`',
     ),
     Mistake(
         'shapes that do not go together',
@@ -172,12 +176,31 @@ MISTAKES = [
         'return arrays',
     ),
     Mistake(
-        'an init without inputs',
-        lambda: compiled(vector, jf.Function(product, init=short_init)),
+        'an init of more inputs',
+        lambda: compiled(vector, jf.Function(product, init=long_init)),
         TypeError,
         'Pipe[1].Function(product): expected to run on inputs (float32[3]), '
-        'got TypeError: …; give it as many inputs as it takes, where a tuple '
-        'counts as several and parameters come first with `init`',
+        'got TypeError: …; write `init` to be called as `init(key)` or '
+        '`init(key, x)`',
+    ),
+    Mistake(
+        'an init of a pair',
+        lambda: compiled(pair, jf.Function(product, init=scaled_init)),
+        TypeError,
+        'Pipe[1].Function(product): expected to run on inputs (float32[], '
+        'float32[]), got TypeError: expected an `init` that takes 2 inputs, got one '
+        'in which an input would be `scale=0.1`; write `init` to be called as '
+        '`init(key)` or `init(key, x, y)`, with the parts of the tuple as separate '
+        'arguments',
+    ),
+    Mistake(
+        'a function of parameters and a pair',
+        lambda: compiled(pair, jf.Function(product, init=lambda key: jnp.ones(2))),
+        TypeError,
+        'Pipe[1].Function(product): expected to run on inputs (float32[], '
+        'float32[]), got TypeError: …; give it as many inputs as it takes: it is '
+        'called as `fn(params, x, y)`, with the parts of the tuple as separate '
+        'arguments',
     ),
     Mistake(
         'parameters of a wrong shape',
@@ -192,8 +215,8 @@ MISTAKES = [
         lambda: compiled(vector, product),
         TypeError,
         'Pipe[1].Function(product): expected to run on inputs (float32[3]), '
-        'got TypeError: …; give it as many inputs as it takes, where a tuple '
-        'counts as several and parameters come first with `init`',
+        'got TypeError: …; give it as many inputs as it takes: it is called as '
+        '`fn(x)`; with `init`, as `fn(params, x)`',
     ),
     Mistake(
         'a Linen module with state',
@@ -236,6 +259,23 @@ MISTAKES = [
         'Pipe[1].Function(function): expected to run on inputs (float32[3]), '
         'got TypeError: expected arrays with a leading axis of 2 rows, got '
         '(3,); give a row for each row, or leave out `batched=True`',
+    ),
+    Mistake(
+        'the first rows',
+        lambda: compiled(number, jf.Function(lambda x: x[:2], batched=True)),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
+        'got TypeError: expected arrays with a leading axis of 101 rows, got '
+        '(2,); give a row for each row, or leave out `batched=True`',
+    ),
+    Mistake(
+        'rows that hold one another',
+        lambda: compiled(number, jf.Function(lambda x: x[:, None] + x, batched=True)),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
+        'got TypeError: expected rows of one type for any number of rows, got '
+        'float32[2] of 2, float32[101] of 101; make each row of the same row of the '
+        'inputs alone, or leave out `batched=True`',
     ),
     Mistake(
         'a function jitted with a dict',

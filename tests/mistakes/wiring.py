@@ -90,6 +90,13 @@ MISTAKES = [
         'Reduce for all of them',
     ),
     Mistake(
+        'a tensor joined',
+        lambda: compiled(number, jf.Concat()),
+        TypeError,
+        'Pipe[1].Function(concat): expected a tuple of tensors, got float32[]; '
+        'make one of all that is joined, as in `AllOf(a, b) >> Concat()`',
+    ),
+    Mistake(
         'a function behind a metric',
         lambda: compiled(number, jf.Metric('m'), jnp.tanh),
         TypeError,
