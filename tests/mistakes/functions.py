@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from mistakes.common import Mistake, number, pair
 
 import jfold as jf
+from mistakes.common import Mistake, number, pair
 
 
 def compiled(*blocks: Any, **options: Any) -> jf.Model:

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from mistakes.common import Mistake, add, number, numbers, pair
 
 import jfold as jf
+from mistakes.common import Mistake, add, number, numbers, pair
 
 
 def compiled(*blocks: Any, **options: Any) -> jf.Model:
