@@ -86,6 +86,7 @@ def convert_to_block(value: Any) -> Block:
     A block is itself, a dict, list or tuple a `Record`, an array or a scalar of NumPy a
     `FromTensor`, any other callable a `Function`.
 
+    >>> import jax.numpy as jnp
     >>> convert_to_block({'left': jnp.tanh, 'right': Identity()})
     Record({'left': Function(tanh), 'right': Identity()})
 
@@ -288,6 +289,7 @@ class Function(Block):
     Raises:
       TypeError: `fn` or `init` is not callable.
 
+    >>> import jax.numpy as jnp
     >>> (Record((Scalar(), Scalar())) >> Function(jnp.subtract)).eval((5, 3)).item()
     2.0
     """
@@ -539,6 +541,7 @@ class ForwardDeclaration:
       output_type: what it gives, when inference cannot tell: a recursion in which
         every case depends on the recursion itself.
 
+    >>> import jax.numpy as jnp
     >>> tree = ForwardDeclaration()
     >>> leaf, pair = Scalar(), Record((tree(), tree())) >> jnp.add
     >>> tree.resolve_to(OneOf(type, {float: leaf, tuple: pair}))
@@ -617,6 +620,7 @@ class Map(Block):
 
     A mapping or a set is none, here as in `Fold` and `Reduce`.
 
+    >>> from jfold import Sum
     >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
     6.0
     """
