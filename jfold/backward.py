@@ -126,10 +126,16 @@ class Backward(Forward):
         return before, (edges, stored, crossed)
 
     def _of_weights(self, o: int, grads: Arrays | None) -> Any:
-        """The gradients of an operation's weights, `None` for those without."""
+        """The gradients of an operation's weights; `None`, which is known to be zero
+        whatever the values, for those that nothing reads that has a cotangent."""
         if grads is None:
             return None
-        return [*grads, *(None for _ in self.leaves[o][len(grads) :])]
+        tile, live = self.plan.tile(o), self.reverse(o).live
+        found: list[Any] = [None for _ in self.leaves[o]]
+        for w, grad in enumerate(grads):
+            if any(tile.reads_weight(k, w) for k in live):
+                found[w] = grad
+        return found
 
     def is_recurrent(self, o: int) -> bool:
         """Whether an operation is of a recurrent component."""
@@ -241,7 +247,7 @@ class Backward(Forward):
         """
         inputs = self._inputs(o, values, first, rows, real)
         cotangents = list(self._cotangents(o, edges, first, rows))
-        is_real = jnp.arange(rows) < (rows if real is None else real)
+        is_real = self.varied(jnp.arange(rows) < (rows if real is None else real))
         if self.recomputes(o):
             kept = self.reverse(o).keep(self.weights[o], inputs, rows)[1]
         else:

@@ -68,7 +68,9 @@ def _one_by_one(
 
 
 def _plain(item: Any) -> Any:
-    """An array of JAX as one of NumPy, which cannot read those of its narrow dtypes."""
+    """Arrays of JAX as those of NumPy, which cannot read those of its narrow dtypes."""
+    if isinstance(item, list | tuple):
+        return list(map(_plain, item))
     return np.asarray(item) if isinstance(item, jax.Array) else item
 
 

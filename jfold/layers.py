@@ -294,7 +294,7 @@ def varied(x: Any, varying: Varying | None) -> Any:
 
     Loops need what they carry to be of one type from the start.
     """
-    if varying is None:
+    if varying is None or x.dtype == jax.dtypes.float0:
         return x
     missing = varying.axes.difference(jax.typeof(x).manual_axis_type.varying)
     return lax.pcast(x, tuple(missing), to='varying') if missing else x

@@ -33,7 +33,6 @@ from jfold.tile import (
     Specs,
     Tile,
     Weights,
-    all_real,
     per_rows,
     spec_of,
 )
@@ -252,7 +251,7 @@ class SplitReverse(Reverse):
             return products[-1]
 
         closed, rules = self.tile.forward(rows), {'dot_general': product}
-        arguments = [*weights.leaves, *inputs, all_real(rows)]
+        arguments = [*weights.leaves, *inputs, self.tile.all_real(rows)]
         known = self.tile.known(closed, weights.forward, rows)
         return jaxprs.evaluate(closed, arguments, rules, known), products
 
@@ -407,7 +406,7 @@ class WholeReverse(Reverse):
     ) -> tuple[Arrays, Arrays]:
         """Outputs, and the leaves to be stored."""
         outputs, reverse = self._linearized(
-            weights.leaves, inputs, all_real(rows), rows
+            weights.leaves, inputs, self.tile.all_real(rows), rows
         )
         pairs = zip(jax.tree.leaves(reverse), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]

@@ -9,7 +9,7 @@ rule need not give zero for a cotangent of zero.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from jax.extend import core
 
 from jfold import jaxprs
 from jfold.jaxprs import Arrays, Rules
+from jfold.layers import varied, varying_axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +44,24 @@ class Staged:
     varying: frozenset[Any]
 
     def run_early(self, *arguments: Any) -> Arrays:
-        """The values of the frontier, from the first arguments."""
-        env = jaxprs.environment(self.closed, arguments, strict=False)
-        return jaxprs.run(self.early, env, self.frontier)
+        """The values of the frontier, from the first arguments.
+
+        The reverse runs for those alone that have a cotangent, as if the others were
+        not there: JAX would run rules on zeros, and refuse loops without a reverse.
+        """
+        jaxpr, constants = jaxprs.opened(self.closed)
+        known = dict(zip(jaxpr.constvars, constants, strict=True))
+        given = {v: known.pop(v) for v in jaxpr.constvars if _is_traced(known[v])}
+        given = dict(zip(jaxpr.invars, arguments, strict=False)) | given
+        if not self.early:
+            return jaxprs.run((), given, self.frontier)
+
+        def values(given: Sequence[Any], wanted: Sequence[Any]) -> Arrays:
+            env = known | dict(zip(names, given, strict=True))
+            return jaxprs.run(jaxprs.needed(self.early, wanted), env, wanted)
+
+        names = tuple(given)
+        return _of_used(values, self.frontier)(*given.values())
 
     def run_late(
         self, frontier: Iterable[Any], arguments: Sequence[Any], rules: Rules
@@ -82,7 +98,7 @@ def stage(closed: Any, fixed: int) -> Staged:
     """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest."""
     jaxpr, constants = jaxprs.opened(closed)
     pairs = zip(jaxpr.constvars, constants, strict=True)
-    traced = [v for v, x in pairs if isinstance(x, jax.core.Tracer)]
+    traced = [v for v, x in pairs if _is_traced(x)]
     first = [*jaxpr.invars[:fixed], *traced]
     of_rows, varying = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
     fixed_alone = jaxprs.dependent(jaxpr, first)[0] - of_rows
@@ -96,6 +112,40 @@ def stage(closed: Any, fixed: int) -> Staged:
     frontier = dict.fromkeys(v for v in read if v in made or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(v.aval))
     return Staged(closed, tuple(early), tuple(late), tuple(ordered), frozenset(varying))
+
+
+def _is_traced(constant: Any) -> bool:
+    """Whether an enclosing transformation traces a constant."""
+    return isinstance(constant, jax.core.Tracer)
+
+
+def _of_used(
+    values: Callable[[Sequence[Any], Sequence[Any]], Arrays], wanted: Sequence[Any]
+) -> Callable[..., Arrays]:
+    """`values(arguments, wanted)`, with the reverse of what of it is used alone."""
+
+    @jax.custom_vjp
+    def early(*arguments: Any) -> Arrays:
+        return values(arguments, wanted)
+
+    def forward(*arguments: Any) -> tuple[Arrays, Any]:
+        plain = [x.value for x in arguments]
+        return values(plain, wanted), plain
+
+    def reverse(arguments: Arrays, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        pairs = zip(wanted, cotangents, strict=True)
+        used = {v: x for v, x in pairs if not is_zero(x) and jaxprs.is_inexact(v.aval)}
+        moving = {i: x for i, x in enumerate(arguments) if jaxprs.is_inexact(x)}
+
+        def of_moving(moving: dict[int, Any]) -> Arrays:
+            merged = [moving.get(i, x) for i, x in enumerate(arguments)]
+            return values(merged, tuple(used))
+
+        (pulled,) = jax.vjp(of_moving, moving)[1](list(used.values()))
+        return tuple(map(pulled.get, range(len(arguments))))
+
+    early.defvjp(forward, reverse, symbolic_zeros=True)
+    return early
 
 
 def _has_own_reverse(equation: Any) -> bool:
@@ -128,12 +178,14 @@ def _dropping(
             merged = [moving.get(i, x) for i, x in enumerate(values)]
             return jaxprs.bind(equation, merged)
 
-        made, pull = jax.vjp(of_moving, moving)
-        return made, (real.value, pull)
+        _, pull = jax.vjp(of_moving, moving)
+        # As without a gradient: `vmap` may put the rows of a result elsewhere else.
+        return jaxprs.bind(equation, values), (real.value, pull)
 
     def reverse(residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         real, pull = residuals
-        (pulled,) = pull(list(map(instantiated, cotangents)))
+        axes = varying_axes(real)
+        (pulled,) = pull([varied(instantiated(x), axes) for x in cotangents])
         dropped = {
             i: x if np.ndim(real) and not of_rows[i] else real_rows(x, real)
             for i, x in pulled.items()

@@ -19,7 +19,7 @@ import numpy as np
 from jfold import jaxprs
 from jfold.jaxprs import is_inexact
 from jfold.kept import kept
-from jfold.layers import Varying, array_spec, pack
+from jfold.layers import Varying, array_spec, pack, varied
 from jfold.layout import NARROW
 from jfold.program import Operation
 from jfold.stages import Staged, stage
@@ -70,7 +70,7 @@ class Tile:
         """Runs the operation on `rows` rows."""
         closed = self.forward(rows)
         known = self.known(closed, weights.forward, rows)
-        arguments = [*weights.leaves, *inputs, all_real(rows)]
+        arguments = [*weights.leaves, *inputs, self.all_real(rows)]
         return jaxprs.evaluate(closed, arguments, known=known)
 
     # The jaxprs here and below depend on shapes alone. Their arguments are flat:
@@ -175,6 +175,10 @@ class Tile:
         # A constant may have rows, as cotangents that are zero do.
         return {v: x for v, x in pairs if v.aval.shape == x.shape}
 
+    def all_real(self, rows: int) -> Any:
+        """A mask of rows that are all real [rows]."""
+        return varied(jnp.ones(rows, bool), self.varying)
+
     def spec(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         """Stands for an array of a tile."""
         return array_spec(shape, dtype, self.varying)
@@ -193,11 +197,18 @@ class Tile:
     def reads(self) -> list[set[int]]:
         """The inputs that each output depends on."""
         first, end = self.weight_count, self.weight_count + len(self.types)
-        used = jaxprs.depends(self.forward(2))
         return [
             {place - first for place in places if first <= place < end}
-            for places in used
+            for places in self._depends
         ]
+
+    def reads_weight(self, output: int, weight: int) -> bool:
+        """Whether an output depends on a weight."""
+        return weight in self._depends[output]
+
+    @functools.cached_property
+    def _depends(self) -> list[set[int]]:
+        return jaxprs.depends(self.forward(2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,11 +248,6 @@ def _make_tile(
 
 
 # ---- rows ----------------------------------------------------------------------------
-
-
-def all_real(rows: int) -> Any:
-    """A mask of rows that are all real [rows]."""
-    return jnp.ones(rows, bool)
 
 
 def spec_of(x: Any) -> jax.ShapeDtypeStruct:

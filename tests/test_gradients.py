@@ -17,6 +17,7 @@ import jfold as jf
 from jfold.layout import RESIDUALS, STRATEGIES
 
 SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
+OPPOSITES = SETTINGS[0], SETTINGS[-1]
 BATCH = [[1, 2, 3], [4, 5, 6]]
 H = 3
 
@@ -73,6 +74,13 @@ def close(got: Any, want: Any) -> None:
 
 # ---- rules that are not linear -------------------------------------------------------
 
+
+def checkpointed_product(w: Any, x: Any) -> Any:
+    """A matrix of a vector, both of `w`, within a rule within a checkpoint."""
+    matrix = w * jnp.arange(9.0).reshape(H, H) / 9
+    return jax.checkpoint(lambda x: jnp.tanh(added(matrix @ x)))(x)
+
+
 RULES = {
     'adds': lambda w, x: added(w * x),
     'normalises': lambda w, x: normalised(w * x),
@@ -83,12 +91,13 @@ RULES = {
     'in a branch': lambda w, x: jax.lax.cond(
         x.sum() > 3, lambda: added(w * x), lambda: normalised(x + w)
     ),
+    'a product, checkpointed': checkpointed_product,
     'checkpointed': jax.checkpoint(lambda w, x: added(w * jnp.sin(x))),
 }
 
 
 @pytest.mark.parametrize('rule', RULES)
-@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+@pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
 def test_spare_rows_give_nothing_whatever_the_rule(
     rule: str, residuals: str, strategy: str
 ) -> None:
@@ -181,6 +190,32 @@ def test_a_function_that_reads_parameters_alone() -> None:
     close(gradient(model, params, [2, 3]), eager_gradient(block, params, [2, 3]))
 
 
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_results_of_parameters_alone_that_nobody_uses(
+    residuals: str, strategy: str
+) -> None:
+    """They have no reverse, whatever else their operation gives: no NaN, no rule, no
+    complaint of a loop without one."""
+
+    def init(key: Any, *specs: Any) -> Any:
+        return {'a': jnp.ones(H), 'b': jnp.zeros(H)}
+
+    for unused in (
+        lambda p: jnp.linalg.norm(p['b']),
+        lambda p: added(p['a']),
+        lambda p: no_reverse(p['b'] + 1),
+    ):
+        layer = jf.Function(lambda p, x, f=unused: (x * p['a'], f(p)), init=init)
+        block = jf.Vector(H) >> layer >> jf.GetItem(0)
+        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        params = model.init(jax.random.key(0))
+        close(gradient(model, params, BATCH), [np.array([5, 7, 9]), np.zeros(H)])
+
+
+def no_reverse(x: Any) -> Any:
+    return jax.lax.while_loop(lambda c: c.sum() < 9, lambda c: c + jnp.abs(c) + 1, x)
+
+
 # ---- what is not used ----------------------------------------------------------------
 
 
@@ -227,10 +262,6 @@ def test_a_result_that_the_loss_does_not_use_has_no_reverse(
 
         got = jax.jit(jax.grad(loss))(params, schedule)
         close(jax.tree.leaves(got), [want * np.array([0, 1, 2])])
-
-
-def no_reverse(x: Any) -> Any:
-    return jax.lax.while_loop(lambda c: c.sum() < 9, lambda c: c + jnp.abs(c) + 1, x)
 
 
 @pytest.mark.parametrize('watched', [jnp.linalg.norm, no_reverse])
@@ -309,10 +340,24 @@ def test_a_function_may_close_over_what_is_differentiated() -> None:
 # ---- shards --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
-def test_shards_with_checked_types(residuals: str, strategy: str) -> None:
+def scanning(w: Any, h: Any, x: Any) -> Any:
+    """A cell with a loop, that starts from what varies as its inputs do."""
+    start = jnp.zeros_like(x)
+    return jax.lax.scan(lambda c, row: (jnp.tanh(c + row + h), None), start, w)[0] + x
+
+
+@pytest.mark.parametrize(
+    'cell',
+    [
+        lambda w, h, x: jnp.tanh(w @ h + x),
+        lambda w, h, x: jnp.tanh(added(w @ h + x)),
+        scanning,
+    ],
+)
+@pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
+def test_shards_with_checked_types(residuals: str, strategy: str, cell: Any) -> None:
     """`shard_map` with `check_vma=True`, for values and gradients."""
-    block = chain(lambda w, h, x: jnp.tanh(w @ h + x))
+    block = chain(cell)
     model = jf.compile(block, residuals=residuals, strategy=strategy)
     params = model.init(jax.random.key(0))
     batch = [np.full((n, H), n / 9) for n in (5, 9, 2, 4)]
