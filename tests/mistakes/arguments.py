@@ -7,9 +7,9 @@ from typing import Any
 
 import flax.linen as nn
 import numpy as np
-from mistakes.common import Mistake, number
 
 import jfold as jf
+from mistakes.common import Mistake, number
 
 
 def compiled(*blocks: Any, **options: Any) -> jf.Model:

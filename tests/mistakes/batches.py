@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from mistakes.common import Mistake, numbers
 
 import jfold as jf
+from mistakes.common import Mistake, numbers
 
 summed = jf.compile(numbers >> jf.Sum())
 

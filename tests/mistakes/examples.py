@@ -7,9 +7,9 @@ import functools
 from typing import Any
 
 import jax
-from mistakes.common import Mistake, linear, number, numbers
 
 import jfold as jf
+from mistakes.common import Mistake, linear, number, numbers
 
 
 @functools.cache

@@ -6,9 +6,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from mistakes.common import Mistake, numbers
-
 import jfold as jf
+from mistakes.common import Mistake, numbers
 
 summed = jf.compile(numbers >> jf.Sum())
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mistakes.common import Mistake, number, numbers
-
 import jfold as jf
+from mistakes.common import Mistake, number, numbers
 
 
 def compiled(*blocks: Any, **options: Any) -> jf.Model:

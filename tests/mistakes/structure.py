@@ -7,9 +7,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from mistakes.common import Mistake, add, number, numbers
-
 import jfold as jf
+from mistakes.common import Mistake, add, number, numbers
 
 
 @functools.cache

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from mistakes.common import Mistake, number, numbers
 
 import jfold as jf
+from mistakes.common import Mistake, number, numbers
 
 
 @functools.cache
