@@ -181,6 +181,7 @@ def test_all_of_a_model_is_freed(
     assert made.alive() == []
 
 
+@pytest.mark.slow
 def test_large_models_are_freed() -> None:
     """One after another, each used in several ways."""
     made = [Made() for _ in range(20)]
