@@ -47,11 +47,14 @@ def groups() -> list[list[str]]:
 
 
 def cases() -> Iterator[Any]:
-    """Every group once; settings and dtypes take turns, and a few are quick."""
+    """Every group once; settings and dtypes take turns, and a few are quick.
+
+    The others run in fixed steps, for which each function is compiled once.
+    """
     for i, names in enumerate(groups()):
         dtypes = KINDS[names[0]].dtypes
         marks = [] if i % 9 == 0 else [pytest.mark.slow]
-        setting = SETTINGS[i % len(SETTINGS)]
+        setting = SETTINGS[1 + 2 * (i % 2) if marks else i % len(SETTINGS)]
         dtype = dtypes[i // len(SETTINGS) % len(dtypes)]
         yield pytest.param(names, dtype, *setting, marks=marks, id=names[0])
 
