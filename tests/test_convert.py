@@ -184,3 +184,11 @@ def test_what_a_value_raises_is_kept() -> None:
 def test_no_items() -> None:
     got = to_array([], jf.TensorType((2, 0), 'int8'))
     assert (got.shape, got.dtype) == ((0, 2, 0), np.int8)
+
+
+def test_narrow_scalars_of_jax_in_lists() -> None:
+    """NumPy cannot read them among others."""
+    block = jf.Vector(2)
+    given = [jnp.bfloat16(2.5), jnp.bfloat16(1)]
+    model = jf.compile(block)
+    assert model.apply({}, model.schedule([given])).tolist() == [[2.5, 1]]
