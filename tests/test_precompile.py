@@ -166,7 +166,7 @@ def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> 
     step = exact.precompile(grad, params, corpus.capacities(SIZE))
     chosen = np.arange(3)
     picked = corpus.graph.pick(chosen), corpus.demands.pick(chosen)
-    close(step(params, exact.build(*picked, SIZE)), expected, 1e-5)
+    close(step(params, exact._build(*picked, SIZE)), expected, 1e-5)
 
 
 def test_a_model_without_operations() -> None:

@@ -201,7 +201,7 @@ def test_map_takes_whatever_is_iterable() -> None:
         [1, 2],
         (1, 2),
         np.array([1.0, 2.0]),
-        {1: 'a', 2: 'b'},
+        {1: 'a', 2: 'b'}.keys(),
         range(1, 3),
         {1, 2},
         [],
