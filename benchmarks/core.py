@@ -34,8 +34,8 @@ from report import Row
 from trees import Workload, comb, expression, random_tree
 
 import jfold as jf
-from jfold.columns import trace
-from jfold.layout import Capacity, Spec
+from jfold.host.columns import trace
+from jfold.planning.layout import Capacity, Spec
 from jfold.schedule import build
 
 WORKLOADS = {

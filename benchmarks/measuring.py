@@ -27,7 +27,7 @@ from options import make_parser
 from report import Report, Row
 
 import jfold as jf
-from jfold.layers import pack
+from jfold.language.layers import pack
 from jfold.types import TupleType
 
 MODES = ('infer', 'train')

@@ -39,7 +39,7 @@ from options import among, fill, say
 from report import Report, Row
 from trees import VOCABULARY, random_tree
 
-from jfold.layout import layout
+from jfold.planning.layout import layout
 
 POOL = 4  # batches that take turns
 HOST = ('trace', 'schedule', 'transfer')

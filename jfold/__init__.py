@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
-from jfold.batches import Batch, Batches
 from jfold.combinators import (
     AllOf,
     Block,
@@ -28,15 +27,18 @@ from jfold.combinators import (
     Zeros,
     convert_to_block,
 )
-from jfold.corpus import Corpus
+from jfold.data.batches import Batch, Batches
+from jfold.data.corpus import Corpus
+from jfold.data.storage import DamagedError, UnknownFormatError
+from jfold.data.tracer import Traced, Tracer
 from jfold.errors import InputError, ProgramBudgetError
-from jfold.layout import Capacity
 from jfold.model import (
     CompiledStep,
     MetricValues,
     Model,
     compile,
 )
+from jfold.planning.layout import Capacity
 from jfold.reductions import (
     Max,
     Mean,
@@ -44,8 +46,6 @@ from jfold.reductions import (
     Sum,
 )
 from jfold.schedule import Schedule
-from jfold.storage import DamagedError, UnknownFormatError
-from jfold.tracer import Traced, Tracer
 from jfold.types import (
     BroadcastType,
     ObjectType,

@@ -33,7 +33,7 @@ from jfold.types import TensorType, convert_to_type
 class Block(Owner):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
-    # The eager twin: `eval(example, params=None)`, supplied by `jfold.eager`.
+    # The eager twin: `eval(example, params=None)`, supplied by `jfold.language.eager`.
     eval: ClassVar[Callable[..., Any]]
 
     # A block never changes, and is told by its identity.

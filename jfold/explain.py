@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.layout import Spec, layout, running
+from jfold.planning.layout import Spec, layout, running
 from jfold.runtime import residual_bytes
 from jfold.schedule import Schedule
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold import program as p
-from jfold.constants import is_constant
-from jfold.infer import Typed, fail, infer
+from jfold.language.constants import is_constant
+from jfold.language.infer import Typed, fail, infer
+from jfold.language.writer import Builder, Ragged, Value, Writer, flatten, rebuild
 from jfold.types import (
     ObjectType,
     SequenceType,
@@ -29,7 +30,6 @@ from jfold.types import (
     VoidType,
     terminals,
 )
-from jfold.writer import Builder, Ragged, Value, Writer, flatten, rebuild
 
 
 def lower(root: c.Block) -> p.Program:

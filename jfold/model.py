@@ -14,12 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import explain as explaining
-from jfold.batches import batches as make_batches
-from jfold.columns import trace
 from jfold.combinators import Block, convert_to_block
-from jfold.corpus import Corpus, trace_corpus
-from jfold.demands import Demands, demands, needed
-from jfold.eager import evaluate
+from jfold.data.batches import batches as make_batches
+from jfold.data.corpus import Corpus, trace_corpus
+from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.errors import (
     ProgramBudgetError,
     check_spare_rows,
@@ -29,8 +27,13 @@ from jfold.errors import (
 )
 from jfold.functions import ratio
 from jfold.graph import Graph
-from jfold.layers import check_params, pack
-from jfold.layout import (
+from jfold.host.columns import trace
+from jfold.host.objects import Reread
+from jfold.language.eager import evaluate
+from jfold.language.layers import check_params, pack
+from jfold.lower import lower
+from jfold.planning.demands import Demands, demands, needed
+from jfold.planning.layout import (
     RESIDUALS,
     SAVE_PRODUCTS,
     STRATEGIES,
@@ -40,13 +43,10 @@ from jfold.layout import (
     best_strategy,
     grow,
 )
-from jfold.lower import lower
-from jfold.objects import Reread
 from jfold.program import Program
 from jfold.runtime import make_execute
 from jfold.schedule import Schedule, abstract, build
 from jfold.tracebacks import boundary
-from jfold.tracer import Traced, Tracer, make_digest, make_tracer
 
 
 @jax.tree_util.register_dataclass

@@ -17,14 +17,14 @@ import numpy as np
 from jax import lax
 from jax.custom_derivatives import custom_vjp_primal_tree_values
 
-from jfold.backward import Backward
-from jfold.forward import Forward
-from jfold.layers import varied, varying_axes
-from jfold.layout import Spec
-from jfold.plan import Plan, make_plan
+from jfold.device.backward import Backward
+from jfold.device.forward import Forward
+from jfold.device.plan import Plan, make_plan
+from jfold.device.stages import is_zero
+from jfold.device.tile import Arrays
+from jfold.language.layers import varied, varying_axes
+from jfold.planning.layout import Spec
 from jfold.schedule import Schedule
-from jfold.stages import is_zero
-from jfold.tile import Arrays
 from jfold.tracebacks import boundary
 
 Params = Mapping[str, Any]

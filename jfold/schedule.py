@@ -28,7 +28,7 @@ from jfold.graph import (
     ranges,
     shared_counts,
 )
-from jfold.layout import (
+from jfold.planning.layout import (
     FIXED,
     SUM_ARITY,
     SUM_WIDTH,

@@ -117,5 +117,5 @@ def _is_hidden(frame: types.FrameType, after_hidden: bool) -> bool:
     # JAX makes of what it recorded have no module.
     name = frame.f_globals.get('__name__')
     if name is None:
-        return Path(frame.f_code.co_filename).parent == FOLDER
+        return FOLDER in Path(frame.f_code.co_filename).parents
     return (after_hidden and name in WRAPPERS) or name.partition('.')[0] in PACKAGES

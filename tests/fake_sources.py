@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from jfold.batches import Batch, Batches, batches
-from jfold.layout import Capacity
+from jfold.data.batches import Batch, Batches, batches
+from jfold.planning.layout import Capacity
 from jfold.schedule import Schedule
 
 Array = np.ndarray[Any, Any]

@@ -36,9 +36,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.batches import batches
-from jfold.layout import Capacity
-from jfold.prefetch import Prefetcher
+from jfold.data.batches import batches
+from jfold.data.prefetch import Prefetcher
+from jfold.planning.layout import Capacity
 from jfold.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures('no_thread_is_left')
@@ -389,8 +389,8 @@ def test_a_thread_may_close_its_own_batches() -> None:
 
 BUSY = """
 import threading, jfold as jf
-from jfold.batches import batches
-from jfold.prefetch import Prefetcher
+from jfold.data.batches import batches
+from jfold.data.prefetch import Prefetcher
 
 def blocked():
     yield 1

@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.batches import Batches, batches
+from jfold.data.batches import Batches, batches
 
 pytestmark = pytest.mark.usefixtures('no_thread_is_left')
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.columns import trace
 from jfold.components import component_of, components
 from jfold.graph import Graph, numbering
+from jfold.host.columns import trace
 from jfold.program import Program
 
 

@@ -29,11 +29,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold import corpus as corpora
-from jfold.corpus import Corpus, Tracing
-from jfold.demands import demands
-from jfold.layout import Capacity
-from jfold.storage import DamagedError, write
+from jfold.data import corpus as corpora
+from jfold.data.corpus import Corpus, Tracing
+from jfold.data.storage import DamagedError, write
+from jfold.planning.demands import demands
+from jfold.planning.layout import Capacity
 
 TREES: list[Any] = [1, (2, 3), ((1, 2), (3, 4)), 5, (6, (7, 8))]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold import columns, cycles, passes
+from jfold.host import columns, cycles, passes
 
 
 def model_of(kind: str) -> jf.Model:

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.columns import trace
-from jfold.demands import Demands, demands, join_demands, needed
 from jfold.graph import Graph, Table, shared_counts
-from jfold.layout import SUM_ARITY, Capacity, active_types
+from jfold.host.columns import trace
+from jfold.planning.demands import Demands, demands, join_demands, needed
+from jfold.planning.layout import SUM_ARITY, Capacity, active_types
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]

@@ -13,8 +13,8 @@ import pytest
 from checking import same
 
 import jfold as jf
-from jfold import eager
-from jfold.infer import infer
+from jfold.language import eager
+from jfold.language.infer import infer
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_explain_a_schedule_without_operations() -> None:
 
 
 def test_graphs_print_their_counts(model: jf.Model) -> None:
-    from jfold.columns import trace
+    from jfold.host.columns import trace
 
     graph = trace(model.program, EXAMPLES)
     assert str(graph) == 'Graph(3 examples, nodes (8, 5), depth 3)'

@@ -23,7 +23,7 @@ import pytest
 from binary_trees import binary, dense_cell, embedding, tree_block
 
 import jfold as jf
-from jfold.fingerprint import contents, differences, fingerprint
+from jfold.data.fingerprint import contents, differences, fingerprint
 
 WORDS = {'a': 0, 'b': 1}
 LIMIT = 3

@@ -27,7 +27,7 @@ from fuzz.worker import Worker
 from jax import lax
 
 import jfold as jf
-from jfold.infer import infer
+from jfold.language.infer import infer
 
 # ---- the interpreter -----------------------------------------------------------------
 

@@ -18,20 +18,13 @@ from hypothesis import strategies as st
 from traced_cases import CASES, add, number, tanh, trees, tuples
 
 import jfold as jf
-from jfold import columns
 from jfold import graph as graphs
-from jfold.columns import trace
 from jfold.components import component_of
-from jfold.demands import demands
-from jfold.graph import (
-    Graph,
-    Table,
-    Trace,
-    concatenate,
-    example_of,
-    numbering,
-    shared_counts,
-)
+from jfold.graph import Graph, Table, concatenate, numbering, shared_counts
+from jfold.host import columns
+from jfold.host.columns import trace
+from jfold.host.trace import Trace, example_of
+from jfold.planning.demands import demands
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]

@@ -22,7 +22,7 @@ from binary_trees import binary, binary_tree, chain
 from jax import lax
 
 import jfold as jf
-from jfold.layout import RESIDUALS, STRATEGIES, active_types, layout
+from jfold.planning.layout import RESIDUALS, STRATEGIES, active_types, layout
 from jfold.runtime import run
 
 # ---- reading HLO ---------------------------------------------------------------------

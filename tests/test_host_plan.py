@@ -13,7 +13,7 @@ from checking import refuses
 from flax.core import FrozenDict
 
 import jfold as jf
-from jfold import columns, passes
+from jfold.host import columns, passes
 
 
 def agree(block: Any, batch: list[Any]) -> jf.Model:

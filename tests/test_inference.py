@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 import jfold as jf
-from jfold.constants import is_constant
+from jfold.language.constants import is_constant
 
 number = jf.Scalar()
 whole = jf.Scalar('int32')

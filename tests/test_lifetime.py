@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.layout import Spec
+from jfold.device.tile import Tile
+from jfold.planning.layout import Spec
 from jfold.program import Body, Instruction, Layer, Operation, Program
-from jfold.tile import Tile
 
 BYTES = 8 << 20  # of each array that a model of these tests holds
 EXAMPLES = [1, (2, (3, 4)), ((1, 2), 3)]

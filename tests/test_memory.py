@@ -12,7 +12,7 @@ from binary_trees import binary_tree, embedding, kind_of
 from jax import numpy as jnp
 
 import jfold as jf
-from jfold.layout import RESIDUALS, Spec
+from jfold.planning.layout import RESIDUALS, Spec
 from jfold.schedule import abstract
 
 H, LEAVES = 32, 64

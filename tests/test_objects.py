@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.columns import trace
-from jfold.eager import get
 from jfold.errors import BadItem
-from jfold.objects import fields, flat, grouped, positions
+from jfold.host.columns import trace
+from jfold.host.objects import fields, flat, grouped, positions
+from jfold.language.eager import get
 
 add = jf.Function(jnp.add)
 Pair = collections.namedtuple('Pair', 'left right')

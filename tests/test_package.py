@@ -17,7 +17,7 @@ import pytest
 import jfold as jf
 
 PACKAGE = Path(jf.__file__).parent
-FILES = sorted(PACKAGE.glob('*.py'))
+FILES = sorted(PACKAGE.rglob('*.py'))
 PUBLIC = {name: getattr(jf, name) for name in jf.__all__}
 
 
@@ -77,7 +77,7 @@ def test_completion_shows_public_names_alone() -> None:
     assert all(name.startswith('__') for name in others)
     assert {'__all__', '__doc__', '__version__'} <= others
     assert set(jf.__all__) <= set(dir(jf))
-    from jfold import jaxprs
+    from jfold.device import jaxprs
 
     assert inspect.ismodule(jaxprs)
 
@@ -133,24 +133,43 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def named(path: Path) -> str:
+    """The dotted name of a file's module, after that of the package."""
+    return '.'.join(path.relative_to(PACKAGE).with_suffix('').parts)
+
+
+MODULES = {named(file) for file in FILES}
+
+
 def imported(path: Path) -> set[str]:
-    """The modules of jfold that a file imports."""
+    """The modules of jfold that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ImportFrom) and node.module == 'jfold':
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or '').startswith(
-            'jfold.'
-        ):
-            found.add(str(node.module).removeprefix('jfold.'))
-    return found & {file.stem for file in FILES}
+        if isinstance(node, ast.ImportFrom) and f'{node.module}.'.startswith('jfold.'):
+            base = f'{node.module}.'.removeprefix('jfold.')
+            found |= {base.rstrip('.'), *(base + alias.name for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names = {alias.name for alias in node.names}
+            found |= {x.removeprefix('jfold.') for x in names if x[:6] == 'jfold.'}
+    return found & MODULES
 
 
-def test_imports_run_one_way() -> None:
-    imports = {file.stem: imported(file) for file in FILES if file.stem != '__init__'}
-    assert imports['tracebacks'] == imports['errors'] == set()
-    assert imports['types'] == {'tracebacks'}
-    assert imports['runtime'].isdisjoint({'combinators', 'infer', 'lower', 'columns'})
+def room(module: str) -> str:
+    """The folder of a module; of one that is in none, its own name."""
+    first, _, rest = module.partition('.')
+    return f'{first}/' if rest else first
+
+
+def rooms(imports: dict[str, set[str]]) -> dict[str, set[str]]:
+    """What the folders, and the files in none, import of each other."""
+    found: dict[str, set[str]] = {room(name): set() for name in imports}
+    for name, needs in imports.items():
+        found[room(name)] |= {room(each) for each in needs} - {room(name)}
+    return found
+
+
+def check_one_way(imports: dict[str, set[str]]) -> None:
+    """Raises if some import each other, however far around."""
     while imports:
         leaves = {name for name, needs in imports.items() if not needs}
         assert leaves, f'these import each other: {imports}'
@@ -161,6 +180,36 @@ def test_imports_run_one_way() -> None:
         }
 
 
+IMPORTS = {named(file): imported(file) for file in FILES if file.stem != '__init__'}
+
+
+def test_imports_run_one_way() -> None:
+    assert IMPORTS['tracebacks'] == IMPORTS['errors'] == set()
+    assert IMPORTS['types'] == {'tracebacks'}
+    check_one_way(IMPORTS)
+
+
+def test_imports_run_one_way_between_folders() -> None:
+    between = rooms(IMPORTS)
+    assert {name for name in between if name.endswith('/')} == {
+        *('language/', 'host/', 'planning/', 'device/', 'data/')
+    }
+    check_one_way(between)
+
+
+def test_what_never_meets() -> None:
+    """The device knows nothing of examples, nor the host of shapes."""
+    between = rooms(IMPORTS)
+    assert between['runtime'].isdisjoint({'combinators', 'lower', 'host/', 'data/'})
+    assert between['device/'].isdisjoint({'combinators', 'lower', 'host/', 'data/'})
+    assert between['host/'].isdisjoint({'combinators', 'language/', 'planning/'})
+
+
+def test_no_cycle_passes_the_check() -> None:
+    with pytest.raises(AssertionError, match='import each other'):
+        check_one_way({'a': {'b'}, 'b': {'c'}, 'c': {'a'}, 'd': {'a'}})
+
+
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Each function of a file with its number of lines."""
     for node in ast.walk(parsed(path)):
@@ -168,12 +217,12 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', FILES, ids=named)
 def test_files_and_functions_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 700
     assert [each for each in functions(path) if each[1] > 60] == []
 
 
-@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', FILES, ids=named)
 def test_files_begin_with_licence_and_docstring(path: Path) -> None:
     assert path.read_text().startswith('# SPDX-License-Identifier: Apache-2.0\n"""')

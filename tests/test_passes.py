@@ -17,10 +17,11 @@ from test_graph import check_graph, same
 from traced_cases import CASES, add, number, tanh, tuples
 
 import jfold as jf
-from jfold import columns, passes
-from jfold.columns import trace
-from jfold.graph import Graph, Trace
-from jfold.objects import Reread
+from jfold.graph import Graph
+from jfold.host import columns, passes
+from jfold.host.columns import trace
+from jfold.host.objects import Reread
+from jfold.host.trace import Trace
 from jfold.program import Program
 
 WAITING = {  # calls that wait for calls, or that give sequences or objects

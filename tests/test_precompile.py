@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from test_compilation import compilations
 
 import jfold as jf
-from jfold.corpus import Corpus
+from jfold.data.corpus import Corpus
 
 SIZE = 4
 QUICK = {'xla_backend_optimization_level': 0}

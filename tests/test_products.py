@@ -16,10 +16,10 @@ from expressions import agree
 from test_hlo import compiled_text
 
 import jfold as jf
-from jfold import jaxprs
-from jfold.layout import NARROW
-from jfold.plan import make_plan
-from jfold.reverse import SplitReverse
+from jfold.device import jaxprs
+from jfold.device.plan import make_plan
+from jfold.device.reverse import SplitReverse
+from jfold.planning.layout import NARROW
 
 H = 5
 ROWS, MATRIX = (3, 4), (4, 6)

@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.columns import trace
 from jfold.components import component_of, components
-from jfold.demands import demands
 from jfold.graph import Graph, Table
-from jfold.layout import (
+from jfold.host.columns import trace
+from jfold.planning.demands import demands
+from jfold.planning.layout import (
     SUM_ARITY,
     SUM_WIDTH,
     Capacity,

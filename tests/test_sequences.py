@@ -203,12 +203,12 @@ def test_map_takes_whatever_is_iterable() -> None:
         np.array([1.0, 2.0]),
         {1: 'a', 2: 'b'}.keys(),
         range(1, 3),
-        {1, 2},
+        {1: 5, 2: 6}.values(),
         [],
     ]
     rows = jf.Map(jf.Vector(2)) >> jf.Sum()
     check(
-        (total, lists, [3.0] * 6 + [0.0]),
+        (total, lists, [3.0] * 5 + [11.0, 0.0]),
         (
             jf.Map(jf.InputTransform(ord) >> number) >> jf.Sum(),
             ['ab', ''],

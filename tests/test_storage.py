@@ -29,8 +29,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jfold import storage
-from jfold.storage import DamagedError, UnknownFormatError, read, write
+from jfold.data import storage
+from jfold.data.storage import DamagedError, UnknownFormatError, read, write
 
 Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jfold.storage import DamagedError, read, write
+from jfold.data.storage import DamagedError, read, write
 
 ADVICE = (
     'a copy made by np.savez or an archiver cannot be read; take the original, which '

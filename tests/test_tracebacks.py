@@ -19,7 +19,8 @@ import pytest
 from mistakes.common import modules
 
 import jfold as jf
-from jfold import corpus, model, tracebacks
+from jfold import model, tracebacks
+from jfold.data import corpus
 
 number = jf.Scalar()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eager twin with a tape: values by `jfold.eager`, gradients step by step.
+"""The eager twin with a tape: values by `jfold.language.eager`, gradients step by step.
 
 Blocks are evaluated as `block.eval` does; only the call of a function is replaced, by
 one that runs its jaxpr in double precision and writes down what it did. The reverse is
@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fuzz import interpreter
-from jfold import eager
-from jfold.infer import Typed, Typing
-from jfold.layers import arguments_of, to_spec
+from jfold.language import eager
+from jfold.language.infer import Typed, Typing
+from jfold.language.layers import arguments_of, to_spec
 
 Gradients = dict[str, list[Any]]  # per layer, of the leaves of its parameters
 

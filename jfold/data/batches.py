@@ -20,15 +20,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.data.prefetch import Prefetcher
 from jfold.errors import InputError, check_spare_rows, whole
-from jfold.layout import Capacity
-from jfold.objects import Reread
-from jfold.prefetch import Prefetcher
+from jfold.host.objects import Reread
+from jfold.planning.layout import Capacity
 from jfold.schedule import Schedule
 from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
-    from jfold.corpus import Corpus, Scheduler
+    from jfold.data.corpus import Corpus, Scheduler
 
 Array = np.ndarray[Any, Any]
 

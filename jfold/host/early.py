@@ -19,9 +19,14 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
-from jfold.graph import Trace
-from jfold.objects import by_attribute, check_lengths, fields, have_attributes_alone
-from jfold.rules import RULES, Column
+from jfold.host.objects import (
+    by_attribute,
+    check_lengths,
+    fields,
+    have_attributes_alone,
+)
+from jfold.host.rules import RULES, Column
+from jfold.host.trace import Trace
 
 Step = Callable[[list[Column], Trace], None]
 Instructions = list[p.Instruction]

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jfold.layers import array_spec
+from jfold.language.layers import array_spec
 
 Arrays = list[Any]
 

@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold import jaxprs
-from jfold.jaxprs import is_inexact
+from jfold.device import jaxprs
+from jfold.device.jaxprs import is_inexact
+from jfold.device.stages import Staged, stage
 from jfold.kept import kept
-from jfold.layers import Varying, array_spec, pack, varied
-from jfold.layout import NARROW
+from jfold.language.layers import Varying, array_spec, pack, varied
+from jfold.planning.layout import NARROW
 from jfold.program import Operation
-from jfold.stages import Staged, stage
 from jfold.types import TensorType, TupleType
 
 Arrays = list[Any]

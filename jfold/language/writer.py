@@ -13,8 +13,8 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold import program as p
-from jfold.infer import Typed, Typing, fail
-from jfold.layers import arguments_of
+from jfold.language.infer import Typed, Typing, fail
+from jfold.language.layers import arguments_of
 from jfold.types import (
     BroadcastType,
     ObjectType,

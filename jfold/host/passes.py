@@ -24,21 +24,14 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
-from jfold.cycles import SuspicionError, Watch
-from jfold.early import Step, steps
-from jfold.frames import Frame, run, start
-from jfold.graph import (
-    Graph,
-    Trace,
-    example_places,
-    gather,
-    moments,
-    ranges,
-    stable_order,
-)
+from jfold.graph import Graph, gather, ranges
+from jfold.host.cycles import SuspicionError, Watch
+from jfold.host.early import Step, steps
+from jfold.host.frames import Frame, run, start
+from jfold.host.objects import Reread
+from jfold.host.rules import NONE, Column, join
+from jfold.host.trace import Trace, example_places, moments, stable_order
 from jfold.kept import kept
-from jfold.objects import Reread
-from jfold.rules import NONE, Column, join
 
 Array = np.ndarray[Any, Any]
 Reader = Callable[[list[Column]], tuple[Column, ...]]

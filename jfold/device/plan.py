@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold.components import Makers, first_results, sources
-from jfold.layers import Varying
-from jfold.layout import RECOMPUTE_ALL, Spec, active_types, has_gradient
+from jfold.device.reverse import Reverse, make_reverse
+from jfold.device.tile import Tile, make_tile
+from jfold.language.layers import Varying
+from jfold.planning.layout import RECOMPUTE_ALL, Spec, active_types, has_gradient
 from jfold.program import Program
-from jfold.reverse import Reverse, make_reverse
-from jfold.tile import Tile, make_tile
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 
 from jfold import program as p
 from jfold.errors import BadItem, InputError
-from jfold.graph import Trace
-from jfold.rules import RULES, Column, merge, numbers, starts, take
+from jfold.host.rules import RULES, Column, merge, numbers, starts, take
+from jfold.host.trace import Trace
 
 Array = np.ndarray[Any, Any]
 Calls = list[tuple[p.Call, list[Column]]]

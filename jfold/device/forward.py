@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jfold.buffers import (
+from jfold.device.buffers import (
     after,
     buffer_of,
     masked,
@@ -27,10 +27,10 @@ from jfold.buffers import (
     take,
     write,
 )
-from jfold.layers import varied
-from jfold.layout import FIXED, Layout, layout, running
-from jfold.plan import Plan
-from jfold.tile import Arrays
+from jfold.device.plan import Plan
+from jfold.device.tile import Arrays
+from jfold.language.layers import varied
+from jfold.planning.layout import FIXED, Layout, layout, running
 
 State: TypeAlias = tuple[Any, Any]  # a zero that is handed on, and the buffers
 LevelStep: TypeAlias = Callable[[Any, State], State]

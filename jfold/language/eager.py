@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.constants import is_constant
 from jfold.errors import shown
-from jfold.infer import Typed, Typing, infer
+from jfold.host.objects import PICK, count_of, length_of, why_no_sequence
 from jfold.kept import kept
-from jfold.layers import check_layer
-from jfold.objects import PICK, count_of, length_of, why_no_sequence
+from jfold.language.constants import is_constant
+from jfold.language.infer import Typed, Typing, infer
+from jfold.language.layers import check_layer
 from jfold.tracebacks import boundary
 from jfold.types import SequenceType, TensorType, TupleType, Type
 

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jfold import storage
-from jfold.columns import trace
-from jfold.demands import Demands, demands, join_demands, make_capacity
+from jfold.data import storage
+from jfold.data.fingerprint import differences, fingerprint
 from jfold.errors import InputError, whole
-from jfold.fingerprint import differences, fingerprint
 from jfold.graph import Graph, Table, concatenate
-from jfold.layout import Capacity
-from jfold.objects import Reread
+from jfold.host.columns import trace
+from jfold.host.objects import Reread
+from jfold.planning.demands import Demands, demands, join_demands, make_capacity
+from jfold.planning.layout import Capacity
 from jfold.program import Program
 from jfold.schedule import Schedule
 from jfold.tracebacks import boundary

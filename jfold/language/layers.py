@@ -22,9 +22,9 @@ from jax import lax
 
 from jfold.combinators import Function
 from jfold.errors import shown
+from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.printing import callable_name
 from jfold.program import Layer
-from jfold.signatures import call_hint, check_init, takes_specs
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init = Callable[..., Any]

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jfold.buffers import (
+from jfold.components import component_of
+from jfold.device.buffers import (
     after,
     buffer_of,
     gather_sum,
@@ -31,14 +32,13 @@ from jfold.buffers import (
     slice_rows,
     write,
 )
-from jfold.components import component_of
-from jfold.forward import Forward, State, TileStep
-from jfold.layout import SUM_ARITY, SUM_WIDTH
-from jfold.plan import Plan, Pulls
+from jfold.device.forward import Forward, State, TileStep
+from jfold.device.plan import Plan, Pulls
+from jfold.device.reverse import Reverse, Rows
+from jfold.device.stages import is_zero
+from jfold.device.tile import Arrays
+from jfold.planning.layout import SUM_ARITY, SUM_WIDTH
 from jfold.program import Program
-from jfold.reverse import Reverse, Rows
-from jfold.stages import is_zero
-from jfold.tile import Arrays
 
 
 class Backward(Forward):

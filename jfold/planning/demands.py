@@ -24,7 +24,7 @@ from jfold.graph import (
     ranges,
     shared_counts,
 )
-from jfold.layout import SUM_ARITY, Capacity, Chance, active_types
+from jfold.planning.layout import SUM_ARITY, Capacity, Chance, active_types
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]

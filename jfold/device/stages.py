@@ -19,9 +19,9 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 
-from jfold import jaxprs
-from jfold.jaxprs import Arrays, Rules
-from jfold.layers import varied, varying_axes
+from jfold.device import jaxprs
+from jfold.device.jaxprs import Arrays, Rules
+from jfold.language.layers import varied, varying_axes
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,10 +18,11 @@ import jax
 import numpy as np
 
 from jfold import combinators as c
-from jfold.constants import is_constant
 from jfold.errors import reason, shown
 from jfold.functions import take_item
-from jfold.layers import (
+from jfold.host.objects import PICK, count_of
+from jfold.language.constants import is_constant
+from jfold.language.layers import (
     arguments_of,
     hint,
     identity,
@@ -29,10 +30,9 @@ from jfold.layers import (
     numbered,
     result_type,
 )
-from jfold.objects import PICK, count_of
+from jfold.language.signatures import settings_of
 from jfold.printing import short
 from jfold.program import Layer
-from jfold.signatures import settings_of
 from jfold.types import (
     BroadcastType,
     Mismatch,

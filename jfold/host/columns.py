@@ -21,21 +21,15 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
-from jfold.cycles import SuspicionError, Watch
 from jfold.errors import InputError
-from jfold.frames import Frame, Running, locate, run, start
-from jfold.graph import (
-    MAX_EXAMPLES,
-    Graph,
-    Trace,
-    at_moment,
-    concatenate,
-    example_places,
-)
-from jfold.objects import Reread
-from jfold.passes import cut, trace_in_passes
+from jfold.graph import Graph, concatenate
+from jfold.host.cycles import SuspicionError, Watch
+from jfold.host.frames import Frame, Running, locate, run, start
+from jfold.host.objects import Reread
+from jfold.host.passes import cut, trace_in_passes
+from jfold.host.rules import NONE, Column, join
+from jfold.host.trace import MAX_EXAMPLES, Trace, at_moment, example_places
 from jfold.program import is_breadth_first
-from jfold.rules import NONE, Column, join
 
 MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
 

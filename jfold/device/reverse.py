@@ -25,10 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold import jaxprs
-from jfold.jaxprs import is_inexact
-from jfold.layers import array_spec
-from jfold.tile import (
+from jfold.device import jaxprs
+from jfold.device.jaxprs import is_inexact
+from jfold.device.tile import (
     Arrays,
     Specs,
     Tile,
@@ -36,6 +35,7 @@ from jfold.tile import (
     per_rows,
     spec_of,
 )
+from jfold.language.layers import array_spec
 
 
 @dataclass(frozen=True, eq=False)

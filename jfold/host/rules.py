@@ -17,10 +17,19 @@ from typing import Any
 import numpy as np
 
 from jfold import program as p
-from jfold.convert import to_array
 from jfold.errors import BadItem
-from jfold.graph import Trace, ranges
-from jfold.objects import check_lengths, each, entries, fields, flat, grouped, positions
+from jfold.graph import ranges
+from jfold.host.convert import to_array
+from jfold.host.objects import (
+    check_lengths,
+    each,
+    entries,
+    fields,
+    flat,
+    grouped,
+    positions,
+)
+from jfold.host.trace import Trace
 
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array

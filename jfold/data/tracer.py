@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from jfold.columns import trace
+from jfold.data.fingerprint import fingerprint
 from jfold.errors import several
-from jfold.fingerprint import fingerprint
 from jfold.graph import Graph
+from jfold.host.columns import trace
 from jfold.program import Layer, Program
 from jfold.tracebacks import boundary
 

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace: nodes collected while the host plan runs, and put in order at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold.components import component_of, components
+from jfold.graph import (
+    NO_NUMBERS,
+    Graph,
+    Numbering,
+    Table,
+    concatenated,
+    first_of,
+    gather,
+    number_values,
+    ranges,
+    shared_counts,
+    value_parts,
+)
+from jfold.host.objects import Reread
+from jfold.kept import kept
+from jfold.program import Program, is_breadth_first
+
+Array = np.ndarray[Any, Any]
+
+# ---- places --------------------------------------------------------------------------
+
+# The upper bits are the number of the example, the others a hash of the way to it.
+# Nodes of one operation in one example share a hash once in 2**44 pairs; their order,
+# and nothing else, may then depend on what else is traced.
+WAY_BITS = 44
+MAX_EXAMPLES = 1 << (63 - WAY_BITS)
+_WAY = np.int64((1 << WAY_BITS) - 1)
+_FACTOR, _STEP = 0x5851F42D4C957F2D, 0x14057B7EF767814F
+
+
+def example_places(examples: int) -> Array:
+    """The places [examples] of whole examples."""
+    return np.arange(examples, dtype=np.int64) << WAY_BITS
+
+
+def example_of(places: Array) -> Array:
+    """The examples that places are in."""
+    return places >> WAY_BITS
+
+
+def inside(places: Array, way: int, items: Array | None = None) -> Array:
+    """The places inside others: `way` tells how, `items` which item each is."""
+    found = places * np.int64(_FACTOR)
+    found += np.int64(way * _STEP & int(_WAY))
+    if items is not None:
+        found += items * np.int64(_FACTOR ^ _STEP)
+    found &= _WAY
+    found |= places & ~_WAY
+    return found
+
+
+def at_moment(places: Array, moment: int) -> Array:
+    """The same examples with the number of a moment in place of a way."""
+    return places & ~_WAY | np.int64(moment)
+
+
+def moments(places: Array) -> Array:
+    """The moments that `at_moment` gave."""
+    return places & _WAY
+
+
+# ---- tracing -------------------------------------------------------------------------
+
+LEVEL_BITS = 40
+
+
+@kept
+def _bases(program: Program) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Per operation, the height below all of its nodes, and whether it is recurrent."""
+    of = component_of(program)
+    recurrent = [each.recurrent for each in components(program)]
+    return tuple(c << LEVEL_BITS for c in of), tuple(recurrent[c] for c in of)
+
+
+class Trace:
+    """Collects nodes while the host plan runs.
+
+    What is collected comes in chunks. Of a program that is `by_moment`, places tell the
+    moment of their frame, a number that grows with the depth of the data, and no way.
+
+    Values get an *id* per type in the order in which they are made, since how many
+    constants and nodes there will be is not known yet; `graph` turns ids into numbers.
+
+    Attributes:
+      tentative: whether examples may be read again, by another trace.
+      reread: what has been read of the data that can be read once, for other traces.
+    """
+
+    tentative = False
+
+    def __init__(
+        self, program: Program, examples: int, reread: Reread | None = None
+    ) -> None:
+        self.program = program
+        self.examples = examples
+        self.reread = Reread() if reread is None else reread
+        self._values = [_Values(count) for count in shared_counts(program)]
+        self._constants: list[list[Any]] = [[] for _ in program.types]
+        self._nodes: list[list[Any]] = [[] for _ in program.operations]
+        self._metrics: list[list[Any]] = [[] for _ in program.metrics]
+        self._shared = _shared_ids(program)
+        self.bases, self.recurrent = _bases(program)
+        self.by_moment = is_breadth_first(program)
+
+    def inside(
+        self, places: Array, way: int, items: Callable[[], Array] | None = None
+    ) -> Array:
+        """`inside` of places, where more than their examples is ever looked at."""
+        if self.by_moment:
+            return places
+        return inside(places, way, None if items is None else items())
+
+    def constants(self, t: int, places: Array, values: Array) -> Array:
+        """Ids [n] for constants [n, *shape] of type `t`."""
+        ids = self._values[t].new(len(values))
+        self._constants[t].append((places, [ids], values))
+        return ids
+
+    def shared_constant(self, index: int) -> int:
+        """The id of one of the program's constants."""
+        return self._shared[index]
+
+    def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
+        """Ids of each output for new nodes with the given places and inputs."""
+        return self._add(o, places, inputs, self._height(o, inputs, len(places)))
+
+    def _add(
+        self, o: int, places: Array, inputs: list[Array], height: Array
+    ) -> list[Array]:
+        types = self.program.operations[o].outputs
+        made = [self._values[t].new(len(places), height) for t in types]
+        self._nodes[o].append([places, made, height, *inputs])
+        return made
+
+    def _height(self, o: int, inputs: Sequence[Array], rows: int) -> Array:
+        """The heights of new nodes."""
+        base = self.bases[o]
+        if not self.recurrent[o]:
+            return np.full(rows, base + 1)
+        types = self.program.operations[o].inputs
+        result: Array = gather(self._values[types[0]].heights, inputs[0])
+        for t, ids in zip(types[1:], inputs[1:], strict=True):
+            np.maximum(result, gather(self._values[t].heights, ids), out=result)
+        np.maximum(result, base, out=result)
+        result += 1
+        return result
+
+    def observe(self, metric: int, places: Array, values: list[Array]) -> None:
+        """Records values of a metric."""
+        self._metrics[metric].append([places, [], *values])
+
+    def graph(self, outputs: list[Array]) -> Graph:
+        """What was traced."""
+        program = self.program
+        constants = [
+            self._sorted(chunks, (np.zeros((0, *type_.shape), type_.dtype),))
+            for chunks, type_ in zip(self._constants, program.types, strict=True)
+        ]
+        nodes = [
+            self._sorted(chunks, (NO_NUMBERS,) * (1 + len(operation.inputs)))
+            for chunks, operation in zip(self._nodes, program.operations, strict=True)
+        ]
+        observed = [
+            self._sorted(chunks, (NO_NUMBERS,) * len(types))
+            for chunks, (_, _, types) in zip(
+                self._metrics, program.metrics, strict=True
+            )
+        ]
+        numbering, numbers = self._numbers(constants, nodes)
+        graph = Graph(
+            self.examples,
+            tuple(x.table for x in constants),
+            tuple(
+                x.renumbered(numbers, operation.inputs, heights=1)
+                for x, operation in zip(nodes, program.operations, strict=True)
+            ),
+            tuple(
+                _numbered(numbers[t], x)
+                for t, x in zip(program.output_types, outputs, strict=True)
+            ),
+            tuple(
+                x.renumbered(numbers, types)
+                for x, (_, _, types) in zip(observed, program.metrics, strict=True)
+            ),
+        )
+        graph._numbering.append(numbering)
+        return graph
+
+    def _sorted(self, chunks: list[Any], none: tuple[Array, ...]) -> _Sorted:
+        """Rows by example, in each in an order that no other example changes."""
+        if not chunks:
+            return _Sorted(Table(np.zeros(self.examples + 1, np.int64), none), [])
+        places, ids, *columns = zip(*chunks, strict=True)
+        joined = self._placed(places)
+        order = self._order(joined)
+
+        def sorted_(parts: Sequence[Array]) -> Array:
+            return concatenated(parts) if order is None else concatenated(parts)[order]
+
+        made = [sorted_(x) for x in zip(*ids, strict=True)]
+        table = Table(self._first(joined), tuple(map(sorted_, columns)))
+        return _Sorted(table, made, len(chunks) == 1 and order is None)
+
+    def _placed(self, chunks: Sequence[Array]) -> Array:
+        """The places of all rows, given in chunks."""
+        return concatenated(chunks)
+
+    def _first(self, places: Array) -> Array:
+        """Where the rows of each example begin."""
+        if self.examples == 1:
+            return np.array([0, len(places)])
+        return first_of(np.bincount(example_of(places), minlength=self.examples))
+
+    def _order(self, places: Array) -> Array | None:
+        """The order of rows, by example first; `None` if they are in order."""
+        if not self.by_moment:
+            return places.argsort()
+        if self.examples == 1:  # then places are moments
+            return stable_order(places)
+        order = stable_order(moments(places))
+        examples = example_of(places)
+        outer = stable_order(examples if order is None else examples[order])
+        return outer if order is None else order if outer is None else order[outer]
+
+    def _numbers(
+        self, constants: list[_Sorted], nodes: list[_Sorted]
+    ) -> tuple[Numbering, list[Array | None]]:
+        """How values are numbered; per type, the number of each id, `None` if they are
+        the same, as those of small examples often are."""
+        sources = constants + nodes
+        tables = [source.table for source in sources]
+        numbering, begins = number_values(self.program, self.examples, tables)
+        parts = [
+            (t, sources[table], output, begin)
+            for (t, table, output), begin in zip(
+                value_parts(self.program), begins, strict=True
+            )
+            if sources[table].ids
+        ]
+        other = {
+            t
+            for t, source, output, begin in parts
+            if self.examples != 1 or not source.begins(output, begin[0])
+        }
+        numbers = [
+            np.arange(x.count, dtype=np.int32) if t in other else None
+            for t, x in enumerate(self._values)
+        ]
+        for t, source, output, begin in parts:
+            of_type = numbers[t]
+            if of_type is not None:
+                rows = ranges(begin, source.table.counts, source.table.first)
+                of_type[source.ids[output].astype(np.intp)] = rows
+        return numbering, numbers
+
+
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """A table whose columns still hold ids, and the ids of what its rows make."""
+
+    table: Table
+    ids: list[Array]
+    as_made: bool = False  # at once, and in this order
+
+    def begins(self, output: int, id_: int) -> bool:
+        """Whether ids follow one another from the given one on."""
+        ids = self.ids[output]
+        return self.as_made and (not len(ids) or int(ids[0]) == id_)
+
+    def renumbered(
+        self, numbers: list[Array | None], types: Sequence[int], heights: int = 0
+    ) -> Table:
+        """The table with numbers for ids and, in the first columns, levels for
+        heights, of which they are the lower bits."""
+        columns = self.table.columns
+        levels = [x.astype(np.int32) for x in columns[:heights]]
+        ids = zip(types, columns[heights:], strict=True)
+        made = [_numbered(numbers[t], x) for t, x in ids]
+        return Table(self.table.first, (*levels, *made))
+
+
+def _numbered(numbers: Array | None, ids: Array) -> Array:
+    return ids if numbers is None else gather(numbers, ids)
+
+
+@kept
+def _shared_ids(program: Program) -> tuple[int, ...]:
+    """The place of each of the program's constants among those of its type."""
+    types = [t for t, _ in program.constants]
+    return tuple(types[:place].count(t) for place, t in enumerate(types))
+
+
+def stable_order(keys: Array) -> Array | None:
+    """The order that sorts numbers and keeps equal ones as they are, if it is another.
+
+    Few numbers are sorted fast, those of sixteen bits, by radix, even faster.
+    """
+    if np.logical_and.reduce(keys[1:] >= keys[:-1]):
+        return None
+    small = keys.max() < 1 << 15
+    keys = keys.astype(np.int16) if small else keys
+    return keys.argsort(kind='stable')
+
+
+class _Values:
+    """The values of one type, with the height of each.
+
+    A height is a level, above all those of the components before: the number of the
+    component in the upper bits. Constants have height 0.
+    """
+
+    def __init__(self, shared: int) -> None:
+        self.heights = np.zeros(max(256, shared), np.int64)
+        self.count = shared
+
+    def new(self, size: int, height: Array | None = None) -> Array:
+        """Ids for `size` new values."""
+        first, self.count = self.count, self.count + size
+        if self.count > len(self.heights):
+            grown = np.zeros(2 * self.count, np.int64)
+            grown[:first] = self.heights[:first]
+            self.heights = grown
+        if height is not None:
+            self.heights[first : self.count] = height
+        return np.arange(first, self.count, dtype=np.int32)
