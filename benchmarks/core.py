@@ -35,8 +35,9 @@ from trees import Workload, comb, expression, random_tree
 
 import jfold as jf
 from jfold.host.columns import trace
-from jfold.planning.layout import Capacity, Spec
+from jfold.planning.uses import make_uses
 from jfold.schedule import build
+from jfold.spec import Capacity, Spec
 
 WORKLOADS = {
     'big': Workload(trees=64, leaves=128, hidden=256),
@@ -82,7 +83,7 @@ def growth(workload: Workload, options: argparse.Namespace) -> Iterator[Row]:
     )
     wide = Spec(model.program, doubled(once[0].spec.capacity))
     graphs = [trace(model.program, batch) for batch in workload.batches(POOL)]
-    roomy = [build(graph, wide) for graph in graphs]
+    roomy = [build(make_uses(model.program, graph), wide) for graph in graphs]
     contenders = {'once': once, 'trees': twice, 'capacities': roomy}
     gradients = jax.value_and_grad(functools.partial(loss, model))
     for mode, function in zip(MODES, (model.apply, gradients), strict=True):

@@ -270,7 +270,8 @@ def _inputs(schedule: jf.Schedule, o: int, n: int) -> tuple[Any, ...]:
             flat.append(rng.uniform(-1, 1, (n, *shape)).astype(dtype))
             continue
         constants = np.asarray(schedule.constants[t])
-        places = np.asarray(schedule.section(('input', o, a), int(schedule.counts[o])))
+        rows = schedule.sections.inputs[o][a].of(schedule.indices)
+        places = np.asarray(rows[: int(schedule.counts[o])])
         known = constants[places[places < len(constants)]]
         flat.append(np.resize(known.astype(dtype), (n, *shape)))
     return pack(TupleType(operation.arguments), flat)

@@ -38,7 +38,6 @@ from jfold.model import (
     Model,
     compile,
 )
-from jfold.planning.layout import Capacity
 from jfold.reductions import (
     Max,
     Mean,
@@ -46,6 +45,7 @@ from jfold.reductions import (
     Sum,
 )
 from jfold.schedule import Schedule
+from jfold.spec import Capacity
 from jfold.types import (
     BroadcastType,
     ObjectType,

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jfold.planning.layout import Spec, layout, running
+from jfold.planning.layout import layout, running
 from jfold.runtime import residual_bytes
 from jfold.schedule import Schedule
+from jfold.spec import Spec
 
 SHOWN_LEVELS = 12
 
@@ -93,7 +94,7 @@ def _memory(schedule: Schedule) -> list[str]:
     return [
         *_table(header, rows),
         *_training(spec, values, edges),
-        f'indices: {_bytes(4 * places.size)}',
+        f'indices: {_bytes(4 * places.sections.size)}',
     ]
 
 

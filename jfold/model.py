@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -32,21 +32,14 @@ from jfold.host.objects import Reread
 from jfold.language.eager import evaluate
 from jfold.language.layers import check_params, pack
 from jfold.lower import lower
+from jfold.planning.capacity import Chance, grow
 from jfold.planning.demands import Demands, demands, needed
-from jfold.planning.layout import (
-    RESIDUALS,
-    SAVE_PRODUCTS,
-    STRATEGIES,
-    Capacity,
-    Chance,
-    Spec,
-    best_strategy,
-    grow,
-    layout,
-)
+from jfold.planning.tiles import best_strategy
+from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.runtime import make_execute
 from jfold.schedule import Schedule, abstract, build
+from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity, Spec
 from jfold.tracebacks import boundary
 
 
@@ -193,16 +186,13 @@ class Model:
             the model is as it was before.
         """
         begin = time.perf_counter()
-        result = self._build(self._graph(examples), size=size)
-        result.seconds = time.perf_counter() - begin
-        return result
+        return self._build(self._graph(examples), size=size, begin=begin)
 
     def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
         """As `schedule`, of examples some of which `reread` may have read before."""
         begin = time.perf_counter()
-        result = self._build(trace(self.program, examples, reread), size=size)
-        result.seconds = time.perf_counter() - begin
-        return result
+        graph = trace(self.program, examples, reread)
+        return self._build(graph, size=size, begin=begin)
 
     def _graph(self, examples: Iterable[Any] | Traced) -> Graph:
         if not isinstance(examples, Traced):
@@ -219,17 +209,22 @@ class Model:
         return make_digest(self.program)
 
     def _build(
-        self, graph: Graph, demanded: Demands | None = None, size: int | None = None
+        self,
+        graph: Graph,
+        demanded: Demands | None = None,
+        size: int | None = None,
+        begin: float | None = None,
     ) -> Schedule:
         """The schedule of a graph that was traced for this model's program.
 
         Args:
           demanded: of its examples, if that is known.
+          begin: when the work on the schedule began, if it has.
 
         Raises:
           ValueError, ProgramBudgetError: as of `schedule`.
         """
-        begin = time.perf_counter()
+        begin = time.perf_counter() if begin is None else begin
         rows = graph.examples if size is None else whole('size', size, 0)
         if rows < graph.examples:
             raise ValueError(
@@ -237,18 +232,14 @@ class Model:
                 f'{graph.examples}'
             )
         check_spare_rows('size', rows, graph.examples)
-        need = (
-            needed(self.program, graph, rows)
-            if demanded is None
-            else demanded.capacity(rows)
-        )
+        uses = make_uses(self.program, graph)
+        need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
 
         def chance() -> Chance:
-            return (demanded or demands(self.program, graph)).chance()
+            return (demanded or demands(uses)).chance()
 
-        result = build(graph, self._reserve(need, chance))
-        result.seconds = time.perf_counter() - begin
-        return result
+        result = build(uses, self._reserve(need, chance))
+        return replace(result, seconds=time.perf_counter() - begin)
 
     def _reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
         """The spec for a batch, after which the model keeps its capacity."""
@@ -496,8 +487,7 @@ def _given(program: Program, values: list[Any], schedule: Schedule) -> Any:
     own, *_ = values
     metrics = {}
     for r in program.observed:
-        size = layout(schedule.spec).results[r]
-        example = jnp.asarray(schedule.section(('example', r), size))
+        example = jnp.asarray(schedule.sections.owners[r].of(schedule.indices))
         mask = example < schedule.examples
         metrics[str(program.results[r].name)] = MetricValues(values[r], example, mask)
     return (own, metrics) if metrics else own

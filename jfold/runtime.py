@@ -25,8 +25,8 @@ from jfold.device.plan import Plan, make_plan
 from jfold.device.stages import is_zero
 from jfold.device.tile import Arrays
 from jfold.language.layers import varied, varying_axes
-from jfold.planning.layout import Spec, layout
 from jfold.schedule import Schedule
+from jfold.spec import Spec
 from jfold.tracebacks import boundary
 
 Params = Mapping[str, Any]
@@ -71,10 +71,9 @@ def run(params: Params, schedule: Schedule) -> Results:
         symbolic_zeros=True,
     )
     results: Results = differentiable(_weights(plan, used), indices, constants)
-    for place, r in enumerate(schedule.spec.program.observed):
-        rows = jnp.arange(layout(schedule.spec).results[r])
-        real = rows < schedule.section('observed', place + 1)[place]
-        results[r] = [masked(x, real) for x in results[r]]
+    counts = schedule.sections.header.observed.of(schedule.indices)
+    for m, r in enumerate(schedule.spec.program.observed):
+        results[r] = [masked(x, jnp.arange(len(x)) < counts[m]) for x in results[r]]
     return results
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 import jfold as jf
 from jfold.data.batches import Batch, Batches, batches
-from jfold.planning.layout import Capacity
 from jfold.schedule import Schedule
+from jfold.spec import Capacity
 
 Array = np.ndarray[Any, Any]
 negate = jf.Scalar() >> jf.Function(jnp.negative)

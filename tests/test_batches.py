@@ -38,8 +38,8 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.data.batches import batches
 from jfold.data.prefetch import Prefetcher
-from jfold.planning.layout import Capacity
 from jfold.schedule import Schedule
+from jfold.spec import Capacity
 
 pytestmark = pytest.mark.usefixtures('no_thread_is_left')
 

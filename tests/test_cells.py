@@ -18,7 +18,7 @@ from expressions import agree
 from test_hlo import compiled_text, large, parse, scatters
 
 import jfold as jf
-from jfold.planning.layout import RESIDUALS, STRATEGIES
+from jfold.spec import RESIDUALS, STRATEGIES
 
 H = 6
 LARGE = 1025  # rows; neither a tile nor a chunk has as many, but every buffer

@@ -15,7 +15,7 @@ import pytest
 from binary_trees import binary_tree, tree_block
 
 import jfold as jf
-from jfold.planning.layout import Spec
+from jfold.spec import Spec
 
 COMPILED = '/jax/core/compile/backend_compile_duration'
 

@@ -33,7 +33,8 @@ from jfold.data import corpus as corpora
 from jfold.data.corpus import Corpus, Tracing
 from jfold.data.storage import DamagedError, write
 from jfold.planning.demands import demands
-from jfold.planning.layout import Capacity
+from jfold.planning.uses import make_uses
+from jfold.spec import Capacity
 
 TREES: list[Any] = [1, (2, 3), ((1, 2), (3, 4)), 5, (6, (7, 8))]
 
@@ -591,7 +592,8 @@ def test_capacities_hold_every_batch(expression: Expression, data: Any) -> None:
     assert_fits(model, corpus, [order], size, capacity)
     planned = corpus.capacities_of([order, order[:1]], size)
     assert_fits(model, corpus, [order, order[:1]], size, planned)
-    need = demands(model.program, corpus.graph.pick(np.array(order))).capacity(size)
+    uses = make_uses(model.program, corpus.graph.pick(np.array(order)))
+    need = demands(uses).capacity(size)
     exact = corpus.capacities_of([order], size)
     assert exact == need
 

@@ -21,8 +21,11 @@ import jfold as jf
 from jfold.graph import Graph, Table, shared_counts
 from jfold.host.columns import trace
 from jfold.planning.demands import Demands, demands, join_demands, needed
-from jfold.planning.layout import SUM_ARITY, Capacity, active_types
+from jfold.planning.layout import active_types
+from jfold.planning.sections import SUM_ARITY
+from jfold.planning.uses import make_uses
 from jfold.program import Program
+from jfold.spec import Capacity
 
 Array = np.ndarray[Any, Any]
 
@@ -126,15 +129,18 @@ def same(left: Demands, right: Demands) -> None:
 def check(program: Program, examples: Sequence[Any]) -> Demands:
     """A batch's demands are those of its examples, and of the slow references."""
     graph = trace(program, examples)
-    found = demands(program, graph)
+    uses = make_uses(program, graph)
+    found = demands(uses)
     size = len(examples) + 2
     need = expected_capacity(program, graph, size)
-    assert found.capacity(size) == needed(program, graph, size) == need
+    assert found.capacity(size) == needed(uses, size) == need
     singles = [trace(program, [each]) for each in examples]
     assert found.nodes.tolist() == [each.nodes for each in singles]
     assert found.highest[:, 0].tolist() == [each.depth for each in singles]
     if examples:
-        same(found, join_demands([demands(program, each) for each in singles]))
+        same(
+            found, join_demands([demands(make_uses(program, each)) for each in singles])
+        )
     return found
 
 
@@ -220,7 +226,8 @@ def test_demands_of_uses_that_data_decides(
 def test_capacities_count_uses_in_each_example() -> None:
     """Written out: two examples, of which the second has the wider uses."""
     model = jf.compile(wide_fold())
-    found = demands(model.program, trace(model.program, [[[1, 2]], [[1, 2], [3, 4]]]))
+    graph = trace(model.program, [[[1, 2]], [[1, 2], [3, 4]]])
+    found = demands(make_uses(model.program, graph))
     names = [operation.layer.name for operation in model.program.operations]
     assert names == ['layer', 'cell']
     need = found.capacity(5)
@@ -239,7 +246,8 @@ def test_nothing_is_demanded_by_no_examples() -> None:
     """Except that gradients flow."""
     program = jf.compile(tree_block()).program
     found = check(program, [])
-    picked = demands(program, trace(program, [1, (2, 3)])).pick(np.zeros(0, np.int64))
+    uses = make_uses(program, trace(program, [1, (2, 3)]))
+    picked = demands(uses).pick(np.zeros(0, np.int64))
     same(found, picked)
     for each in found, picked:
         assert each.nodes.tolist() == []

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.planning.layout import RESIDUALS, STRATEGIES
+from jfold.spec import RESIDUALS, STRATEGIES
 
 Options = dict[str, Any]
 options = st.fixed_dictionaries(

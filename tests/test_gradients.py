@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.planning.layout import RESIDUALS, STRATEGIES
+from jfold.spec import RESIDUALS, STRATEGIES
 
 SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
 OPPOSITES = SETTINGS[0], SETTINGS[-1]

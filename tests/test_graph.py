@@ -25,6 +25,7 @@ from jfold.host import trace as tracing
 from jfold.host.columns import trace
 from jfold.host.trace import Trace, example_of
 from jfold.planning.demands import demands
+from jfold.planning.uses import make_uses
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -120,7 +121,7 @@ def check_schedules(
 ) -> None:
     """The schedule of picked examples is that of the examples, to the bit."""
     whole = trace(model.program, examples)
-    demanded = demands(model.program, whole)
+    demanded = demands(make_uses(model.program, whole))
     for indices in picks:
         expected = model.schedule(chosen(examples, indices))
         picked = np.array(indices, np.int64)

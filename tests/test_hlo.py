@@ -22,8 +22,9 @@ from binary_trees import binary, binary_tree, chain
 from jax import lax
 
 import jfold as jf
-from jfold.planning.layout import RESIDUALS, STRATEGIES, active_types, layout
+from jfold.planning.layout import active_types, layout
 from jfold.runtime import run
+from jfold.spec import RESIDUALS, STRATEGIES
 
 # ---- reading HLO ---------------------------------------------------------------------
 

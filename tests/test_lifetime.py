@@ -18,8 +18,8 @@ import pytest
 
 import jfold as jf
 from jfold.device.tile import Tile
-from jfold.planning.layout import Spec
 from jfold.program import Body, Instruction, Layer, Operation, Program
+from jfold.spec import Spec
 
 BYTES = 8 << 20  # of each array that a model of these tests holds
 EXAMPLES = [1, (2, (3, 4)), ((1, 2), 3)]

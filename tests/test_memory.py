@@ -12,8 +12,8 @@ from binary_trees import binary_tree, embedding, kind_of
 from jax import numpy as jnp
 
 import jfold as jf
-from jfold.planning.layout import RESIDUALS, Spec
 from jfold.schedule import abstract
+from jfold.spec import RESIDUALS, Spec
 
 H, LEAVES = 32, 64
 

@@ -19,7 +19,7 @@ import jfold as jf
 from jfold.device import jaxprs
 from jfold.device.plan import make_plan
 from jfold.device.reverse import SplitReverse
-from jfold.planning.layout import NARROW
+from jfold.planning.tiles import NARROW
 
 H = 5
 ROWS, MATRIX = (3, 4), (4, 6)

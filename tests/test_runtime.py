@@ -17,7 +17,7 @@ from expressions import agree, close
 from jax import lax
 
 import jfold as jf
-from jfold.planning.layout import RESIDUALS, STRATEGIES
+from jfold.spec import RESIDUALS, STRATEGIES
 
 
 @functools.cache

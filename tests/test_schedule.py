@@ -23,19 +23,15 @@ import jfold as jf
 from jfold.components import component_of, components
 from jfold.graph import Graph, Table
 from jfold.host.columns import trace
+from jfold.planning.capacity import grow
 from jfold.planning.demands import demands
-from jfold.planning.layout import (
-    SUM_ARITY,
-    SUM_WIDTH,
-    Capacity,
-    Spec,
-    active_types,
-    grow,
-    layout,
-    running,
-)
+from jfold.planning.layout import active_types, layout, running
+from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section
+from jfold.planning.tiles import tiles
+from jfold.planning.uses import make_uses
 from jfold.program import Program
-from jfold.schedule import Schedule, build, tiles
+from jfold.schedule import Schedule, build
+from jfold.spec import Capacity, Spec
 
 Array = np.ndarray[Any, Any]
 
@@ -139,6 +135,11 @@ def read(graph: Graph, schedule: Schedule) -> Reading:
     return reading
 
 
+def part(r: Reading, section: Section) -> Array:
+    """A section of the index array."""
+    return np.asarray(section.of(r.schedule.indices))
+
+
 def scheduled(expression: Expression, seed: int = 0, spare: int = 0) -> Reading:
     """The schedule of three examples, and of spare rows."""
     model = jf.compile(expression.block)
@@ -179,11 +180,11 @@ def check_tiles(r: Reading) -> None:
 
 def check_inputs(r: Reading) -> None:
     """Each row reads what its node reads, from a lower level; spare rows repeat."""
-    region = layout(r.schedule.spec).region
+    sections = r.schedule.sections
     for o, operation in enumerate(r.program.operations):
         levels = r.through(o)[r.order(o)]
         for a in range(len(operation.inputs)):
-            found = r.schedule.section(('input', o, a), region[o])
+            found = part(r, sections.inputs[o][a])
             real, spare = found[: len(levels)], found[len(levels) :]
             assert real.tolist() == r.inputs(r.rows, o, a).tolist()
             assert (r.inputs(r.level, o, a) < levels).all()
@@ -193,24 +194,25 @@ def check_inputs(r: Reading) -> None:
 def check_header(r: Reading) -> None:
     """The counts, and the rows of results."""
     examples, spare = r.graph.examples, r.capacity.examples - r.graph.examples
+    sections = r.schedule.sections
     assert r.schedule.depths.tolist() == r.depths
     assert r.schedule.depth == sum(r.depths)
     assert r.schedule.counts.tolist() == [len(x) for x in r.levels]
     assert int(r.schedule.counts.sum()) == r.graph.nodes
-    assert r.schedule.section('examples', 1).tolist() == [examples]
+    assert part(r, sections.header.examples) == examples
     assert r.schedule.mask.tolist() == [True] * examples + [False] * spare
     sizes = layout(r.schedule.spec).results
     assert sizes == (r.capacity.examples, *r.capacity.metrics)
     for n, result in enumerate(r.program.results):
         for j in range(len(result.tensors)):
-            found = r.schedule.section(('result', n, j), sizes[n]).tolist()
+            found = part(r, sections.results[n][j]).tolist()
             rows = r.result(n, j).tolist()
             assert found == rows + (rows or [0])[-1:] * (sizes[n] - len(rows))
-    observed = r.schedule.section('observed', len(r.program.observed)).tolist()
+    observed = part(r, sections.header.observed).tolist()
     for n, count in zip(r.program.observed, observed, strict=True):
         example = owners(r.graph.results[n])
         assert count == len(example)
-        found = r.schedule.section(('example', n), sizes[n])
+        found = part(r, sections.owners[n])
         assert found[:count].tolist() == example.tolist()
         assert (found[count:] == r.capacity.examples).all()
 
@@ -254,11 +256,11 @@ def sums(r: Reading, t: int) -> dict[int, list[int]]:
     zero = places.edge_rows[t] - 1
     if not r.capacity.sums[t]:
         return {}
-    size = r.capacity.sums[t] + SUM_WIDTH
-    table = [r.schedule.section(('sum', t, f), size) for f in range(SUM_ARITY)]
+    table = part(r, r.schedule.sections.sums[t])
+    assert table.shape == (SUM_ARITY, r.capacity.sums[t] + SUM_WIDTH)
     return {
-        places.edge_sums[t] + i: [int(x) for x in each if x != zero]
-        for i, each in enumerate(zip(*table, strict=True))
+        places.edge_sums[t] + i: [x for x in each if x != zero]
+        for i, each in enumerate(table.T.tolist())
     }
 
 
@@ -267,10 +269,8 @@ def summed_at(r: Reading, t: int) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     if not r.capacity.sums[t]:
         return found
-    places = layout(r.schedule.spec)
-    base = places.edge_sums[t]
-    shape = sum(levels for levels, _ in places.tables), r.capacity.stages, 2
-    steps = r.schedule.section(('steps', t), int(np.prod(shape))).reshape(shape)
+    base = layout(r.schedule.spec).edge_sums[t]
+    steps = part(r, r.schedule.sections.steps[t])
     for level, stage in np.argwhere(steps[:, :, 1]).tolist():
         first, count = steps[level, stage].tolist()
         # A tile runs past its end into sums that come before it in reverse, or after
@@ -289,10 +289,9 @@ def check_consumers(r: Reading) -> None:
         for row, edge in uses(r, t):
             expected.setdefault(row, Counter())[edge] += 1
         constants = r.capacity.constants[t]
-        size = places.value_rows[t] - constants
-        fans = range(r.capacity.fans[t])
-        table = [r.schedule.section(('consumer', t, f), size) for f in fans]
-        for row, edges in enumerate(np.stack(table, axis=1).tolist(), constants):
+        table = part(r, r.schedule.sections.consumers[t])
+        assert len(table) == r.capacity.fans[t]
+        for row, edges in enumerate(table.T.tolist(), constants):
             found = Counter(_leaves([e for e in edges if e != zero], parts))
             assert found == expected.get(row, Counter())
 
@@ -308,15 +307,12 @@ def _leaves(edges: list[int], parts: dict[int, list[int]]) -> Iterator[int]:
 
 def check_sums(r: Reading) -> None:
     """A sum is taken at the level of its value, after the sums that it reads."""
-    places = layout(r.schedule.spec)
     for t in sorted(active_types(r.program)):
         parts, at = sums(r, t), summed_at(r, t)
         level_of = dict(zip(_flat(r.rows[t]), _flat(r.level[t]), strict=True))
         constants = r.capacity.constants[t]
-        for f in range(r.capacity.fans[t]):
-            size = places.value_rows[t] - constants
-            section = r.schedule.section(('consumer', t, f), size)
-            for row, edge in enumerate(section.tolist(), constants):
+        for column in part(r, r.schedule.sections.consumers[t]).tolist():
+            for row, edge in enumerate(column, constants):
                 waiting = [edge] if edge in parts else []
                 while waiting:
                     each = waiting.pop()
@@ -349,8 +345,8 @@ def ready_at(r: Reading) -> list[Array]:
     places, found, before = layout(r.schedule.spec), [], 0
     found = [np.full(len(x), -1) for x in r.levels]
     for c, component in enumerate(running(r.schedule.spec)):
-        size, columns = places.tables[c]
-        table = r.schedule.section(('tiles', c), size * columns).reshape(size, columns)
+        size, _ = places.tables[c]
+        table = part(r, r.schedule.sections.tiles[c])
         for o in component.operations:
             (width,), column = places.widths[o], places.column[o]
             for step, (first, end, count) in enumerate(
@@ -423,9 +419,10 @@ def test_fixed_steps_fit_the_least_capacity() -> None:
         chosen = rng.choice(['sin', 'cos'], 300 >> depth).tolist()
         examples[: len(chosen)] = zip(chosen, examples, strict=False)
     graph = trace(model.program, examples)
-    need = demands(model.program, graph).capacity(len(examples))
+    uses = make_uses(model.program, graph)
+    need = demands(uses).capacity(len(examples))
     spec = Spec(model.program, need, strategy='fixed')
-    check_fixed(read(graph, build(graph, spec)))
+    check_fixed(read(graph, build(uses, spec)))
 
 
 # ---- properties ----------------------------------------------------------------------
@@ -595,10 +592,11 @@ def test_what_a_graph_needs_is_what_it_takes(expression: Expression) -> None:
     model = jf.compile(expression.block)
     examples = expression.batch(np.random.default_rng(0), 3)
     graph = trace(model.program, examples)
-    need = demands(model.program, graph).capacity(graph.examples)
+    uses = make_uses(model.program, graph)
+    need = demands(uses).capacity(graph.examples)
     tight = replace(need, levels=max(need.levels, 1), stages=max(need.stages, 1))
     spec = Spec(model.program, tight)
-    check(read(graph, build(graph, spec)))
+    check(read(graph, build(uses, spec)))
 
 
 # ---- size ----------------------------------------------------------------------------

@@ -23,8 +23,8 @@ import numpy as np
 from jfold.data.prefetch import Prefetcher
 from jfold.errors import InputError, check_spare_rows, whole
 from jfold.host.objects import Reread
-from jfold.planning.layout import Capacity
 from jfold.schedule import Schedule
+from jfold.spec import Capacity
 from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
@@ -308,8 +308,7 @@ def _on_device(schedule: Schedule) -> Schedule:
         return x if x.dtype.name.endswith(('64', '128')) else jax.device_put(x)
 
     result: Schedule = jax.tree.map(moved, schedule)
-    result.seconds = schedule.seconds
-    return result
+    return replace(result, seconds=schedule.seconds)
 
 
 # ---- the iterator --------------------------------------------------------------------

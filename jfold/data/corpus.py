@@ -20,9 +20,10 @@ from jfold.graph import Graph, Table, concatenate
 from jfold.host.columns import trace
 from jfold.host.objects import Reread
 from jfold.planning.demands import Demands, demands, join_demands, make_capacity
-from jfold.planning.layout import Capacity
+from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.schedule import Schedule
+from jfold.spec import Capacity
 from jfold.tracebacks import boundary
 
 Array = np.ndarray[Any, Any]
@@ -403,7 +404,7 @@ class Tracing:
     ) -> tuple[Graph, Demands, Array]:
         """Examples traced together; `source` says which they are."""
         graph = trace(self.program, examples, reread)
-        return graph, demands(self.program, graph), source
+        return graph, demands(make_uses(self.program, graph)), source
 
 
 def _bar(total: int | None, progress: bool) -> Any:

@@ -37,7 +37,7 @@ from jfold.device.plan import Plan, Pulls
 from jfold.device.reverse import Reverse, Rows
 from jfold.device.stages import is_zero
 from jfold.device.tile import Arrays
-from jfold.planning.layout import SUM_ARITY, SUM_WIDTH
+from jfold.planning.sections import SUM_ARITY, SUM_WIDTH
 from jfold.program import Program
 
 
@@ -120,7 +120,7 @@ class Backward(Forward):
             return self.component(c, level, state, down=True)
         before, (edges, stored, crossed) = state
         # Filed under the last step that runs, as of any level.
-        last = jnp.maximum(self.scalar('depth', c) - 1, 0)
+        last = jnp.maximum(self.scalar(self.sections.header.depths, c) - 1, 0)
         edges = self._all_sums(c, last, edges)
         before, edges, grads[first] = self._whole(first, before, values, stored, edges)
         return before, (edges, stored, crossed)
@@ -184,13 +184,14 @@ class Backward(Forward):
             first, buffer = carry
             row = first + i * SUM_WIDTH
             indices = [
-                self.index(('sum', t, f), row, SUM_WIDTH) for f in range(SUM_ARITY)
+                self.index(self.sections.sums[t][f], row, SUM_WIDTH)
+                for f in range(SUM_ARITY)
             ]
             return first, write(buffer, gather_sum(buffer, indices), base + row)
 
         def stage(s: Any, buffer: Any) -> Any:
             at = 2 * (step * stages + s)
-            first, count = self.index(('steps', t), at, 2)
+            first, count = self.index(self.sections.steps[t], at, 2)
             return lax.fori_loop(0, count, tile, (first, buffer))[1]
 
         return lax.fori_loop(0, stages, stage, buffer)
@@ -202,7 +203,9 @@ class Backward(Forward):
             t = operation.outputs[k]
             at = bases[k] - self.capacity.constants[t] + first
             fans = range(self.capacity.fans[t])
-            indices = [self.index(('consumer', t, f), at, rows) for f in fans]
+            indices = [
+                self.index(self.sections.consumers[t][f], at, rows) for f in fans
+            ]
             yield gather_sum(edges[t], indices)
 
     def _backward_tile(
@@ -278,7 +281,7 @@ class Backward(Forward):
 
         Takes and gives what `level` does; the carry is the edges and the sums so far.
         """
-        rows, count = self.layout.chunk[o], self.scalar('counts', o)
+        rows, count = self.layout.chunk[o], self.scalar(self.sections.header.counts, o)
 
         def step(i: Any, carry: Any) -> Any:
             first, (edges, total) = before + i * rows, carry
@@ -304,7 +307,7 @@ class Backward(Forward):
         rows, reverse = self.layout.chunk[o], self.reverse(o)
 
         def chunk(first: Any, edges: Any) -> Any:
-            real = self.scalar('counts', o) - first
+            real = self.scalar(self.sections.header.counts, o) - first
             given = self._given(o, values, stored, edges, first, rows, real)
             is_real = jnp.arange(rows) < real
             crossing = [
@@ -331,7 +334,7 @@ class Backward(Forward):
         moves = self.moves(o) and not self.is_recurrent(o)
 
         def chunk(first: Any, edges: Any) -> Any:
-            real = self.scalar('counts', o) - first
+            real = self.scalar(self.sections.header.counts, o) - first
             given = self._given(o, values, stored, edges, first, rows, real)
             moving, crossing = reverse.move(given)
             if moves:

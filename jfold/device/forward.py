@@ -29,7 +29,9 @@ from jfold.device.buffers import (
 from jfold.device.plan import Plan
 from jfold.device.tile import Arrays
 from jfold.language.layers import varied
-from jfold.planning.layout import FIXED, Layout, layout, running
+from jfold.planning.layout import Layout, layout, running
+from jfold.planning.sections import Section
+from jfold.spec import FIXED
 
 State: TypeAlias = tuple[Any, Any]  # a zero that is handed on, and the buffers
 LevelStep: TypeAlias = Callable[[Any, State], State]
@@ -45,6 +47,7 @@ class Forward:
         spec = plan.spec
         self.plan, self.program, self.capacity = plan, spec.program, spec.capacity
         self.layout: Layout = layout(spec)
+        self.sections = self.layout.sections
         self.components = running(spec)
         self.indices, self.constant, self.leaves = indices, constants, weights
         self.fixed = spec.strategy == FIXED
@@ -53,14 +56,14 @@ class Forward:
 
     # ---- reading the index array
 
-    def index(self, name: Any, first: Any, size: int) -> Any:
+    def index(self, section: Section, first: Any, size: int) -> Any:
         """Part of a section of the index array."""
-        begin = self.layout.sections[name] + first
+        begin = section.start + first
         return lax.dynamic_slice(self.indices, (begin,), (size,))
 
-    def scalar(self, name: Any, at: Any = 0) -> Any:
+    def scalar(self, section: Section, at: Any = 0) -> Any:
         """One number of the index array."""
-        return self.index(name, at, 1)[0]
+        return self.index(section, at, 1)[0]
 
     def component(
         self, c: int, step: LevelStep, state: State, down: bool = False
@@ -72,7 +75,11 @@ class Forward:
         """
         if not self.fixed and not self.components[c].recurrent:
             return step(0, state)
-        count = self.layout.tables[c][0] if self.fixed else self.scalar('depth', c)
+        count = (
+            self.layout.tables[c][0]
+            if self.fixed
+            else self.scalar(self.sections.header.depths, c)
+        )
 
         def body(i: Any, state: State) -> State:
             return step(count - 1 - i if down else i, state)
@@ -97,7 +104,9 @@ class Forward:
         for o in operations:
             widths = self.layout.widths[o]
             at = level * columns + self.layout.column[o]
-            first, end, *counts = self.index(('tiles', c), at, 2 + len(widths))
+            first, end, *counts = self.index(
+                self.sections.tiles[c], at, 2 + len(widths)
+            )
             if self.fixed:
                 carry = tile(o, first=first, end=end, rows=widths[0], carry=carry)
                 continue
@@ -206,7 +215,7 @@ class Forward:
         """Inputs of rows; those from number `real` on, if given, repeat the first."""
         inputs = []
         for a, t in enumerate(self.program.operations[o].inputs):
-            index = self.index(('input', o, a), first, rows)
+            index = self.index(self.sections.inputs[o][a], first, rows)
             if real is not None:
                 index = jnp.where(jnp.arange(rows) < real, index, index[0])
             inputs.append(take(self._buffer(values, t), index))
@@ -221,7 +230,10 @@ class Forward:
         """The tensors of each result; spare rows repeat a real one."""
         return [
             [
-                take(self._buffer(values, t), self.index(('result', r, j), 0, rows))
+                take(
+                    self._buffer(values, t),
+                    self.index(self.sections.results[r][j], 0, rows),
+                )
                 for j, t in enumerate(self.program.results[r].tensors)
             ]
             for r, rows in enumerate(self.layout.results)

@@ -18,8 +18,9 @@ from jfold.components import Makers, first_results, sources
 from jfold.device.reverse import Reverse, make_reverse
 from jfold.device.tile import Tile, make_tile
 from jfold.language.layers import Varying
-from jfold.planning.layout import RECOMPUTE_ALL, Spec, active_types, has_gradient
+from jfold.planning.layout import active_types, has_gradient
 from jfold.program import Program
+from jfold.spec import RECOMPUTE_ALL, Spec
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jfold.graph import (
-    Graph,
-    Numbering,
-    among_all,
-    concatenated,
-    numbering,
-    ranges,
-    shared_counts,
-)
-from jfold.planning.layout import SUM_ARITY, Capacity, Chance, active_types
+from jfold.graph import shared_counts
+from jfold.planning.capacity import Chance
+from jfold.planning.layout import active_types
+from jfold.planning.sections import SUM_ARITY
+from jfold.planning.uses import Uses, sum_room, use_counts
 from jfold.program import Program
+from jfold.spec import Capacity
 
 Array = np.ndarray[Any, Any]
 
@@ -114,45 +110,44 @@ def _parts(program: Program, numbers: list[int]) -> list[tuple[int, ...]]:
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(ends)]
 
 
-def needed(program: Program, graph: Graph, size: int) -> Capacity:
-    """As `demands(program, graph).capacity(size)`, without telling examples apart."""
-    numbers = numbering(program, graph)
+def needed(uses: Uses, size: int) -> Capacity:
+    """As `demands(uses).capacity(size)`, without telling examples apart."""
+    program, graph = uses.program, uses.graph
     fans, sums, stages = [0] * len(program.types), [0] * len(program.types), 0
     for t in active_types(program):
-        uses = _uses(program, graph, numbers, t)
-        widest = int(np.maximum.reduce(uses, initial=0))
+        counts = use_counts(uses, t)
+        widest = int(np.maximum.reduce(counts, initial=0))
         fans[t] = min(widest, SUM_ARITY)
         if widest > SUM_ARITY:
-            rows, rounds = _sum_rows(uses, numbers.first[t])
+            rows, rounds = sum_room(counts, uses.numbers.first[t])
             sums[t], stages = int(rows.sum()), max(stages, int(rounds.max()))
-    counts = map(len, graph.constants + graph.operations)
+    counted = map(len, graph.constants + graph.operations)
     observed = [len(graph.results[r]) for r in program.observed]
-    added = [*counts, *sums, *observed]
+    added = [*counted, *sums, *observed]
     return make_capacity(program, added, [graph.depth, *fans, stages], size)
 
 
-def demands(program: Program, graph: Graph) -> Demands:
+def demands(uses: Uses) -> Demands:
     """The demands of every example of a graph."""
-    numbers = numbering(program, graph)
-    examples, types = graph.examples, range(len(program.types))
-    fans = np.zeros((len(types), examples), np.int64)
-    sums = np.zeros((len(types), examples), np.int64)
-    stages = np.zeros(examples, np.int64)
+    program, graph = uses.program, uses.graph
+    fans = np.zeros((len(program.types), graph.examples), np.int64)
+    sums = np.zeros_like(fans)
+    stages = np.zeros(graph.examples, np.int64)
     for t in sorted(active_types(program)):
-        uses = _uses(program, graph, numbers, t)
-        widest = _largest(uses, numbers.first[t])
+        counts, first = use_counts(uses, t), uses.numbers.first[t]
+        widest = _largest(counts, first)
         fans[t] = np.minimum(np.maximum(widest, 1), SUM_ARITY)
-        if examples and widest.max() > SUM_ARITY:
-            sums[t], rounds = _sum_rows(uses, numbers.first[t])
+        if widest.max(initial=0) > SUM_ARITY:
+            sums[t], rounds = sum_room(counts, first)
             stages = np.maximum(stages, rounds)
-    counts = [table.counts for table in graph.constants + graph.operations]
+    counted = [table.counts for table in graph.constants + graph.operations]
     observed = [graph.results[r].counts for r in program.observed]
-    depth = np.zeros(examples, np.int64)
+    depth = np.zeros(graph.examples, np.int64)
     for table in graph.operations:
         depth = np.maximum(depth, _largest(table.columns[0], table.first))
     return Demands(
         program,
-        _by_example([*counts, *sums, *observed]),
+        _by_example([*counted, *sums, *observed]),
         _by_example([depth, *fans, stages]),
     )
 
@@ -171,46 +166,6 @@ def _largest(values: Array, first: Array) -> Array:
     if len(filled):
         result[filled] = np.maximum.reduceat(values, first[filled])
     return result
-
-
-def _uses(program: Program, graph: Graph, numbers: Numbering, t: int) -> Array:
-    """How often each computed value of a type is used; 0 for constants."""
-    first = numbers.first[t]
-    values = list(_all_uses(program, graph, first, t)) or [np.zeros(0, np.int64)]
-    uses = np.bincount(concatenated(values), minlength=int(first[-1]))
-    shared, own = shared_counts(program)[t], graph.constants[t]
-    if shared or len(own):
-        uses[ranges(first[:-1], own.counts + shared)] = 0
-    return uses
-
-
-def _all_uses(program: Program, graph: Graph, first: Array, t: int) -> Iterator[Array]:
-    """The numbers of the values of a type, once for each use.
-
-    `first` is that of the type in `Numbering`.
-    """
-    for operation, table in zip(program.operations, graph.operations, strict=True):
-        for number, values in zip(operation.inputs, table.columns[1:], strict=True):
-            if number == t:
-                yield among_all(values, first, table.counts)
-    for result, table in zip(program.results, graph.results, strict=True):
-        for number, values in zip(result.tensors, table.columns, strict=True):
-            if number == t:
-                yield among_all(values, first, table.counts)
-
-
-def _sum_rows(uses: Array, first: Array) -> tuple[Array, Array]:
-    """Of each example, rows and rounds of the sums that leave no value with more than
-    `SUM_ARITY` uses."""
-    examples = len(first) - 1
-    owner = np.repeat(np.arange(examples), np.diff(first))
-    rows = np.zeros(examples, np.int64)
-    rounds = np.zeros(examples, np.int64)
-    while (wide := np.flatnonzero(uses > SUM_ARITY)).size:
-        uses, owner = -(-uses[wide] // SUM_ARITY), owner[wide]
-        rows += np.bincount(owner, uses, examples).astype(np.int64)
-        rounds[owner] += 1
-    return rows, rounds
 
 
 def join_demands(parts: Sequence[Demands]) -> Demands:

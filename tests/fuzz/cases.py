@@ -19,7 +19,7 @@ from function_kinds import ALL
 from functions import draw_function
 
 import jfold as jf
-from jfold.planning.layout import RESIDUALS, STRATEGIES
+from jfold.spec import RESIDUALS, STRATEGIES
 from jfold.types import TupleType
 
 DTYPES = 'float32', 'bfloat16', 'float64', 'float16'

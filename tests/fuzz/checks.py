@@ -20,7 +20,6 @@ from fuzz import interpreter
 from fuzz.cases import Case, Step
 from fuzz.twin import Evaluated, Twin, is_float, zeros
 from jfold.language.infer import infer
-from jfold.planning.layout import layout
 
 Tally = Counter[str]
 EXACT = 1e-8  # of results in double precision, relative to the largest
@@ -185,8 +184,7 @@ class Weights:
         for r in program.observed:
             name, types = program.results[r].name, _types(program, r)
             self.metrics[name] = [draw(t) for t in types]
-            size = layout(schedule.spec).results[r]
-            of_row = np.asarray(schedule.section(('example', r), size))
+            of_row = np.asarray(schedule.sections.owners[r].of(schedule.indices))
             for weight, type_ in zip(self.metrics[name], types, strict=True):
                 spread = weight is not None and _spread(weight, of_row)
                 leaves.append((spread if weight is not None else None, type_))

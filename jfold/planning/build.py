@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filling the arrays of a spec with what a graph says.
+
+Rows of an operation are sorted by level and dense. For the reverse pass each value row
+knows its *consumers*, the edge rows where its uses leave their cotangents; the few
+values with many uses get sums in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold.components import Component
+from jfold.graph import Graph, Table, concatenated, gather, ranges, shared_counts
+from jfold.planning.layout import Layout, active_types, layout, running
+from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section, Sections
+from jfold.planning.tiles import strategy_of
+from jfold.planning.uses import SumTree, Uses, in_order, sum_tree, use_counts
+from jfold.spec import Spec
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """What is to be written, and where.
+
+    Attributes:
+      uses: of the graph.
+      spec: which has room for it.
+      places: the layout of the spec.
+      components: those that run.
+      indices: [size] int32, the index array.
+    """
+
+    uses: Uses
+    spec: Spec
+    places: Layout
+    components: tuple[Component, ...]
+    indices: Array
+
+    @property
+    def graph(self) -> Graph:
+        """What is computed."""
+        return self.uses.graph
+
+    @property
+    def sections(self) -> Sections:
+        """The parts of the index array."""
+        return self.places.sections
+
+
+def fill(uses: Uses, spec: Spec) -> tuple[Array, tuple[Array, ...]]:
+    """The index array [size] int32, and the constants of each type [capacity, *shape].
+
+    Args:
+      uses: of the graph, for which `spec` must have room.
+    """
+    places = layout(spec)
+    indices = np.empty(places.sections.size, np.int32)
+    batch = _Batch(uses, spec, places, running(spec), indices)
+    order = _order_of(batch)
+    _write_header(batch, order)
+    _write_tiles(batch, order)
+    _write_owners(batch)
+    used = _write_rows(batch, order, _value_rows(batch, order))
+    for t in sorted(active_types(spec.program)):
+        _write_consumers(batch, order, t, used[t])
+    return indices, _constants(uses.graph, spec)
+
+
+# ---- the order of nodes --------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """In which order, and at which steps, nodes run.
+
+    Attributes:
+      counts: per operation, how many nodes each level has [levels].
+      nodes: per operation, its nodes in the order of their rows [nodes].
+      last_steps: per component, the step at which each level ends [levels], from 0.
+      depths: [components] how many levels or steps run.
+    """
+
+    counts: tuple[Array, ...]
+    nodes: tuple[Array | slice, ...]
+    last_steps: tuple[Array, ...]
+    depths: tuple[int, ...]
+
+
+def _order_of(batch: _Batch) -> _Order:
+    """The order of the nodes of a graph."""
+    last_steps = strategy_of(batch.spec).last_steps
+    levels, widths = batch.graph.levels, batch.places.widths
+    counts = tuple(np.bincount(x, minlength=1)[1:] for x in levels)
+    steps = tuple(
+        last_steps([counts[o] for o in each], [widths[o] for o in each])
+        for each in (component.operations for component in batch.components)
+    )
+    depths = tuple(int(last[-1]) + 1 if len(last) else 0 for last in steps)
+    return _Order(counts, tuple(map(_by_level, levels, counts)), steps, depths)
+
+
+def _by_level(levels: Array, counts: Array) -> Array | slice:
+    """The stable order of nodes by level [nodes], of which there are `counts` each."""
+    if len(counts) < 2:
+        return slice(None)
+    small = len(counts) <= 1 << 15  # sixteen bits are sorted by radix
+    return np.argsort(levels.astype(np.int16) if small else levels, kind='stable')
+
+
+# ---- rows of values ------------------------------------------------------------------
+
+
+def _value_rows(batch: _Batch, order: _Order) -> list[Array]:
+    """Per type, the row of the value buffer of each value [values]."""
+    program, graph, numbers = batch.spec.program, batch.graph, batch.uses.numbers
+    rows = [np.empty(int(first[-1]), np.intp) for first in numbers.first]
+    shared, bases = shared_counts(program), batch.places.value_base
+    for t, table in enumerate(graph.constants):
+        own = np.arange(shared[t], shared[t] + len(table), dtype=np.int32)
+        _put(rows[t], numbers.constants[t], table, own)
+        for n in range(shared[t]):
+            rows[t][numbers.first[t][:-1] + n] = n
+    for o, operation in enumerate(program.operations):
+        table = graph.operations[o]
+        place = np.empty(len(table), np.int32)
+        place[order.nodes[o]] = np.arange(len(table), dtype=np.int32)
+        outputs = zip(operation.outputs, numbers.outputs[o], bases[o], strict=True)
+        for t, begin, base in outputs:
+            _put(rows[t], begin, table, place + np.int32(base))
+    return rows
+
+
+def _put(rows: Array, begin: Array, table: Table, values: Array) -> None:
+    """Writes the values [rows] of a table, each example's where `begin` [examples]
+    says."""
+    if len(begin) == 1:
+        rows[begin[0] : begin[0] + len(values)] = values
+    elif len(values):
+        rows[ranges(begin, table.counts)] = values
+
+
+def _constants(graph: Graph, spec: Spec) -> tuple[Array, ...]:
+    """The constants of each type, the program's first, with room to spare."""
+    shared: list[list[Array]] = [[] for _ in spec.program.types]
+    for t, value in spec.program.constants:
+        shared[t].append(value)
+    return tuple(
+        _padded(of_all, table.columns[0], rows)
+        for of_all, table, rows in zip(
+            shared, graph.constants, spec.capacity.constants, strict=True
+        )
+    )
+
+
+def _padded(shared: Sequence[Array], own: Array, rows: int) -> Array:
+    result = np.zeros((rows, *own.shape[1:]), own.dtype)
+    for place, value in enumerate(shared):
+        result[place] = value
+    result[len(shared) : len(shared) + len(own)] = own
+    return result
+
+
+# ---- what the forward pass reads -----------------------------------------------------
+
+
+def _write_header(batch: _Batch, order: _Order) -> None:
+    """Counts of everything whose number is data."""
+    graph = batch.graph
+    observed = [graph.results[r] for r in batch.spec.program.observed]
+    counts = map(len, [*graph.operations, *observed])
+    numbers = np.array([*order.depths, graph.examples, *counts], np.int32)
+    batch.sections.header.whole.write(batch.indices, numbers)
+
+
+def _write_tiles(batch: _Batch, order: _Order) -> None:
+    """The tiles of every component, level by level or step by step."""
+    write, places = strategy_of(batch.spec).write, batch.places
+    for c, component in enumerate(batch.components):
+        table = batch.sections.tiles[c].of(batch.indices)
+        table[order.depths[c] :] = 0
+        for o in component.operations:
+            column, widths = places.column[o], places.widths[o]
+            part = table[:, column : column + 2 + len(widths)]
+            write(part, order.counts[o], widths, order.last_steps[c])
+
+
+def _write_owners(batch: _Batch) -> None:
+    """Whose the rows of results are that have any number of them."""
+    graph, none = batch.graph, batch.spec.capacity.examples
+    for r in batch.spec.program.observed:
+        owners = np.repeat(np.arange(graph.examples), graph.results[r].counts)
+        batch.sections.owners[r].fill(batch.indices, owners, none)
+
+
+@dataclass(frozen=True, eq=False)
+class _Used:
+    """The uses of values in one place: by an input of an operation, or in a result.
+
+    Attributes:
+      values: [uses] their numbers.
+      rows: [uses] their rows of the value buffer.
+      edge: the edge row of the first; the others come behind it.
+    """
+
+    values: Array
+    rows: Array
+    edge: int
+
+
+def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[_Used]]:
+    """The rows that operations read and results consist of; per type, its uses."""
+    program, uses, places = batch.spec.program, batch.uses, batch.places
+    sections = places.sections
+    used: list[list[_Used]] = [[] for _ in program.types]
+
+    def write(t: int, section: Section, values: Array, edge: int) -> None:
+        found = gather(rows[t], values)
+        # Spare rows repeat a real one: on zeros a function may give no number.
+        section.fill(batch.indices, found, found[-1] if len(found) else 0)
+        used[t].append(_Used(values, found, edge))
+
+    for o, operation in enumerate(program.operations):
+        for a, t in enumerate(operation.inputs):
+            values = uses.inputs[o][a][order.nodes[o]]
+            write(t, sections.inputs[o][a], values, places.edge_base[o][a])
+    for r, result in enumerate(program.results):
+        for j, t in enumerate(result.tensors):
+            values = uses.results[r][j]
+            write(t, sections.results[r][j], values, places.edge_results[r][j])
+    return used
+
+
+# ---- what the reverse pass reads -----------------------------------------------------
+
+
+def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) -> None:
+    """Which edge rows the cotangent of each computed value of a type is summed of.
+
+    One column of the table takes a use of each value, whichever is written last; the
+    next column the uses that are not in it, and so on:
+
+        value   uses         column 0   1   2   3
+          0     4 9 12             12   9   4   -
+          1     5                   5   -   -   -
+          2     6 13               13   6   -   -
+    """
+    capacity, places = batch.spec.capacity, batch.places
+    computed, zero = capacity.constants[t], places.edge_rows[t] - 1
+    rows = concatenated([x.rows for x in used] or [np.zeros(0, np.intp)])
+    edges = [np.arange(x.edge, x.edge + len(x.rows), dtype=np.int32) for x in used]
+    edge = concatenated(edges or [np.zeros(0, np.int32)])
+    kept = np.flatnonzero(rows >= computed) if computed else slice(None)
+    rows, edge = rows[kept] - computed, edge[kept]
+    if capacity.sums[t]:
+        of_values = use_counts(batch.uses, t)
+        counts = concatenated([gather(of_values, x.values) for x in used])
+        base = places.edge_sums[t]
+        tree = sum_tree(rows, edge, counts[kept], base, zero)
+        tree = _write_sums(batch, order, t, tree)
+        rows, edge = tree.rows, tree.edges
+    table = places.sections.consumers[t].of(batch.indices)
+    table[...] = zero
+    for column in table:
+        if not len(rows):
+            return
+        column[rows] = edge
+        left = np.flatnonzero(column[rows] != edge)
+        rows, edge = rows[left], edge[left]
+
+
+def _write_sums(batch: _Batch, order: _Order, t: int, tree: SumTree) -> SumTree:
+    """Writes the sums of a type by level and stage; the tree in that order."""
+    places, sections = batch.places, batch.sections
+    steps = sections.steps[t].of(batch.indices)
+    steps[...] = 0
+    _, stages, _ = steps.shape
+    # All uses of what a level makes are of later levels or components, so the reverse
+    # pass has them when it comes to the level, and takes its sums then.
+    rounds = _row_steps(batch, order, t)[tree.values] * stages + tree.stages
+    tree = in_order(tree, rounds, places.edge_sums[t])
+    for f in range(SUM_ARITY):
+        edges, zero = tree.table[:, f], places.edge_rows[t] - 1
+        sections.sums[t][f].fill(batch.indices, edges, zero)
+    taken, count = np.unique(rounds, return_counts=True)
+    flat = steps.reshape(-1, 2)
+    flat[taken, 0], flat[taken, 1] = count.cumsum() - count, -(-count // SUM_WIDTH)
+    return tree
+
+
+def _row_steps(batch: _Batch, order: _Order, t: int) -> Array:
+    """Of each computed row of a type, the last step of its level [rows], counted
+    through the components."""
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    steps = np.zeros(places.value_rows[t] - computed, np.int64)
+    begin = 0
+    for c, component in enumerate(batch.components):
+        for o in component.operations:
+            levels = batch.graph.levels[o][order.nodes[o]]
+            of_rows = begin + order.last_steps[c][levels - 1]
+            outputs = batch.spec.program.operations[o].outputs
+            for number, base in zip(outputs, places.value_base[o], strict=True):
+                if number == t:
+                    steps[base - computed :][: len(of_rows)] = of_rows
+        begin += places.tables[c][0]
+    return steps

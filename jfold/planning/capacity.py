@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How capacities grow, so that a stream of batches meets few of them.
+
+Each new capacity is a program to compile, of seconds; room that a batch does not fill
+costs memory alone.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from jfold.spec import Capacity
+
+Chance: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+def grow(
+    old: Capacity | None, need: Capacity, chance: Callable[[], Chance] = dict
+) -> Capacity:
+    """The capacity for `need`: `old` if it fits, else one with room to spare.
+
+    Growing is rare and generous, since spare room costs memory and its clearing but no
+    arithmetic: every dimension that is close to full grows by a quarter, and those that
+    were too small by half at least, so that a stream meets few shapes.
+
+    Args:
+      chance: gives, for dimensions that add up over examples, how much more another
+        batch may need by chance; a first capacity spares no more than that. A stream
+        that outgrows it is more than chance.
+    """
+    if old is not None and all(map(operator.ge, old.numbers, need.numbers)):
+        return old
+    # The examples of a first batch tell how others like it may differ; of a stream
+    # that has outgrown its capacity they no longer do.
+    more = chance() if old is None else {}
+
+    def rows(name: str) -> tuple[int, ...]:
+        wanted = getattr(need, name)
+        had = getattr(old, name) if old is not None else (0,) * len(wanted)
+        return tuple(map(_room, had, wanted, more.get(name, wanted)))
+
+    # A level costs no more than a row of a table: their number may double.
+    levels = max(need.levels + need.levels // 4, 32)
+    return Capacity(
+        need.examples,
+        max(power_of_two(levels), old.levels if old else 0),
+        rows('constants'),
+        rows('rows'),
+        tuple(map(max, _fans(need), old.fans if old else _fans(need))),
+        rows('sums'),
+        max(2 * need.stages, old.stages if old else 0),
+        rows('metrics'),
+    )
+
+
+def _fans(need: Capacity) -> tuple[int, ...]:
+    """A power of two of uses at once [types]: three shapes in all; 0 stays 0."""
+    return tuple(power_of_two(fan) if fan else 0 for fan in need.fans)
+
+
+def _room(had: int, wanted: int, chance: int) -> int:
+    """Room in one dimension, where `chance` more than `wanted` may be needed."""
+    if not had and not wanted:  # what no batch has had so far costs nothing
+        return 0
+    # A stream that grows would otherwise outgrow each new capacity with the next batch.
+    if had and wanted > had:
+        wanted = chance = max(wanted, int(had * 1.5))
+    return max(had, _step(max(wanted + min(wanted // 4, chance), 128)))
+
+
+def _step(number: int) -> int:
+    """Rounded up to one of eight steps an octave, so that models share few shapes."""
+    unit = max(power_of_two(number + 1) // 16, 1)
+    return -(-number // unit) * unit
+
+
+def power_of_two(number: int) -> int:
+    """Rounded up to a power of two."""
+    return 1 << max(number - 1, 0).bit_length()

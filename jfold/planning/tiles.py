@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles: how many rows of an operation are computed at once, and in which rounds.
+
+Rows of an operation are sorted by level. A tile is a number of them that is fixed when
+the program is compiled; how many tiles a level takes is data. There are two strategies:
+
+    counted   a level of 300 rows, at widths 256, 32 and 4, is run in three loops:
+              |------------- 256 -------------|--32--|4|4|4|
+    fixed     one width, and a number of steps that the capacity tells; levels of 100,
+              40 and 7 rows, at width 64:
+              step 0  |64|  step 1  |36+|  step 2  |40+|  step 3  |7+|  step 4  repeats
+
+A tile may run past the end of its level, into rows that the next level writes again.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import jax
+import numpy as np
+
+from jfold.components import Component, components
+from jfold.kept import kept
+from jfold.planning.capacity import power_of_two
+from jfold.program import Operation, Program
+from jfold.spec import COUNTED, FIXED, Spec
+
+Array = np.ndarray[Any, Any]
+Widths: TypeAlias = tuple[int, ...]  # rows per tile, widest first
+
+NARROW = 64  # rows; tiles of fewer share matrices that are transposed once
+CACHE = 1 << 20  # bytes that most cores have near
+MANY = 4096  # rows of an operation; tiles of fewer are looked up
+
+
+def best_strategy() -> str:
+    """The strategy that suits the backend.
+
+    A device apart from the host would be asked after every round whether there is
+    another, which takes longer than the round.
+    """
+    return COUNTED if jax.default_backend() == 'cpu' else FIXED
+
+
+def cores() -> int:
+    """The cores that this process may use, whichever thread asks."""
+    if hasattr(os, 'sched_getaffinity'):
+        return len(os.sched_getaffinity(os.getpid()))
+    return os.cpu_count() or 1
+
+
+# ---- what an operation costs ---------------------------------------------------------
+
+
+def parameter_bytes(operation: Operation) -> int:
+    """The size of an operation's parameters."""
+    leaves = jax.tree.leaves(operation.layer.params)
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)
+
+
+def row_bytes(program: Program, operation: Operation) -> int:
+    """The size of one node's inputs and outputs."""
+    types = [program.types[n] for n in operation.inputs + operation.outputs]
+    return sum(t.size * t.dtype.itemsize for t in types) or 4
+
+
+def chunk_rows(program: Program, operation: Operation, rows: int) -> int:
+    """Rows whose parameter gradients are taken at once, of the room for `rows`.
+
+    Each chunk costs a pass over the parameters, so a chunk's rows should outweigh them:
+    one chunk for a large embedding table, several for a matrix. Beyond that, a chunk
+    that stays in cache is faster.
+    """
+    size = row_bytes(program, operation)
+    balanced = parameter_bytes(operation) // size
+    near = power_of_two(min(512, CACHE // size) + 1) // 2
+    return max(min(max(near, balanced), rows), 1)
+
+
+@kept
+def tile_widths(spec: Spec) -> tuple[Widths, ...]:
+    """The widths of each operation."""
+    recurrent = {
+        o
+        for each in components(spec.program)
+        if each.recurrent
+        for o in each.operations
+    }
+    strategy, operations = strategy_of(spec), range(len(spec.program.operations))
+    return tuple(strategy.widths(spec, o, o in recurrent) for o in operations)
+
+
+# ---- strategies ----------------------------------------------------------------------
+
+
+class Strategy(Protocol):
+    """How the rows of levels are cut into tiles."""
+
+    def widths(self, spec: Spec, o: int, recurrent: bool) -> Widths:
+        """The widths of an operation."""
+
+    def room(self, spec: Spec, component: Component, widths: Sequence[Widths]) -> int:
+        """How many rows the table of a component's tiles has, given all widths."""
+
+    def last_steps(self, counts: Sequence[Array], widths: Sequence[Widths]) -> Array:
+        """The step at which each level of a component ends [levels], from 0.
+
+        Args:
+          counts: of each of its operations, nodes per level [levels or fewer].
+          widths: of each.
+        """
+
+    def write(self, table: Array, counts: Array, widths: Widths, last: Array) -> None:
+        """Writes an operation's part of its component's table.
+
+        Args:
+          table: [room, 2 + widths] int32, where first row, end and tiles per width go;
+            zero behind the last step.
+          counts: [levels or fewer] nodes of each level.
+          last: [levels] as `last_steps` gives them.
+        """
+
+
+class Counted:
+    """As many rounds as the batch says, level by level, with tiles of several widths:
+    wide ones for most rows, narrow ones for what is left and for small levels."""
+
+    def widths(self, spec: Spec, o: int, recurrent: bool) -> Widths:
+        """Larger weights want wider tiles, since a tile reads them once; much beyond
+        256 rows a tile no longer stays in cache. Narrow tiles serve levels near the
+        roots."""
+        if not recurrent:
+            return 256, 32, 4
+        size = parameter_bytes(spec.program.operations[o])
+        if size >= 1 << 20:
+            return 256, 64, 16
+        return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
+
+    def room(self, spec: Spec, component: Component, widths: Sequence[Widths]) -> int:
+        """A row of a table for each level."""
+        return spec.capacity.levels if component.recurrent else 1
+
+    def last_steps(self, counts: Sequence[Array], widths: Sequence[Widths]) -> Array:
+        """Every level is one step."""
+        return np.arange(max(map(len, counts), default=0))
+
+    def write(self, table: Array, counts: Array, widths: Widths, last: Array) -> None:
+        """As many tiles of each width as each level takes."""
+        if len(counts) < len(last):
+            counts = np.append(counts, np.zeros(len(last) - len(counts), np.int64))
+        part, ends = table[: len(last)], counts.cumsum()
+        part[:, 1] = ends
+        part[:, 0] = ends - counts
+        if len(part) and ends[-1] < MANY:
+            part[:, 2:] = _tiles_of_few(widths, cores()).take(counts, 0)
+        else:
+            part[:, 2:] = tiles(counts, widths, cores())
+
+
+@functools.lru_cache(maxsize=32)
+def _tiles_of_few(widths: Widths, cores: int) -> Array:
+    """`tiles` of any number of rows below `MANY` [MANY, widths]."""
+    return tiles(np.arange(MANY), widths, cores)
+
+
+def tiles(rows: Array, widths: Widths, cores: int) -> Array:
+    """Tiles per width [n, widths] int32 for numbers of rows [n].
+
+    A wide tile that is half full is faster than narrow ones on several cores, which
+    gain little from those. On one core, where rows cost the same in both, it must be
+    nearly full. So the order of sums, and last digits, depend on the cores.
+    """
+    found = np.empty((len(rows), len(widths)), np.int32)
+    part = 2 if cores > 1 else 6  # of a wide tile, which may be empty
+    for column, width in enumerate(widths):
+        empty = width - 1 if width == widths[-1] else width // part - 1
+        found[:, column] = (rows + empty) // width
+        rows = np.maximum(rows - found[:, column] * width, 0)
+    return found
+
+
+class Fixed:
+    """As many steps as the capacity says, each with one tile of every operation."""
+
+    def widths(self, spec: Spec, o: int, recurrent: bool) -> Widths:
+        """Twice the rows of a level, so that most levels take one step; not narrow, so
+        that the program is the same for any batch."""
+        rows = spec.capacity.rows[o]
+        if recurrent:
+            rows = 2 * rows // max(spec.capacity.levels, 1)
+        return (min(max(power_of_two(rows), NARROW), 1024),)
+
+    def room(self, spec: Spec, component: Component, widths: Sequence[Widths]) -> int:
+        """The most steps that so many levels and rows take: each level wastes less than
+        a tile of each operation, and all others are full."""
+        full = [spec.capacity.rows[o] // widths[o][0] for o in component.operations]
+        return sum(full) + (spec.capacity.levels if component.recurrent else 1)
+
+    def last_steps(self, counts: Sequence[Array], widths: Sequence[Widths]) -> Array:
+        """A level ends when the operation with the most tiles is through."""
+        steps = np.ones(max(map(len, counts), default=0), np.int64)
+        for each, (width,) in zip(counts, widths, strict=True):
+            part = steps[: len(each)]
+            np.maximum(part, -(-each // width), out=part)
+        return steps.cumsum() - 1
+
+    def write(self, table: Array, counts: Array, widths: Widths, last: Array) -> None:
+        """A tile of each step.
+
+        A step without a tile of the operation, before, between or behind its levels,
+        repeats the tile before it, which changes nothing.
+        """
+        (width,) = widths
+        table[:, :2], table[:, 2] = 0, 1
+        if not len(last):
+            return
+        level = np.repeat(np.arange(len(last)), np.diff(last, prepend=-1))
+        left = np.zeros(len(last), np.int64)
+        left[: len(counts)] = counts
+        end = left.cumsum()
+        within = np.arange(len(level)) - np.append(0, last[:-1] + 1)[level]
+        first = (end - left)[level] + within * width
+        first[first >= end[level]] = 0
+        np.maximum.accumulate(first, out=first)
+        table[: len(level), 0], table[: len(level), 1] = first, end[level]
+        table[len(level) :, :2] = first[-1], end[-1]
+
+
+_STRATEGIES: dict[str, Strategy] = {COUNTED: Counted(), FIXED: Fixed()}
+
+
+def strategy_of(spec: Spec) -> Strategy:
+    """The strategy that a spec names."""
+    return _STRATEGIES[spec.strategy]

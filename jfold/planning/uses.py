@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where values are used, and the sums over the uses of those that have many.
+
+In the reverse pass each use of a value leaves a cotangent in a row of its own, an *edge
+row*, and who made the value gathers them: nothing is scattered, and sums have a fixed
+order. So it must be known of every value where it is used, and how often.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold.graph import (
+    Graph,
+    Numbering,
+    Table,
+    among_all,
+    concatenated,
+    numbering,
+    ranges,
+    shared_counts,
+)
+from jfold.kept import Owner, kept
+from jfold.planning.sections import SUM_ARITY
+from jfold.program import Program
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Uses(Owner):
+    """Which values are used where, in a graph.
+
+    Values are given by their numbers when all examples stand one after another.
+
+    Attributes:
+      program: what the examples were traced for.
+      graph: what they compute.
+      numbers: how their values are numbered.
+      inputs: per operation and input, the value that each node reads [nodes].
+      results: per result and tensor, the value of each row [rows].
+    """
+
+    program: Program
+    graph: Graph
+    numbers: Numbering
+    inputs: tuple[tuple[Array, ...], ...]
+    results: tuple[tuple[Array, ...], ...]
+
+    def of_type(self, t: int) -> Iterator[Array]:
+        """The values of a type, once for each use, in parts [uses]."""
+        program = self.program
+        types = [each.inputs for each in program.operations]
+        types += [each.tensors for each in program.results]
+        pairs = zip(types, self.inputs + self.results, strict=True)
+        for number, values in itertools.chain(*(zip(*x, strict=True) for x in pairs)):
+            if number == t:
+                yield values
+
+
+def make_uses(program: Program, graph: Graph) -> Uses:
+    """The uses of all values of a graph."""
+    numbers = numbering(program, graph)
+
+    def among(
+        types: Sequence[int], table: Table, columns: Sequence[Array]
+    ) -> tuple[Array, ...]:
+        return tuple(
+            among_all(values, numbers.first[t], table.counts)
+            for t, values in zip(types, columns, strict=True)
+        )
+
+    return Uses(
+        program,
+        graph,
+        numbers,
+        tuple(
+            among(operation.inputs, table, table.columns[1:])
+            for operation, table in zip(
+                program.operations, graph.operations, strict=True
+            )
+        ),
+        tuple(
+            among(result.tensors, table, table.columns)
+            for result, table in zip(program.results, graph.results, strict=True)
+        ),
+    )
+
+
+@kept
+def use_counts(uses: Uses, t: int) -> Array:
+    """How often each computed value of a type is used [values]; 0 for constants."""
+    first = uses.numbers.first[t]
+    values = list(uses.of_type(t)) or [np.zeros(0, np.int64)]
+    counts = np.bincount(concatenated(values), minlength=int(first[-1]))
+    shared, own = shared_counts(uses.program)[t], uses.graph.constants[t]
+    if shared or len(own):
+        counts[ranges(first[:-1], own.counts + shared)] = 0
+    return counts
+
+
+def sum_room(counts: Array, first: Array) -> tuple[Array, Array]:
+    """Of each example [examples], rows and rounds of the sums that leave no value with
+    more than `SUM_ARITY` uses.
+
+    Args:
+      counts: [values] uses of each.
+      first: [examples + 1] the number of each example's first value.
+    """
+    examples = len(first) - 1
+    owner = np.repeat(np.arange(examples), np.diff(first))
+    rows = np.zeros(examples, np.int64)
+    rounds = np.zeros(examples, np.int64)
+    while (wide := np.flatnonzero(counts > SUM_ARITY)).size:
+        counts, owner = _after_sums(counts[wide]), owner[wide]
+        rows += np.bincount(owner, counts, examples).astype(np.int64)
+        rounds[owner] += 1
+    return rows, rounds
+
+
+def _after_sums(counts: Array) -> Array:
+    """How many sums so many uses make, each of `SUM_ARITY` at most."""
+    return -(-counts // SUM_ARITY)
+
+
+# ---- sums over many uses -------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SumTree:
+    """Sums over the uses of values that have more than `SUM_ARITY`.
+
+    Attributes:
+      table: [sums, SUM_ARITY] int32, the edge rows that each adds up.
+      values: [sums] the row of the value that each is of.
+      stages: [sums] how many rounds come before it.
+      rows: [left] rows of values, once for each use that is left: plain uses, and sums
+        that nothing else adds up; `SUM_ARITY` of each value at most.
+      edges: [left] the edge row of each.
+    """
+
+    table: Array
+    values: Array
+    stages: Array
+    rows: Array
+    edges: Array
+
+
+def sum_tree(rows: Array, edges: Array, counts: Array, base: int, zero: int) -> SumTree:
+    """Sums uses in groups of `SUM_ARITY`, until no value has more of them.
+
+    A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
+
+        a b c d   e f g h   i j k l   m n o p   q r   uses
+        └──┬──┘   └──┬──┘   └──┬──┘   └──┬──┘   └┬┘
+           50        51        52        53      54   stage 0
+           └─────────┴────┬────┴─────────┘       │
+                          55                     56   stage 1
+
+    55 and 56 are left. One gather adds up 4 edge rows, so a tree has few rounds, and it
+    is the same in every run, which sums by scattering are not. A value with 4 uses
+    or fewer costs no sum.
+
+    Args:
+      rows: [uses] rows of values, once for each use.
+      edges: [uses] int32, the edge row of each.
+      counts: [uses] how many uses the value of each has.
+      base: the edge row of the first sum; the others come behind it.
+      zero: an edge row of zeros, which fills sums of fewer.
+    """
+    tables, values, stages = (
+        [np.zeros((0, SUM_ARITY), np.int32)],
+        [rows[:0]],
+        [rows[:0]],
+    )
+    while (wide := counts > SUM_ARITY).any():
+        table, targets, left = _groups(rows[wide], edges[wide], zero)
+        sums = np.arange(base, base + len(table), dtype=np.int32)
+        stages.append(np.full(len(table), len(tables) - 1))
+        tables.append(table)
+        values.append(targets)
+        narrow, base = ~wide, base + len(table)
+        rows = np.concatenate([rows[narrow], targets])
+        edges = np.concatenate([edges[narrow], sums])
+        counts = np.concatenate([counts[narrow], left])
+    table, value, stage = map(np.concatenate, (tables, values, stages))
+    return SumTree(table, value, stage, rows, edges)
+
+
+def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
+    """Uses in groups per value: edge rows [groups, SUM_ARITY]; of each group, the row
+    of its value [groups] and how many groups that has [groups]."""
+    order = np.argsort(rows, kind='stable')
+    rows, edges = rows[order], edges[order]
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    uses = np.diff(first, append=len(rows))
+    within = np.arange(len(rows)) - np.repeat(first, uses)
+    begins = within % SUM_ARITY == 0
+    group = np.cumsum(begins) - 1
+    table = np.full((int(begins.sum()), SUM_ARITY), zero, np.int32)
+    table[group, within % SUM_ARITY] = edges
+    groups = _after_sums(uses)
+    return table, rows[begins], np.repeat(groups, groups)
+
+
+def in_order(tree: SumTree, rounds: Array, base: int) -> SumTree:
+    """The same tree with its sums sorted by round; edge rows follow.
+
+    Args:
+      rounds: [sums] in which round of the reverse pass each is taken.
+      base: the edge row of the first sum.
+    """
+    order = np.argsort(rounds, kind='stable')
+    moved = np.empty(len(order), np.int32)
+    moved[order] = np.arange(base, base + len(order))
+
+    def placed(edges: Array) -> Array:
+        is_sum = (edges >= base) & (edges < base + len(order))
+        return np.where(is_sum, moved[np.where(is_sum, edges - base, 0)], edges)
+
+    if not len(order):
+        return tree
+    of_sums = placed(tree.table[order]), tree.values[order], tree.stages[order]
+    return SumTree(*of_sums, tree.rows, placed(tree.edges))
