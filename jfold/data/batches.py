@@ -17,11 +17,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from jfold.data.plans import (
+    KEY_WORDS,
+    Settings,
+    check_settings,
+    different_plans,
+    make_plan,
+    make_settings,
+)
 from jfold.data.prefetch import Prefetcher
-from jfold.errors import InputError, check_spare_rows, whole
+from jfold.errors import InputError, whole
 from jfold.host.objects import Reread
 from jfold.schedule import Schedule
 from jfold.spec import Capacity
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-KEY_WORDS = 4  # the most that a key of JAX's own generators has
 FORMAT = 1  # of what `Batches.state` returns
 
 
@@ -55,82 +61,6 @@ class Batch:
     mask: Array
     count: int
     epoch: int
-
-
-# ---- plans ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The arguments, checked."""
-
-    key: tuple[int, ...]  # its words; none if nothing is shuffled
-    examples: int | None  # how many the source has; `None` for a stream
-    batch_size: int
-    max_nodes: int | None
-    drop_remainder: bool
-    epochs: int | None
-    skip_errors: bool
-    device_put: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """Which examples make up the batches of one epoch."""
-
-    order: Array  # [examples] int64, all examples
-    cuts: Array  # [batches + 1] int64, where in `order` batches begin and end
-
-    def __len__(self) -> int:
-        return len(self.cuts) - 1
-
-    def __getitem__(self, batch: int) -> Array:
-        return self.order[self.cuts[batch] : self.cuts[batch + 1]]
-
-
-def _plan(settings: _Settings, nodes: Array | None, epoch: int) -> _Plan:
-    """The plan of an epoch; `max_nodes` needs `nodes`, [examples] int64."""
-    order = _order(settings.key, epoch, settings.examples or 0)
-    size, limit = settings.batch_size, settings.max_nodes
-    if nodes is None or limit is None:
-        cuts = np.append(np.arange(0, len(order), size, dtype=np.int64), len(order))
-        is_full = len(order) % size == 0
-    else:
-        nodes = nodes[order]
-        cuts = _cuts_by_nodes(nodes, size, limit)
-        last = nodes[cuts[-2:][0] :]
-        is_full = len(last) == size or int(last.sum()) == limit
-    drops = settings.drop_remainder and not is_full and len(cuts) > 1
-    return _Plan(order, cuts[:-1] if drops else cuts)
-
-
-def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
-    """The order of an epoch [examples] int64.
-
-    Made of bits that NumPy promises never to change, unlike its permutations.
-    """
-    if not key:
-        return np.arange(examples, dtype=np.int64)
-    seed = np.random.SeedSequence([*key, epoch])
-    bits = np.random.Philox(seed).random_raw(examples)
-    return np.argsort(bits, kind='stable').astype(np.int64, copy=False)
-
-
-def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
-    """Cuts where the next example would be too much, none of which is so alone."""
-    total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
-    cuts = [0]
-    while (first := cuts[-1]) < len(nodes):
-        ahead = total[first + 1 : first + 1 + batch_size]
-        fitting = np.searchsorted(ahead, total[first] + max_nodes, side='right')
-        cuts.append(first + int(fitting))
-    return np.array(cuts, np.int64)
-
-
-def _different_plans(settings: _Settings, nodes: Array | None) -> Iterator[_Plan]:
-    """The plans of all epochs, or of one for all if nothing is shuffled."""
-    epochs = settings.epochs if settings.key else 1
-    return (_plan(settings, nodes, epoch) for epoch in range(epochs or 0))
 
 
 # ---- sources -------------------------------------------------------------------------
@@ -209,7 +139,7 @@ class _Cursor:
 _Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
 
 
-def _chunks(settings: _Settings, source: _Source, start: _Cursor) -> Iterator[_Chunk]:
+def _chunks(settings: Settings, source: _Source, start: _Cursor) -> Iterator[_Chunk]:
     """The examples of all batches behind a cursor."""
     position = start.position
     if source.items is None:
@@ -218,7 +148,7 @@ def _chunks(settings: _Settings, source: _Source, start: _Cursor) -> Iterator[_C
     for epoch in itertools.count(start.epoch):
         if settings.epochs is not None and epoch >= settings.epochs:
             return
-        plan = _plan(settings, source.nodes, epoch)
+        plan = make_plan(settings, source.nodes, epoch)
         for batch in range(int(np.searchsorted(plan.cuts, position)), len(plan)):
             indices = plan[batch]
             yield epoch, int(plan.cuts[batch + 1]), indices, source.items(indices)
@@ -226,7 +156,7 @@ def _chunks(settings: _Settings, source: _Source, start: _Cursor) -> Iterator[_C
 
 
 def _read_chunks(
-    settings: _Settings, stream: Iterable[Any], position: int
+    settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
     """The examples of a stream from a position on."""
     iterator, size = iter(stream), settings.batch_size
@@ -252,7 +182,7 @@ _Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and message
 _Step: TypeAlias = tuple[Batch | None, _Skipped, _Cursor]
 
 
-def _steps(settings: _Settings, source: _Source, cursor: _Cursor) -> Iterator[_Step]:
+def _steps(settings: Settings, source: _Source, cursor: _Cursor) -> Iterator[_Step]:
     """Makes the batches behind a cursor."""
     in_vain = 0
     for chunk in _chunks(settings, source, cursor):
@@ -270,7 +200,7 @@ def _steps(settings: _Settings, source: _Source, cursor: _Cursor) -> Iterator[_S
 
 
 def _built(
-    settings: _Settings, source: _Source, chunk: _Chunk
+    settings: Settings, source: _Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
     """The batch of a chunk, and what was left out of it."""
     epoch, _, indices, items = chunk
@@ -314,7 +244,7 @@ def _on_device(schedule: Schedule) -> Schedule:
 # ---- the iterator --------------------------------------------------------------------
 
 
-def _state(settings: _Settings, cursor: _Cursor) -> dict[str, Array]:
+def _state(settings: Settings, cursor: _Cursor) -> dict[str, Array]:
     """The state of a run, in arrays of fixed shapes; -1 for none."""
     key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
     fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
@@ -325,7 +255,7 @@ def _state(settings: _Settings, cursor: _Cursor) -> dict[str, Array]:
     }
 
 
-def _cursor(settings: _Settings, state: Any) -> _Cursor:
+def _cursor(settings: Settings, state: Any) -> _Cursor:
     """The cursor of a state, after checks that it belongs to such a run."""
     if not isinstance(state, Mapping):
         raise TypeError(
@@ -376,7 +306,7 @@ class Batches:
     it is closed, exhausted, or has raised, nothing comes out until `restore`.
     """
 
-    def __init__(self, settings: _Settings, source: _Source, prefetch: int) -> None:
+    def __init__(self, settings: Settings, source: _Source, prefetch: int) -> None:
         self._settings, self._source, self._prefetch = settings, source, prefetch
         self._cursor = _Cursor()
         self._skipped: _Skipped = []
@@ -430,7 +360,7 @@ class Batches:
             )
         if settings.max_nodes is None:  # then orders do not matter
             settings = replace(settings, key=())
-        total = sum(map(len, _different_plans(settings, self._source.nodes)))
+        total = sum(map(len, different_plans(settings, self._source.nodes)))
         return total if settings.key else total * epochs
 
     @property
@@ -456,7 +386,7 @@ class Batches:
                 f'{type(self._source.given).__name__} and {settings.epochs}: only of '
                 'these is known beforehand what they need'
             )
-        plans = _different_plans(settings, corpus.nodes)
+        plans = different_plans(settings, corpus.nodes)
         batches = (plan[batch] for plan in plans for batch in range(len(plan)))
         return corpus.capacities_of(batches, settings.batch_size)
 
@@ -484,7 +414,7 @@ class Batches:
                 f'{type(source.given).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
-        cuts = _plan(self._settings, source.nodes, cursor.epoch).cuts
+        cuts = make_plan(self._settings, source.nodes, cursor.epoch).cuts
         if source.items is not None and cursor.position not in cuts:
             raise ValueError(
                 f'expected a state at the end of a batch, got {cursor.position} '
@@ -558,82 +488,13 @@ def batches(
     [-1. -2.] [0 1] [ True  True]
     [-3. -3.] [2 2] [ True False]
     """
-    if device_put is None:
-        device_put = jax.default_backend() != 'cpu'
-    arguments = vars().copy()
     if not callable(getattr(model, 'schedule', None)):
         got = type(model).__name__
         raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
-    return _checked(_source(model, source), arguments)
-
-
-def _checked(source: _Source, arguments: dict[str, Any]) -> Batches:
-    """The iterator of the arguments of `batches`."""
-    lowest = {'batch_size': 1, 'max_nodes': 1, 'epochs': 1, 'prefetch': 0}
-    for name, least in lowest.items():
-        if arguments[name] is not None or name not in ('max_nodes', 'epochs'):
-            arguments[name] = whole(name, arguments[name], least)
-    for name in 'drop_remainder', 'skip_errors', 'device_put':
-        if not isinstance(arguments[name], bool):
-            raise TypeError(f'expected `{name}` as bool, got {arguments[name]!r}')
-    arguments['key'] = _key_words(arguments['shuffle'])
-    arguments['examples'] = None if source.items is None else len(source.given)
-    settings = _Settings(**{x: arguments[x] for x in _Settings.__annotations__})
-    _check(settings, source.nodes)
-    return Batches(settings, source, arguments['prefetch'])
-
-
-def _key_words(shuffle: Any) -> tuple[int, ...]:
-    """The words of a key; none without one."""
-    if shuffle is None:
-        return ()
-    if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
-        if not 0 <= shuffle < 1 << 64:
-            raise ValueError(
-                f'expected a seed from 0 to 2**64 - 1 as `shuffle`, got {shuffle}'
-            )
-        return divmod(int(shuffle), 1 << 32)
-    data = shuffle
-    if isinstance(data, jax.Array) and jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
-        data = jax.random.key_data(data)
-    is_array = isinstance(data, jax.Array | np.ndarray) and data.dtype == np.uint32
-    if not is_array or data.ndim != 1 or not 1 <= data.size <= KEY_WORDS:
-        raise TypeError(
-            'expected one PRNG key, an int seed or None as `shuffle`, got '
-            f'{shuffle!r}: `shuffle=jax.random.key(0)`'
-        )
-    return tuple(np.asarray(data).tolist())
-
-
-def _check(settings: _Settings, nodes: Array | None) -> None:
-    """Raises where arguments do not go with the source, or with one another."""
-    limit, is_stream = settings.max_nodes, settings.examples is None
-    if settings.examples is not None and not settings.drop_remainder:
-        check_spare_rows('batch_size', settings.batch_size, settings.examples)
-    if is_stream and settings.key:
-        raise ValueError(
-            'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
-            'own order: pass `list(stream)`, or shuffle where the stream is made'
-        )
-    if is_stream and settings.epochs != 1:
-        raise ValueError(
-            'expected `epochs=1` for a stream, which is read once, got '
-            f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
-        )
-    if limit is not None and nodes is None:
-        raise ValueError(
-            'expected a corpus as source for `max_nodes`, since nothing else knows how '
-            'many operations an example runs: make one by `model.trace(examples)`'
-        )
-    if limit is not None and nodes is not None and nodes.max(initial=0) > limit:
-        large = int(np.argmax(nodes > limit))
-        raise ValueError(
-            f'expected examples of at most {limit} operations, as `max_nodes` says, '
-            f'got {nodes[large]} in example {large}: raise `max_nodes`, or leave it out'
-        )
-    if settings.epochs is None and not len(_plan(settings, nodes, 0)):
-        raise ValueError(
-            'expected `source` of at least one batch, for `epochs=None`, got '
-            f'{settings.examples} examples, where `batch_size={settings.batch_size}` '
-            f'and `drop_remainder={settings.drop_remainder}`'
-        )
+    origin = _source(model, source)
+    examples = None if origin.items is None else len(origin.given)
+    limits = batch_size, max_nodes, epochs
+    flags = drop_remainder, skip_errors, device_put
+    settings = make_settings(shuffle, examples, limits, flags)
+    check_settings(settings, origin.nodes)
+    return Batches(settings, origin, whole('prefetch', prefetch, 0))

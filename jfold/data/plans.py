@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which examples make up the batches of an epoch.
+
+A *plan* is a pure function of the arguments, checked, and the number of the epoch: a
+run can be resumed anywhere, on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jfold.errors import check_spare_rows, whole
+
+Array = np.ndarray[Any, Any]
+
+KEY_WORDS = 4  # the most that a key of JAX's own generators has
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments, checked."""
+
+    key: tuple[int, ...]  # its words; none if nothing is shuffled
+    examples: int | None  # how many the source has; `None` for a stream
+    batch_size: int
+    max_nodes: int | None
+    drop_remainder: bool
+    epochs: int | None
+    skip_errors: bool
+    device_put: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Which examples make up the batches of one epoch."""
+
+    order: Array  # [examples] int64, all examples
+    cuts: Array  # [batches + 1] int64, where in `order` batches begin and end
+
+    def __len__(self) -> int:
+        return len(self.cuts) - 1
+
+    def __getitem__(self, batch: int) -> Array:
+        return self.order[self.cuts[batch] : self.cuts[batch + 1]]
+
+
+def make_plan(settings: Settings, nodes: Array | None, epoch: int) -> Plan:
+    """The plan of an epoch; `max_nodes` needs `nodes`, [examples] int64."""
+    order = _order(settings.key, epoch, settings.examples or 0)
+    size, limit = settings.batch_size, settings.max_nodes
+    if nodes is None or limit is None:
+        cuts = np.append(np.arange(0, len(order), size, dtype=np.int64), len(order))
+        is_full = len(order) % size == 0
+    else:
+        nodes = nodes[order]
+        cuts = _cuts_by_nodes(nodes, size, limit)
+        last = nodes[cuts[-2:][0] :]
+        is_full = len(last) == size or int(last.sum()) == limit
+    drops = settings.drop_remainder and not is_full and len(cuts) > 1
+    return Plan(order, cuts[:-1] if drops else cuts)
+
+
+def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
+    """The order of an epoch [examples] int64.
+
+    Made of bits that NumPy promises never to change, unlike its permutations.
+    """
+    if not key:
+        return np.arange(examples, dtype=np.int64)
+    seed = np.random.SeedSequence([*key, epoch])
+    bits = np.random.Philox(seed).random_raw(examples)
+    return np.argsort(bits, kind='stable').astype(np.int64, copy=False)
+
+
+def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
+    """Cuts where the next example would be too much, none of which is so alone."""
+    total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
+    cuts = [0]
+    while (first := cuts[-1]) < len(nodes):
+        ahead = total[first + 1 : first + 1 + batch_size]
+        fitting = np.searchsorted(ahead, total[first] + max_nodes, side='right')
+        cuts.append(first + int(fitting))
+    return np.array(cuts, np.int64)
+
+
+def different_plans(settings: Settings, nodes: Array | None) -> Iterator[Plan]:
+    """The plans of all epochs, or of one for all if nothing is shuffled."""
+    epochs = settings.epochs if settings.key else 1
+    return (make_plan(settings, nodes, epoch) for epoch in range(epochs or 0))
+
+
+# ---- arguments -----------------------------------------------------------------------
+
+
+def make_settings(
+    shuffle: Any, examples: int | None, limits: Sequence[Any], flags: Sequence[Any]
+) -> Settings:
+    """The arguments of `batches`, checked one by one.
+
+    Args:
+      shuffle: a key, a seed or `None`.
+      examples: how many the source has; `None` for a stream.
+      limits: `batch_size`, `max_nodes` and `epochs`.
+      flags: `drop_remainder`, `skip_errors` and `device_put`.
+    """
+    names = 'batch_size', 'max_nodes', 'epochs'
+    batch_size, max_nodes, epochs = (
+        None if value is None and name != 'batch_size' else whole(name, value, 1)
+        for name, value in zip(names, limits, strict=True)
+    )
+    drops, skips, puts = flags
+    puts = jax.default_backend() != 'cpu' if puts is None else puts
+    names = 'drop_remainder', 'skip_errors', 'device_put'
+    for name, value in zip(names, (drops, skips, puts), strict=True):
+        if not isinstance(value, bool):
+            raise TypeError(f'expected `{name}` as bool, got {value!r}')
+    assert batch_size is not None
+    of_epoch = key_words(shuffle), examples, batch_size, max_nodes
+    return Settings(*of_epoch, drops, epochs, skips, puts)
+
+
+def key_words(shuffle: Any) -> tuple[int, ...]:
+    """The words of a key; none without one."""
+    if shuffle is None:
+        return ()
+    if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
+        if not 0 <= shuffle < 1 << 64:
+            raise ValueError(
+                f'expected a seed from 0 to 2**64 - 1 as `shuffle`, got {shuffle}'
+            )
+        return divmod(int(shuffle), 1 << 32)
+    data = shuffle
+    if isinstance(data, jax.Array) and jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
+        data = jax.random.key_data(data)
+    is_array = isinstance(data, jax.Array | np.ndarray) and data.dtype == np.uint32
+    if not is_array or data.ndim != 1 or not 1 <= data.size <= KEY_WORDS:
+        raise TypeError(
+            'expected one PRNG key, an int seed or None as `shuffle`, got '
+            f'{shuffle!r}: `shuffle=jax.random.key(0)`'
+        )
+    return tuple(np.asarray(data).tolist())
+
+
+def check_settings(settings: Settings, nodes: Array | None) -> None:
+    """Raises where arguments do not go with the source, or with one another."""
+    limit, is_stream = settings.max_nodes, settings.examples is None
+    if settings.examples is not None and not settings.drop_remainder:
+        check_spare_rows('batch_size', settings.batch_size, settings.examples)
+    if is_stream and settings.key:
+        raise ValueError(
+            'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
+            'own order: pass `list(stream)`, or shuffle where the stream is made'
+        )
+    if is_stream and settings.epochs != 1:
+        raise ValueError(
+            'expected `epochs=1` for a stream, which is read once, got '
+            f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
+        )
+    if limit is not None and nodes is None:
+        raise ValueError(
+            'expected a corpus as source for `max_nodes`, since nothing else knows how '
+            'many operations an example runs: make one by `model.trace(examples)`'
+        )
+    if limit is not None and nodes is not None and nodes.max(initial=0) > limit:
+        large = int(np.argmax(nodes > limit))
+        raise ValueError(
+            f'expected examples of at most {limit} operations, as `max_nodes` says, '
+            f'got {nodes[large]} in example {large}: raise `max_nodes`, or leave it out'
+        )
+    if settings.epochs is None and not len(make_plan(settings, nodes, 0)):
+        raise ValueError(
+            'expected `source` of at least one batch, for `epochs=None`, got '
+            f'{settings.examples} examples, where `batch_size={settings.batch_size}` '
+            f'and `drop_remainder={settings.drop_remainder}`'
+        )
