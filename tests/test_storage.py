@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jfold.data import storage
+from jfold.data import archive, storage
 from jfold.data.storage import DamagedError, UnknownFormatError, read, write
 
 Array = np.ndarray[Any, Any]
@@ -692,9 +692,9 @@ def test_impossible_documents_are_damage(
 def test_shapes_beyond_numpy_are_damage(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape, layout = (0, 2**62, 2**62), storage._layout
+    shape, layout = (0, 2**62, 2**62), archive.layout
     described = {'w': (np.dtype('float32'), shape)}
     with monkeypatch.context() as patch:
-        patch.setattr(storage, '_layout', lambda size, _: layout(size, described))
+        patch.setattr(storage, 'layout', lambda size, _: layout(size, described))
         forge(path, monkeypatch, one(shape=shape))
     assert refused(path, verify=False).startswith("array 'w': malformed: ")

@@ -481,7 +481,7 @@ def batches(
     Raises:
       TypeError, ValueError: an argument is wrong, or does not go with this source.
 
-    >>> import jfold as jf
+    >>> import jax.numpy as jnp, jfold as jf
     >>> model = jf.compile(jf.Scalar() >> jf.Function(jnp.negative))
     >>> for batch in model.batches([1, 2, 3], 2):
     ...     print(model.apply({}, batch.schedule), batch.indices, batch.mask)

@@ -35,27 +35,32 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
-import ml_dtypes
 import numpy as np
 
+from jfold.data.archive import (
+    CHECKSUM_AT,
+    COMMON,
+    DOCUMENT,
+    EXTENDED,
+    LOCAL,
+    SHORT,
+    SIZES,
+    Described,
+    Member,
+    layout,
+    local,
+    tail,
+)
+
 Array = np.ndarray[Any, Any]
-Described: TypeAlias = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 FORMAT = 'jfold.arrays'
 VERSION = 1
-ALIGNMENT = 64
 
-_DOCUMENT = 'metadata.json'
 _CHUNK = 1 << 20  # bytes that are read, written or summed at once
 _AXES = 64  # NumPy has no arrays of more
-
-_EXTENDED = {
-    np.dtype(each).name: np.dtype(each)
-    for each in vars(ml_dtypes).values()
-    if isinstance(each, type) and issubclass(each, np.generic)
-}
 
 
 class DamagedError(ValueError):
@@ -101,7 +106,7 @@ def write(
     plain = {name: _plain(name, each) for name, each in arrays.items()}
     described = {name: (each.dtype, each.shape) for name, each in plain.items()}
     text = _document(described, dict(metadata))
-    members = _layout(len(text), described)
+    members = layout(len(text), described)
     path = Path(path)
     spare = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(8)}.tmp')
     file = open(spare, 'xb')
@@ -140,7 +145,7 @@ def read(
         source = _Source(os.fspath(path), file, os.fstat(file.fileno()).st_size)
         text = _read_document(source)
         described, metadata = _parse(source, text)
-        members = _layout(len(text), described)
+        members = layout(len(text), described)
         checksums = _check_structure(source, members)
         if verify:
             for member, checksum in zip(members, checksums, strict=True):
@@ -153,139 +158,11 @@ def read(
     return arrays, metadata
 
 
-# ---- where everything lies -----------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Member:
-    """A member of the archive, at its place.
-
-    Attributes:
-      name: in the archive.
-      offset: where its local header begins.
-      head: what its content begins with: the header of an `.npy`.
-      length: the number of bytes behind the head.
-    """
-
-    name: str
-    offset: int
-    head: bytes
-    length: int
-
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-        name = self.name.removesuffix('.npy')
-        return self.name if name == self.name else f'array {name!r}'
-
-    @property
-    def start(self) -> int:
-        """Where its content begins."""
-        bare = _LOCAL.size + len(self.name.encode()) + _SIZES.size + _ALIGN.size
-        return _aligned(self.offset + bare)
-
-    @property
-    def data(self) -> int:
-        """Where its data begin."""
-        return self.start + len(self.head)
-
-    @property
-    def end(self) -> int:
-        """Where the next member begins."""
-        return self.data + self.length
-
-
-def _aligned(offset: int) -> int:
-    return offset + -offset % ALIGNMENT
-
-
-def _layout(length: int, described: Described) -> list[_Member]:
-    """The members; `length` is that of the document."""
-    members = [_Member(_DOCUMENT, 0, b'', length)]
-    for name, (dtype, shape) in described.items():
-        head = _npy_header(dtype, shape)
-        size = math.prod(shape) * dtype.itemsize
-        members.append(_Member(f'{name}.npy', members[-1].end, head, size))
-    return members
-
-
-def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """As of NumPy's version 1.0, with the padding fixed."""
-    kind = f'|V{dtype.itemsize}' if dtype.name in _EXTENDED else dtype.str
-    text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    before = 10  # bytes: magic, version, length
-    length = _aligned(before + len(text) + 1) - before
-    line = text.ljust(length - 1) + '\n'
-    return b'\x93NUMPY\x01\x00' + struct.pack('<H', length) + line.encode('ascii')
-
-
-# ---- the records of a zip archive ----------------------------------------------------
-
-_LOCAL = struct.Struct('<4s5H3I2H')
-_SIZES = struct.Struct('<2H2Q')  # the zip64 field of a local header
-_ALIGN = struct.Struct('<3H')
-_CENTRAL = struct.Struct('<4s6H3I5H2I')
-_PLACE = struct.Struct('<2H3Q')  # the zip64 field of the directory
-_END64 = struct.Struct('<4sQ2H2I4Q')
-_LOCATOR = struct.Struct('<4sIQI')
-_END = struct.Struct('<4s4H2IH')
-
-_CHECKSUM_AT = 14  # in a local header
-_ZIP64 = 45  # the version of the standard
-_UTF8 = 1 << 11
-_DATE = 1 << 5 | 1  # 1980-01-01
-_UNIX, _MODE = 3 << 8, 0o100644 << 16
-_SHORT, _LONG = 0xFFFF, 0xFFFFFFFF  # 'see the zip64 field'
-_COMMON = (_ZIP64, _UTF8, 0, 0, _DATE)  # neither compression nor time of day
-
-
-def _local(member: _Member, checksum: int) -> bytes:
-    """What precedes the content of a member."""
-    name, size = member.name.encode(), len(member.head) + member.length
-    extra = member.start - member.offset - _LOCAL.size - len(name)
-    spare = extra - _SIZES.size - _ALIGN.size
-    lengths = (len(name), extra)
-    return (
-        _LOCAL.pack(b'PK\3\4', *_COMMON, checksum, _LONG, _LONG, *lengths)
-        + name
-        + _SIZES.pack(1, 16, size, size)
-        + _ALIGN.pack(0xD935, 2 + spare, ALIGNMENT)
-        + bytes(spare)
-    )
-
-
-def _entry(member: _Member, checksum: int) -> bytes:
-    """The entry of a member in the directory."""
-    name, size = member.name.encode(), len(member.head) + member.length
-    lengths = (len(name), _PLACE.size, 0)
-    sums = (checksum, _LONG, _LONG)
-    made = _UNIX | _ZIP64
-    return (
-        _CENTRAL.pack(b'PK\1\2', made, *_COMMON, *sums, *lengths, 0, 0, _MODE, _LONG)
-        + name
-        + _PLACE.pack(1, 24, size, size, member.offset)
-    )
-
-
-def _tail(members: Sequence[_Member], checksums: Iterable[int]) -> list[bytes]:
-    """What follows the last member: the entries, and the end of the directory."""
-    entries = list(map(_entry, members, checksums))
-    begin, size, count = members[-1].end, sum(map(len, entries)), len(entries)
-    versions = (_UNIX | _ZIP64, _ZIP64)
-    places = (count, count, size, begin)
-    end = (
-        _END64.pack(b'PK\6\6', _END64.size - 12, *versions, 0, 0, *places)
-        + _LOCATOR.pack(b'PK\6\7', 0, begin + size, 1)
-        + _END.pack(b'PK\5\6', 0, 0, _SHORT, _SHORT, _LONG, _LONG, 0)
-    )
-    return [*entries, end]
-
-
 # ---- writing -------------------------------------------------------------------------
 
 
 def _check_names(names: Iterable[str]) -> None:
-    members = {_DOCUMENT}
+    members = {DOCUMENT}
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
@@ -293,10 +170,10 @@ def _check_names(names: Iterable[str]) -> None:
                 f'({type(name).__name__})'
             )
         # Readers of archives end a name at its first NUL.
-        if '\0' in name or not 0 < len(_encoded(f'{name}.npy')) <= _SHORT:
+        if '\0' in name or not 0 < len(_encoded(f'{name}.npy')) <= SHORT:
             raise ValueError(
                 f'array {name[:60]!r}: expected a name of UTF-8 without NUL, of at '
-                f'most {_SHORT - 4} bytes; choose another'
+                f'most {SHORT - 4} bytes; choose another'
             )
         members.add(f'{name}.npy')
     for name in members.intersection(names):
@@ -325,8 +202,8 @@ def _plain(name: str, value: Any) -> Array:
 
 
 def _known(dtype: np.dtype[Any]) -> bool:
-    if dtype.name in _EXTENDED:
-        return dtype == _EXTENDED[dtype.name]  # in the order of this machine
+    if dtype.name in EXTENDED:
+        return dtype == EXTENDED[dtype.name]  # in the order of this machine
     return dtype.kind in 'biufc'
 
 
@@ -342,7 +219,7 @@ def _document(described: Described, metadata: dict[str, Any]) -> bytes:
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    return dtype.name if dtype.name in _EXTENDED else dtype.str
+    return dtype.name if dtype.name in EXTENDED else dtype.str
 
 
 def _check_json(value: Any, where: str) -> None:
@@ -367,7 +244,7 @@ def _check_json(value: Any, where: str) -> None:
         )
 
 
-def _fill(file: IO[bytes], members: Sequence[_Member], contents: list[Array]) -> None:
+def _fill(file: IO[bytes], members: Sequence[Member], contents: list[Array]) -> None:
     checksums = []
     for member, content in zip(members, contents, strict=True):
         file.seek(member.start)
@@ -377,10 +254,10 @@ def _fill(file: IO[bytes], members: Sequence[_Member], contents: list[Array]) ->
             file.write(chunk)
             checksum = zlib.crc32(chunk, checksum)
         file.seek(member.offset)
-        file.write(_local(member, checksum))
+        file.write(local(member, checksum))
         checksums.append(checksum)
     file.seek(members[-1].end)
-    file.writelines(_tail(members, checksums))
+    file.writelines(tail(members, checksums))
 
 
 def _chunks(array: Array) -> Iterator[memoryview]:
@@ -430,24 +307,24 @@ class _Source:
 
 def _read_document(source: _Source) -> bytes:
     """The content of the first member, compared with its checksum."""
-    member = _Member(_DOCUMENT, 0, b'', 0)
-    found, blank = source.at(0, member.start), _local(member, 0)
-    name = _LOCAL.size + len(_DOCUMENT)
-    for part in (slice(4), slice(_LOCAL.size, name)):
+    member = Member(DOCUMENT, 0, b'', 0)
+    found, blank = source.at(0, member.start), local(member, 0)
+    name = LOCAL.size + len(DOCUMENT)
+    for part in (slice(4), slice(LOCAL.size, name)):
         if not blank[part].startswith(found[part]):
             raise source.damaged(
-                _DOCUMENT,
+                DOCUMENT,
                 'not a file of this format: expected a zip archive that begins with '
                 f'this member; {_PACKED}',
             )
     if len(found) < member.start:
-        raise source.cut(_DOCUMENT, member.start)
+        raise source.cut(DOCUMENT, member.start)
     _check_packer(source, found)
-    _, _, length, _ = _SIZES.unpack_from(found, name)
+    _, _, length, _ = SIZES.unpack_from(found, name)
     member = replace(member, length=length)
     checksum = _check_header(source, member)
     if member.end > source.size:
-        raise source.cut(_DOCUMENT, member.end)
+        raise source.cut(DOCUMENT, member.end)
     _check_data(source, member, checksum)
     return source.at(member.data, length)
 
@@ -461,11 +338,11 @@ _PACKED = (
 def _check_packer(source: _Source, header: bytes) -> None:
     """Refuses an archive that another program made of the same members."""
     _, *common = struct.unpack_from('<4s5H', header)
-    differing = sum(a != b for a, b in zip(common, _COMMON, strict=True))
+    differing = sum(a != b for a, b in zip(common, COMMON, strict=True))
     if differing > 1:  # a single one is damage
         how = 'packed and compressed' if common[2] else 'packed'
         text = f'{how} by another program: expected members as jfold lays them out'
-        raise source.damaged(_DOCUMENT, f'{text}; {_PACKED}')
+        raise source.damaged(DOCUMENT, f'{text}; {_PACKED}')
 
 
 def _parse(source: _Source, text: bytes) -> tuple[Described, dict[str, Any]]:
@@ -478,7 +355,7 @@ def _parse(source: _Source, text: bytes) -> tuple[Described, dict[str, Any]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise source.damaged(_DOCUMENT, f'malformed: {error}') from error
+        raise source.damaged(DOCUMENT, f'malformed: {error}') from error
     _check_format(source, document)
     try:
         metadata, arrays = document['metadata'], document['arrays']
@@ -489,7 +366,7 @@ def _parse(source: _Source, text: bytes) -> tuple[Described, dict[str, Any]]:
         if not isinstance(metadata, dict):
             raise TypeError(f'expected metadata to be a dict, got {metadata!r}')
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise source.damaged(_DOCUMENT, f'malformed: {error!r}') from error
+        raise source.damaged(DOCUMENT, f'malformed: {error!r}') from error
     described = {
         name: (_dtype(source, name, dtype), shape)
         for name, (dtype, shape) in raw.items()
@@ -522,8 +399,8 @@ def _shape(sizes: list[Any]) -> tuple[int, ...]:
 
 
 def _dtype(source: _Source, array: str, name: str) -> np.dtype[Any]:
-    if name in _EXTENDED:
-        return _EXTENDED[name]
+    if name in EXTENDED:
+        return EXTENDED[name]
     try:
         dtype = np.dtype(name) if re.fullmatch(r'[<>|][biufc]\d+', name) else None
     except TypeError:
@@ -536,12 +413,12 @@ def _dtype(source: _Source, array: str, name: str) -> np.dtype[Any]:
     return dtype
 
 
-def _check_structure(source: _Source, members: Sequence[_Member]) -> list[int]:
+def _check_structure(source: _Source, members: Sequence[Member]) -> list[int]:
     """Compares all bytes but data; the checksums of the members."""
     for member in members:
         if member.end > source.size:
             raise source.cut(member.label, member.end)
-    size = members[-1].end + sum(map(len, _tail(members, [0] * len(members))))
+    size = members[-1].end + sum(map(len, tail(members, [0] * len(members))))
     if source.size < size:
         raise source.cut('directory', size)
     if source.size > size:
@@ -549,20 +426,20 @@ def _check_structure(source: _Source, members: Sequence[_Member]) -> list[int]:
             'directory', f'malformed: expected {size} bytes, got {source.size}'
         )
     checksums = [_check_header(source, member) for member in members]
-    _check_directory(source, members, _tail(members, checksums))
+    _check_directory(source, members, tail(members, checksums))
     return checksums
 
 
-def _check_header(source: _Source, member: _Member) -> int:
+def _check_header(source: _Source, member: Member) -> int:
     """Compares what precedes the data of a member; its checksum."""
     found = source.at(member.offset, member.data - member.offset)
-    checksum = int.from_bytes(found[_CHECKSUM_AT:][:4], 'little')
-    _compare(source, member.label, found, _local(member, checksum) + member.head)
+    checksum = int.from_bytes(found[CHECKSUM_AT:][:4], 'little')
+    _compare(source, member.label, found, local(member, checksum) + member.head)
     return checksum
 
 
 def _check_directory(
-    source: _Source, members: Sequence[_Member], tail: Sequence[bytes]
+    source: _Source, members: Sequence[Member], tail: Sequence[bytes]
 ) -> None:
     labels = [f'{member.label} in the directory' for member in members]
     offset = members[-1].end
@@ -583,7 +460,7 @@ def _compare(source: _Source, where: str, found: bytes, expected: bytes) -> None
     )
 
 
-def _check_data(source: _Source, member: _Member, expected: int) -> None:
+def _check_data(source: _Source, member: Member, expected: int) -> None:
     checksum = zlib.crc32(member.head)
     for offset in range(member.data, member.end, _CHUNK):
         count = min(_CHUNK, member.end - offset)
@@ -598,7 +475,7 @@ def _check_data(source: _Source, member: _Member, expected: int) -> None:
 def _mapped(
     source: _Source,
     content: mmap.mmap,
-    member: _Member,
+    member: Member,
     kind: tuple[np.dtype[Any], tuple[int, ...]],
 ) -> Array:
     dtype, shape = kind
