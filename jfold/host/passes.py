@@ -23,22 +23,25 @@ from typing import Any
 
 import numpy as np
 
-from jfold import program as p
+from jfold import instructions as ir
 from jfold.graph import Graph, gather, ranges
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.early import Step, steps
-from jfold.host.frames import Frame, run, start
+from jfold.host.frames import run
 from jfold.host.objects import Reread
+from jfold.host.origin import Frame, start
 from jfold.host.rules import NONE, Column, join
 from jfold.host.trace import Trace, example_places, moments, stable_order
 from jfold.kept import kept
+from jfold.program import Program
+from jfold.registers import TENSORS
 
 Array = np.ndarray[Any, Any]
 Reader = Callable[[list[Column]], tuple[Column, ...]]
 
 
 def trace_in_passes(
-    program: p.Program,
+    program: Program,
     halves: Sequence[Halves],
     examples: list[Any],
     reread: Reread,
@@ -53,10 +56,6 @@ def trace_in_passes(
 
 
 # ---- what runs when ------------------------------------------------------------------
-
-# Their results number items of a wave, so the second pass has to run them again.
-_AGAIN = p.Positions, p.Ranges, p.Order, p.Position, p.Cut, p.Join
-_NEVER_EARLY = p.Maker, p.FoldLoop, p.ReduceLoop
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,55 +80,54 @@ class Halves:
     kept: tuple[int, ...]
     keep: Reader
     empty: list[None]
-    body: p.Body
+    body: ir.Body
 
 
 @kept
-def cut(program: p.Program, few: bool) -> tuple[Halves, ...] | None:
+def cut(program: Program, few: bool) -> tuple[Halves, ...] | None:
     """The bodies of declarations, then that of the expression, cut.
 
     `few` examples are better read late. `None`: the program cannot run in two passes.
     """
-    bodies = [_with_cases(body) for body in (*program.declarations, program.body)]
+    declarations = program.plan.declarations
+    bodies = [_with_cases(body) for body in (*declarations, program.plan.body)]
     calls = [call for body in bodies for stage in body.stages for call in stage.calls]
     if any(body.arity < 2 for body in bodies):  # no data to take apart
         return None
-    if any(any(c.lists) or _has_sequences(program, c) for c in calls):
+    called = {call.declaration for call in calls}
+    results = itertools.chain(*(declarations[number].results for number in called))
+    if any(each.kind != TENSORS for each in results):  # for which tokens could stand
         return None
     made = [_cut(body, few) for body in bodies]
     found = [half for half in made if half]
     return tuple(found) if len(found) == len(made) else None
 
 
-def _has_sequences(program: p.Program, call: p.Call) -> bool:
-    return max(program.declarations[call.declaration].owners, default=-1) >= 0
-
-
-def _with_cases(body: p.Body) -> p.Body:
+def _with_cases(body: ir.Body) -> ir.Body:
     """The body with `Partition` and `Present` in halves."""
     registers = itertools.count(body.registers)
 
-    def halves(i: p.Instruction) -> Iterator[p.Instruction]:
-        if isinstance(i, p.Partition | p.Present):
+    def halves(i: ir.Instruction) -> Iterator[ir.Instruction]:
+        if isinstance(i, ir.Partition | ir.Present):
             codes = (next(registers),)
-            yield p.Cases(i.inputs, codes, i.where, i)
-            yield p.Positions(codes, i.outputs, i.where)
+            yield ir.Cases(i.inputs, codes, i.where, i)
+            yield ir.Positions(codes, i.outputs, i.where)
         else:
             yield i
 
     stages = tuple(
-        p.Stage(tuple(itertools.chain(*map(halves, stage.instructions))), stage.calls)
+        ir.Stage(tuple(itertools.chain(*map(halves, stage.instructions))), stage.calls)
         for stage in body.stages
     )
     return replace(body, stages=stages, registers=next(registers))
 
 
-def _cut(body: p.Body, few: bool) -> Halves | None:
+def _cut(body: ir.Body, few: bool) -> Halves | None:
     calls = body.stages[0].calls if body.stages else ()
     every = [i for stage in body.stages for i in stage.instructions]
     needed = {r for call in calls for r in call.inputs[1:]}
     # Many objects are better read in their wave than again, lost by the cache.
-    read = set() if few else {i.inputs[0] for i in every if isinstance(i, p.Convert)}
+    read = set() if few else {i.inputs[0] for i in every if isinstance(i, ir.Convert)}
     for wanted in needed | read, needed:
         early = _sources(every, wanted)
         if _may_run_early(early, wanted, calls):
@@ -138,12 +136,13 @@ def _cut(body: p.Body, few: bool) -> Halves | None:
 
 
 def _halves(
-    body: p.Body, early: list[p.Instruction], calls: tuple[p.Call, ...]
+    body: ir.Body, early: list[ir.Instruction], calls: tuple[ir.Call, ...]
 ) -> Halves:
     every = [i for stage in body.stages for i in stage.instructions]
     late = [i for i in every if i not in early]
     needed = _read(late) | set(body.outputs)
-    late += _sources([i for i in early if isinstance(i, _AGAIN)], needed)
+    # What numbers the items of a wave has to number those of all waves.
+    late += _sources([i for i in early if i.traits.numbers_items], needed)
     late.sort(key=every.index)
     written = {r for i in (*late, *calls) for r in i.outputs}
     callers = {call.inputs[0] for call in calls}
@@ -156,7 +155,7 @@ def _halves(
         tuple(kept),
         _reader(kept),
         [None] * (body.registers - body.arity),
-        replace(body, stages=(p.Stage(tuple(late), ()),)),
+        replace(body, stages=(ir.Stage(tuple(late), ()),)),
     )
 
 
@@ -168,11 +167,11 @@ def _reader(registers: Sequence[int]) -> Reader:
     return operator.itemgetter(*registers) if registers else lambda columns: ()
 
 
-def _read(instructions: Iterable[p.Instruction]) -> set[int]:
+def _read(instructions: Iterable[ir.Instruction]) -> set[int]:
     return {r for i in instructions for r in i.inputs}
 
 
-def _sources(instructions: list[p.Instruction], needed: set[int]) -> list[Any]:
+def _sources(instructions: list[ir.Instruction], needed: set[int]) -> list[Any]:
     """Those of the instructions that registers are made by."""
     needed, found = set(needed), []
     for i in reversed(instructions):
@@ -182,16 +181,21 @@ def _sources(instructions: list[p.Instruction], needed: set[int]) -> list[Any]:
     return found[::-1]
 
 
+# What asks for the numbers of items, and gives none.
+_USES = ir.Ordering.SELECTS, ir.Ordering.MERGES
+
+
 def _may_run_early(
-    early: list[p.Instruction], wanted: set[int], calls: tuple[p.Call, ...]
+    early: list[ir.Instruction], wanted: set[int], calls: tuple[ir.Call, ...]
 ) -> bool:
     """Whether they wait for nothing, make no rows, ask for no places, and keep items in
     their order."""
-    within = {r for i in early if isinstance(i, _AGAIN) for r in i.outputs}
-    plain = [i for i in early if not isinstance(i, (*_AGAIN, p.Select, p.Merge))]
+    numbering = [i for i in early if i.traits.numbers_items]
+    within = {r for i in numbering for r in i.outputs}
+    plain = [i for i in early if i.traits.order not in _USES and i not in numbering]
     later = {0} | {r for call in calls for r in call.outputs}
     return (
-        not any(isinstance(i, _NEVER_EARLY) for i in early)
+        not any(i.traits.effect & ~ir.Effect.RAISES for i in early)
         and _read(early).isdisjoint(later)
         and within.isdisjoint(_read(plain) | wanted)
     )
@@ -380,7 +384,7 @@ class _Late(Trace):
     tentative = True
     places: Array
 
-    def __init__(self, program: p.Program, examples: int, reread: Reread) -> None:
+    def __init__(self, program: Program, examples: int, reread: Reread) -> None:
         super().__init__(program, examples, reread)
         self._unsettled: list[list[Any]] = []
         self._pending: list[tuple[int, list[Any]]] = []

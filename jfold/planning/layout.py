@@ -27,7 +27,8 @@ import numpy as np
 
 from jfold.components import Component, components
 from jfold.kept import Owner, kept
-from jfold.program import Operation, Program
+from jfold.operations import Operation
+from jfold.program import Program
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64
