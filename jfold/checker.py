@@ -204,8 +204,8 @@ def _(i: ir.Apply, operations: Operations) -> tuple[Sequence[int], Sequence[int]
 
 @_tensors.register
 def _(i: ir.Observe, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
-    *_, types = _numbered(operations.metrics, i.metric, 'metrics')
-    return types, ()
+    metrics = operations.results[1:]
+    return _numbered(metrics, i.metric, 'metrics').tensors, ()
 
 
 @functools.singledispatch

@@ -104,8 +104,7 @@ def sources(operations: Operations) -> Sources:
 
     return Sources(
         tuple(allowed(each.inputs) for each in operations.operations),
-        allowed(operations.output_types),
-        tuple(allowed(types) for _, _, types in operations.metrics),
+        tuple(allowed(each.tensors) for each in operations.results),
     )
 
 

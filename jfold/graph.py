@@ -7,7 +7,7 @@ example alone; so graphs can be kept, cut and put together without looking insid
 Values of one tensor type are numbered within their example: first the program's
 constants, then the example's own, then the outputs of each operation in the program's
 order, node by node. The graph of an example does not depend on what it was traced
-together with: nodes of an operation, constants and values of a metric are in the order
+together with: nodes of an operation, constants and rows of a result are in the order
 of tracing where the data alone decides it, else in that of their *places*, numbers that
 tell where in the example they arise.
 """
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from jfold.kept import kept
-from jfold.program import Program
+from jfold.operations import Operations
 
 Array = np.ndarray[Any, Any]
 NO_NUMBERS = np.zeros(0, np.int32)
@@ -69,15 +69,13 @@ class Graph:
         value numbers [nodes]. A level is 1 + the highest of those inputs that the
         node's own component makes, 1 if there are none. Nodes of a component do not
         depend on others of their level.
-      outputs: per tensor of the result, the value numbers [examples].
-      metrics: per metric; columns: per tensor the value numbers [rows].
+      results: per result; columns: per tensor the value numbers [rows].
     """
 
     examples: int
     constants: tuple[Table, ...]
     operations: tuple[Table, ...]
-    outputs: tuple[Array, ...]
-    metrics: tuple[Table, ...]
+    results: tuple[Table, ...]
     _numbering: list[Numbering] = field(default_factory=list, init=False, repr=False)
 
     @property
@@ -96,19 +94,13 @@ class Graph:
         highest = [np.maximum.reduce(x, initial=0) for x in self.levels]
         return int(max(highest, default=0))
 
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """All tables."""
-        return self.constants + self.operations + self.metrics
-
     def pick(self, examples: Array) -> Graph:
         """The graph of the given examples, in that order."""
         return Graph(
             len(examples),
             tuple(table.pick(examples) for table in self.constants),
             tuple(table.pick(examples) for table in self.operations),
-            tuple(values[examples] for values in self.outputs),
-            tuple(table.pick(examples) for table in self.metrics),
+            tuple(table.pick(examples) for table in self.results),
         )
 
     def __str__(self) -> str:
@@ -128,11 +120,7 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         sum(graph.examples for graph in graphs),
         joined(graph.constants for graph in graphs),
         joined(graph.operations for graph in graphs),
-        tuple(
-            np.concatenate(parts)
-            for parts in zip(*(graph.outputs for graph in graphs), strict=True)
-        ),
-        joined(graph.metrics for graph in graphs),
+        joined(graph.results for graph in graphs),
     )
 
 
@@ -188,7 +176,7 @@ class Numbering:
     outputs: tuple[tuple[Array, ...], ...]
 
 
-def numbering(program: Program, graph: Graph) -> Numbering:
+def numbering(program: Operations, graph: Graph) -> Numbering:
     """How the values of a graph are numbered; worked out once."""
     if not graph._numbering:
         tables = graph.constants + graph.operations
@@ -198,7 +186,7 @@ def numbering(program: Program, graph: Graph) -> Numbering:
 
 
 @kept
-def value_parts(program: Program) -> tuple[tuple[int, int, int], ...]:
+def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
     """Parts of the values, in order of their numbers: own constants, then outputs.
 
     Of each its type, the number of its table, constants first, and which output of the
@@ -214,7 +202,7 @@ def value_parts(program: Program) -> tuple[tuple[int, int, int], ...]:
 
 
 def number_values(
-    program: Program, examples: int, tables: Sequence[Table]
+    program: Operations, examples: int, tables: Sequence[Table]
 ) -> tuple[Numbering, list[Array]]:
     """The numbering, given the tables of constants and then those of operations.
 
@@ -241,7 +229,7 @@ def number_values(
 
 
 @kept
-def shared_counts(program: Program) -> tuple[int, ...]:
+def shared_counts(program: Operations) -> tuple[int, ...]:
     """Per type, how many constants the program itself has."""
     counts = Counter(t for t, _ in program.constants)
     return tuple(counts[t] for t in range(len(program.types)))

@@ -71,42 +71,47 @@ def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
 
 def _check_tables(operations: Operations, graph: Graph) -> None:
     """Refuses tables and columns other than the operations ask for."""
-    of_metrics = [[None for _ in types] for _, _, types in operations.metrics]
+    of_results = [[None for _ in each.tensors] for each in operations.results]
     of_nodes = [[None, *(None for _ in o.inputs)] for o in operations.operations]
-    for name, tables, columns in (
-        ('constants', graph.constants, [[each] for each in operations.types]),
+    of_types: list[list[TensorType | None]] = [[each] for each in operations.types]
+    kinds: list[tuple[str, tuple[Table, ...], Sequence[Sequence[TensorType | None]]]]
+    kinds = [
+        ('constants', graph.constants, of_types),
         ('operations', graph.operations, of_nodes),
-        ('metrics', graph.metrics, of_metrics),
-    ):
-        _require(len(tables), len(columns), f'tables of {name}')
+        ('results', graph.results, of_results),
+    ]
+    for name, tables, columns in kinds:
+        _require(len(tables), len(columns), f'the number of tables of {name}')
         for n, (table, types) in enumerate(zip(tables, columns, strict=True)):
             _check_table(table, types, f'{name} {n}', graph.examples)
-    _require(len(graph.outputs), len(operations.output_types), 'columns of outputs')
-    once = Table(np.arange(graph.examples + 1), graph.outputs)
-    _check_table(once, [None for _ in graph.outputs], 'outputs', graph.examples)
+    for r, result in enumerate(operations.results):
+        counts = graph.results[r].counts
+        rows = int(counts.min(initial=1)), int(counts.max(initial=1))
+        if result.per_example:
+            _require(
+                rows, (1, 1), f'the least and most rows of an example in results {r}'
+            )
 
 
 def _check_table(
     table: Table, types: Sequence[TensorType | None], what: str, examples: int
 ) -> None:
     """Refuses a table whose columns are not of the types; `None` stands for numbers."""
-    _require(table.first.shape, (examples + 1,), f'`first` of {what}: the shape')
+    _require(table.first.shape, (examples + 1,), f'the shape of `first` of {what}')
     steps = np.diff(table.first, prepend=0)
-    _require(int(steps.min(initial=0)), 0, f'`first` of {what}: the lowest step')
-    _require(int(table.first[0]), 0, f'`first` of {what}: the first')
-    _require(len(table.columns), len(types), f'columns of {what}')
+    _require(int(steps.min(initial=0)), 0, f'the lowest step of `first` of {what}')
+    _require(int(table.first[0]), 0, f'the beginning of `first` of {what}')
+    _require(len(table.columns), len(types), f'the number of columns of {what}')
     for k, (column, type_) in enumerate(zip(table.columns, types, strict=True)):
         shape = (len(table), *(type_.shape if type_ else ()))
-        _require(column.shape, shape, f'{what}, column {k}: the shape')
-        kind, wanted = (
-            (column.dtype, type_.dtype) if type_ else (column.dtype.kind, 'i')
-        )
-        _require(*pair, f'{what}, column {k}: the dtype')
+        _require(column.shape, shape, f'the shape of column {k} of {what}')
+        got, wanted = column.dtype, type_.dtype if type_ else np.dtype(np.int32)
+        _require(got, wanted, f'the dtype of column {k} of {what}')
 
 
 def _require(got: Any, expected: Any, what: str) -> None:
     if got != expected:
-        raise ValueError(f'{what} of a graph: expected {expected}, got {got}')
+        raise ValueError(f'graph: expected {what} to be {expected}, got {got}')
 
 
 # ---- values --------------------------------------------------------------------------
@@ -154,16 +159,13 @@ def _check_values(values: _Values) -> None:
     """Refuses numbers of values that there are not, or that must not be read there."""
     operations, graph = values.operations, values.graph
     allowed = sources(operations)
-    once = Table(np.arange(graph.examples + 1), graph.outputs)
     for o, table in enumerate(graph.operations):
         _check_nodes(values, o, table, allowed.inputs[o])
-    outputs = zip(operations.output_types, allowed.outputs, strict=True)
-    for k, (t, makers) in enumerate(outputs):
-        _look_up(values, t, once, graph.outputs[k], makers, f'output {k}')
-    metrics = zip(operations.metrics, graph.metrics, allowed.metrics, strict=True)
-    for (name, _, types), table, of_metric in metrics:
-        for k, (t, makers) in enumerate(zip(types, of_metric, strict=True)):
-            what = f'metric {name!r}, tensor {k}'
+    for r, (result, table) in enumerate(
+        zip(operations.results, graph.results, strict=True)
+    ):
+        for k, t in enumerate(result.tensors):
+            makers, what = allowed.results[r][k], f'result {r}, tensor {k}'
             _look_up(values, t, table, table.columns[k], makers, what)
 
 
@@ -226,4 +228,4 @@ def _look_up(
 
 def _refuse(values: _Values, table: Table, row: int, what: str, text: str) -> NoReturn:
     example = values.before + int(np.searchsorted(table.first, row, side='right')) - 1
-    raise ValueError(f'{what}, example {example} of a graph: expected {text}')
+    raise ValueError(f'graph: {what}, example {example}: expected {text}')

@@ -245,6 +245,11 @@ class Observe(Maker):
     traits = Traits('places[a] tensors[a]* ->', Effect.MAKES | Effect.RECORDS)
     metric: int
 
+    @property
+    def result(self) -> int:
+        """The number of the result that it adds rows to; the first is no metric's."""
+        return 1 + self.metric
+
 
 # ---- cases ---------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from jfold.language.constants import is_constant
 from jfold.language.flow import follow
 from jfold.language.infer import Typed, fail, infer
 from jfold.language.writer import Builder, Ragged, Value, Writer, flatten, rebuild
+from jfold.operations import Result
 from jfold.program import HostPlan, Program, check_program
 from jfold.types import (
     ObjectType,
@@ -46,22 +47,16 @@ def lower(root: c.Block) -> Program:
     body = write_body(builder, 'expression', typing.root)
     write_declarations(builder)
     check_recursion(builder)
-    metrics = [
-        (name, given, builder.type_numbers(given))
-        for name, given in sorted(typing.metrics.items())
-    ]
-    output = typing.root.output
-    plan = HostPlan(body, tuple(builder.bodies))
-    operations, output_types = tuple(builder.operations), builder.type_numbers(output)
+    rows = [(None, typing.root.output), *sorted(typing.metrics.items())]
+    results = [Result(name, row, builder.type_numbers(row)) for name, row in rows]
+    plan, operations = HostPlan(body, tuple(builder.bodies)), tuple(builder.operations)
     result = Program(
         types=tuple(builder.types),
         layers=typing.layers,
         operations=operations,
         constants=tuple(builder.constants),
-        output=output,
-        output_types=output_types,
-        metrics=tuple(metrics),
-        sources=follow(plan, operations, [types for _, _, types in metrics]),
+        results=tuple(results),
+        sources=follow(plan, operations, results),
         plan=plan,
     )
     check_program(result)

@@ -68,13 +68,31 @@ class Sources:
 
     Attributes:
       inputs: per operation and input.
-      outputs: per tensor of the expression's result.
-      metrics: per metric and tensor.
+      results: per result and tensor.
     """
 
     inputs: tuple[tuple[Makers, ...], ...]
-    outputs: tuple[Makers, ...]
-    metrics: tuple[tuple[Makers, ...], ...]
+    results: tuple[tuple[Makers, ...], ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table of rows that a batch gives: the user's value, or what a metric collects.
+
+    Attributes:
+      name: of the metric; `None` for the value of the expression itself.
+      type: of a row, as the user wrote it.
+      tensors: its tensors, as numbers in `Operations.types`.
+    """
+
+    name: str | None
+    type: Type
+    tensors: tuple[int, ...]
+
+    @property
+    def per_example(self) -> bool:
+        """Whether there is one row an example, else any number, which is data."""
+        return self.name is None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,10 +104,8 @@ class Operations(Owner):
       layers: what has parameters, and what has none.
       operations: in an order that numbers them.
       constants: arrays that are the same in every batch, with the number of their type.
-      output: the type of one example's result.
-      output_types: the numbers of its tensors.
-      metrics: name and type of what each metric collects, and the numbers of its
-        tensors.
+      results: what a batch gives; the expression's own value first, then metrics by
+        name.
       sources: which results may be read where, so what is recurrent; any of its type,
         if that is `None`.
     """
@@ -98,10 +114,18 @@ class Operations(Owner):
     layers: tuple[Layer, ...]
     operations: tuple[Operation, ...]
     constants: tuple[tuple[int, np.ndarray[Any, Any]], ...]
-    output: Type
-    output_types: tuple[int, ...]
-    metrics: tuple[tuple[str, Type, tuple[int, ...]], ...]
+    results: tuple[Result, ...]
     sources: Sources | None
+
+    @property
+    def output(self) -> Type:
+        """The type of one example's result."""
+        return self.results[0].type
+
+    @functools.cached_property
+    def observed(self) -> tuple[int, ...]:
+        """The results with any number of rows: those of metrics."""
+        return tuple(r for r, x in enumerate(self.results) if not x.per_example)
 
     def __copy__(self) -> Operations:
         return self
@@ -127,8 +151,7 @@ def check_operations(operations: Operations) -> None:
     known = range(len(operations.types))
     used = [(repr(each), each.inputs + each.outputs) for each in operations.operations]
     used += [(f'constant {i}', (t,)) for i, (t, _) in enumerate(operations.constants)]
-    used += [('the result', operations.output_types)]
-    used += [(f'metric {name!r}', types) for name, _, types in operations.metrics]
+    used += [(f'result {r}', each.tensors) for r, each in enumerate(operations.results)]
     for what, numbers in used:
         for number in numbers:
             if number not in known:
@@ -140,13 +163,10 @@ def check_operations(operations: Operations) -> None:
 
 
 def _check_sources(operations: Operations, sources: Sources) -> None:
-    of_operations = [each.inputs for each in operations.operations]
-    of_metrics = [types for _, _, types in operations.metrics]
-    pairs = (
-        ('inputs', list(map(len, sources.inputs)), list(map(len, of_operations))),
-        ('outputs', len(sources.outputs), len(operations.output_types)),
-        ('metrics', list(map(len, sources.metrics)), list(map(len, of_metrics))),
-    )
-    for name, got, expected in pairs:
+    for name, stated, read in (
+        ('inputs', sources.inputs, [each.inputs for each in operations.operations]),
+        ('results', sources.results, [each.tensors for each in operations.results]),
+    ):
+        got, expected = list(map(len, stated)), list(map(len, read))
         if got != expected:
             raise ValueError(f'expected `sources.{name}` of {expected}, got {got}')

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from binary_trees import chain, tree_block
 from expressions import Expression, expressions
+from graphs import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_graph import check_graph, same
 from traced_cases import CASES, add, number, tanh, tuples
 
 import jfold as jf
 from jfold.graph import Graph
+from jfold.graph_checker import check_graph
 from jfold.host import columns, passes
 from jfold.host.columns import trace
 from jfold.host.objects import Reread

@@ -91,6 +91,13 @@ def rebuilt(program: Program, **changes: Any) -> Program:
     return replace(program, plan=replace(program.plan, body=body))
 
 
+def with_tensors(program: Program, result: int, tensors: tuple[int, ...]) -> Program:
+    """The program with other tensors in a result."""
+    results = list(program.results)
+    results[result] = replace(results[result], tensors=tensors)
+    return replace(program, results=tuple(results))
+
+
 def held(program: Program, kind: type, name: str) -> ir.Body:
     """A body inside the first instruction of a kind."""
     found = [i for i in program.plan.body.instructions if type(i) is kind]
@@ -345,7 +352,7 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         '<expression>: return: expected a register written before, got r9',
     ),
     'another result than the program states': (
-        lambda: replace(trees(), output_types=(0,)),
+        lambda: with_tensors(trees(), 0, (0,)),
         '<expression>: expected a result of [int32[]], got [float32[4]]',
     ),
 }
@@ -362,9 +369,8 @@ def test_wrong_programs_are_refused(name: str) -> None:
 
 def test_what_the_device_runs_is_checked_too() -> None:
     """Numbers of types, and what is said of who reads what."""
-    with refuses("metric 'root': expected numbers of 2 types, got 7", ValueError):
-        metrics = [(name, type_, (7,)) for name, type_, _ in trees().metrics]
-        check_program(replace(trees(), metrics=tuple(metrics)))
+    with refuses('result 1: expected numbers of 2 types, got 7', ValueError):
+        check_program(with_tensors(trees(), 1, (7,)))
     sources = trees().sources
     assert sources is not None
     with refuses('expected `sources.inputs` of [1, 2], got [1]', ValueError):

@@ -17,6 +17,7 @@ from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.errors import InputError, whole
 from jfold.graph import Graph, Table, concatenate
+from jfold.graph_checker import check_graph
 from jfold.host.columns import trace
 from jfold.host.objects import Reread
 from jfold.planning.demands import Demands, demands, join_demands, make_capacity
@@ -202,7 +203,8 @@ class Corpus:
           model: of the same expression, widths, tables and Python functions included.
             What functions read while they run, such as files, is not seen; data at
             module level that they change counts as changed.
-          verify: reads the file once to compare checksums.
+          verify: reads the file once to compare checksums, and the numbers of values
+            another time: each has to be one of its example.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -229,7 +231,10 @@ class Corpus:
                 '`model.trace`'
             )
         skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
-        return _corpus(model, arrays, skipped)
+        corpus = _corpus(model, arrays, skipped)
+        if verify:
+            _check(corpus, path)
+        return corpus
 
     def __repr__(self) -> str:
         more = f', {len(self.skipped)} skipped' if self.skipped else ''
@@ -276,16 +281,26 @@ def _whole_numbers(indices: Any) -> Array:
 # ---- arrays by name ------------------------------------------------------------------
 
 
+def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
+    """Refuses what no trace gives: checksums are right, whoever wrote the file."""
+    try:
+        check_graph(corpus.model.program, corpus.graph)
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from None
+
+
 def _arrays(corpus: Corpus) -> dict[str, Array]:
     """Everything by name; the inverse of `_corpus`."""
     graph = corpus.graph
     arrays = {'source': corpus.source}
-    for kind in ('constants', 'operations', 'metrics'):
-        for n, table in enumerate(getattr(graph, kind)):
+    own, *observed = graph.results  # of the first, what begins where need not be kept
+    kinds = ('constants', graph.constants), ('operations', graph.operations)
+    for kind, tables in (*kinds, ('metrics', observed)):
+        for n, table in enumerate(tables):
             arrays[f'{kind}/{n}/first'] = table.first
             for k, column in enumerate(table.columns):
                 arrays[f'{kind}/{n}/{k}'] = column
-    arrays |= {f'outputs/{n}': values for n, values in enumerate(graph.outputs)}
+    arrays |= {f'outputs/{n}': values for n, values in enumerate(own.columns)}
     for name in DEMANDS:
         arrays[f'demands/{name}'] = getattr(corpus.demands, name)
     return arrays
@@ -305,12 +320,17 @@ def _corpus(
             for n, count in enumerate(columns)
         )
 
+    own, *observed = program.results
+    values = tuple(arrays[f'outputs/{n}'] for n in range(len(own.tensors)))
+    examples = len(arrays['source'])
     graph = Graph(
-        len(arrays['source']),
+        examples,
         tables('constants', (1 for _ in program.types)),
         tables('operations', (1 + len(o.inputs) for o in program.operations)),
-        tuple(arrays[f'outputs/{n}'] for n in range(len(program.output_types))),
-        tables('metrics', (len(types) for _, _, types in program.metrics)),
+        (
+            Table(np.arange(examples + 1), values),
+            *tables('metrics', (len(each.tensors) for each in observed)),
+        ),
     )
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
     return Corpus(model, graph, demanded, arrays['source'], skipped)

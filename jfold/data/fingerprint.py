@@ -37,6 +37,7 @@ import jax
 import numpy as np
 
 from jfold.instructions import CHECK, Body, Call, Instruction
+from jfold.operations import Result
 from jfold.program import HostPlan, Program
 from jfold.types import Type
 
@@ -56,7 +57,6 @@ def fingerprint(program: Program) -> dict[str, Any]:
     version of Python, whose compiled code it hashes.
     """
     steps, plan = list(_steps(program)), program.plan
-    metrics = [f'metric {name!r}: {type_!r}' for name, type_, _ in program.metrics]
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
@@ -66,12 +66,17 @@ def fingerprint(program: Program) -> dict[str, Any]:
             for t, value in program.constants
         ],
         'operations': [_plain(f'operation {each!r}') for each in program.operations],
-        'results': [_plain(f'result {program.output!r}'), *map(_plain, metrics)],
+        'results': [_plain(_result(each)) for each in program.results],
         'steps': [_line(each, plan, code=False) for each in steps],
         'functions': [
             _line(each, plan, code=True) for each in steps if _is_function(each, plan)
         ],
     }
+
+
+def _result(result: Result) -> str:
+    kind = 'result' if result.name is None else f'metric {result.name!r}:'
+    return f'{kind} {result.type!r}'
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

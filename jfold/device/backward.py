@@ -37,8 +37,8 @@ from jfold.device.plan import Plan, Pulls
 from jfold.device.reverse import Reverse, Rows
 from jfold.device.stages import is_zero
 from jfold.device.tile import Arrays
+from jfold.operations import Operations
 from jfold.planning.layout import SUM_ARITY, SUM_WIDTH
-from jfold.program import Program
 
 
 class Backward(Forward):
@@ -146,17 +146,13 @@ class Backward(Forward):
         return self.trains(o) and self.is_recurrent(o) and not self.recomputes(o)
 
     def _new_edges(self, t: int, cotangents: Any) -> Any:
-        outputs, metrics = cotangents
         type_ = self.program.types[t]
         buffer = self._zeros(self.layout.edge_rows[t], type_.shape, type_.dtype)
-        for j, number in enumerate(self.program.output_types):
-            if number == t and not is_zero(outputs[j]):
-                buffer = write(buffer, outputs[j], self.layout.edge_outputs[j])
-        for m in self._metrics:
-            for j, number in enumerate(self.program.metrics[m][2]):
-                if number == t and not is_zero(metrics[m][j]):
-                    rows = masked(metrics[m][j], self._observed(m))
-                    buffer = write(buffer, rows, self.layout.edge_metrics[m][j])
+        for r, result in enumerate(self.program.results):
+            for j, number in enumerate(result.tensors):
+                if number == t and not is_zero(cotangents[r][j]):
+                    base = self.layout.edge_results[r][j]
+                    buffer = write(buffer, cotangents[r][j], base)
         return buffer
 
     def _backward_level(
@@ -351,7 +347,7 @@ class Backward(Forward):
         return [self.varied(jnp.zeros_like(x)) for x in leaves]
 
 
-def _touched(program: Program, pulls: Pulls) -> set[int]:
+def _touched(program: Operations, pulls: Pulls) -> set[int]:
     """The types of values that have cotangents."""
     found: set[int] = set()
     for operation, pull in zip(program.operations, pulls, strict=True):

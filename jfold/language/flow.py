@@ -14,42 +14,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jfold import instructions as ir
-from jfold.operations import Makers, Operation, Sources
+from jfold.operations import Makers, Operation, Result, Sources
 from jfold.program import HostPlan
 
 
 def follow(
-    plan: HostPlan, operations: Sequence[Operation], metrics: Iterable[Sequence[int]]
+    plan: HostPlan, operations: Sequence[Operation], results: Iterable[Result]
 ) -> Sources:
-    """The sources of all that is read.
-
-    Args:
-      metrics: the types of the tensors of each.
-    """
+    """The sources of all that is read."""
     counts = (len(each.outputs) for each in operations)
     first = list(itertools.accumulate(counts, initial=0))
     inputs = [[0 for _ in each.inputs] for each in operations]
-    observed = [[0 for _ in types] for types in metrics]
-    flow = _Flow(first, inputs, observed, plan.declarations)
+    given = [[0 for _ in each.tensors] for each in results]
+    flow = _Flow(first, inputs, given, plan.declarations)
     before: list[Makers] = []
     while before != (now := list(itertools.chain(*inputs, *flow.held.values()))):
         before = now
         for body in (plan.body, *plan.declarations):
             flow.follow(body)
-    outputs = [flow.registers(plan.body)[r] for r in plan.body.outputs]
-    return Sources(
-        tuple(map(tuple, inputs)), tuple(outputs), tuple(map(tuple, observed))
-    )
+    given[0] = [flow.registers(plan.body)[r] for r in plan.body.outputs]
+    return Sources(tuple(map(tuple, inputs)), tuple(map(tuple, given)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Flow:
-    """What is known so far: whose results each input and each tensor of a metric may
+    """What is known so far: whose results each input and each tensor of a result may
     be, and per body and register whose results it holds."""
 
     first: Sequence[int]
     inputs: list[list[Makers]]
-    metrics: list[list[Makers]]
+    results: list[list[Makers]]
     declarations: Sequence[ir.Body]
     held: dict[ir.Body, list[Makers]] = field(default_factory=dict)
 
@@ -76,7 +70,7 @@ class _Flow:
             first = self.first[i.operation]
             return [1 << first + k for k in range(len(before))]
         if isinstance(i, ir.Observe):
-            self.metrics[i.metric][:] = _joined(self.metrics[i.metric], given[1:])
+            self.results[i.result][:] = _joined(self.results[i.result], given[1:])
             return []
         if isinstance(i, ir.Call):
             return self._results(self.declarations[i.declaration], given)
