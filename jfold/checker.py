@@ -29,6 +29,7 @@ from jfold.registers import (
     row_names,
     signature,
 )
+from jfold.traits import Ordering
 
 Terms = list[tuple[RegisterType, int]]
 _WRONG = 'jfold made a wrong program, please report it'
@@ -238,7 +239,7 @@ def _check_parts(
     state: Checked,
 ) -> None:
     """Refuses to put together what has not been taken apart so."""
-    if i.traits.order is ir.Ordering.NUMBERS:
+    if i.traits.order is Ordering.NUMBERS:
         state.parts.add((tuple(each.rows for each in made), made[0].of))
     elif chosen.takes and chosen.takes[0] == _PARTS:
         cut = [each for each in operands if each.kind == POSITIONS]

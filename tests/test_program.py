@@ -24,6 +24,7 @@ from jfold.host.origin import previous
 from jfold.host.rules import RULES
 from jfold.language.flow import follow
 from jfold.program import HostPlan, Program, check_program
+from jfold.traits import Effect, Ordering, Traits
 
 # ---- right programs ------------------------------------------------------------------
 
@@ -399,7 +400,7 @@ def test_checking_takes_time_in_proportion() -> None:
 class Reverse(ir.Instruction):
     """A kind that is made up: the items of a column, from the last."""
 
-    traits = ir.Traits('x[a] -> x[b]', order=ir.Ordering.PERMUTES)
+    traits = Traits('x[a] -> x[b]', order=Ordering.PERMUTES)
 
 
 REVERSE = Reverse((0,), (1,), 'here')
@@ -450,7 +451,7 @@ def test_the_search_for_an_origin_refuses_an_unknown_kind() -> None:
 def test_who_reads_what_refuses_an_unknown_kind() -> None:
     @dataclass(frozen=True, eq=False)
     class Repeat(ir.Instruction):
-        traits = ir.Traits('tensors[a] -> tensors[a]', ir.Effect.MAKES)
+        traits = Traits('tensors[a] -> tensors[a]', Effect.MAKES)
 
     stage = ir.Stage((Repeat((1,), (2,), 'here'),), ())
     plan = HostPlan(replace(trees().plan.body, stages=(stage,)), ())
@@ -471,6 +472,15 @@ def test_every_kind_has_a_rule_or_is_run_otherwise() -> None:
     assert not {*RULES, *LOOPS} & elsewhere
 
 
+def test_what_depends_on_other_items_runs_again() -> None:
+    """The second pass has all items at once: numbers of those of a wave are others."""
+    again = {kind for kind in KINDS if kind.traits.numbers_items}
+    assert again - {ir.Partition, ir.Present} == {
+        *(ir.Positions, ir.Ranges, ir.Order, ir.Position, ir.Cut, ir.Join)
+    }
+    assert Reverse.traits.numbers_items
+
+
 def test_what_makes_rows_says_so() -> None:
     """Makers do, what holds bodies may do anything, and others never."""
     for kind in KINDS:
@@ -479,6 +489,6 @@ def test_what_makes_rows_says_so() -> None:
             issubclass(kind, ir.Maker)
             or kind.traits.holds
             or kind is ir.Call
-            or (not effect & (ir.Effect.MAKES | ir.Effect.RECORDS))
+            or (not effect & (Effect.MAKES | Effect.RECORDS))
         )
-        assert not issubclass(kind, ir.Maker) or effect & ir.Effect.MAKES
+        assert not issubclass(kind, ir.Maker) or effect & Effect.MAKES

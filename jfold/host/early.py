@@ -28,6 +28,7 @@ from jfold.host.objects import (
 )
 from jfold.host.rules import RULES, Column
 from jfold.host.trace import Trace
+from jfold.traits import Effect
 
 Step = Callable[[list[Column], Trace], None]
 Instructions = list[ir.Instruction]
@@ -101,7 +102,7 @@ def _with_fields(instructions: Instructions) -> Instructions:
 
 
 def _ready(i: ir.Instruction) -> Step:
-    if i.traits.effect & ~ir.Effect.RAISES:
+    if i.traits.effect & ~Effect.RAISES:
         raise ir.refusal('early execution', type(i))
     make = _READY.get(type(i))
     return make(i) if make else functools.partial(RULES[type(i)], i)

@@ -19,7 +19,7 @@ import numpy as np
 
 from jfold import instructions as ir
 from jfold.errors import BadItem, InputError
-from jfold.instructions import Ordering
+from jfold.traits import Ordering
 
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array

@@ -35,6 +35,7 @@ from jfold.host.trace import Trace, example_places, moments, stable_order
 from jfold.kept import kept
 from jfold.program import Program
 from jfold.registers import TENSORS
+from jfold.traits import Effect, Ordering
 
 Array = np.ndarray[Any, Any]
 Reader = Callable[[list[Column]], tuple[Column, ...]]
@@ -182,7 +183,7 @@ def _sources(instructions: list[ir.Instruction], needed: set[int]) -> list[Any]:
 
 
 # What asks for the numbers of items, and gives none.
-_USES = ir.Ordering.SELECTS, ir.Ordering.MERGES
+_USES = Ordering.SELECTS, Ordering.MERGES
 
 
 def _may_run_early(
@@ -195,7 +196,7 @@ def _may_run_early(
     plain = [i for i in early if i.traits.order not in _USES and i not in numbering]
     later = {0} | {r for call in calls for r in call.outputs}
     return (
-        not any(i.traits.effect & ~ir.Effect.RAISES for i in early)
+        not any(i.traits.effect & ~Effect.RAISES for i in early)
         and _read(early).isdisjoint(later)
         and within.isdisjoint(_read(plain) | wanted)
     )

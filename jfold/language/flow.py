@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from jfold import instructions as ir
 from jfold.operations import Makers, Operation, Result, Sources
 from jfold.program import HostPlan
+from jfold.traits import Effect
 
 
 def follow(
@@ -82,7 +83,7 @@ class _Flow:
             items = _joined(given[2:], before)
             made = self._results(i.combine, [0, *items, *items])
             return _joined(items, _joined(made, self._results(i.default, [0])))
-        makes = i.traits.holds or i.traits.effect & ir.Effect.MAKES
+        makes = i.traits.holds or i.traits.effect & Effect.MAKES
         if makes and not isinstance(i, ir.Convert | ir.Numbers):
             raise ir.refusal('who reads what', type(i))
         return [_union(given)] * len(before)  # the others move values, or make none

@@ -17,6 +17,7 @@ from jfold.language.infer import Typed, Typing, fail
 from jfold.language.layers import arguments_of
 from jfold.operations import Layer, Operation
 from jfold.registers import PLACES, RegisterType, row_names, types_of
+from jfold.traits import Effect
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -253,7 +254,7 @@ def _live(
     """Those that somebody reads, or that do more than to write registers."""
     needed, kept = set(outputs), []
     for instruction in reversed(instructions):
-        told = instruction.traits.effect & (p.Effect.RAISES | p.Effect.RECORDS)
+        told = instruction.traits.effect & (Effect.RAISES | Effect.RECORDS)
         if not told and needed.isdisjoint(instruction.outputs):
             continue
         needed.update(instruction.inputs)
