@@ -129,6 +129,8 @@ def _signature(i: ir.Instruction, state: Checked) -> Signature:
     """The signature that fits the first operand; of a call, that of its body."""
     if isinstance(i, ir.Call):
         body = _numbered(state.declarations, i.declaration, 'declarations')
+        if i.owners != body.owners:
+            raise TypeClash(f'owners {body.owners}, got {i.owners}')
         return Signature(tuple(map(Term, body.inputs)), tuple(map(Term, body.results)))
     first, *others = i.traits.signatures
     kinds = [each.kind for each in state.read(i.inputs[:1])]

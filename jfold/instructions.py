@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
-from jfold.registers import LENGTHS, OBJECTS, RegisterType
+from jfold.registers import OBJECTS, RegisterType, owners_of
 from jfold.traits import Effect, Ordering, Traits
 from jfold.types import TensorType
 
@@ -61,7 +61,7 @@ class Instruction:
         options = [
             f'{each.name}={_shown(value) if each.repr else "..."}'
             for each in fields(self)
-            if each.name not in ('inputs', 'outputs', 'where')
+            if each.name not in ('inputs', 'outputs', 'where', 'owners')
             for value in [getattr(self, each.name)]
             if each.default is MISSING or value is not None
         ]
@@ -389,12 +389,14 @@ class ReduceLoop(Instruction):
 class Call(Instruction):
     """A declaration's body on a column; all calls that wait for it run as one.
 
-    The types of its registers are those that the body states.
+    The types of its registers are those that the body states; `owners` are those of its
+    results.
     """
 
     traits = Traits('', Effect.ANY)
     declaration: int
     way: int
+    owners: tuple[int, ...] = field(repr=False, metadata=CHECK)
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,8 +449,7 @@ class Body:
     @functools.cached_property
     def owners(self) -> tuple[int, ...]:
         """Of each result, which one holds the lengths of its sequence, or -1."""
-        lengths = {x.of: k for k, x in enumerate(self.results) if x.kind == LENGTHS}
-        return tuple(lengths.get(each.rows, -1) for each in self.results)
+        return owners_of(self.results)
 
     def __str__(self) -> str:
         return f'<{self.name}>'

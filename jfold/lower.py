@@ -23,6 +23,7 @@ from jfold.language.infer import Typed, fail, infer
 from jfold.language.writer import Builder, Ragged, Value, Writer, flatten, rebuild
 from jfold.operations import Result
 from jfold.program import HostPlan, Program, check_program
+from jfold.registers import owners_of, row_names, types_of
 from jfold.types import (
     ObjectType,
     SequenceType,
@@ -305,6 +306,7 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         unconsumed.append((number, str(node)))
     result = Writer(w.builder, None).like(node.output)
     outputs = len(list(flatten(result)))
+    names = row_names()
     written = w.add(
         p.Call,
         (places, *given),
@@ -312,6 +314,7 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         outputs=outputs,
         declaration=number,
         way=next(w.builder.ways),
+        owners=owners_of([*types_of(node.output, names, next(names))]),
     )
     return rebuild(result, iter(written))
 

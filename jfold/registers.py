@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import re
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
@@ -79,6 +79,12 @@ def types_of(type_: Type, names: Iterator[str], rows: str) -> Iterator[RegisterT
             yield RegisterType(TENSORS, rows, tensor=type_)
         elif not isinstance(type_, VoidType):
             yield RegisterType(OBJECTS, rows)
+
+
+def owners_of(types: Sequence[RegisterType]) -> tuple[int, ...]:
+    """Of each register, which one holds the lengths of its sequence, or -1."""
+    lengths = {x.of: k for k, x in enumerate(types) if x.kind == LENGTHS}
+    return tuple(lengths.get(each.rows, -1) for each in types)
 
 
 # ---- signatures ----------------------------------------------------------------------

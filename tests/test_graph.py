@@ -22,9 +22,10 @@ from jfold.components import component_of
 from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.graph_checker import check_graph
 from jfold.host import columns
-from jfold.host import trace as tracing
+from jfold.host import places as placing
 from jfold.host.columns import trace
-from jfold.host.trace import Trace, example_of
+from jfold.host.places import ByWay, example_of
+from jfold.host.trace import Trace
 from jfold.planning.demands import demands
 from jfold.program import Program
 
@@ -123,7 +124,7 @@ class Watched(Trace):
 
     def __init__(self, program: Program, examples: int, *more: Any) -> None:
         super().__init__(program, examples, *more)
-        self.by_moment = False  # so that places tell more than their examples
+        self.order = ByWay()  # so that places tell more than their examples
         self.places: dict[tuple[str, int], list[Array]] = {}
 
     def keep(self, kind: str, number: int, places: Array) -> None:
@@ -183,7 +184,7 @@ def check(model: jf.Model, examples: Sequence[Any]) -> None:
     check_places(model.program, examples)
     check_examples(model.program, examples)
     with pytest.MonkeyPatch.context() as patch:  # rows in the order of their places
-        for module in (columns, tracing):
+        for module in (columns, placing):
             patch.setattr(module, 'is_breadth_first', lambda program: False)
         check_examples(model.program, examples)
 

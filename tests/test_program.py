@@ -271,6 +271,11 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         lambda: edited(calls(), ir.Call, outputs=(2,)),
         '<expression>: r2 = Call r0 r1 declaration=0 way=1: expected 2 outputs, got 1',
     ),
+    'a call that says whose items are whose wrongly': (
+        lambda: edited(calls(), ir.Call, owners=(-1, -1)),
+        '<expression>: r2, r3 = Call r0 r1 declaration=0 way=1: expected owners '
+        '(-1, 0), got (-1, -1)',
+    ),
     'a fold from a state of another type': (
         lambda: edited(loops(), ir.FoldLoop, inputs=(2, 0, 1, 5)),
         '<expression>: r7 = FoldLoop r2 r0 r1 r5 '

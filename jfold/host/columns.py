@@ -28,8 +28,9 @@ from jfold.host.frames import Running, run
 from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
 from jfold.host.passes import cut, trace_in_passes
+from jfold.host.places import MAX_EXAMPLES, example_places
 from jfold.host.rules import NONE, Column, join
-from jfold.host.trace import MAX_EXAMPLES, Trace, at_moment, example_places
+from jfold.host.trace import Trace
 from jfold.program import Program, is_breadth_first
 
 MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
@@ -137,9 +138,8 @@ def _evaluate(
                 columns = frame.registers[1 : frame.body.arity]
                 if columns and watch.sees_again(depth, number, columns):
                     watch.refuse(number, frame, pool[number][0][3].where)
-                if state.by_moment:
-                    places = at_moment(frame.registers[0], moment)
-                    frame.registers[0] = places
+                places = frame.registers[0]
+                frame.registers[0] = state.order.entered(places, moment)
                 ready.append((run(frame, state), callers, None))
             pool = {}
         running, callers, sent = ready.pop()

@@ -51,7 +51,7 @@ def run(frame: Frame, state: Trace) -> Any:
 
 def _arguments(call: ir.Call, r: list[Column], state: Trace) -> list[Column]:
     places, *given = (r[k] for k in call.inputs)
-    return [state.inside(places, call.way), *given]
+    return [state.order.inside(places, call.way), *given]
 
 
 # ---- loops over sequences ------------------------------------------------------------
@@ -75,7 +75,7 @@ def _fold(i: ir.FoldLoop, frame: Frame, state: Trace) -> Any:
         given = [s[:count].copy() for s in states] + [take(x, now) for x in items]
         origin = _item_origin(frame, i, order, now)
         item = functools.partial(np.full, count, position)
-        inputs = [state.inside(places[:count], i.way, item), *given]
+        inputs = [state.order.inside(places[:count], i.way, item), *given]
         made = yield from run(start(i.combine, inputs, origin), state)
         for column, new in zip(states, made, strict=True):
             column[:count] = new
@@ -109,14 +109,14 @@ def _reduce(i: ir.ReduceLoop, frame: Frame, state: Trace) -> Any:
         pair, owner, given = left.pairs()
         # Rounds halve the lengths: a pair is told by its number and its round.
         told = functools.partial(np.add, pair * MAX_ROUNDS, number)
-        at_pairs = state.inside(places[owner], i.way, told)
+        at_pairs = state.order.inside(places[owner], i.way, told)
         origin = _owner_origin(frame, i, owner)
         made = yield from run(start(i.combine, [at_pairs, *given], origin), state)
         left = left.halved(pair, made)
         finished.append(left.ones())
     if len(empty):
         origin = _owner_origin(frame, i, empty)
-        inputs = [state.inside(places[empty], i.way)]
+        inputs = [state.order.inside(places[empty], i.way)]
         made = yield from run(start(i.default, inputs, origin), state)
         finished.append((empty, made))
     owners, columns = zip(*finished, strict=True)

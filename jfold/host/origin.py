@@ -109,8 +109,19 @@ def previous(writer: ir.Instruction, r: list[Column], register: int, item: int) 
 
 
 def _kept(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:
-    # What a call was given last is what its expression is written after.
-    return i.inputs[-1 if isinstance(i, ir.Call) else 0], item
+    if not isinstance(i, ir.Call):
+        return i.inputs[0], item
+    # From the items of a sequence that it gave back to the item that it was made of.
+    owner = i.owners[i.outputs.index(register)]
+    while owner >= 0:
+        item = _owner(r[i.outputs[owner]], item)
+        owner = i.owners[owner]
+    return i.inputs[-1], item  # what its expression is written after
+
+
+def _owner(lengths: Array, item: int) -> int:
+    """The sequence that an item of all belongs to."""
+    return int(np.searchsorted(np.cumsum(lengths), item, side='right'))
 
 
 def _numbered(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:
@@ -131,8 +142,7 @@ def _expanded(i: ir.Instruction, r: list[Column], register: int, item: int) -> B
     if rows == types[i.inputs[0]].rows:
         return i.inputs[0], item
     (lengths,) = (k for k, type_ in types.items() if type_.of == rows)
-    ends = np.cumsum(r[lengths])
-    return i.inputs[0], int(np.searchsorted(ends, item, side='right'))
+    return i.inputs[0], _owner(r[lengths], item)
 
 
 def _joined(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:

@@ -85,7 +85,7 @@ def numbers(lengths: Array) -> Array:
 
 def at(i: ir.Maker, places: Array, state: Trace) -> Array:
     """Where an instruction makes rows."""
-    return state.inside(places, i.way) if i.way else places
+    return state.order.inside(places, i.way) if i.way else places
 
 
 # ---- a rule per instruction ----------------------------------------------------------
@@ -214,7 +214,7 @@ def _ranges(i: ir.Ranges, r: list[Column], state: Trace) -> None:
 def _enter(i: ir.Enter, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
     within = functools.partial(numbers, lengths)
-    r[i.outputs[0]] = state.inside(places.repeat(lengths), i.way, within)
+    r[i.outputs[0]] = state.order.inside(places.repeat(lengths), i.way, within)
 
 
 def _iterate(i: ir.Iterate, r: list[Column], state: Trace) -> None:
