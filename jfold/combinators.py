@@ -23,8 +23,8 @@ from jfold.printing import (
     callable_name,
     in_braces,
     in_call,
+    in_full,
     shown_table,
-    texts,
 )
 from jfold.tracebacks import boundary
 from jfold.types import TensorType, convert_to_type
@@ -47,7 +47,7 @@ class Block(Owner):
     __array_ufunc__: ClassVar[None] = None
 
     def __repr__(self) -> str:
-        return ''.join(texts(self))
+        return in_full(self)
 
     def _pieces(self) -> Iterator[str | Printed]:
         """What it prints as; blocks that hold others give these as they are."""

@@ -11,16 +11,24 @@ in different cases wait together too.
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 
 import numpy as np
 
 from jfold import combinators as c
 from jfold import program as p
-from jfold.language.constants import is_constant
-from jfold.language.infer import Typed, fail, infer
-from jfold.language.writer import Builder, Ragged, Value, Writer, flatten, rebuild
+from jfold.language.infer import infer
+from jfold.language.typed import Typed, fail
+from jfold.language.writer import (
+    Builder,
+    Ragged,
+    Value,
+    Writer,
+    Writing,
+    flatten,
+    rebuild,
+)
+from jfold.recursion import Steps, run
 from jfold.types import (
     ObjectType,
     SequenceType,
@@ -42,7 +50,7 @@ def lower(root: c.Block) -> p.Program:
     typing = infer(root)
     _check_output(typing.root, typing.metrics)
     builder = Builder(typing)
-    body = write_body(builder, 'expression', typing.root)
+    body = run(write_body(builder, 'expression', typing.root))
     write_declarations(builder)
     check_recursion(builder)
     metrics = [
@@ -82,14 +90,14 @@ def _check_output(root: Typed, metrics: dict[str, Type]) -> None:
 
 def write_body(
     builder: Builder, name: str, node: Typed, number: int | None = None
-) -> p.Body:
+) -> Steps[p.Body]:
     """Writes `node` as a body of its own; `number` is that of its declaration."""
     writer = Writer(builder, number)
     places = writer.new()
-    value = writer.like(node.input)
+    value = yield writer.like(node.input)
     writer.untouched = set(flatten(value))
     arity = writer.count
-    result = emit(node.block, node, value, places, writer)
+    result = yield emit_part(node, value, places, writer)
     return writer.finish(name, arity, result)
 
 
@@ -100,7 +108,8 @@ def write_declarations(builder: Builder) -> None:
         declaration = list(builder.declarations)[number]
         typed = builder.typing.declarations[declaration].parts[0]
         assert typed is not None
-        builder.bodies.append(write_body(builder, declaration.name, typed, number))
+        body = run(write_body(builder, declaration.name, typed, number))
+        builder.bodies.append(body)
 
 
 def check_recursion(builder: Builder) -> None:
@@ -125,30 +134,39 @@ def check_recursion(builder: Builder) -> None:
 
 
 @functools.singledispatch
-def emit(block: c.Block, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def emit(
+    block: c.Block, node: Typed, value: Value, places: int, w: Writer
+) -> Value | Writing:
     """Writes the instructions of one use of a block; where its result is."""
     raise NotImplementedError(f'lowering has no rule for {block!r}')
 
 
-def emit_part(part: Typed | None, value: Value, places: int, w: Writer) -> Value:
-    """Writes a block inside another."""
+def emit_part(part: Typed | None, value: Value, places: int, w: Writer) -> Writing:
+    """Writes a block inside another; what is written already is used again."""
     assert part is not None
     given = None if isinstance(part.input, VoidType) else value
-    return emit(part.block, part, given, places, w)
+    key = part, given if isinstance(given, int) else id(given), places
+    if key in w.written:
+        return w.written[key][1]
+    made = emit(part.block, part, given, places, w)
+    result: Value = (yield made) if isinstance(made, Generator) else made
+    if part.shared:
+        w.written[key] = given, result
+    return result
 
 
 @emit.register
-def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     number = w.builder.type_number(block.type)
-    column = w.object(value, node)
+    column = yield w.object(value, node)
     return w.one(p.Convert, (column, places), node, type=number, tensor=block.type)
 
 
 @emit.register
 def _(
     block: c.InputTransform, node: Typed, value: Value, places: int, w: Writer
-) -> Value:
-    column = w.object(value, node)
+) -> Writing:
+    column = yield w.object(value, node)
     if not isinstance(block.fn, Mapping):
         return w.one(p.Transform, (column,), node, fn=block.fn)
     table = {'table': dict(block.fn), 'default': block.default}
@@ -162,14 +180,17 @@ def _(block: c.FromTensor, node: Typed, value: Value, places: int, w: Writer) ->
 
 
 @emit.register
-def _(block: c.Zeros, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    return emit_zeros(block.type, node, places, w)
+def _(block: c.Zeros, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    return (yield emit_zeros(block.type, node, places, w))
 
 
-def emit_zeros(type_: Type, node: Typed, places: int, w: Writer) -> Value:
+def emit_zeros(type_: Type, node: Typed, places: int, w: Writer) -> Writing:
     """Zeros of a type for every item."""
     if isinstance(type_, TupleType):
-        return tuple(emit_zeros(item, node, places, w) for item in type_)
+        made = []
+        for item in type_:
+            made.append((yield emit_zeros(item, node, places, w)))
+        return tuple(made)
     if isinstance(type_, TensorType):
         zeros = np.zeros(type_.shape, type_.dtype)
         index = w.builder.constant(type_, zeros)
@@ -177,7 +198,7 @@ def emit_zeros(type_: Type, node: Typed, places: int, w: Writer) -> Value:
     if isinstance(type_, SequenceType):
         lengths = w.one(p.Fixed, (places,), node, length=0)
         inner = w.item_places(lengths, places, node)
-        return Ragged(lengths, emit_zeros(type_.item, node, inner, w))
+        return Ragged(lengths, (yield emit_zeros(type_.item, node, inner, w)))
     return None
 
 
@@ -192,63 +213,59 @@ def _(block: c.Identity, node: Typed, value: Value, places: int, w: Writer) -> V
 
 
 @emit.register
-def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert node.layer is not None
     number = w.builder.operation(node.layer, node.input, node.output)
-    shape = _tuple_value(node.output)
+    shape = yield Writer(w.builder, None).like(node.output)
     inputs = (places, *flatten(value))
     outputs = len(list(flatten(shape)))
     written = w.add(p.Apply, inputs, node, outputs=outputs, operation=number)
-    return rebuild(shape, iter(written))
-
-
-def _tuple_value(type_: Type) -> Value:
-    """A placeholder with the structure of nested tuples of tensors."""
-    if isinstance(type_, TupleType):
-        return tuple(map(_tuple_value, type_))
-    return 0
+    return (yield rebuild(shape, iter(written)))
 
 
 @emit.register
-def _(block: c.Pipe, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.Pipe, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     for part in node.parts:
-        value = emit_part(part, value, places, w)
+        value = yield emit_part(part, value, places, w)
     return value
 
 
 @emit.register
-def _(block: c.AllOf, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    return tuple(emit_part(part, value, places, w) for part in node.parts)
+def _(block: c.AllOf, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    made = []
+    for part in node.parts:
+        made.append((yield emit_part(part, value, places, w)))
+    return tuple(made)
 
 
 @emit.register
-def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     is_tuple = isinstance(value, tuple)
-    column = None if is_tuple or value is None else w.object(value, node)
+    column = None if is_tuple or value is None else (yield w.object(value, node))
     most = block.length  # looked at once, with the first field
     results = []
-    for (key, each), part in zip(block.fields, node.parts, strict=True):
+    for (key, _), part in zip(block.fields, node.parts, strict=True):
         item: Value = None
-        if not is_constant(each):
+        if part is not None and not isinstance(part.input, VoidType):
             item = value[key] if isinstance(value, tuple) else None
             if column is not None:
                 item = w.one(p.Field, (column,), node, key=key, most=most)
                 most = None
-        results.append(emit_part(part, item, places, w))
+        results.append((yield emit_part(part, item, places, w)))
     return tuple(results)
 
 
 @emit.register
-def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     if isinstance(value, tuple):
         item: Value = value[block.key]
         return item
     if isinstance(value, Ragged):
         if isinstance(block.key, slice):
             cut = (value.lengths,)
-            return w.ranges(p.Cut, cut, value.items, node, key=block.key)
+            return (yield w.ranges(p.Cut, cut, value.items, node, key=block.key))
         positions = w.one(p.Position, (value.lengths,), node, key=block.key)
-        return w.select(value.items, positions, node)
+        return (yield w.select(value.items, positions, node))
     if node.layer is not None:
         number = w.builder.operation(node.layer, node.input, node.output)
         return w.one(p.Apply, (places, value), node, operation=number)
@@ -256,20 +273,21 @@ def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Va
 
 
 @emit.register
-def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     key, pre, *cases = node.parts
     if key is not None:
-        keys = w.object(emit_part(key, value, places, w), key)
+        keys = yield w.object((yield emit_part(key, value, places, w)), key)
     else:
-        keys = w.one(p.Transform, (w.object(value, node),), node, fn=block.key_fn)
+        column = yield w.object(value, node)
+        keys = w.one(p.Transform, (column,), node, fn=block.key_fn)
     if pre is not None:
-        value = emit_part(pre, value, places, w)
+        value = yield emit_part(pre, value, places, w)
     blocks = [case.block for case in cases if case is not None]
     number = {id(each): place for place, each in enumerate(blocks)}
     case_of = {k: number[id(b)] for k, b in block.targets.items()}
     options = {'case_of': case_of, 'cases': len(cases)}
     positions = w.add(p.Partition, (keys,), node, outputs=len(cases), **options)
-    return emit_cases(cases, positions, value, node, places, w)
+    return (yield emit_cases(cases, positions, value, node, places, w))
 
 
 def emit_cases(
@@ -279,35 +297,37 @@ def emit_cases(
     node: Typed,
     places: int,
     w: Writer,
-) -> Value:
+) -> Writing:
     """Each case on its items; the results in the original order."""
     results = []
     for case, at in zip(cases, positions, strict=True):
         inner = w.one(p.Select, (places, at), node)
         if case is None:
-            results.append(emit_zeros(node.output, node, inner, w))
+            results.append((yield emit_zeros(node.output, node, inner, w)))
         else:
-            results.append(emit_part(case, w.select(value, at, node), inner, w))
-    return w.merge(results, positions, node)
+            given = yield w.select(value, at, node)
+            results.append((yield emit_part(case, given, inner, w)))
+    return (yield w.merge(results, positions, node))
 
 
 @emit.register
-def _(block: c.Optional, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    column = w.object(value, node)
+def _(block: c.Optional, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    column = yield w.object(value, node)
     positions = w.add(p.Present, (column,), node, outputs=2)
-    return emit_cases(list(node.parts), positions, column, node, places, w)
+    cases = list(node.parts)
+    return (yield emit_cases(cases, positions, column, node, places, w))
 
 
 @emit.register
-def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     number = w.builder.declaration(block.declaration)
     if isinstance(w.builder.typing.declarations[block.declaration].input, ObjectType):
-        value = w.object(value, node)
+        value = yield w.object(value, node)
     given = list(flatten(value))
     if w.declaration is not None and w.untouched.issuperset(given):
         unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])
         unconsumed.append((number, str(node)))
-    result = Writer(w.builder, None).like(node.output)
+    result = yield Writer(w.builder, None).like(node.output)
     outputs = len(list(flatten(result)))
     written = w.add(
         p.Call,
@@ -318,18 +338,21 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         way=next(w.builder.ways),
         lists=tuple(_lists(node.output)),
     )
-    return rebuild(result, iter(written))
+    return (yield rebuild(result, iter(written)))
 
 
 def _lists(type_: Type) -> Iterator[bool]:
     """Of each register of a value, whether it holds objects."""
-    if isinstance(type_, TupleType):
-        yield from itertools.chain.from_iterable(map(_lists, type_))
-    elif isinstance(type_, SequenceType):
-        yield False
-        yield from _lists(type_.item)
-    elif not isinstance(type_, VoidType):
-        yield isinstance(type_, ObjectType)
+    waiting = [type_]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, TupleType):
+            waiting.extend(reversed(each.items))
+        elif isinstance(each, SequenceType):
+            yield False
+            waiting.append(each.item)
+        elif not isinstance(each, VoidType):
+            yield isinstance(each, ObjectType)
 
 
 @emit.register
@@ -343,10 +366,11 @@ def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Val
 
 
 @emit.register
-def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    given = w.sequence(value, places, node)
+def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    given = yield w.sequence(value, places, node)
     inner = w.item_places(given.lengths, places, node)
-    return Ragged(given.lengths, emit_part(node.parts[0], given.items, inner, w))
+    items = yield emit_part(node.parts[0], given.items, inner, w)
+    return Ragged(given.lengths, items)
 
 
 def _check_state(node: Typed, type_: Type) -> None:
@@ -356,25 +380,25 @@ def _check_state(node: Typed, type_: Type) -> None:
 
 
 @emit.register
-def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     combine, start = node.parts
     assert combine is not None
     assert start is not None
     _check_state(node, combine.input)
-    given = w.sequence(value, places, node)
-    items = emit_of_items(combine, given, places, w)
-    state = emit_part(start, None, places, w)
+    given = yield w.sequence(value, places, node)
+    items = yield emit_of_items(combine, given, places, w)
+    state = yield emit_part(start, None, places, w)
     states = list(flatten(state))
     written = w.add(
         p.FoldLoop,
         (given.lengths, places, *states, *flatten(items)),
         node,
         outputs=len(states),
-        combine=write_combine(w.builder, combine, state, items),
+        combine=(yield write_combine(w.builder, combine, state, items)),
         states=len(states),
         way=next(w.builder.ways),
     )
-    return rebuild(state, iter(written))
+    return (yield rebuild(state, iter(written)))
 
 
 def fields_of_item(combine: Typed) -> list[Typed]:
@@ -391,7 +415,7 @@ def fields_of_item(combine: Typed) -> list[Typed]:
     return [part for key, part in zip(keys, first.parts, strict=True) if part and key]
 
 
-def emit_of_items(combine: Typed, given: Ragged, places: int, w: Writer) -> Value:
+def emit_of_items(combine: Typed, given: Ragged, places: int, w: Writer) -> Writing:
     """What a fold's body takes as its items: what can be computed for all at once is.
 
     A recursion in there then runs for all items together, not position by position.
@@ -400,41 +424,46 @@ def emit_of_items(combine: Typed, given: Ragged, places: int, w: Writer) -> Valu
     if not parts:
         return given.items
     inner = w.item_places(given.lengths, places, combine)
-    return tuple(emit_part(part, given.items, inner, w) for part in parts)
+    made = []
+    for part in parts:
+        made.append((yield emit_part(part, given.items, inner, w)))
+    return tuple(made)
 
 
 def write_combine(
     builder: Builder, combine: Typed, state: Value, items: Value
-) -> p.Body:
+) -> Steps[p.Body]:
     """The body of a fold, whose items are as `emit_of_items` makes them."""
     ready = fields_of_item(combine)
     if not ready:
-        return write_body(builder, str(combine), combine)
+        body: p.Body = yield write_body(builder, str(combine), combine)
+        return body
     w = Writer(builder, None)
     places = w.new()
-    before = rebuild(state, iter(w.new, None))
-    item = rebuild(items, iter(w.new, None))
+    before = yield rebuild(state, iter(w.new, None))
+    item = yield rebuild(items, iter(w.new, None))
     arity = w.count
     piped = isinstance(combine.block, c.Pipe)
     record = combine.parts[0] if piped else combine
     assert record is not None
+    assert isinstance(record.block, c.Record)
     assert isinstance(item, tuple)
     rest = iter(item)
-    value: Value = tuple(
-        next(rest) if part in ready else emit_part(part, before, places, w)
-        for part in record.parts
-    )
+    given: list[Value] = []
+    for (key, _), part in zip(record.block.fields, record.parts, strict=True):
+        given.append(next(rest) if key else (yield emit_part(part, before, places, w)))
+    value: Value = tuple(given)
     for part in combine.parts[1:] if piped else ():
-        value = emit_part(part, value, places, w)
+        value = yield emit_part(part, value, places, w)
     return w.finish(str(combine), arity, value)
 
 
 @emit.register
-def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     combine, default = node.parts
     assert combine is not None
     _check_state(node, combine.input)
-    given = w.sequence(value, places, node)
+    given = yield w.sequence(value, places, node)
     if default is None:
         zeros = c.Zeros(node.output)
         default = Typed(zeros, str(node), VoidType(), node.output)
@@ -444,11 +473,11 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Val
         (given.lengths, places, *items),
         node,
         outputs=len(items),
-        combine=write_body(w.builder, str(combine), combine),
-        default=write_body(w.builder, str(default), default),
+        combine=(yield write_body(w.builder, str(combine), combine)),
+        default=(yield write_body(w.builder, str(default), default)),
         way=next(w.builder.ways),
     )
-    return rebuild(given.items, iter(written))
+    return (yield rebuild(given.items, iter(written)))
 
 
 @emit.register

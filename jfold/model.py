@@ -405,7 +405,7 @@ class Model:
         """
         self._check(params, schedule)
         outputs, metrics = self._apply(params, schedule)
-        values = pack(self.program.output, list(outputs))
+        values = pack(self.program.output, outputs)
         return (values, self._metrics(metrics, schedule)) if metrics else values
 
     def _check(self, params: Any, schedule: Schedule) -> None:
@@ -428,7 +428,7 @@ class Model:
                 ('example', m), schedule.spec.capacity.metrics[m]
             )
             example = jnp.asarray(example)
-            values = pack(type_, list(metrics[m]))
+            values = pack(type_, metrics[m])
             found[name] = MetricValues(values, example, example < schedule.examples)
         return found
 

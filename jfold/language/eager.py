@@ -2,15 +2,15 @@
 """The eager twin: runs a typed expression on one example, block by block.
 
 It shares no code with columns, schedules and the runtime, so that it can check them and
-so that a user can step through a model. It is slow and recursive, on purpose.
+so that a user can step through a model. It is slow, on purpose.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -21,11 +21,12 @@ from jfold import combinators as c
 from jfold.errors import shown
 from jfold.host.objects import PICK, count_of, length_of, why_no_sequence
 from jfold.kept import kept
-from jfold.language.constants import is_constant
-from jfold.language.infer import Typed, Typing, infer
+from jfold.language.infer import infer
 from jfold.language.layers import check_layer
+from jfold.language.typed import Typed, Typing
+from jfold.recursion import Steps, run
 from jfold.tracebacks import boundary
-from jfold.types import SequenceType, TensorType, TupleType, Type
+from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +35,15 @@ class Eager:
 
     Attributes:
       noted: errors on their way out that say which block they come from.
+      found: the values of blocks that are used more than once, with what they were
+        given; of this item or call alone.
     """
 
     typing: Typing
     params: dict[str, Any]
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     noted: list[Exception] = field(default_factory=list)
+    found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
 
 
 @boundary
@@ -80,33 +84,52 @@ def evaluate_typed(typing: Typing, example: Any, params: Any = None) -> Any:
         if layer.params is not None and layer.name in params:
             check_layer(layer, params[layer.name])
     state = Eager(typing, params, {name: [] for name in sorted(typing.metrics)})
-    value = part(typing.root, example, state)
+    value = run(part(typing.root, example, state))
     return (value, state.metrics) if state.metrics else value
 
 
 c.Block.eval = evaluate
 
 
-@functools.singledispatch
-def value_of(block: c.Block, node: Typed, x: Any, state: Eager) -> Any:
-    """The value of one use of a block."""
-    raise NotImplementedError(f'eager evaluation has no rule for {block!r}')
-
-
-def part(node: Typed | None, x: Any, state: Eager) -> Any:
-    """The value of a block inside another."""
+def part(node: Typed | None, x: Any, state: Eager) -> Steps[Any]:
+    """The value of a block inside another; not again, if it is known."""
     assert node is not None
+    x = None if isinstance(node.input, VoidType) else x
+    if node in state.found and state.found[node][0] is x:
+        return state.found[node][1]
     try:
-        return value_of(node.block, node, x, state)
+        value = yield steps_of(node.block, node, x, state)
     except Exception as error:
         _note(error, node, x, state)
         raise
+    if node.shared:
+        state.found[node] = x, value
+    return value
+
+
+def part_anew(node: Typed | None, x: Any, state: Eager) -> Steps[Any]:
+    """The same, where the block is given many values, one after another."""
+    return part(node, x, replace(state, found={}))
+
+
+@functools.singledispatch
+def steps_of(block: c.Block, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    """The value of one use of a block; of those with others inside, the rules."""
+    yield from ()
+    return value_of(block, node, x, state)
+
+
+@functools.singledispatch
+def value_of(block: c.Block, node: Typed, x: Any, state: Eager) -> Any:
+    """The value of one use of a block without others inside."""
+    raise NotImplementedError(f'eager evaluation has no rule for {block!r}')
 
 
 def _note(error: Exception, node: Typed, x: Any, state: Eager) -> None:
     """Adds to an error in which block, and on what, unless it says so."""
-    told = str(error).startswith(f'{node}: ')
-    if not told and not any(each is error for each in state.noted):
+    if any(each is error for each in state.noted):
+        return
+    if not str(error).startswith(f'{node}: '):
         error.add_note(
             f'{node}: expected what it takes, got {shown(x)}; call '
             '`jf.compile(block).schedule([example])` to see the path in the data'
@@ -116,11 +139,20 @@ def _note(error: Exception, node: Typed, x: Any, state: Eager) -> None:
 
 def zeros(type_: Type) -> Any:
     """The zero of a type."""
-    if isinstance(type_, TupleType):
-        return tuple(map(zeros, type_))
-    if isinstance(type_, SequenceType):
-        return []
-    return np.zeros(type_.shape, type_.dtype) if isinstance(type_, TensorType) else None
+    return run(_zeros(type_))
+
+
+def _zeros(type_: Type) -> Steps[Any]:
+    if not isinstance(type_, TupleType):
+        if isinstance(type_, SequenceType):
+            return []
+        if isinstance(type_, TensorType):
+            return np.zeros(type_.shape, type_.dtype)
+        return None
+    made = []
+    for item in type_:
+        made.append((yield _zeros(item)))
+    return tuple(made)
 
 
 @value_of.register
@@ -205,25 +237,31 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, tuple | list) else value
 
 
-@value_of.register
-def _(block: c.Pipe, node: Typed, x: Any, state: Eager) -> Any:
-    return functools.reduce(lambda value, each: part(each, value, state), node.parts, x)
+@steps_of.register
+def _(block: c.Pipe, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    for each in node.parts:
+        x = yield part(each, x, state)
+    return x
 
 
-@value_of.register
-def _(block: c.AllOf, node: Typed, x: Any, state: Eager) -> Any:
-    return tuple(part(each, x, state) for each in node.parts)
+@steps_of.register
+def _(block: c.AllOf, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    made = []
+    for each in node.parts:
+        made.append((yield part(each, x, state)))
+    return tuple(made)
 
 
-@value_of.register
-def _(block: c.Record, node: Typed, x: Any, state: Eager) -> Any:
-    most = None if is_constant(block) else block.length
+@steps_of.register
+def _(block: c.Record, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    most = None if isinstance(node.input, VoidType) else block.length
     if most is not None and length_of(x) > most:
         raise TypeError(f'{node}: expected {count_of(most)}, got {x!r}; {PICK}')
-    return tuple(
-        part(each, None if is_constant(inner) else get(x, key), state)
-        for (key, inner), each in zip(block.fields, node.parts, strict=True)
-    )
+    made = []
+    for (key, _), each in zip(block.fields, node.parts, strict=True):
+        item = None if each is None or isinstance(each.input, VoidType) else get(x, key)
+        made.append((yield part(each, item, state)))
+    return tuple(made)
 
 
 def get(x: Any, key: Any) -> Any:
@@ -244,27 +282,28 @@ def _(block: c.GetItem, node: Typed, x: Any, state: Eager) -> Any:
     return get(x, block.key)
 
 
-@value_of.register
-def _(block: c.OneOf, node: Typed, x: Any, state: Eager) -> Any:
+@steps_of.register
+def _(block: c.OneOf, node: Typed, x: Any, state: Eager) -> Steps[Any]:
     key, pre, *cases = node.parts
-    chosen = block.key_fn(x) if key is None else part(key, x, state)
+    chosen = block.key_fn(x) if key is None else (yield part(key, x, state))
     target = block.targets[chosen]
-    given = x if pre is None else part(pre, x, state)
+    given = x if pre is None else (yield part(pre, x, state))
     case = next(each for each in cases if each and each.block is target)
-    return part(case, given, state)
+    return (yield part(case, given, state))
 
 
-@value_of.register
-def _(block: c.Optional, node: Typed, x: Any, state: Eager) -> Any:
+@steps_of.register
+def _(block: c.Optional, node: Typed, x: Any, state: Eager) -> Steps[Any]:
     some, none = node.parts
     if x is not None:
-        return part(some, x, state)
-    return zeros(node.output) if none is None else part(none, None, state)
+        return (yield part(some, x, state))
+    return zeros(node.output) if none is None else (yield part(none, None, state))
 
 
-@value_of.register
-def _(block: c.Reference, node: Typed, x: Any, state: Eager) -> Any:
-    return part(state.typing.declarations[block.declaration].parts[0], x, state)
+@steps_of.register
+def _(block: c.Reference, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    body = state.typing.declarations[block.declaration].parts[0]
+    return (yield part_anew(body, x, state))
 
 
 @value_of.register
@@ -272,9 +311,12 @@ def _(block: c.Metric, node: Typed, x: Any, state: Eager) -> Any:
     state.metrics[block.name].append(x)
 
 
-@value_of.register
-def _(block: c.Map, node: Typed, x: Any, state: Eager) -> Any:
-    return [part(node.parts[0], item, state) for item in _in_order(node, x)]
+@steps_of.register
+def _(block: c.Map, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    made = []
+    for item in _in_order(node, x):
+        made.append((yield part_anew(node.parts[0], item, state)))
+    return made
 
 
 def _in_order(node: Typed, x: Any) -> Any:
@@ -283,30 +325,29 @@ def _in_order(node: Typed, x: Any) -> Any:
     return x
 
 
-@value_of.register
-def _(block: c.Fold, node: Typed, x: Any, state: Eager) -> Any:
+@steps_of.register
+def _(block: c.Fold, node: Typed, x: Any, state: Eager) -> Steps[Any]:
     combine, start = node.parts
-    value = part(start, None, state)
+    value = yield part(start, None, state)
     for item in _in_order(node, x):
-        value = part(combine, (value, item), state)
+        value = yield part_anew(combine, (value, item), state)
     return value
 
 
-@value_of.register
-def _(block: c.Reduce, node: Typed, x: Any, state: Eager) -> Any:
+@steps_of.register
+def _(block: c.Reduce, node: Typed, x: Any, state: Eager) -> Steps[Any]:
     combine, default = node.parts
     items = list(_in_order(node, x))
     if not items:
-        return zeros(node.output) if default is None else part(default, None, state)
+        if default is None:
+            return zeros(node.output)
+        return (yield part(default, None, state))
     while len(items) > 1:
-        items = list(_round(combine, items, state))
+        made = []
+        for pair in zip(items[::2], items[1::2], strict=False):
+            made.append((yield part_anew(combine, pair, state)))
+        items = made + items[len(made) * 2 :]
     return items[0]
-
-
-def _round(combine: Typed | None, items: list[Any], state: Eager) -> Iterator[Any]:
-    for i in range(0, len(items), 2):
-        pair = tuple(items[i : i + 2])
-        yield part(combine, pair, state) if len(pair) == 2 else pair[0]
 
 
 @value_of.register

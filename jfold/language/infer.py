@@ -10,9 +10,10 @@ changes. A declaration is typed once, for all its uses.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +22,7 @@ from jfold import combinators as c
 from jfold.errors import reason, shown
 from jfold.functions import take_item
 from jfold.host.objects import PICK, count_of
-from jfold.language.constants import is_constant
+from jfold.language.analysis import constants, observing, users
 from jfold.language.layers import (
     arguments_of,
     hint,
@@ -31,8 +32,9 @@ from jfold.language.layers import (
     result_type,
 )
 from jfold.language.signatures import settings_of
-from jfold.printing import short
+from jfold.language.typed import Typed, Typing, fail, further
 from jfold.program import Layer
+from jfold.recursion import Steps, run
 from jfold.types import (
     BroadcastType,
     Mismatch,
@@ -45,72 +47,73 @@ from jfold.types import (
     Unifier,
     VoidType,
     is_object,
+    levels,
     terminals,
 )
 
-
-@dataclass(eq=False)
-class Typed:
-    """One use of a block, with its types.
-
-    Attributes:
-      where: the blocks that lead to it, as `Pipe[1].Record['left']`.
-      parts: the uses inside; `None` where an optional one is absent.
-      layer: of a function, and of an item of a tensor.
-    """
-
-    block: c.Block
-    where: str
-    input: Type
-    output: Type
-    parts: tuple[Typed | None, ...] = ()
-    layer: Layer | None = None
-
-    @functools.cached_property
-    def path(self) -> str:
-        """The way to it, and the beginning of what it prints as."""
-        shown = short(self.block)
-        return f'{self.where}.{shown}' if self.where else shown
-
-    def __str__(self) -> str:
-        return self.path
-
-
-@dataclass(frozen=True, eq=False)
-class Typing:
-    """A typed expression: its root, its declarations, its layers in order of use."""
-
-    root: Typed
-    declarations: dict[c.ForwardDeclaration, Typed]
-    layers: tuple[Layer, ...]
-    metrics: dict[str, Type]
+# What these give has the variable of a value that there is already.
+_PASSING = c.Identity, c.Pipe, c.GetItem
 
 
 @dataclass(eq=False)
 class Inference:
-    """The state of one inference."""
+    """The state of one inference.
 
+    A variable in an input type stands for one value, so that the uses of a block on one
+    value are typed once, and later computed once; not those of blocks in `observing`.
+    """
+
+    constants: set[c.Block]
+    observing: set[c.Block]
     types: Unifier = field(default_factory=Unifier)
     nodes: list[Typed] = field(default_factory=list)
+    visited: dict[tuple[c.Block, Type], Typed] = field(default_factory=dict)
+    items: dict[tuple[Type, int], TypeVariable] = field(default_factory=dict)
     waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
     declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
     functions: dict[Layer, c.Function] = field(default_factory=dict)
     guesses: list[tuple[Typed, Type]] = field(default_factory=list)
-    results: dict[tuple[Layer, tuple[Type, ...]], Type] = field(default_factory=dict)
+    results: dict[tuple[Any, tuple[Type, ...]], Type] = field(default_factory=dict)
 
-    def visit(self, block: c.Block, given: Type, where: str) -> Typed:
+    def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
         """Types one use of `block`, and the uses inside it."""
-        node = Typed(block, where, given, self.types.fresh())
+        if not isinstance(given, TypeVariable | VoidType):
+            given = self.types.named(given)
+        known = self.visited.get((block, given))
+        if known is not None:
+            known.shared = True
+            return known
+        node = Typed(block, where, given, given)
         self.nodes.append(node)
-        self.equal(node, rule(block, node, self), node.output, 'to give')
+        made = rule(block, node, self)
+        output: Type = (yield made) if isinstance(made, Generator) else made
+        passed = isinstance(block, _PASSING) and isinstance(output, TypeVariable)
+        node.output = output if passed else self.types.named(output)
+        is_leaf = isinstance(given, VoidType) and not node.parts  # as cheap to repeat
+        if block not in self.observing and not is_leaf:
+            self.visited[block, given] = node
         return node
 
-    def part(self, node: Typed, block: c.Block, given: Type, label: str) -> Typed:
+    def given_to(self, block: c.Block, given: Type) -> Type:
+        """What a block takes of what it could be given."""
+        return VoidType() if block in self.constants else given
+
+    def part(
+        self, node: Typed, block: c.Block, given: Type, label: str
+    ) -> Steps[Typed]:
         """Types a block inside `node`; one that takes no input is given none."""
-        where = f'{type(node.block).__name__}{label}'
-        where = f'{node.where}.{where}' if node.where else where
-        return self.visit(block, VoidType() if is_constant(block) else given, where)
+        where = further(node.where, f'{type(node.block).__name__}{label}')
+        return self.visit(block, self.given_to(block, given), where)
+
+    def item(self, node: Typed, place: int, item: Type) -> TypeVariable:
+        """The variable of an item of the tuple that is the input of `node`."""
+        if isinstance(item, TypeVariable):
+            return item
+        key = node.input, place
+        if key not in self.items:
+            self.items[key] = self.types.named(item)
+        return self.items[key]
 
     def equal(self, node: Typed, got: Type, expected: Type, verb: str) -> None:
         """Unifies two types; the error names `node`."""
@@ -204,8 +207,9 @@ def infer(root: c.Block) -> Typing:
       TypeError: types clash or cannot be determined; the message starts with the path
         of the block at fault.
     """
-    state = Inference()
-    top = state.visit(root, VoidType() if is_constant(root) else ObjectType(), '')
+    found = users(root)
+    state = Inference(constants(found), observing(found))
+    top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
     state.solve()
     metrics: dict[str, Type] = {}
     for node in state.nodes:
@@ -216,11 +220,6 @@ def infer(root: c.Block) -> Typing:
         node.layer = None if node.layer is None else names[node.layer]
     layers = tuple(names[layer] for layer in state.layers.values())
     return Typing(top, state.declarations, layers, metrics)
-
-
-def fail(node: Typed, expected: str, got: str, hint: str = '') -> NoReturn:
-    """Raises the error that names a block, what it expects and what it gets."""
-    raise TypeError(f'{node}: expected {expected}, got {got}{hint and f"; {hint}"}')
 
 
 def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
@@ -241,10 +240,8 @@ def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
 
 def check_dtype(node: Typed, type_: Type) -> None:
     """Refuses what JAX, as configured, would silently make narrower."""
-    for leaf in terminals(type_):
-        if isinstance(leaf, SequenceType):
-            check_dtype(node, leaf.item)
-        elif isinstance(leaf, TensorType):
+    for leaf in itertools.chain(*map(terminals, levels(type_))):
+        if isinstance(leaf, TensorType):
             narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
             if narrow != leaf.dtype:
                 fail(
@@ -259,8 +256,8 @@ def check_dtype(node: Typed, type_: Type) -> None:
 
 
 @functools.singledispatch
-def rule(block: c.Block, node: Typed, state: Inference) -> Type:
-    """The output type of `node`; sets its parts."""
+def rule(block: c.Block, node: Typed, state: Inference) -> Type | Steps[Type]:
+    """The output type of `node`; sets its parts, which it yields the steps for."""
     raise NotImplementedError(f'type inference has no rule for {block!r}')
 
 
@@ -304,11 +301,9 @@ def takes_nothing(node: Typed, state: Inference) -> None:
 
 def check_zeros(node: Typed, type_: Type) -> None:
     """Refuses types that have no zero."""
-    for leaf in terminals(type_):
-        if isinstance(leaf, SequenceType):
-            check_zeros(node, leaf.item)
-        elif not isinstance(leaf, TensorType):
-            fail(node, 'a type that has zeros: tensors, tuples, sequences', str(type_))
+    for each in levels(type_):
+        if not all(isinstance(x, TensorType | SequenceType) for x in terminals(each)):
+            fail(node, 'a type that has zeros: tensors, tuples, sequences', str(each))
 
 
 @rule.register
@@ -322,7 +317,8 @@ def _(block: c.Identity, node: Typed, state: Inference) -> Type:
 
 
 @rule.register
-def _(block: c.Function, node: Typed, state: Inference) -> Type:
+def type_function(block: c.Function, node: Typed, state: Inference) -> Type:
+    """The type that a function gives, once the types of its arguments are known."""
     output = state.types.fresh()
 
     def constraint() -> bool:
@@ -352,7 +348,7 @@ def _(block: c.Concat, node: Typed, state: Inference) -> Type:
             fail(node, 'a tuple of tensors', str(head), hint)
 
     state.when_head(node, check)
-    return rule.dispatch(c.Function)(block, node, state)
+    return type_function(block, node, state)
 
 
 A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
@@ -362,32 +358,38 @@ OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 def _has_void(type_: Type) -> bool:
     """Whether nothing stands somewhere inside of a tuple."""
-    parts = type_.items if isinstance(type_, TupleType) else ()
-    return any(isinstance(part, VoidType) or _has_void(part) for part in parts)
+    waiting = [type_]
+    while waiting:
+        parts = each.items if isinstance(each := waiting.pop(), TupleType) else ()
+        if any(isinstance(part, VoidType) for part in parts):
+            return True
+        waiting.extend(parts)
+    return False
 
 
 def apply_layer(
     node: Typed, given: Type, function: c.Function, state: Inference
 ) -> Type:
     """Finds or makes the layer of a function, and the type that it gives."""
-    _check_settings(node, given, function)
     arguments, key = arguments_of(given), identity(function)
-    try:
-        if key not in state.layers:
-            state.layers[key] = make_layer(function, arguments)
-            state.functions[state.layers[key]] = function
-        node.layer = layer = state.layers[key]
-        if (layer, arguments) not in state.results:
+    if (key, arguments) not in state.results:
+        _check_settings(node, given, function)
+        try:
+            if key not in state.layers:
+                state.layers[key] = make_layer(function, arguments)
+                state.functions[state.layers[key]] = function
+            layer = state.layers[key]
             of_call = layer.call, layer.params, arguments, layer.batched
-            state.results[layer, arguments] = result_type(*of_call)
-        return state.results[layer, arguments]
-    except Exception as error:
-        shown = ', '.join(map(repr, arguments))
-        advice = hint(error, function, given)
-        raise TypeError(
-            f'{node}: expected to run on inputs ({shown}), got {reason(error)}'
-            f'{advice and f"; {advice}"}'
-        ) from error
+            state.results[key, arguments] = result_type(*of_call)
+        except Exception as error:
+            shown = ', '.join(map(repr, arguments))
+            advice = hint(error, function, given)
+            raise TypeError(
+                f'{node}: expected to run on inputs ({shown}), got {reason(error)}'
+                f'{advice and f"; {advice}"}'
+            ) from error
+    node.layer = state.layers[key]
+    return state.results[key, arguments]
 
 
 def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
@@ -405,50 +407,48 @@ def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
 
 
 @rule.register
-def _(block: c.Pipe, node: Typed, state: Inference) -> Type:
+def _(block: c.Pipe, node: Typed, state: Inference) -> Steps[Type]:
     parts: list[Typed] = []
     given = node.input
     for i, each in enumerate(block.blocks):
-        where = f'{node.where}.Pipe[{i}]' if node.where else f'Pipe[{i}]'
-        constant = i == 0 and is_constant(each)
-        parts.append(state.visit(each, VoidType() if constant else given, where))
+        where = further(node.where, f'Pipe[{i}]')
+        given = given if i else state.given_to(each, given)
+        parts.append((yield state.visit(each, given, where)))
         given = parts[-1].output
     node.parts = tuple(parts)
     return given
 
 
 @rule.register
-def _(block: c.AllOf, node: Typed, state: Inference) -> Type:
-    parts = [
-        state.part(node, each, node.input, f'[{i}]')
-        for i, each in enumerate(block.blocks)
-    ]
+def _(block: c.AllOf, node: Typed, state: Inference) -> Steps[Type]:
+    parts: list[Typed] = []
+    for i, each in enumerate(block.blocks):
+        parts.append((yield state.part(node, each, node.input, f'[{i}]')))
     node.parts = tuple(parts)
     return TupleType(part.output for part in parts)
 
 
 @rule.register
-def _(block: c.Record, node: Typed, state: Inference) -> Type:
-    given = [state.types.fresh() for _ in block.fields]
+def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
+    given: list[Type] = [state.types.fresh() for _ in block.fields]
+    fields = enumerate(block.fields)
     read = [
-        (key, item)
-        for (key, each), item in zip(block.fields, given, strict=True)
-        if not is_constant(each)
+        (place, key) for place, (key, each) in fields if each not in state.constants
     ]
 
     def link(head: Type) -> None:
         if isinstance(head, TupleType) and block.length is not None:
             _check_length(node, head, block.length, state)
-        for key, item in read:
+        for place, key in read:
             field = _field_type(node, head, key, state)
-            state.equal(node, field, item, f'for {key!r}')
+            state.equal(node, field, given[place], f'for {key!r}')
+            given[place] = field  # for parts that are not typed yet
 
     if read:
         state.when_head(node, link)
-    parts = [
-        state.part(node, each, item, f'[{key!r}]')
-        for (key, each), item in zip(block.fields, given, strict=True)
-    ]
+    parts: list[Typed] = []
+    for place, (key, each) in enumerate(block.fields):
+        parts.append((yield state.part(node, each, given[place], f'[{key!r}]')))
     node.parts = tuple(parts)
     return TupleType(part.output for part in parts)
 
@@ -468,16 +468,20 @@ def _field_type(node: Typed, head: Type, key: Any, state: Inference) -> Type:
 
 
 def _tuple_item(node: Typed, given: TupleType, key: Any, state: Inference) -> Type:
-    shown = str(state.types.resolve(given))
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
+        shown = state.types.resolve(given)
         fail(node, f'int keys, for its input is the tuple {shown}', repr(key))
     if not -len(given) <= key < len(given):
-        fail(node, f'at least {key + 1 if key >= 0 else -key} items', shown)
-    return given.items[key]
+        least = key + 1 if key >= 0 else -key
+        fail(node, f'at least {least} items', str(state.types.resolve(given)))
+    return state.item(node, int(key) % len(given), given.items[key])
 
 
 @rule.register
 def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
+    head = state.types.head(node.input)
+    if isinstance(head, TupleType):
+        return _item_type(block, node, head, state)
     output = state.types.fresh()
 
     def link(head: Type) -> None:
@@ -518,22 +522,23 @@ def _part_type(node: Typed, given: TensorType, key: Any, state: Inference) -> Ty
 
 
 @rule.register
-def _(block: c.OneOf, node: Typed, state: Inference) -> Type:
+def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
     key = pre = None
     if isinstance(block.key_fn, c.Block):
-        key = state.part(node, block.key_fn, node.input, '.key_fn')
+        key = yield state.part(node, block.key_fn, node.input, '.key_fn')
         state.when_head(node, functools.partial(_check_key, key, state), key.output)
     else:
         hint = 'put it where values are of Python, or use jnp.where in a Function'
         state.objects(node, hint)
     given = node.input
     if block.pre_block is not None:
-        pre = state.part(node, block.pre_block, given, '.pre_block')
+        pre = yield state.part(node, block.pre_block, given, '.pre_block')
         given = pre.output
     cases: dict[int, Typed] = {}
     for name, each in block.cases:
         if id(each) not in cases:
-            case = state.part(node, each, given, f'[{name!r}]')
+            some = state.types.named(given)  # the values of this case alone
+            case = yield state.part(node, each, some, f'[{name!r}]')
             for first in list(cases.values())[:1]:
                 state.equal(case, case.output, first.output, 'to give')
             cases[id(each)] = case
@@ -547,12 +552,12 @@ def _check_key(key: Typed, state: Inference, head: Type) -> None:
 
 
 @rule.register
-def _(block: c.Optional, node: Typed, state: Inference) -> Type:
+def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
     state.objects(node)
-    some = state.part(node, block.some_case, ObjectType(), '.some_case')
+    some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
     none = None
     if block.none_case is not None:
-        none = state.part(node, block.none_case, VoidType(), '.none_case')
+        none = yield state.part(node, block.none_case, VoidType(), '.none_case')
         state.equal(none, none.output, some.output, 'to give')
     else:
         state.when(node, lambda: _check_default(node, some.output, state))
@@ -568,7 +573,7 @@ def _check_default(node: Typed, type_: Type, state: Inference) -> bool:
 
 
 @rule.register
-def _(block: c.Reference, node: Typed, state: Inference) -> Type:
+def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
     declaration = block.declaration
     if declaration.target is None:
         got = f'{declaration!r}, which is not'
@@ -578,7 +583,7 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Type:
         output = declaration.output_type or state.types.fresh()
         body = Typed(c.Identity(), declaration.name, given, output)
         state.declarations[declaration] = body
-        inner = state.visit(declaration.target, given, declaration.name)
+        inner = yield state.visit(declaration.target, given, declaration.name)
         state.equal(inner, inner.output, output, 'to give')
         state.nodes.append(body)
         body.parts = (inner,)
@@ -627,10 +632,10 @@ def items(node: Typed, state: Inference, item: Type, broadcast: bool = False) ->
 
 
 @rule.register
-def _(block: c.Map, node: Typed, state: Inference) -> Type:
+def _(block: c.Map, node: Typed, state: Inference) -> Steps[Type]:
     item, output = state.types.fresh(), state.types.fresh()
     items(node, state, item, broadcast=True)
-    fn = state.part(node, block.fn, item, '')
+    fn = yield state.part(node, block.fn, item, '')
     node.parts = (fn,)
 
     def link(head: Type) -> None:
@@ -642,26 +647,27 @@ def _(block: c.Map, node: Typed, state: Inference) -> Type:
 
 
 @rule.register
-def _(block: c.Fold, node: Typed, state: Inference) -> Type:
+def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     items(node, state, item)
-    start = state.part(node, block.start, VoidType(), '.start')
-    given = TupleType(start.output, item)
-    combine = state.part(node, block.combine, given, '.combine')
+    start: Typed = yield state.part(node, block.start, VoidType(), '.start')
+    given = TupleType(state.types.named(start.output), item)
+    combine = yield state.part(node, block.combine, given, '.combine')
     state.equal(combine, combine.output, start.output, 'to give its state,')
     node.parts = (combine, start)
     return start.output
 
 
 @rule.register
-def _(block: c.Reduce, node: Typed, state: Inference) -> Type:
+def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     items(node, state, item)
-    combine = state.part(node, block.combine, TupleType(item, item), '.combine')
+    pair = TupleType(state.types.named(item), state.types.named(item))
+    combine = yield state.part(node, block.combine, pair, '.combine')
     state.equal(combine, combine.output, item, 'to give an item,')
     default = None
     if block.default is not None:
-        default = state.part(node, block.default, VoidType(), '.default')
+        default = yield state.part(node, block.default, VoidType(), '.default')
         state.equal(default, default.output, item, 'to give an item,')
     else:
         state.when(node, lambda: _check_default(node, item, state))
