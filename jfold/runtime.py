@@ -13,22 +13,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_derivatives import custom_vjp_primal_tree_values
 
 from jfold.device.backward import Backward
+from jfold.device.buffers import masked
 from jfold.device.forward import Forward
 from jfold.device.plan import Plan, make_plan
 from jfold.device.stages import is_zero
 from jfold.device.tile import Arrays
 from jfold.language.layers import varied, varying_axes
-from jfold.planning.layout import Spec
+from jfold.planning.layout import Spec, layout
 from jfold.schedule import Schedule
 from jfold.tracebacks import boundary
 
 Params = Mapping[str, Any]
-Results = tuple[Arrays, list[Arrays]]
+Results = list[Arrays]  # per result and tensor [rows, ...]
 Execute = Callable[[Params, Schedule], Results]
 
 
@@ -46,8 +48,9 @@ def make_execute() -> Execute:
 
 
 def run(params: Params, schedule: Schedule) -> Results:
-    """The tensors of the result [examples, ...], and of each metric [capacity, ...].
+    """The tensors of each result [rows, ...].
 
+    Spare rows repeat a real one; in results with any number of rows they are zero.
     Differentiable with respect to `params`; the schedule is data.
     """
     indices, constants = jax.tree.map(
@@ -68,6 +71,10 @@ def run(params: Params, schedule: Schedule) -> Results:
         symbolic_zeros=True,
     )
     results: Results = differentiable(_weights(plan, used), indices, constants)
+    for place, r in enumerate(schedule.spec.program.observed):
+        rows = jnp.arange(layout(schedule.spec).results[r])
+        real = rows < schedule.section('observed', place + 1)[place]
+        results[r] = [masked(x, real) for x in results[r]]
     return results
 
 
@@ -100,8 +107,8 @@ def _run_forward(
 @boundary
 def _run_backward(plan: Plan, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
     arrays, values, stored = residuals
-    outputs, metrics = jax.tree.map(lambda x: not is_zero(x), cotangents)
-    run = Backward(plan, plan.pulls(outputs, metrics), *arrays)
+    used = jax.tree.map(lambda x: not is_zero(x), cotangents)
+    run = Backward(plan, plan.pulls(used), *arrays)
     return run.backward(values, stored, cotangents), None, None
 
 

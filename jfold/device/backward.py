@@ -146,17 +146,13 @@ class Backward(Forward):
         return self.trains(o) and self.is_recurrent(o) and not self.recomputes(o)
 
     def _new_edges(self, t: int, cotangents: Any) -> Any:
-        outputs, metrics = cotangents
         type_ = self.program.types[t]
         buffer = self._zeros(self.layout.edge_rows[t], type_.shape, type_.dtype)
-        for j, number in enumerate(self.program.output_types):
-            if number == t and not is_zero(outputs[j]):
-                buffer = write(buffer, outputs[j], self.layout.edge_outputs[j])
-        for m in self._metrics:
-            for j, number in enumerate(self.program.metrics[m][2]):
-                if number == t and not is_zero(metrics[m][j]):
-                    rows = masked(metrics[m][j], self._observed(m))
-                    buffer = write(buffer, rows, self.layout.edge_metrics[m][j])
+        for r, result in enumerate(self.program.results):
+            for j, number in enumerate(result.tensors):
+                if number == t and not is_zero(cotangents[r][j]):
+                    base = self.layout.edge_results[r][j]
+                    buffer = write(buffer, cotangents[r][j], base)
         return buffer
 
     def _backward_level(

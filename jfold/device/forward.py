@@ -20,7 +20,6 @@ from jax import lax
 from jfold.device.buffers import (
     after,
     buffer_of,
-    masked,
     others,
     repeat,
     step_at,
@@ -218,27 +217,12 @@ class Forward:
 
     # ---- results
 
-    def results(self, values: dict[int, Any]) -> tuple[Arrays, list[Arrays]]:
-        """Tensors of the result and of each metric, spare rows zero."""
-        examples = self.capacity.examples
-        outputs = [
-            take(self._buffer(values, t), self.index(('output', j), 0, examples))
-            for j, t in enumerate(self.program.output_types)
+    def results(self, values: dict[int, Any]) -> list[Arrays]:
+        """The tensors of each result; spare rows repeat a real one."""
+        return [
+            [
+                take(self._buffer(values, t), self.index(('result', r, j), 0, rows))
+                for j, t in enumerate(self.program.results[r].tensors)
+            ]
+            for r, rows in enumerate(self.layout.results)
         ]
-        return outputs, [self._metric(m, values) for m in self._metrics]
-
-    @property
-    def _metrics(self) -> range:
-        return range(len(self.program.metrics))
-
-    def _metric(self, m: int, values: dict[int, Any]) -> Arrays:
-        size = self.capacity.metrics[m]
-        found = [
-            take(self._buffer(values, t), self.index(('metric', m, j), 0, size))
-            for j, t in enumerate(self.program.metrics[m][2])
-        ]
-        return [masked(x, self._observed(m)) for x in found]
-
-    def _observed(self, m: int) -> Any:
-        """Which rows of a metric are real."""
-        return jnp.arange(self.capacity.metrics[m]) < self.scalar('observed', m)

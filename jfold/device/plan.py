@@ -90,8 +90,7 @@ class Plan:
     @functools.cached_property
     def all_pulls(self) -> Pulls:
         """If the loss uses all results."""
-        metrics = [[True for _ in types] for _, _, types in self.program.metrics]
-        return self.pulls([True for _ in self.program.output_types], metrics)
+        return self.pulls([[True for _ in x.tensors] for x in self.program.results])
 
     @functools.cached_property
     def kept(self) -> tuple[Reverse | None, ...]:
@@ -107,15 +106,16 @@ class Plan:
         except Exception:  # whatever a function of the user raises
             return None
 
-    def pulls(
-        self, outputs: Sequence[bool], metrics: Sequence[Sequence[bool]]
-    ) -> Pulls:
-        """What the reverse pass does, given which tensors have a cotangent: of the
-        result, and of each metric."""
+    def pulls(self, results: Sequence[Sequence[bool]]) -> Pulls:
+        """What the reverse pass does, given which tensors of each result have a
+        cotangent."""
         flows = sources(self.program)
-        used = [flow for flow, yes in zip(flows.outputs, outputs, strict=True) if yes]
-        for flow, yes in zip(flows.metrics, metrics, strict=True):
-            used += [f for f, y in zip(flow, yes, strict=True) if y]
+        used = [
+            flow
+            for result, wanted in zip(flows.results, results, strict=True)
+            for flow, yes in zip(result, wanted, strict=True)
+            if yes
+        ]
         live, before = _union(used), 0
         pulls: list[Pull | None] = [None for _ in self.tiles]
         while live != before:
