@@ -38,7 +38,7 @@ class Ragged:
 
 # What stands for a value while lowering: a register (tensor or object), a tuple of
 # values, a sequence, or nothing (void).
-Value: TypeAlias = 'int | tuple[Value, ...] | Ragged | None'
+Value: TypeAlias = int | tuple['Value', ...] | Ragged | None
 Writing: TypeAlias = Steps[Any]  # to a `Value`
 
 
