@@ -20,6 +20,8 @@ def run(steps: Steps[T]) -> T:
     value: Any = None
     error: BaseException | None = None
     while calls:
+        # What the innermost call yields is another call, which takes its place; what it
+        # returns or raises goes to the one below, at the `yield` that waits for it.
         try:
             inner = calls[-1].send(value) if error is None else calls[-1].throw(error)
         except StopIteration as stop:

@@ -55,6 +55,8 @@ class Nested(Type):
             'parts': parts,
             'ground': all(part.ground for part in parts),
             'of_objects': self._may_hold_objects and _are_objects(parts),
+            # The hashes of parts are known, so this takes no recursion; and it is kept,
+            # since types are keys of tables.
             '_head': (type(self), len(parts), hash(parts)),
         }
         for name, value in made.items():
@@ -93,7 +95,7 @@ def _are_equal(left: Nested, right: Nested) -> bool:
         if not (isinstance(a, Nested) and isinstance(b, Nested)):
             if isinstance(a, Nested) or isinstance(b, Nested) or a != b:
                 return False
-        elif a._head != b._head:
+        elif a._head != b._head:  # most that differ are told apart here
             return False
         else:
             seen.add((id(a), id(b)))
@@ -336,6 +338,7 @@ class Unifier:
             for part in head.parts:
                 parts.append((yield self._resolve(part, found)))
             made = head.around(parts)
+            # What has a variable left may resolve to more once that is bound.
             (self.resolved if made.ground else found)[head] = made
         return made
 
@@ -355,6 +358,7 @@ class Unifier:
             left, right = map(self.head, waiting.pop())
             if (id(left), id(right)) in seen or left == right:
                 continue
+            # By id: a set of the types themselves would compare them part by part.
             seen.add((id(left), id(right)))
             if isinstance(left, TypeVariable):
                 self._bind(left, right)

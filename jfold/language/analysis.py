@@ -17,6 +17,7 @@ Users = dict[c.Block, list[c.Block]]
 
 def users(root: c.Block) -> Users:
     """Every block of an expression, and those that hold it, once for each use."""
+    # By identity, as blocks compare: one that is used in many places is visited once.
     found: Users = {root: []}
     waiting = [root]
     while waiting:
@@ -62,6 +63,7 @@ def constants(users: Users) -> set[c.Block]:
     refers to itself this never becomes known: it takes an input.
     """
     waiting = _of_kind(users, c.FromTensor, c.Zeros, c.Void)
+    # As in a topological sort: how many answers a block still waits for.
     missing = {block: len(_takers(block)) for block in users}
     givers: Users = {block: [] for block in users}
     for block in users:

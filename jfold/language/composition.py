@@ -119,8 +119,11 @@ def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
         for place, key in read:
             field = _field_type(node, head, key, state)
             state.equal(node, field, given[place], f'for {key!r}')
-            given[place] = field  # for parts that are not typed yet
+            # Parts that are not typed yet get the variable of the field itself, by
+            # which several fields of one value are known to be one.
+            given[place] = field
 
+    # A record of constants alone takes nothing, of which no field could be read.
     if read:
         state.when_head(node, link)
     parts: list[Typed] = []
@@ -188,6 +191,7 @@ def _(block: c.Record, node: Typed, x: Any, state: Eager) -> Steps[Any]:
 
 @output_type.register
 def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
+    # At once where it can be: then the result has the variable of the item.
     head = state.types.head(node.input)
     if isinstance(head, TupleType):
         return _item_type(block, node, head, state)
@@ -219,6 +223,7 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
 
 
 def _part_type(node: Typed, given: TensorType, key: Any, state: Inference) -> Type:
+    # JAX clamps an index that is out of range, and says nothing.
     first = key[0] if isinstance(key, tuple) and key else key
     size = given.shape[0] if given.shape else 0
     if isinstance(first, int) and not -size <= first < size:

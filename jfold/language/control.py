@@ -40,11 +40,13 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
     if block.pre_block is not None:
         pre = yield state.part(node, block.pre_block, given, '.pre_block')
         given = pre.output
+    # A block under several keys is one case: its values are computed together.
     cases: dict[int, Typed] = {}
     for name, each in block.cases:
         if id(each) not in cases:
             some = state.types.named(given)  # the values of this case alone
             case = yield state.part(node, each, some, f'[{name!r}]')
+            # With the first alone: each with each would take a square of the cases.
             for first in list(cases.values())[:1]:
                 state.equal(case, case.output, first.output, 'to give')
             cases[id(each)] = case
@@ -86,6 +88,8 @@ def emit_cases(
     """Each case on its items; the results in the original order."""
     results = []
     for case, at in zip(cases, positions, strict=True):
+        # Every case is evaluated, on a selection that may be empty: which example takes
+        # which is known only with the data, and the program is the same for all.
         inner = w.one(p.Select, (places, at), node)
         if case is None:
             results.append((yield emit_zeros(node.output, node, inner, w)))
@@ -151,6 +155,7 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
         given = declaration.input_type or state.types.fresh()
         output = declaration.output_type or state.types.fresh()
         body = Typed(c.Identity(), declaration.name, given, output)
+        # Known before its target is typed, in which it may be used again.
         state.declarations[declaration] = body
         inner = yield state.visit(declaration.target, given, declaration.name)
         state.equal(inner, inner.output, output, 'to give')
@@ -178,6 +183,7 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
     if isinstance(w.builder.typing.declarations[block.declaration].input, ObjectType):
         value = yield w.object(value, node)
     given = list(flatten(value))
+    # A call on what the body was given, untouched, takes the data no further apart.
     if w.declaration is not None and w.untouched.issuperset(given):
         unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])
         unconsumed.append((number, str(node)))
@@ -211,6 +217,7 @@ def _lists(type_: Type) -> Iterator[bool]:
 
 @value_of.register
 def _(block: c.Reference, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    # Within a recursion the same uses see other values, so nothing known is passed on.
     body = state.typing.declarations[block.declaration].parts[0]
     return (yield eval_anew(body, x, state))
 

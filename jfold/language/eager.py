@@ -93,6 +93,7 @@ def eval_part(node: Typed | None, x: Any, state: Eager) -> Steps[Any]:
     """The value of a block inside another; not again, if it is known."""
     assert node is not None
     x = None if isinstance(node.input, VoidType) else x
+    # What it was given is compared too, so that the twin does not rest on the typing.
     if node in state.found and state.found[node][0] is x:
         return state.found[node][1]
     rule = value_of.dispatch(type(node.block))
@@ -121,6 +122,7 @@ def value_of(block: c.Block, node: Typed, x: Any, state: Eager) -> Any:
 
 def _note(error: Exception, node: Typed, x: Any, state: Eager) -> None:
     """Adds to an error in which block, and on what, unless it says so."""
+    # On its way out an error passes every block around it; the innermost says most.
     if any(each is error for each in state.noted):
         return
     if not str(error).startswith(f'{node}: '):

@@ -32,6 +32,8 @@ def emit_part(part: Typed | None, value: Value, places: int, w: Writer) -> Writi
     """Writes a block inside another; what is written already is used again."""
     assert part is not None
     given = None if isinstance(part.input, VoidType) else value
+    # By identity: to hash a nested tuple takes all of it, on Python's stack. Places are
+    # part of the key, for a value of nothing says nothing of whose constant is wanted.
     key = part, given if isinstance(given, int) else id(given), places
     if key in w.written:
         return w.written[key][1]
@@ -54,6 +56,7 @@ def emit_zeros(type_: Type, node: Typed, places: int, w: Writer) -> Writing:
         index = w.builder.constant(type_, zeros)
         return w.one(p.Constant, (places,), node, index=index)
     if isinstance(type_, SequenceType):
+        # No items, but registers for them: whoever reads the value reads its structure.
         lengths = w.one(p.Fixed, (places,), node, length=0)
         inner = w.item_places(lengths, places, node)
         return Ragged(lengths, (yield emit_zeros(type_.item, node, inner, w)))
@@ -65,7 +68,7 @@ def write_body(
 ) -> Steps[p.Body]:
     """Writes `node` as a body of its own; `number` is that of its declaration."""
     writer = Writer(builder, number)
-    places = writer.new()
+    places = writer.new()  # of the items, by which the rows they make are ordered
     value = yield writer.like(node.input)
     writer.untouched = set(flatten(value))
     arity = writer.count

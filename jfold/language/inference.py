@@ -40,7 +40,8 @@ from jfold.types import (
 A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
 TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
 
-# What these give has the variable of a value that there is already.
+# What these give has the variable of a value that there is already. All others are
+# taken to give a new value, which is never wrong: at worst it is computed twice.
 _PASSING = c.Identity, c.Pipe, c.GetItem
 
 
@@ -67,6 +68,7 @@ class Inference:
 
     def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
         """Types one use of `block`, and the uses inside it."""
+        # A bare type, such as `object`, is that of many values; its variable of one.
         if not isinstance(given, TypeVariable | VoidType):
             given = self.types.named(given)
         known = self.visited.get((block, given))
@@ -74,10 +76,13 @@ class Inference:
             known.shared = True
             return known
         node = Typed(block, where, given, given)
+        # Before its parts, so that of several unknown types the outermost is named.
         self.nodes.append(node)
         made = output_type(block, node, self)
         output: Type = (yield made) if isinstance(made, Generator) else made
         passed = isinstance(block, _PASSING) and isinstance(output, TypeVariable)
+        # Without a name of its own the result of a `Fold`, say, would have the variable
+        # of its start, and a block used on both would be computed on one of them alone.
         node.output = output if passed else self.types.named(output)
         is_leaf = isinstance(given, VoidType) and not node.parts  # as cheap to repeat
         if block not in self.observing and not is_leaf:
@@ -99,6 +104,7 @@ class Inference:
         """The variable of an item of the tuple that is the input of `node`."""
         if isinstance(item, TypeVariable):
             return item
+        # Two fields that read one place of one tuple read one value.
         key = node.input, place
         if key not in self.items:
             self.items[key] = self.types.named(item)
@@ -139,7 +145,7 @@ class Inference:
             if is_object(given):
                 return True
             if not self.types.known(given):
-                return False
+                return False  # a tuple of objects may still come of it
             constant = isinstance(given, VoidType)
             fail(node, 'an object', str(given), A_CONSTANT if constant else hint)
 
@@ -154,6 +160,7 @@ class Inference:
         """
         for node, type_ in self.guesses:
             before = self.types.resolve(node.input)
+            # Known to be a tuple, it cannot be one object; its items may be guessed.
             partly = not isinstance(before, TypeVariable)
             if self.types.known(before) or (partly and type_ == ObjectType()):
                 continue
@@ -170,11 +177,13 @@ class Inference:
           TypeError: something is still unknown.
         """
         while self.waiting:
+            # A constraint that is met may add others, which wait for the next round.
             before, self.waiting = self.waiting, []
             for node, constraint in before:
                 self.when(node, constraint)
             if len(self.waiting) == len(before) and not self.guess():
                 break
+        # What waits comes first: it is nearer to the cause than what depends on it.
         for node in [*(node for node, _ in self.waiting), *self.nodes]:
             for type_ in (node.input, node.output):
                 if not self.types.known(type_):
@@ -210,6 +219,7 @@ def infer(root: c.Block) -> Typing:
     for node in state.nodes:
         if isinstance(node.block, c.Metric):
             _check_metric(node, metrics)
+    # Names follow from the layers of the whole expression, so nodes get them last.
     names = numbered(state.functions)
     for node in state.nodes:
         node.layer = None if node.layer is None else names[node.layer]

@@ -48,6 +48,7 @@ def items(node: Typed, state: Inference, item: Type, broadcast: bool = False) ->
             broadcast and isinstance(head, BroadcastType)
         ):
             state.equal(node, head.item, item, 'items of type')
+        # An empty tuple would leave the type of the items open for good.
         elif isinstance(head, TupleType) and head.items:
             for each in head:
                 state.equal(node, each, item, 'items of one type,')
@@ -112,6 +113,7 @@ def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     items(node, state, item)
     start: Typed = yield state.part(node, block.start, VoidType(), '.start')
+    # The state is another value in each round, though always of the type of the start.
     given = TupleType(state.types.named(start.output), item)
     combine = yield state.part(node, block.combine, given, '.combine')
     state.equal(combine, combine.output, start.output, 'to give its state,')
@@ -151,7 +153,7 @@ def fields_of_item(combine: Typed) -> list[Typed]:
         return []
     keys = [key for key, _ in first.block.fields]
     if not set(keys) <= {0, 1}:
-        return []
+        return []  # a negative key, say: rare, and as right without this
     return [part for key, part in zip(keys, first.parts, strict=True) if part and key]
 
 
@@ -178,6 +180,8 @@ def write_combine(
     if not ready:
         body: p.Body = yield write_body(builder, str(combine), combine)
         return body
+    # Its arguments are the state and what was made of the items, not the items: so the
+    # leading record is taken apart here, and only its fields of the state are emitted.
     w = Writer(builder, None)
     places = w.new()
     before = yield rebuild(state, iter(w.new, None))
@@ -214,6 +218,7 @@ def _(block: c.Fold, node: Typed, x: Any, state: Eager) -> Steps[Any]:
 def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
     items(node, state, item)
+    # Two items of one type, but two values: what is used on both is used twice.
     pair = TupleType(state.types.named(item), state.types.named(item))
     combine = yield state.part(node, block.combine, pair, '.combine')
     state.equal(combine, combine.output, item, 'to give an item,')
@@ -233,6 +238,7 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
     assert combine is not None
     _check_state(node, combine.input)
     given = yield w.sequence(value, places, node)
+    # Types are known only now, so that zeros have no use that was typed with the rest.
     if default is None:
         zeros = c.Zeros(node.output)
         default = Typed(zeros, str(node), VoidType(), node.output)

@@ -36,6 +36,7 @@ def type_function(block: c.Function, node: Typed, state: Inference) -> Type:
     output = state.types.fresh()
 
     def constraint() -> bool:
+        # Tracing needs shapes, so of a type that is known in part nothing follows yet.
         if not state.types.known(node.input):
             return False
         given = state.types.resolve(node.input)
@@ -69,6 +70,8 @@ def apply_layer(
     node: Typed, given: Type, function: c.Function, state: Inference
 ) -> Type:
     """Finds or makes the layer of a function, and the type that it gives."""
+    # One layer for all uses of a callable, and one trace for each type of its inputs:
+    # of two thousand cases that end in one function, it is traced once.
     arguments, key = arguments_of(given), identity(function)
     if (key, arguments) not in state.results:
         _check_settings(node, given, function)
@@ -108,6 +111,7 @@ def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
 def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert node.layer is not None
     number = w.builder.operation(node.layer, node.input, node.output)
+    # Of another writer: only the structure is wanted, `add` makes the registers.
     shape = yield Writer(w.builder, None).like(node.output)
     inputs = (places, *flatten(value))
     outputs = len(list(flatten(shape)))
