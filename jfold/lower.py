@@ -11,21 +11,23 @@ in different cases wait together too.
 from __future__ import annotations
 
 from jfold import combinators as c
-from jfold import program as p
 
 # Importing a family of blocks makes the rules of its blocks known to all passes.
 from jfold.language import composition, control, inputs, sequences, tensors
 from jfold.language.emission import write_body
+from jfold.language.flow import follow
 from jfold.language.inference import infer
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import Builder
+from jfold.operations import Result
+from jfold.program import HostPlan, Program, check_program
 from jfold.recursion import run
 from jfold.types import SequenceType, TensorType, Type, terminals
 
 FAMILIES = inputs, tensors, composition, control, sequences
 
 
-def lower(root: c.Block) -> p.Program:
+def lower(root: c.Block) -> Program:
     """Compiles an expression.
 
     Raises:
@@ -39,18 +41,18 @@ def lower(root: c.Block) -> p.Program:
     write_declarations(builder)
     check_recursion(builder)
     rows = [(None, typing.root.output), *sorted(typing.metrics.items())]
-    results = [p.Result(name, row, builder.type_numbers(row)) for name, row in rows]
-    result = p.Program(
-        types=(),
+    results = [Result(name, row, builder.type_numbers(row)) for name, row in rows]
+    plan, operations = HostPlan(body, tuple(builder.bodies)), tuple(builder.operations)
+    result = Program(
+        types=tuple(builder.types),
         layers=typing.layers,
-        operations=tuple(builder.operations),
+        operations=operations,
         constants=tuple(builder.constants),
-        body=body,
-        declarations=tuple(builder.bodies),
         results=tuple(results),
+        sources=follow(plan, operations, results),
+        plan=plan,
     )
-    object.__setattr__(result, 'types', tuple(builder.types))
-    p.check_program(result)
+    check_program(result)
     return result
 
 

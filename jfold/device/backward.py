@@ -37,8 +37,8 @@ from jfold.device.plan import Plan, Pulls
 from jfold.device.reverse import Reverse, Rows
 from jfold.device.stages import is_zero
 from jfold.device.tile import Arrays
+from jfold.operations import Operations
 from jfold.planning.layout import SUM_ARITY, SUM_WIDTH
-from jfold.program import Program
 
 
 class Backward(Forward):
@@ -347,7 +347,7 @@ class Backward(Forward):
         return [self.varied(jnp.zeros_like(x)) for x in leaves]
 
 
-def _touched(program: Program, pulls: Pulls) -> set[int]:
+def _touched(program: Operations, pulls: Pulls) -> set[int]:
     """The types of values that have cotangents."""
     found: set[int] = set()
     for operation, pull in zip(program.operations, pulls, strict=True):

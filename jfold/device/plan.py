@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jfold.components import Makers, first_results, sources
+from jfold.components import first_results, sources
 from jfold.device.reverse import Reverse, make_reverse
 from jfold.device.tile import Tile, make_tile
 from jfold.language.layers import Varying
+from jfold.operations import Makers, Operations
 from jfold.planning.layout import RECOMPUTE_ALL, Spec, active_types, has_gradient
-from jfold.program import Program
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Plan:
     varying: Varying | None
 
     @property
-    def program(self) -> Program:
+    def program(self) -> Operations:
         """What is run."""
         return self.spec.program
 

@@ -21,8 +21,8 @@ from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
 from jfold.kept import kept
 from jfold.language.layers import Varying, array_spec, pack, varied
+from jfold.operations import Operation
 from jfold.planning.layout import NARROW
-from jfold.program import Operation
 from jfold.types import TensorType, TupleType
 
 Arrays = list[Any]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jfold import combinators as c
-from jfold import program as p
+from jfold import instructions as p
 from jfold.functions import take_item
 from jfold.host.objects import PICK, count_of, length_of
 from jfold.language import eager

@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 from jfold import combinators as c
-from jfold import program as p
+from jfold import instructions as p
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, emit_zeros
 from jfold.language.inference import Inference, needs_zeros, output_type
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
 from jfold.recursion import Steps
+from jfold.registers import owners_of, row_names, types_of
 from jfold.types import (
     ObjectType,
-    SequenceType,
-    TupleType,
     Type,
     VoidType,
     is_object,
@@ -189,6 +187,7 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         unconsumed.append((number, str(node)))
     result = yield Writer(w.builder, None).like(node.output)
     outputs = len(list(flatten(result)))
+    names = row_names()
     written = w.add(
         p.Call,
         (places, *given),
@@ -196,23 +195,9 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         outputs=outputs,
         declaration=number,
         way=next(w.builder.ways),
-        lists=tuple(_lists(node.output)),
+        owners=owners_of([*types_of(node.output, names, next(names))]),
     )
     return (yield rebuild(result, iter(written)))
-
-
-def _lists(type_: Type) -> Iterator[bool]:
-    """Of each register of a value, whether it holds objects."""
-    waiting = [type_]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, TupleType):
-            waiting.extend(reversed(each.items))
-        elif isinstance(each, SequenceType):
-            yield False
-            waiting.append(each.item)
-        elif not isinstance(each, VoidType):
-            yield isinstance(each, ObjectType)
 
 
 @value_of.register

@@ -13,7 +13,7 @@ from collections.abc import Generator
 import numpy as np
 
 from jfold import combinators as c
-from jfold import program as p
+from jfold import instructions as p
 from jfold.language.typed import Typed
 from jfold.language.writer import Builder, Ragged, Value, Writer, Writing, flatten
 from jfold.recursion import Steps
@@ -71,6 +71,5 @@ def write_body(
     places = writer.new()  # of the items, by which the rows they make are ordered
     value = yield writer.like(node.input)
     writer.untouched = set(flatten(value))
-    arity = writer.count
     result = yield emit_part(node, value, places, writer)
-    return writer.finish(name, arity, result)
+    return writer.finish(name, node.input, result, node.output)

@@ -21,7 +21,7 @@ from jfold import combinators as c
 from jfold.language.analysis import constants, observing, users
 from jfold.language.layers import numbered
 from jfold.language.typed import Typed, Typing, fail, further
-from jfold.program import Layer
+from jfold.operations import Layer
 from jfold.recursion import Steps, run
 from jfold.types import (
     Mismatch,

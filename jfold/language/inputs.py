@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold import program as p
+from jfold import instructions as p
 from jfold.language.eager import Eager, value_of, zeros
 from jfold.language.emission import emit, emit_zeros
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type

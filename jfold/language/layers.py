@@ -30,8 +30,8 @@ from jax import lax
 from jfold.combinators import Function
 from jfold.errors import shown
 from jfold.language.signatures import call_hint, check_init, takes_specs
+from jfold.operations import Layer
 from jfold.printing import callable_name
-from jfold.program import Layer
 from jfold.recursion import Steps, run
 from jfold.types import TensorType, TupleType, Type, VoidType
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jfold import combinators as c
-from jfold import program as p
+from jfold import instructions as p
 from jfold.host.objects import why_no_sequence
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, write_body
@@ -186,12 +186,13 @@ def write_combine(
     places = w.new()
     before = yield rebuild(state, iter(w.new, None))
     item = yield rebuild(items, iter(w.new, None))
-    arity = w.count
     piped = isinstance(combine.block, c.Pipe)
     record = combine.parts[0] if piped else combine
     assert record is not None
     assert isinstance(record.block, c.Record)
     assert isinstance(item, tuple)
+    assert isinstance(combine.input, TupleType)
+    start, _ = combine.input
     rest = iter(item)
     given: list[Value] = []
     for (key, _), part in zip(record.block.fields, record.parts, strict=True):
@@ -199,7 +200,8 @@ def write_combine(
     value: Value = tuple(given)
     for part in combine.parts[1:] if piped else ():
         value = yield emit_part(part, value, places, w)
-    return w.finish(str(combine), arity, value)
+    taken = TupleType(start, *(part.output for part in ready))
+    return w.finish(str(combine), taken, value, combine.output)
 
 
 @value_of.register

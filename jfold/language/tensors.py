@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from jfold import combinators as c
-from jfold import program as p
+from jfold import instructions as p
 from jfold.errors import reason, shown
 from jfold.language import eager
 from jfold.language.eager import Eager, value_of

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from jfold import combinators as c
 from jfold.errors import middle_out
+from jfold.operations import Layer
 from jfold.printing import short
-from jfold.program import Layer
 from jfold.types import Type
 
 
