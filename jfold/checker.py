@@ -42,7 +42,8 @@ class Checked:
     Attributes:
       operations: those of its program.
       declarations: the bodies that calls refer to.
-      registers: the types of those that have been written.
+      registers: the types of those that may be read.
+      written: those that have been, also by calls that have not returned.
       names: gives names of rows that no input has.
       parts: the rows that others have been cut into, and these.
     """
@@ -50,6 +51,7 @@ class Checked:
     operations: Operations
     declarations: Sequence[ir.Body]
     registers: dict[int, RegisterType]
+    written: set[int]
     names: Iterator[str]
     parts: set[tuple[tuple[str, ...], str]] = field(default_factory=set)
 
@@ -75,7 +77,7 @@ def infer(
     taken = {name for each in body.inputs for name in (each.rows, each.of)}
     names = itertools.filterfalse(taken.__contains__, row_names())
     registers = dict(enumerate(body.inputs))
-    state = Checked(operations, declarations, registers, names)
+    state = Checked(operations, declarations, registers, set(registers), names)
     for stage in body.stages:
         for i in stage.instructions:
             registers |= _outputs(i, body, state)
@@ -99,8 +101,9 @@ def _outputs(
     """The types of what an instruction writes."""
     try:
         for register in i.outputs:
-            if register in state.registers or not register < body.registers:
+            if register in state.written or not register < body.registers:
                 raise TypeClash(f'a new register to write, got r{register}')
+            state.written.add(register)
         return dict(zip(i.outputs, _infer(i, state), strict=True))
     except TypeClash as clash:
         raise AssertionError(f'{_WRONG}: {body}: {i}: expected {clash}') from None
@@ -113,6 +116,8 @@ def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
     types, chosen = state.operations.types, _signature(i, state)
     match = Match(state.names, i.times)
     terms = _filled(expanded(chosen.takes, i.repeats), taken, types)
+    if not terms and chosen.takes:
+        raise TypeClash('inputs, got none')
     operands = _take(terms, i.inputs, match, state, 'inputs')
     counts = [_count(t, len(i.outputs), match) for t in chosen.gives if t.many]
     results = _filled(expanded(chosen.gives, counts), given, types)

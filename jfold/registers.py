@@ -15,6 +15,7 @@ another, `n*a` those of n columns in turns, item by item.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import string
@@ -113,8 +114,15 @@ class Signature:
 _TERM = re.compile(r'(\w+)\[([\w+*]+)(?:(?: of |: )([\w+*]+))?\](\*?)')
 
 
+@functools.cache
 def signature(text: str) -> Signature:
-    """Reads a signature, as in the documentation of this module."""
+    """Reads a signature, as in the documentation of this module.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if rest := _TERM.sub('', text).replace('->', '').strip():
+        raise ValueError(f'expected terms as `objects[a]` in a signature, got {rest!r}')
     takes, gives = (
         tuple(
             Term(RegisterType(kind, rows, of), bool(star))

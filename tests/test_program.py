@@ -267,6 +267,15 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         '<expression>: r2 = Call r0 r1 declaration=1 way=1: expected one of 1 '
         'declarations, got number 1',
     ),
+    'two calls that write one register': (
+        lambda: edited(trees(), ir.Call, 2, outputs=(12,)),
+        '<tree>: r12 = Call r9 r13 declaration=0 way=3: expected a new '
+        'register to write, got r12',
+    ),
+    'columns of no cases': (
+        lambda: edited(trees(), ir.Merge, inputs=()),
+        '<tree>: r16 = Merge: expected inputs, got none',
+    ),
     'a call that drops a result': (
         lambda: edited(calls(), ir.Call, outputs=(2,)),
         '<expression>: r2 = Call r0 r1 declaration=0 way=1: expected 2 outputs, got 1',
@@ -422,6 +431,12 @@ def test_a_kind_states_its_traits() -> None:
     for base in ir.Instruction, ir.Select:
         with refuses('expected `traits` in Silent, got none'):
             type('Silent', (base,), {})
+
+
+def test_a_signature_is_read_whole() -> None:
+    text = "expected terms as `objects[a]` in a signature, got 'places(a)'"
+    with refuses(text, ValueError):
+        Traits('objects[a] places(a) -> objects[a]').signatures  # noqa: B018
 
 
 def test_evaluation_refuses_an_unknown_kind() -> None:
