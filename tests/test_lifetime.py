@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.device.tile import Tile
+from jfold.device.kernel import Kernel
 from jfold.planning.layout import Spec
 from jfold.program import Body, Instruction, Layer, Operation, Program
 
@@ -242,7 +242,7 @@ def test_a_jitted_function_keeps_the_programs_it_has_traced() -> None:
 
 # ---- many models ---------------------------------------------------------------------
 
-COUNTED = Program, Body, Instruction, Layer, Operation, Spec, Tile, jf.Model
+COUNTED = Program, Body, Instruction, Layer, Operation, Spec, Kernel, jf.Model
 
 
 def count_objects() -> Counter[str]:
