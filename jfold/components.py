@@ -85,13 +85,11 @@ class Sources:
 
     Attributes:
       inputs: per operation and input.
-      outputs: per tensor of the expression's result.
-      metrics: per metric and tensor.
+      results: per result and tensor.
     """
 
     inputs: tuple[tuple[Makers, ...], ...]
-    outputs: tuple[Makers, ...]
-    metrics: tuple[tuple[Makers, ...], ...]
+    results: tuple[tuple[Makers, ...], ...]
 
 
 def first_results(program: p.Program) -> list[int]:
@@ -112,19 +110,17 @@ def results_in(makers: Makers) -> Iterator[int]:
 def sources(program: p.Program) -> Sources:
     """Who reads what, found by following a program until nothing changes."""
     inputs = [[0 for _ in each.inputs] for each in program.operations]
-    metrics = [[0 for _ in types] for _, _, types in program.metrics]
+    results = [[0 for _ in each.tensors] for each in program.results]
     first = first_results(program)
-    flow = _Flow(first, inputs, metrics, program.declarations)
+    flow = _Flow(first, inputs, results, program.declarations)
     before: list[Makers] = []
     while before != (now := list(itertools.chain(*inputs, *flow.held.values()))):
         before = now
         flow.follow(program.body)
         for body in program.declarations:
             flow.follow(body)
-    outputs = [flow.registers(program.body)[r] for r in program.body.outputs]
-    return Sources(
-        tuple(map(tuple, inputs)), tuple(outputs), tuple(map(tuple, metrics))
-    )
+    results[0] = [flow.registers(program.body)[r] for r in program.body.outputs]
+    return Sources(tuple(map(tuple, inputs)), tuple(map(tuple, results)))
 
 
 def _reads(program: p.Program) -> list[Makers]:
@@ -139,12 +135,12 @@ def _reads(program: p.Program) -> list[Makers]:
 
 @dataclass(frozen=True, eq=False)
 class _Flow:
-    """What is known so far: whose results each input and each tensor of a metric may
+    """What is known so far: whose results each input and each tensor of a result may
     be, and per body and register whose results it holds."""
 
     first: Sequence[int]
     inputs: list[list[Makers]]
-    metrics: list[list[Makers]]
+    results: list[list[Makers]]
     declarations: Sequence[p.Body]
     held: dict[p.Body, list[Makers]] = field(default_factory=dict)
 
@@ -171,7 +167,7 @@ class _Flow:
             first = self.first[i.operation]
             return [1 << first + k for k in range(len(before))]
         if isinstance(i, p.Observe):
-            self.metrics[i.metric][:] = _joined(self.metrics[i.metric], given[1:])
+            self.results[i.result][:] = _joined(self.results[i.result], given[1:])
         if isinstance(i, p.Call):
             return self._results(self.declarations[i.declaration], given)
         if isinstance(i, p.FoldLoop):

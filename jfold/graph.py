@@ -7,7 +7,7 @@ example alone; so graphs can be kept, cut and put together without looking insid
 Values of one tensor type are numbered within their example: first the program's
 constants, then the example's own, then the outputs of each operation in the program's
 order, node by node. The graph of an example does not depend on what it was traced
-together with: nodes of an operation, constants and values of a metric are in the order
+together with: nodes of an operation, constants and rows of a result are in the order
 of tracing where the data alone decides it, else in that of their *places*, numbers that
 tell where in the example they arise.
 """
@@ -69,15 +69,13 @@ class Graph:
         value numbers [nodes]. A level is 1 + the highest of those inputs that the
         node's own component makes, 1 if there are none. Nodes of a component do not
         depend on others of their level.
-      outputs: per tensor of the result, the value numbers [examples].
-      metrics: per metric; columns: per tensor the value numbers [rows].
+      results: per result; columns: per tensor the value numbers [rows].
     """
 
     examples: int
     constants: tuple[Table, ...]
     operations: tuple[Table, ...]
-    outputs: tuple[Array, ...]
-    metrics: tuple[Table, ...]
+    results: tuple[Table, ...]
     _numbering: list[Numbering] = field(default_factory=list, init=False, repr=False)
 
     @property
@@ -96,19 +94,13 @@ class Graph:
         highest = [np.maximum.reduce(x, initial=0) for x in self.levels]
         return int(max(highest, default=0))
 
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """All tables."""
-        return self.constants + self.operations + self.metrics
-
     def pick(self, examples: Array) -> Graph:
         """The graph of the given examples, in that order."""
         return Graph(
             len(examples),
             tuple(table.pick(examples) for table in self.constants),
             tuple(table.pick(examples) for table in self.operations),
-            tuple(values[examples] for values in self.outputs),
-            tuple(table.pick(examples) for table in self.metrics),
+            tuple(table.pick(examples) for table in self.results),
         )
 
     def __str__(self) -> str:
@@ -128,11 +120,7 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         sum(graph.examples for graph in graphs),
         joined(graph.constants for graph in graphs),
         joined(graph.operations for graph in graphs),
-        tuple(
-            np.concatenate(parts)
-            for parts in zip(*(graph.outputs for graph in graphs), strict=True)
-        ),
-        joined(graph.metrics for graph in graphs),
+        joined(graph.results for graph in graphs),
     )
 
 

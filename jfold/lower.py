@@ -45,11 +45,8 @@ def lower(root: c.Block) -> p.Program:
     body = write_body(builder, 'expression', typing.root)
     write_declarations(builder)
     check_recursion(builder)
-    metrics = [
-        (name, given, builder.type_numbers(given))
-        for name, given in sorted(typing.metrics.items())
-    ]
-    output = typing.root.output
+    rows = [(None, typing.root.output), *sorted(typing.metrics.items())]
+    results = [p.Result(name, row, builder.type_numbers(row)) for name, row in rows]
     result = p.Program(
         types=(),
         layers=typing.layers,
@@ -57,9 +54,7 @@ def lower(root: c.Block) -> p.Program:
         constants=tuple(builder.constants),
         body=body,
         declarations=tuple(builder.bodies),
-        output=output,
-        output_types=builder.type_numbers(output),
-        metrics=tuple(metrics),
+        results=tuple(results),
     )
     object.__setattr__(result, 'types', tuple(builder.types))
     p.check_program(result)

@@ -42,6 +42,7 @@ from jfold.planning.layout import (
     Spec,
     best_strategy,
     grow,
+    layout,
 )
 from jfold.program import Program
 from jfold.runtime import make_execute
@@ -367,7 +368,7 @@ class Model:
     def _adopt(self, capacity: Capacity) -> Spec:
         """Makes a capacity that of all batches with its number of results."""
         program = self.program
-        expected = [len(program.types), len(program.operations), len(program.metrics)]
+        expected = [len(program.types), len(program.operations), len(program.observed)]
         got = [*map(len, (capacity.constants, capacity.rows, capacity.metrics))]
         if expected != got:
             raise ValueError(
@@ -404,9 +405,12 @@ class Model:
             in structure, shape or dtype.
         """
         self._check(params, schedule)
-        outputs, metrics = self._apply(params, schedule)
-        values = pack(self.program.output, list(outputs))
-        return (values, self._metrics(metrics, schedule)) if metrics else values
+        results = self._apply(params, schedule)
+        values = [
+            pack(result.type, tensors)
+            for result, tensors in zip(self.program.results, results, strict=True)
+        ]
+        return _given(self.program, values, schedule)
 
     def _check(self, params: Any, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
@@ -420,17 +424,6 @@ class Model:
                 '`model.schedule(examples)` of the model that is applied'
             )
         check_params(self.program.layers, params)
-
-    def _metrics(self, metrics: Any, schedule: Schedule) -> dict[str, MetricValues]:
-        found = {}
-        for m, (name, type_, _) in enumerate(self.program.metrics):
-            example = schedule.section(
-                ('example', m), schedule.spec.capacity.metrics[m]
-            )
-            example = jnp.asarray(example)
-            values = pack(type_, list(metrics[m]))
-            found[name] = MetricValues(values, example, example < schedule.examples)
-        return found
 
     @boundary
     def eval(self, example: Any, params: Any = None) -> Any:
@@ -496,6 +489,18 @@ def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         names = ' or '.join(map(repr, choices))
         raise ValueError(f'expected `{name}` as {names}, got {value!r}')
+
+
+def _given(program: Program, values: list[Any], schedule: Schedule) -> Any:
+    """What the user gets of the values of each result."""
+    own, *_ = values
+    metrics = {}
+    for r in program.observed:
+        size = layout(schedule.spec).results[r]
+        example = jnp.asarray(schedule.section(('example', r), size))
+        mask = example < schedule.examples
+        metrics[str(program.results[r].name)] = MetricValues(values[r], example, mask)
+    return (own, metrics) if metrics else own
 
 
 def _is_capacity(value: Any) -> bool:

@@ -309,6 +309,11 @@ class Observe(Maker):
 
     metric: int
 
+    @property
+    def result(self) -> int:
+        """The number of the result that it adds rows to; the first is no metric's."""
+        return 1 + self.metric
+
 
 # ---- bodies and programs -------------------------------------------------------------
 
@@ -343,6 +348,26 @@ class Stage:
         return itertools.chain(self.instructions, self.calls)
 
 
+@dataclass(frozen=True)
+class Result:
+    """A table of rows that a batch gives: the user's value, or what a metric collects.
+
+    Attributes:
+      name: of the metric; `None` for the value of the expression itself.
+      type: of a row, as the user wrote it.
+      tensors: its tensors, as numbers in `Program.types`.
+    """
+
+    name: str | None
+    type: Type
+    tensors: tuple[int, ...]
+
+    @property
+    def per_example(self) -> bool:
+        """Whether there is one row an example, else any number, which is data."""
+        return self.name is None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Owner):
     """An expression, lowered. Compared and hashed by identity; a copy is itself.
@@ -352,8 +377,8 @@ class Program(Owner):
       constants: arrays that are the same in every batch, with the number of their type.
       body: where evaluation starts; its input is the column of examples.
       declarations: bodies that calls refer to.
-      output: the type of one example's result.
-      metrics: name and type of what each metric collects.
+      results: what a batch gives; the expression's own value first, then metrics by
+        name.
     """
 
     types: tuple[TensorType, ...]
@@ -362,9 +387,17 @@ class Program(Owner):
     constants: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     body: Body
     declarations: tuple[Body, ...]
-    output: Type
-    output_types: tuple[int, ...]
-    metrics: tuple[tuple[str, Type, tuple[int, ...]], ...]
+    results: tuple[Result, ...]
+
+    @property
+    def output(self) -> Type:
+        """The type of one example's result."""
+        return self.results[0].type
+
+    @functools.cached_property
+    def observed(self) -> tuple[int, ...]:
+        """The results with any number of rows: those of metrics."""
+        return tuple(r for r, x in enumerate(self.results) if not x.per_example)
 
     def __copy__(self) -> Program:
         return self

@@ -14,17 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
-from jfold.device.arrays import Arrays, varied, varying_axes
+from jfold.device.arrays import Arrays, masked, varied, varying_axes
 from jfold.device.backward import backward, crossing_specs
 from jfold.device.buffers import Residuals, Values
 from jfold.device.forward import forward, saved_specs
 from jfold.device.plan import Plan, make_plan
 from jfold.device.residuals import RECOMPUTE
-from jfold.device.results import Results, gathered, grouped
+from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch
 from jfold.device.stages import is_zero
 from jfold.planning.layout import Spec
@@ -34,8 +35,9 @@ from jfold.tracebacks import boundary
 if TYPE_CHECKING:
     from chex import ArrayTree
 
+    Results: TypeAlias = list[Arrays]  # per result and tensor [rows, ...]
     Params: TypeAlias = Mapping[str, ArrayTree]
-    Execute: TypeAlias = Callable[[Params, Schedule], Results[Array]]
+    Execute: TypeAlias = Callable[[Params, Schedule], Results]
     # Weights of each operation; the index array [size]; constants per type.
     Given: TypeAlias = tuple[list[Arrays], Array, tuple[Array, ...]]
 
@@ -47,15 +49,16 @@ def make_execute() -> Execute:
     function is freed.
     """
 
-    def execute(params: Params, schedule: Schedule) -> Results[Array]:
+    def execute(params: Params, schedule: Schedule) -> Results:
         return run(params, schedule)
 
     return execute
 
 
-def run(params: Params, schedule: Schedule) -> Results[Array]:
-    """The tensors of the result [examples, ...], and of each metric [capacity, ...].
+def run(params: Params, schedule: Schedule) -> Results:
+    """The tensors of each result [rows, ...].
 
+    Spare rows repeat a real one; in results with any number of rows they are zero.
     Differentiable with respect to `params`; the schedule is data.
     """
     indices, constants = jax.tree.map(
@@ -76,7 +79,12 @@ def run(params: Params, schedule: Schedule) -> Results[Array]:
         symbolic_zeros=True,
     )
     tensors = differentiable(_weights(plan, used), indices, constants)
-    return grouped(plan.program, tensors)
+    results = grouped(plan.program, tensors)
+    for place, r in enumerate(plan.program.observed):
+        rows = jnp.arange(plan.layout.results[r])
+        real = rows < schedule.section('observed', place + 1)[place]
+        results[r] = [masked(x, real) for x in results[r]]
+    return results
 
 
 def _weights(plan: Plan, params: Params) -> list[Arrays]:
@@ -97,7 +105,7 @@ def _run(
     batch = _batch(plan, indices, constants)
     nothing = [RECOMPUTE for _ in plan.operations]
     values, _ = forward(plan, nothing, weights, batch)
-    return gathered(plan.results, batch, values)
+    return gathered(plan.tensors, batch, values)
 
 
 def _run_forward(
@@ -108,7 +116,7 @@ def _run_forward(
     weights, indices, constants = arrays
     batch = _batch(plan, indices, constants)
     values, residuals = forward(plan, plan.policies, weights, batch)
-    return gathered(plan.results, batch, values), (arrays, values, residuals)
+    return gathered(plan.tensors, batch, values), (arrays, values, residuals)
 
 
 @boundary
@@ -143,7 +151,7 @@ def residual_bytes(spec: Spec) -> int:
     """
     layers = spec.program.layers
     plan = make_plan(spec, {layer.name: layer.params for layer in layers})
-    pullbacks = plan.pullbacks([True for _ in plan.results])
+    pullbacks = plan.pullbacks([True for _ in plan.tensors])
     specs = list(itertools.chain(*saved_specs(plan, plan.policies)))
     for o, pullback in enumerate(pullbacks):
         if pullback is not None:

@@ -144,12 +144,12 @@ def abstract(spec: Spec) -> Schedule:
 def build(graph: Graph, spec: Spec) -> Schedule:
     """Fills the arrays of `spec`, which must hold the graph.
 
-    Sections of `indices`, by name, for component c, operation o, type t, metric m:
+    Sections of `indices`, by name, for component c, operation o, type t, result r:
       'depth', 'examples', 'counts', 'observed': how many levels per component,
-        examples, nodes, metric values
+        examples, nodes, rows of results that may have any number
       ('tiles', c): [levels, columns] per operation first row, end, and tiles per width
       ('input', o, a): rows of the value buffer
-      ('output', j), ('metric', m, j): likewise; ('example', m): examples
+      ('result', r, j): likewise; ('example', r): examples
       ('consumer', t, f): per computed value row, the f-th edge row to sum
       ('steps', t): [levels of all components, stages, 2] first row and tiles of the
         sums of a level
@@ -263,8 +263,10 @@ class _Writer:
 
     def write_header(self) -> None:
         """Counts of everything whose number is data."""
-        counts = map(len, self.graph.operations + self.graph.metrics)
-        numbers = [*self.depths, self.graph.examples, *counts]
+        graph = self.graph
+        observed = [graph.results[r] for r in self.program.observed]
+        counts = map(len, [*graph.operations, *observed])
+        numbers = [*self.depths, graph.examples, *counts]
         self.section('depth', len(numbers))[:] = numbers
 
     def write_tiles(self) -> None:
@@ -294,22 +296,19 @@ class _Writer:
                 self.used[t].append((rows, self.layout.edge_base[o][a]))
 
     def write_results(self) -> None:
-        """The rows of outputs and metrics."""
-        once = np.ones(self.graph.examples, np.int64)
-        for j, t in enumerate(self.program.output_types):
-            rows = self.rows_of(t, self.graph.outputs[j], once)
-            spare = rows[-1] if len(rows) else 0
-            self.fill(('output', j), self.capacity.examples, rows, spare)
-            self.used[t].append((rows, self.layout.edge_outputs[j]))
-        for m, table in enumerate(self.graph.metrics):
-            size = self.capacity.metrics[m]
-            example = np.repeat(np.arange(self.graph.examples), table.counts)
-            self.fill(('example', m), size, example, self.capacity.examples)
-            for j, t in enumerate(self.program.metrics[m][2]):
+        """The rows of results, and of those with any number whose example each is."""
+        for r in self.program.observed:
+            counts = self.graph.results[r].counts
+            example = np.repeat(np.arange(self.graph.examples), counts)
+            size = self.layout.results[r]
+            self.fill(('example', r), size, example, self.capacity.examples)
+        for r, result in enumerate(self.program.results):
+            table = self.graph.results[r]
+            for j, t in enumerate(result.tensors):
                 rows = self.rows_of(t, table.columns[j], table.counts)
                 spare = rows[-1] if len(rows) else 0
-                self.fill(('metric', m, j), size, rows, spare)
-                self.used[t].append((rows, self.layout.edge_metrics[m][j]))
+                self.fill(('result', r, j), self.layout.results[r], rows, spare)
+                self.used[t].append((rows, self.layout.edge_results[r][j]))
 
     def write_consumers(self, t: int) -> None:
         """Which edge rows the cotangent of each computed value is summed of."""

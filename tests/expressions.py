@@ -567,7 +567,7 @@ def is_float(x: Any) -> bool:
 def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
     """A number made of everything that `apply` returns, and what it returns."""
     made = model.apply(params, schedule)
-    values, metrics = made if model.program.metrics else (made, {})
+    values, metrics = made if model.program.observed else (made, {})
     total = jnp.zeros((), 'float32')
     for i in range(schedule.examples):
         total += weighted(jax.tree.map(lambda x, i=i: x[i], values), i)
@@ -583,7 +583,7 @@ def eager_loss(params: Any, model: jf.Model, examples: list[Any]) -> Any:
     total, found = jnp.zeros((), 'float32'), []
     for i, example in enumerate(examples):
         made = model.eval(example, params)
-        value, metrics = made if model.program.metrics else (made, {})
+        value, metrics = made if model.program.observed else (made, {})
         found.append((value, metrics))
         total += weighted(value, i)
         for rows in metrics.values():

@@ -67,12 +67,9 @@ def uses(program: Program, graph: Graph) -> Iterator[Value]:
         for example, values in rows(table, table.columns[1:]):
             for t, value in zip(operation.inputs, values, strict=True):
                 yield example, t, value
-    for t, outputs in zip(program.output_types, graph.outputs, strict=True):
-        for example, value in enumerate(outputs.tolist()):
-            yield example, t, value
-    for (_, _, types), table in zip(program.metrics, graph.metrics, strict=True):
+    for result, table in zip(program.results, graph.results, strict=True):
         for example, values in rows(table, table.columns):
-            for t, value in zip(types, values, strict=True):
+            for t, value in zip(result.tensors, values, strict=True):
                 yield example, t, value
 
 
@@ -110,7 +107,7 @@ def expected_capacity(program: Program, graph: Graph, size: int) -> Capacity:
         fans=tuple(fans),
         sums=tuple(sums),
         stages=stages,
-        metrics=tuple(map(len, graph.metrics)),
+        metrics=tuple(map(len, graph.results[1:])),
     )
 
 

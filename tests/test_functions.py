@@ -15,7 +15,17 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from functions import KINDS, WIDTH, K, bundle, draw_function, from_text
+from functions import (
+    KINDS,
+    WIDTH,
+    K,
+    bundle,
+    by_jvp,
+    by_vjp,
+    draw_function,
+    from_text,
+    jax_reverses,
+)
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from networks import Batch, Network, compare, draw_batch
@@ -183,3 +193,16 @@ def test_what_is_drawn_is_made_again_from_its_text(seed: int) -> None:
     assert jax.tree.all(jax.tree.map(np.array_equal, one, other))
     first, second = (jax.eval_shape(k, one, spec) for k in (drawn, again))
     assert first == second == spec
+
+
+@pytest.mark.parametrize(
+    ('name', 'outer', 'has'),
+    [
+        ('custom_vjp of two results', by_jvp, False),
+        ('custom_vjp of two results', by_vjp, True),
+        ('custom_jvp', by_jvp, True),
+    ],
+)
+def test_what_jax_does_not_reverse_is_told(name: str, outer: Any, has: bool) -> None:
+    """So that such combinations are not drawn."""
+    assert jax_reverses(outer(KINDS[name]), WIDTH) == has

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from traced_cases import CASES, add, number, tanh, trees, tuples
 
 import jfold as jf
-from jfold import graph as graphs
 from jfold.components import component_of
 from jfold.graph import Graph, Table, concatenate, numbering, shared_counts
 from jfold.host import columns
+from jfold.host import trace as tracing
 from jfold.host.columns import trace
 from jfold.host.trace import Trace, example_of
 from jfold.planning.demands import demands
@@ -48,23 +48,19 @@ def check_graph(program: Program, graph: Graph) -> None:
         assert len(levels) == len(table), operation
         for t, values in zip(operation.inputs, inputs, strict=True):
             check(t, values, table.counts, operation)
-    once = np.ones(graph.examples, np.int64)
-    for t, values in zip(program.output_types, graph.outputs, strict=True):
-        check(t, values, once, 'the result')
-    for (name, _, types), table in zip(program.metrics, graph.metrics, strict=True):
-        for t, values in zip(types, table.columns, strict=True):
-            check(t, values, table.counts, name)
+    for result, table in zip(program.results, graph.results, strict=True):
+        assert not result.per_example or (table.counts == 1).all()
+        for t, values in zip(result.tensors, table.columns, strict=True):
+            check(t, values, table.counts, result)
 
 
 def named(graph: Graph) -> Iterator[tuple[str, Array]]:
     """All arrays of a graph."""
-    for kind in ('constants', 'operations', 'metrics'):
+    for kind in ('constants', 'operations', 'results'):
         for n, table in enumerate(getattr(graph, kind)):
             yield f'{kind} {n}: first', table.first
             for k, column in enumerate(table.columns):
                 yield f'{kind} {n}: column {k}', column
-    for n, values in enumerate(graph.outputs):
-        yield f'output {n}', values
 
 
 def same_bits(name: str, left: Any, right: Any) -> None:
@@ -190,9 +186,9 @@ class Watched(Trace):
         self.keep('operation', o, places)
         return super().apply(o, places, inputs)
 
-    def observe(self, metric: int, places: Array, values: list[Array]) -> None:
-        self.keep('metric', metric, places)
-        super().observe(metric, places, values)
+    def observe(self, result: int, places: Array, values: list[Array]) -> None:
+        self.keep('result', result, places)
+        super().observe(result, places, values)
 
 
 def traced_places(
@@ -217,10 +213,10 @@ def check_places(program: Program, examples: Sequence[Any]) -> None:
     """No two rows of one table share a place; a place tells its example."""
     graph = trace(program, examples)
     found = traced_places(program, examples)
-    rows = sum(map(len, graph.tables))
-    assert sum(map(len, found.values())) == rows
     tables = {'constants': graph.constants, 'operation': graph.operations}
-    tables['metric'] = graph.metrics
+    rows = sum(map(len, itertools.chain(*tables.values(), graph.results[1:])))
+    assert sum(map(len, found.values())) == rows
+    tables['result'] = graph.results
     for (kind, n), places in found.items():
         assert len(np.unique(places)) == len(places), (kind, n)
         counts = np.bincount(example_of(places), minlength=len(examples))
@@ -235,7 +231,7 @@ def check(model: jf.Model, examples: Sequence[Any]) -> None:
     check_places(model.program, examples)
     check_examples(model.program, examples)
     with pytest.MonkeyPatch.context() as patch:  # rows in the order of their places
-        for module in (columns, graphs):
+        for module in (columns, tracing):
             patch.setattr(module, 'is_breadth_first', lambda program: False)
         check_examples(model.program, examples)
 
@@ -385,12 +381,13 @@ def test_damaged_values_are_found(where: str, name: str) -> None:
         table = graph.operations[0]
         table = damaged_table(table, 2, damage(table.columns[2]))
         graph = replace(graph, operations=(table, *graph.operations[1:]))
-    elif where == 'metric':
-        table = graph.metrics[0]
-        table = damaged_table(table, 0, damage(table.columns[0]))
-        graph = replace(graph, metrics=(table,))
     else:
-        graph = replace(graph, outputs=(damage(graph.outputs[0]),))
+        own, metric = graph.results
+        if where == 'metric':
+            metric = damaged_table(metric, 0, damage(metric.columns[0]))
+        else:
+            own = damaged_table(own, 0, damage(own.columns[0]))
+        graph = replace(graph, results=(own, metric))
     with pytest.raises(AssertionError):
         check_graph(program, graph)
 
@@ -403,12 +400,14 @@ def test_missing_columns_are_found() -> None:
     with pytest.raises(AssertionError):
         check_graph(program, replace(graph, operations=(short,)))
     bare = Table(table.first, table.columns[:-1])
+    own, metric = graph.results
     for lacking in (
         replace(graph, operations=(bare,)),
         replace(graph, operations=()),
-        replace(graph, outputs=()),
-        replace(graph, metrics=()),
-        replace(graph, metrics=(Table(graph.metrics[0].first, ()),)),
+        replace(graph, results=()),
+        replace(graph, results=(own,)),
+        replace(graph, results=(Table(own.first, ()), metric)),
+        replace(graph, results=(own, Table(metric.first, ()))),
     ):
         with pytest.raises((ValueError, IndexError)):
             check_graph(program, lacking)

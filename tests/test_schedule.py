@@ -96,16 +96,10 @@ class Reading:
         t = self.program.operations[o].inputs[a]
         return looked_up(of[t], table.columns[1 + a], owners(table))[self.order(o)]
 
-    def outputs(self, j: int) -> Array:
-        """The rows of one tensor of the results."""
-        owner = np.arange(self.graph.examples)
-        t = self.program.output_types[j]
-        return looked_up(self.rows[t], self.graph.outputs[j], owner)
-
-    def observed(self, m: int, j: int) -> Array:
-        """The rows of one tensor of a metric."""
-        table = self.graph.metrics[m]
-        t = self.program.metrics[m][2][j]
+    def result(self, r: int, j: int) -> Array:
+        """The rows of one tensor of a result."""
+        table = self.graph.results[r]
+        t = self.program.results[r].tensors[j]
         return looked_up(self.rows[t], table.columns[j], owners(table))
 
 
@@ -197,7 +191,7 @@ def check_inputs(r: Reading) -> None:
 
 
 def check_header(r: Reading) -> None:
-    """The counts, and the rows of results and metrics."""
+    """The counts, and the rows of results."""
     examples, spare = r.graph.examples, r.capacity.examples - r.graph.examples
     assert r.schedule.depths.tolist() == r.depths
     assert r.schedule.depth == sum(r.depths)
@@ -205,21 +199,20 @@ def check_header(r: Reading) -> None:
     assert int(r.schedule.counts.sum()) == r.graph.nodes
     assert r.schedule.section('examples', 1).tolist() == [examples]
     assert r.schedule.mask.tolist() == [True] * examples + [False] * spare
-    for j in range(len(r.program.output_types)):
-        found = r.schedule.section(('output', j), r.capacity.examples).tolist()
-        rows = r.outputs(j).tolist()
-        assert found == rows + (rows or [0])[-1:] * spare
-    observed = r.schedule.section('observed', len(r.graph.metrics))
-    for m, (_, _, types) in enumerate(r.program.metrics):
-        size = r.capacity.metrics[m]
-        example = owners(r.graph.metrics[m])
-        assert observed[m] == len(example)
-        found = r.schedule.section(('example', m), size)
-        assert found[: len(example)].tolist() == example.tolist()
-        assert (found[len(example) :] == r.capacity.examples).all()
-        for j in range(len(types)):
-            found = r.schedule.section(('metric', m, j), size)[: len(example)]
-            assert found.tolist() == r.observed(m, j).tolist()
+    sizes = layout(r.schedule.spec).results
+    assert sizes == (r.capacity.examples, *r.capacity.metrics)
+    for n, result in enumerate(r.program.results):
+        for j in range(len(result.tensors)):
+            found = r.schedule.section(('result', n, j), sizes[n]).tolist()
+            rows = r.result(n, j).tolist()
+            assert found == rows + (rows or [0])[-1:] * (sizes[n] - len(rows))
+    observed = r.schedule.section('observed', len(r.program.observed)).tolist()
+    for n, count in zip(r.program.observed, observed, strict=True):
+        example = owners(r.graph.results[n])
+        assert count == len(example)
+        found = r.schedule.section(('example', n), sizes[n])
+        assert found[:count].tolist() == example.tolist()
+        assert (found[count:] == r.capacity.examples).all()
 
 
 def check_constants(r: Reading) -> None:
@@ -242,14 +235,11 @@ def uses(r: Reading, t: int) -> Iterator[tuple[int, int]]:
             if number == t:
                 used = r.inputs(r.rows, o, a)
                 yield from _edges(r, t, used, places.edge_base[o][a])
-    for j, number in enumerate(r.program.output_types):
-        if number == t:
-            yield from _edges(r, t, r.outputs(j), places.edge_outputs[j])
-    for m, (_, _, types) in enumerate(r.program.metrics):
-        for j, number in enumerate(types):
+    for n, result in enumerate(r.program.results):
+        for j, number in enumerate(result.tensors):
             if number == t:
-                used = r.observed(m, j)
-                yield from _edges(r, t, used, places.edge_metrics[m][j])
+                used = r.result(n, j)
+                yield from _edges(r, t, used, places.edge_results[n][j])
 
 
 def _edges(r: Reading, t: int, used: Array, base: int) -> Iterator[tuple[int, int]]:

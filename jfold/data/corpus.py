@@ -280,12 +280,14 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
     """Everything by name; the inverse of `_corpus`."""
     graph = corpus.graph
     arrays = {'source': corpus.source}
-    for kind in ('constants', 'operations', 'metrics'):
-        for n, table in enumerate(getattr(graph, kind)):
+    own, *observed = graph.results  # of the first, what begins where need not be kept
+    kinds = ('constants', graph.constants), ('operations', graph.operations)
+    for kind, tables in (*kinds, ('metrics', observed)):
+        for n, table in enumerate(tables):
             arrays[f'{kind}/{n}/first'] = table.first
             for k, column in enumerate(table.columns):
                 arrays[f'{kind}/{n}/{k}'] = column
-    arrays |= {f'outputs/{n}': values for n, values in enumerate(graph.outputs)}
+    arrays |= {f'outputs/{n}': values for n, values in enumerate(own.columns)}
     for name in DEMANDS:
         arrays[f'demands/{name}'] = getattr(corpus.demands, name)
     return arrays
@@ -305,12 +307,17 @@ def _corpus(
             for n, count in enumerate(columns)
         )
 
+    own, *observed = program.results
+    values = tuple(arrays[f'outputs/{n}'] for n in range(len(own.tensors)))
+    examples = len(arrays['source'])
     graph = Graph(
-        len(arrays['source']),
+        examples,
         tables('constants', (1 for _ in program.types)),
         tables('operations', (1 + len(o.inputs) for o in program.operations)),
-        tuple(arrays[f'outputs/{n}'] for n in range(len(program.output_types))),
-        tables('metrics', (len(types) for _, _, types in program.metrics)),
+        (
+            Table(np.arange(examples + 1), values),
+            *tables('metrics', (len(each.tensors) for each in observed)),
+        ),
     )
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
     return Corpus(model, graph, demanded, arrays['source'], skipped)

@@ -36,7 +36,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jfold.program import Body, Instruction, Program, all_bodies
+from jfold.program import Body, Instruction, Program, Result, all_bodies
 from jfold.types import Type
 
 FORMAT = 2  # of traced graphs: how places, values and levels are numbered
@@ -55,7 +55,6 @@ def fingerprint(program: Program) -> dict[str, Any]:
     version of Python, whose compiled code it hashes.
     """
     steps = list(_steps(program))
-    metrics = [f'metric {name!r}: {type_!r}' for name, type_, _ in program.metrics]
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
@@ -65,10 +64,15 @@ def fingerprint(program: Program) -> dict[str, Any]:
             for t, value in program.constants
         ],
         'operations': [_plain(f'operation {each!r}') for each in program.operations],
-        'results': [_plain(f'result {program.output!r}'), *map(_plain, metrics)],
+        'results': [_plain(_result(each)) for each in program.results],
         'steps': [_line(each, code=False) for each in steps],
         'functions': [_line(each, code=True) for each in steps if _is_function(each)],
     }
+
+
+def _result(result: Result) -> str:
+    kind = 'result' if result.name is None else f'metric {result.name!r}:'
+    return f'{kind} {result.type!r}'
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

@@ -93,7 +93,7 @@ def backward(
       pullbacks: per operation; `None` for those without cotangents.
       arrays: the weights of each operation [*shape each].
       saved: by the forward pass.
-      cotangents: of the results, in the order of `plan.results` [rows, *shape] each.
+      cotangents: of the results, in the order of `plan.tensors` [rows, *shape] each.
     """
     flowing = {o: each for o, each in enumerate(pullbacks) if each is not None}
     weights = {o: each.reverse.weights(arrays[o]) for o, each in flowing.items()}
@@ -335,10 +335,9 @@ def _new_carry(
         type_, size = plan.program.types[t], plan.layout.edge_rows[t]
         spec = array_spec((size, *type_.shape), type_.dtype)
         buffers[t] = new_buffer(spec, extra, plan.varying)
-        for result, x in zip(plan.results, cotangents, strict=True):
-            if result.type == t and not is_zero(x):
-                rows = result.masked(reads.batch, x)
-                buffers[t] = write(buffers[t], rows, result.edge)
+        for tensor, x in zip(plan.tensors, cotangents, strict=True):
+            if tensor.type == t and not is_zero(x):
+                buffers[t] = write(buffers[t], x, tensor.edge)
     crossing: list[list[Array | None]] = [[] for _ in residuals.saved]
     for o, pullback in reads.pullbacks.items():
         crossing[o] = [

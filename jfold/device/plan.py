@@ -25,7 +25,7 @@ from jfold.device.arrays import Varying
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.loops import Loops, make_loops
 from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
-from jfold.device.results import Result, results_of
+from jfold.device.results import Returned, returned
 from jfold.device.reverse import Reverse, make_reverse
 from jfold.planning.layout import (
     RECOMPUTE_ALL,
@@ -51,7 +51,7 @@ class Plan:
       components: in their order, with the operations that there is room for.
       kernels: per operation; `None` where there is no room for it.
       loops: the strategy.
-      results: the tensors that are returned.
+      tensors: what is returned.
       varying: over which axes of an enclosing `jax.shard_map` the arrays vary.
     """
 
@@ -60,7 +60,7 @@ class Plan:
     components: tuple[Component, ...]
     kernels: tuple[Kernel | None, ...]
     loops: Loops
-    results: tuple[Result, ...]
+    tensors: tuple[Returned, ...]
     varying: Varying | None
 
     @property
@@ -99,7 +99,7 @@ class Plan:
         """
         if self.spec.residuals == RECOMPUTE_ALL:
             return tuple(RECOMPUTE for _ in self.operations)
-        flows = self.flows([True for _ in self.results])
+        flows = self.flows([True for _ in self.tensors])
         return tuple(self._policy(o, flow) for o, flow in enumerate(flows))
 
     def _policy(self, o: int, flow: Flow | None) -> Policy:
@@ -114,11 +114,11 @@ class Plan:
         """How cotangents flow through each operation; `None` where none do.
 
         Args:
-          used: which results have a cotangent.
+          used: which of the returned tensors have a cotangent.
         """
-        made = zip(self.results, used, strict=True)
+        made = zip(self.tensors, used, strict=True)
         inputs = sources(self.program).inputs
-        live, before = _union(result.makers for result, yes in made if yes), 0
+        live, before = _union(tensor.makers for tensor, yes in made if yes), 0
         flows: list[Flow | None] = [None for _ in self.operations]
         while live != before:
             before = live
@@ -151,7 +151,7 @@ class Plan:
         """Per operation, what the reverse pass does; `None` where nothing.
 
         Args:
-          used: which results have a cotangent.
+          used: which of the returned tensors have a cotangent.
 
         Raises:
           Exception: whatever a function without a gradient does; a note names it.
@@ -240,4 +240,4 @@ def make_plan(
         for operation, rows in zip(program.operations, spec.capacity.rows, strict=True)
     )
     places = layout(spec), running(spec)
-    return Plan(spec, *places, kernels, make_loops(spec), results_of(spec), varying)
+    return Plan(spec, *places, kernels, make_loops(spec), returned(spec), varying)

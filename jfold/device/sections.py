@@ -38,10 +38,6 @@ class Batch:
         """How many rows of an operation stand for nodes."""
         return self._number('counts', operation)
 
-    def observed(self, metric: int) -> Array:
-        """How many values a metric has."""
-        return self._number('observed', metric)
-
     def tiles(self, component: int, operation: int, level: Number) -> list[Array]:
         """Of an operation on a level: first row, end, and tiles of each width."""
         columns = self.layout.tables[component][1]

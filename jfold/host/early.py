@@ -20,6 +20,7 @@ import numpy as np
 
 from jfold import program as p
 from jfold.host.objects import (
+    add_up,
     by_attribute,
     check_lengths,
     fields,
@@ -159,12 +160,10 @@ def _fields(i: p.Fields) -> Step:
         (target, by_attribute(key) or get)
         for (target, get), key in zip(by_item, i.keys, strict=True)
     ]
-    named = by_name != by_item
+    named, most = by_name != by_item, i.most
 
     def step(r: list[Column], state: Trace) -> None:
         items = r[source]
-        if i.most is not None:
-            check_lengths(items, i.most)
         alone = named and have_attributes_alone(items)
         try:
             for target, get in by_name if alone else by_item:
@@ -172,6 +171,8 @@ def _fields(i: p.Fields) -> Step:
         except Exception:  # some have items, others attributes
             for target, key in zip(i.outputs, i.keys, strict=True):
                 r[target] = fields(items, key)
+        if most is not None and not add_up(items, most):  # none has fewer
+            check_lengths(items, most)
 
     return step
 

@@ -413,7 +413,7 @@ class _Late(Trace):
 
         for chunk in self._unsettled:
             chunk[3:] = settled(chunk[3:])
-        for chunk in itertools.chain(*self._metrics):
+        for chunk in itertools.chain(*self._results):
             chunk[2:] = settled(chunk[2:])
         base = self.bases.__getitem__
         pending = sorted(self._pending, key=lambda each: base(each[0]))

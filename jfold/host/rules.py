@@ -263,7 +263,7 @@ def _cut(i: p.Cut, r: list[Column], state: Trace) -> None:
 
 def _observe(i: p.Observe, r: list[Column], state: Trace) -> None:
     places, *values = (r[k] for k in i.inputs)
-    state.observe(i.metric, at(i, places, state), values)
+    state.observe(i.result, at(i, places, state), values)
 
 
 RULES: dict[type, Callable[..., None]] = {

@@ -109,7 +109,7 @@ class Trace:
         self._values = [_Values(count) for count in shared_counts(program)]
         self._constants: list[list[Any]] = [[] for _ in program.types]
         self._nodes: list[list[Any]] = [[] for _ in program.operations]
-        self._metrics: list[list[Any]] = [[] for _ in program.metrics]
+        self._results: list[list[Any]] = [[] for _ in program.results]
         self._shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.by_moment = is_breadth_first(program)
@@ -157,12 +157,12 @@ class Trace:
         result += 1
         return result
 
-    def observe(self, metric: int, places: Array, values: list[Array]) -> None:
-        """Records values of a metric."""
-        self._metrics[metric].append([places, [], *values])
+    def observe(self, result: int, places: Array, values: list[Array]) -> None:
+        """Adds rows to a result, of values [rows] each."""
+        self._results[result].append([places, [], *values])
 
     def graph(self, outputs: list[Array]) -> Graph:
-        """What was traced."""
+        """What was traced; `outputs` [examples] are the columns of the first result."""
         program = self.program
         constants = [
             self._sorted(chunks, (np.zeros((0, *type_.shape), type_.dtype),))
@@ -173,11 +173,10 @@ class Trace:
             for chunks, operation in zip(self._nodes, program.operations, strict=True)
         ]
         observed = [
-            self._sorted(chunks, (NO_NUMBERS,) * len(types))
-            for chunks, (_, _, types) in zip(
-                self._metrics, program.metrics, strict=True
-            )
+            self._sorted(self._results[r], (NO_NUMBERS,) * len(result.tensors))
+            for r, result in enumerate(program.results[1:], 1)
         ]
+        own = _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
         numbering, numbers = self._numbers(constants, nodes)
         graph = Graph(
             self.examples,
@@ -187,12 +186,8 @@ class Trace:
                 for x, operation in zip(nodes, program.operations, strict=True)
             ),
             tuple(
-                _numbered(numbers[t], x)
-                for t, x in zip(program.output_types, outputs, strict=True)
-            ),
-            tuple(
-                x.renumbered(numbers, types)
-                for x, (_, _, types) in zip(observed, program.metrics, strict=True)
+                x.renumbered(numbers, result.tensors)
+                for x, result in zip([own, *observed], program.results, strict=True)
             ),
         )
         graph._numbering.append(numbering)

@@ -126,7 +126,8 @@ def needed(program: Program, graph: Graph, size: int) -> Capacity:
             rows, rounds = _sum_rows(uses, numbers.first[t])
             sums[t], stages = int(rows.sum()), max(stages, int(rounds.max()))
     counts = map(len, graph.constants + graph.operations)
-    added = [*counts, *sums, *map(len, graph.metrics)]
+    observed = [len(graph.results[r]) for r in program.observed]
+    added = [*counts, *sums, *observed]
     return make_capacity(program, added, [graph.depth, *fans, stages], size)
 
 
@@ -144,16 +145,14 @@ def demands(program: Program, graph: Graph) -> Demands:
         if examples and widest.max() > SUM_ARITY:
             sums[t], rounds = _sum_rows(uses, numbers.first[t])
             stages = np.maximum(stages, rounds)
-    counts, metrics = (
-        [table.counts for table in tables]
-        for tables in (graph.constants + graph.operations, graph.metrics)
-    )
+    counts = [table.counts for table in graph.constants + graph.operations]
+    observed = [graph.results[r].counts for r in program.observed]
     depth = np.zeros(examples, np.int64)
     for table in graph.operations:
         depth = np.maximum(depth, _largest(table.columns[0], table.first))
     return Demands(
         program,
-        _by_example([*counts, *sums, *metrics]),
+        _by_example([*counts, *sums, *observed]),
         _by_example([depth, *fans, stages]),
     )
 
@@ -194,11 +193,8 @@ def _all_uses(program: Program, graph: Graph, first: Array, t: int) -> Iterator[
         for number, values in zip(operation.inputs, table.columns[1:], strict=True):
             if number == t:
                 yield among_all(values, first, table.counts)
-    for number, values in zip(program.output_types, graph.outputs, strict=True):
-        if number == t:
-            yield values + first[:-1]
-    for (_, _, types), table in zip(program.metrics, graph.metrics, strict=True):
-        for number, values in zip(types, table.columns, strict=True):
+    for result, table in zip(program.results, graph.results, strict=True):
+        for number, values in zip(result.tensors, table.columns, strict=True):
             if number == t:
                 yield among_all(values, first, table.counts)
 

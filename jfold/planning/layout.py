@@ -6,8 +6,8 @@ A compiled program depends on a `Spec` and nothing else: the program and a capac
 
 On the device each tensor type has one *value buffer*, [constants, then a region of rows
 per operation and output], and, if gradients flow through it, one *edge buffer*, where
-each use of a value leaves a cotangent: [a region per operation and input, outputs,
-metrics, sums, one row of zeros]. All indices of a batch are one int32 array, whose
+each use of a value leaves a cotangent: [a region per operation and input, results,
+sums, one row of zeros]. All indices of a batch are one int32 array, whose
 sections are laid out here too.
 """
 
@@ -335,11 +335,12 @@ def running(spec: Spec) -> tuple[Component, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where things lie. Tuples go by operation, type or metric as in the program.
+    """Where things lie. Tuples go by operation, type or result as in the program.
 
     Attributes:
       region: per operation, its rows in a buffer: capacity, one tile to overrun into,
         whole chunks.
+      results: per result, its rows.
       chunk: per operation, rows per step of the deferred parameter gradients.
       widths: per operation, rows per tile, widest first.
       column: per operation, where its numbers begin in a row of its component's table
@@ -349,13 +350,14 @@ class Layout:
       value_base: per operation and output, the first row in the value buffer.
       value_rows: per type.
       edge_base: per operation and input; -1 where no gradient flows.
-      edge_outputs, edge_metrics, edge_sums: likewise, per tensor and type.
+      edge_results, edge_sums: likewise, per result and tensor, and per type.
       edge_rows: per type, the row of zeros at the end included.
       sections: start in the index array by name; see `build`.
       size: of the index array.
     """
 
     region: tuple[int, ...]
+    results: tuple[int, ...]
     chunk: tuple[int, ...]
     widths: tuple[tuple[int, ...], ...]
     column: tuple[int, ...]
@@ -363,8 +365,7 @@ class Layout:
     value_base: tuple[tuple[int, ...], ...]
     value_rows: tuple[int, ...]
     edge_base: tuple[tuple[int, ...], ...]
-    edge_outputs: tuple[int, ...]
-    edge_metrics: tuple[tuple[int, ...], ...]
+    edge_results: tuple[tuple[int, ...], ...]
     edge_sums: tuple[int, ...]
     edge_rows: tuple[int, ...]
     sections: dict[Any, int]
@@ -403,11 +404,12 @@ def layout(spec: Spec) -> Layout:
         for operation, rows in zip(program.operations, region, strict=True)
     )
     value_rows = tuple(cursor.next for cursor in values)
-    edges = _edges(spec, region)
-    sections = _sections(spec, region, value_rows)
+    results = _result_rows(spec)
+    edges = _edges(spec, region, results)
+    sections = _sections(spec, region, results, value_rows)
     columns, tables = _tables(spec)
     places = (value_base, value_rows, *edges, *sections)
-    return Layout(region, chunk, widths, columns, tables, *places)
+    return Layout(region, results, chunk, widths, columns, tables, *places)
 
 
 def _chunk(program: Program, operation: Operation, rows: int) -> int:
@@ -423,16 +425,24 @@ def _chunk(program: Program, operation: Operation, rows: int) -> int:
     return max(min(max(near, balanced), rows), 1)
 
 
+def _result_rows(spec: Spec) -> tuple[int, ...]:
+    """Per result, how many rows there is room for."""
+    capacity, observed = spec.capacity, iter(spec.capacity.metrics)
+    return tuple(
+        capacity.examples if result.per_example else next(observed)
+        for result in spec.program.results
+    )
+
+
 _Edges: TypeAlias = tuple[
     tuple[tuple[int, ...], ...],
-    tuple[int, ...],
     tuple[tuple[int, ...], ...],
     tuple[int, ...],
     tuple[int, ...],
 ]
 
 
-def _edges(spec: Spec, region: tuple[int, ...]) -> _Edges:
+def _edges(spec: Spec, region: tuple[int, ...], results: tuple[int, ...]) -> _Edges:
     program, capacity = spec.program, spec.capacity
     active = active_types(program)
     cursors = [_Cursor() for _ in program.types]
@@ -444,20 +454,22 @@ def _edges(spec: Spec, region: tuple[int, ...]) -> _Edges:
         tuple(take(t, rows) for t in operation.inputs)
         for operation, rows in zip(program.operations, region, strict=True)
     )
-    outputs = tuple(take(t, capacity.examples) for t in program.output_types)
-    metrics = tuple(
-        tuple(take(t, rows) for t in types)
-        for (_, _, types), rows in zip(program.metrics, capacity.metrics, strict=True)
+    of_results = tuple(
+        tuple(take(t, rows) for t in result.tensors)
+        for result, rows in zip(program.results, results, strict=True)
     )
     sums = tuple(
         take(t, rows + SUM_WIDTH if rows else 0) for t, rows in enumerate(capacity.sums)
     )
     rows = tuple(cursor.take(1) + 1 for cursor in cursors)
-    return base, outputs, metrics, sums, rows
+    return base, of_results, sums, rows
 
 
 def _sections(
-    spec: Spec, region: tuple[int, ...], value_rows: tuple[int, ...]
+    spec: Spec,
+    region: tuple[int, ...],
+    results: tuple[int, ...],
+    value_rows: tuple[int, ...],
 ) -> tuple[dict[Any, int], int]:
     program, capacity = spec.program, spec.capacity
     cursor = _Cursor()
@@ -465,7 +477,7 @@ def _sections(
         'depth': cursor.take(len(components(program))),
         'examples': cursor.take(1),
         'counts': cursor.take(len(program.operations)),
-        'observed': cursor.take(len(program.metrics)),
+        'observed': cursor.take(len(program.observed)),
     }
     tables = _tables(spec)[1]
     for c, (levels, columns) in enumerate(tables):
@@ -474,12 +486,11 @@ def _sections(
     for o, operation in enumerate(program.operations):
         for a in range(len(operation.inputs)):
             sections['input', o, a] = cursor.take(region[o])
-    for j in range(len(program.output_types)):
-        sections['output', j] = cursor.take(capacity.examples)
-    for m, (_, _, types) in enumerate(program.metrics):
-        sections['example', m] = cursor.take(capacity.metrics[m])
-        for j in range(len(types)):
-            sections['metric', m, j] = cursor.take(capacity.metrics[m])
+    for r, result in enumerate(program.results):
+        if not result.per_example:
+            sections['example', r] = cursor.take(results[r])
+        for j in range(len(result.tensors)):
+            sections['result', r, j] = cursor.take(results[r])
     for t, fan in enumerate(capacity.fans):
         for f in range(fan):
             rows = value_rows[t] - capacity.constants[t]

@@ -20,6 +20,7 @@ from fuzz import interpreter
 from fuzz.cases import Case, Step
 from fuzz.twin import Evaluated, Twin, is_float, zeros
 from jfold.language.infer import infer
+from jfold.planning.layout import layout
 
 Tally = Counter[str]
 EXACT = 1e-8  # of results in double precision, relative to the largest
@@ -177,18 +178,15 @@ class Weights:
             size = (rows, *type_.shape)
             return rng.normal(size=size) if type_.differentiable else None
 
-        types = [program.types[t] for t in program.output_types]
+        types = _types(program, 0)
         self.values = [draw(t) for t in types]
         self.metrics: dict[str, list[Any]] = {}
         leaves = list(zip(self.values, types, strict=True))
-        for m in sorted(
-            range(len(program.metrics)), key=lambda m: program.metrics[m][0]
-        ):
-            name, _, numbers = program.metrics[m]
-            types = [program.types[t] for t in numbers]
+        for r in program.observed:
+            name, types = program.results[r].name, _types(program, r)
             self.metrics[name] = [draw(t) for t in types]
-            capacity = schedule.spec.capacity.metrics[m]
-            of_row = np.asarray(schedule.section(('example', m), capacity))
+            size = layout(schedule.spec).results[r]
+            of_row = np.asarray(schedule.section(('example', r), size))
             for weight, type_ in zip(self.metrics[name], types, strict=True):
                 spread = weight is not None and _spread(weight, of_row)
                 leaves.append((spread if weight is not None else None, type_))
@@ -201,11 +199,15 @@ class Weights:
 
     def _round(self, program: Any) -> None:
         """Leaves of the weights what their dtypes hold."""
-        types = [program.types[t] for t in program.output_types]
-        self.values = _rounded(self.values, types)
-        for name, _, numbers in program.metrics:
-            types = [program.types[t] for t in numbers]
-            self.metrics[name] = _rounded(self.metrics[name], types)
+        self.values = _rounded(self.values, _types(program, 0))
+        for r in program.observed:
+            name = program.results[r].name
+            self.metrics[name] = _rounded(self.metrics[name], _types(program, r))
+
+
+def _types(program: Any, r: int) -> list[Any]:
+    """The types of the tensors of a result."""
+    return [program.types[t] for t in program.results[r].tensors]
 
 
 def _spread(weight: Any, of_row: Any) -> Any:
@@ -227,7 +229,7 @@ def _rounded(weights: list[Any], types: list[Any]) -> list[Any]:
 def forward(model: jf.Model, params: Any, schedule: jf.Schedule) -> Any:
     """What `apply` returns: values and metrics."""
     made = model.apply(params, schedule)
-    return made if model.program.metrics else (made, {})
+    return made if model.program.observed else (made, {})
 
 
 def both(
