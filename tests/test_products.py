@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from binary_trees import binary, binary_tree
 from expressions import agree
-from test_hlo import compiled_text
+from hlo import compiled_text
 
 import jfold as jf
 from jfold.device import jaxprs, products
