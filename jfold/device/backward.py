@@ -98,16 +98,19 @@ def backward(
     flowing = {o: each for o, each in enumerate(pullbacks) if each is not None}
     weights = {o: each.reverse.weights(arrays[o]) for o, each in flowing.items()}
     reads = Reads(plan, flowing, weights, batch, values)
+    # Cotangents of results are edges, too: a result is one more use of a value.
     carry = _new_carry(reads, cotangents, saved)
     state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
     grads: dict[int, Arrays] = {}
     for c in reversed(range(len(plan.components))):
+        # What no cotangent reaches does not run, be it in the middle of a component.
         operations = [o for o in plan.components[c].operations if o in flowing]
         if reads.runs_at_once(operations):
             state, grads[operations[0]] = _pull_at_once(reads, c, operations[0], state)
         elif operations:
             level = functools.partial(_pull_level, reads, c, operations)
             state = plan.loops.levels(batch, c, level, state, down=True)
+    # Of recurrent operations a chunk takes rows of any level: few large products.
     for o in sorted(flowing):
         if flowing[o].defers:
             grads[o] = _deferred(reads, o, *state.carry)
@@ -120,6 +123,7 @@ def _pull_level(
     reads: Reads, c: int, operations: Sequence[int], level: Number, state: State
 ) -> State:
     """The reverse of one level of a component."""
+    # Whoever reads what this level made is of a later level, or a later component.
     state = _sum_uses(reads, c, level, state)
     tile = functools.partial(_pull_tile, reads)
     for o in operations:
@@ -130,7 +134,11 @@ def _pull_level(
 
 
 def _pull_tile(reads: Reads, tile: Tile, carry: Carry) -> Carry:
-    """The reverse of a tile, spare rows and all: the levels before write them again."""
+    """The reverse of a tile, rows past the end of its level and all.
+
+    These are of a level that is done; from the same edges and residuals they give the
+    same again, and are written to the same places.
+    """
     edges, residuals = carry
     pullback = reads.pullbacks[tile.operation]
     given = _rows(reads, tile, edges, residuals)
@@ -157,29 +165,25 @@ def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
 # ---- rows of an operation ------------------------------------------------------------
 
 
-def _rows(
-    reads: Reads,
-    tile: Tile,
-    edges: Edges,
-    residuals: Residuals,
-    count: Array | None = None,
-) -> Rows:
+def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
     """What the reverse of a tile or chunk is given.
 
-    Rows from number `count` on, if given, repeat the first, with a cotangent of zero:
-    on zeros an operation may give NaN, and zero times NaN is NaN.
+    Spare rows of a chunk repeat the first, with a cotangent of zero: on zeros an
+    operation may give NaN, and zero times NaN is NaN.
     """
     o, rows = tile.operation, tile.rows
     pullback, weights = reads.pullbacks[o], reads.weights[o]
-    inputs = gather_inputs(reads.plan, reads.batch, reads.values, tile, count)
+    # Inputs are gathered once more rather than stored.
+    inputs = gather_inputs(reads.plan, reads.batch, reads.values, tile)
     cotangents = list(_cotangents(reads, tile, edges))
-    real = jnp.arange(rows) < (rows if count is None else count)
+    real = jnp.arange(rows) < (rows if tile.count is None else tile.count)
     real = varied(real, reads.plan.varying)
-    spare = None if count is None else real
-    saved = pullback.policy.residuals(
-        pullback.reverse, residuals.saved[o], weights, inputs, tile, spare
-    )
-    if count is not None:
+
+    def recomputed() -> Arrays:
+        return pullback.reverse.save_residuals(weights, inputs, rows)[1]
+
+    saved = pullback.policy.residuals(tile, residuals.saved[o], recomputed, real)
+    if tile.count is not None:
         cotangents = [masked(x, real) for x in cotangents]
     return Rows(weights, inputs, saved, cotangents, real)
 
@@ -190,7 +194,8 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
     outputs, bases = reads.plan.operations[o].outputs, reads.plan.layout.value_base[o]
     for k in reads.pullbacks[o].reverse.live:
         t = outputs[k]
-        # Constants have no consumers in the index array: nobody asks for them.
+        # The section begins behind the constants, which have no cotangents. Of values
+        # with fewer uses the rest of the indices point to the row of zeros.
         at = bases[k] - capacity.constants[t] + tile.first
         uses = range(capacity.fans[t])
         indices = [reads.batch.consumers(t, use, at, tile.rows) for use in uses]
@@ -204,6 +209,8 @@ def _write_edges(
     operation = reads.plan.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
     live = [operation.outputs[k] for k in reverse.live]
+    # Each use of a value has edge rows of its own, as many as the operation has rows:
+    # what is written is dense, and no two uses write to one place.
     bases = reads.plan.layout.edge_base[tile.operation]
     places = chosen(list(zip(operation.inputs, bases, strict=True)), reverse.active)
     for (t, base), x, known in zip(
@@ -238,7 +245,8 @@ def _write_crossing(
         then       p0 p1 p2 p3 p4 p5 c4 c5      reversed, then the one of p2 and p3
         then       p0 p1 p2 p3 c2 c3 c4 c5
 
-    Rows that are done again, as spare ones of the level before, still find their own.
+    Rows that are done again, past the end of a level, still find their own: what could
+    have been written there comes from rows that have not been done yet.
     """
     o = tile.operation
     width = reads.plan.layout.widths[o][0]
@@ -276,12 +284,11 @@ def _deferred(reads: Reads, o: int, edges: Edges, residuals: Residuals) -> Array
     """Gradients of an operation's trained weights [*shape each], from what crossed."""
 
     def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
-        count = tile.count
-        given = _rows(reads, tile, edges, residuals, count)
-        real = jnp.arange(tile.rows) < count
-        crossing = list(_crossing(reads, tile, residuals, real))
+        given = _rows(reads, tile, edges, residuals)
+        crossing = list(_crossing(reads, tile, residuals, given.real))
         return edges, reads.pullbacks[o].reverse.pull_to_weights(given, crossing)
 
+    # All edges are there, and only read: there is no loop to wait for.
     state = Chained(0, (edges, _no_grads(reads, o)))
     return reads.plan.loops.chunks(reads.batch, o, chunk, state).carry[1]
 
@@ -292,7 +299,8 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
     pullback, (edges, residuals) = reads.pullbacks[o], state.carry
 
     def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
-        given = _rows(reads, tile, edges, residuals, tile.count)
+        given = _rows(reads, tile, edges, residuals)
+        # What crosses need not be stored here; what is not used is dead code to XLA.
         moving, crossing = pullback.reverse.pull_to_inputs(given)
         if pullback.to_inputs and not pullback.is_recurrent:
             edges = _write_edges(reads, tile, edges, moving, given.cotangents)
@@ -305,6 +313,7 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
 
 
 def _no_grads(reads: Reads, o: int) -> Arrays:
+    # Integers come last among weights, and have no gradient.
     trained = reads.weights[o].arrays[: reads.plan.kernel(o).trained_count]
     return [varied(jnp.zeros_like(x), reads.plan.varying) for x in trained]
 

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import jax.numpy as jnp
-from jax import Array
 
 from jfold.device import xla
 from jfold.device.arrays import Arrays, Specs, array_spec, varied
@@ -45,10 +44,12 @@ def forward(
     runs = [o for o, kernel in enumerate(plan.kernels) if kernel is not None]
     weights = {o: plan.kernel(o).weights(arrays[o]) for o in runs}
 
+    # All of the batch and the weights is constant to the loops, which carry what they
+    # write alone.
     def run_tile(tile: Tile, carry: Carry) -> Carry:
         values, residuals = carry
         o = tile.operation
-        inputs = gather_inputs(plan, batch, values, tile, tile.count)
+        inputs = gather_inputs(plan, batch, values, tile)
         outputs, saved = policies[o].run(plan.kernel(o), weights[o], inputs, tile.rows)
         residuals = residuals.with_saved(o, saved, tile.first)
         return _write_outputs(plan, values, tile, inputs, outputs), residuals
@@ -68,20 +69,17 @@ def forward(
     return state.carry
 
 
-def gather_inputs(
-    plan: Plan, batch: Batch, values: Values, tile: Tile, count: Array | None
-) -> Arrays:
+def gather_inputs(plan: Plan, batch: Batch, values: Values, tile: Tile) -> Arrays:
     """The inputs of a tile [rows, *shape] each.
 
-    Args:
-      count: [] int32, from which row on rows repeat the first, since what they read is
-        not there yet; `None` if all read what there is.
+    Spare rows, if they are told from others, repeat the first: what they read may not
+    be there yet.
     """
     o, inputs = tile.operation, []
     for place, t in enumerate(plan.operations[o].inputs):
         index = batch.inputs(o, place, tile.first, tile.rows)
-        if count is not None:
-            index = jnp.where(jnp.arange(tile.rows) < count, index, index[0])
+        if tile.count is not None:
+            index = jnp.where(jnp.arange(tile.rows) < tile.count, index, index[0])
         inputs.append(take(values.of(batch, t), index))
     return inputs
 

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loops of both passes, in two strategies.
 
-The passes say what happens to a tile; a strategy says how often, and in which order:
+The passes say what happens to a tile; a strategy says how often, and in which order.
+Both have three methods:
 
-    levels of a component ─▶ tiles of an operation on a level     (in the loops)
-    chunks of an operation                                        (after them)
+    levels   of a component: `step(level, state)`
+    tiles    of an operation on a level: `step(tile, carry)`
+    chunks   of an operation, after all loops: `step(chunk, edges)`, gradients summed
 
-In reverse, levels run from the last to the first, and so do the tiles of each.
+`down` is the reverse pass: levels run from the last to the first, and so do the tiles
+of each, and a tile takes rows past the end of its level as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -36,55 +39,20 @@ class Tile:
     Attributes:
       first: [] int32, the first row.
       rows: how many there are.
-      end: [] int32, where the rows of the level, or of the operation, end.
+      count: [] int32, how many of them stand for nodes; `None` if all are taken as
+        they are.
     """
 
     operation: int
     first: Number
     rows: int
-    end: Array
-
-    @property
-    def count(self) -> Array:
-        """How many rows are real, if not all [] int32."""
-        return self.end - self.first
+    count: Array | None
 
 
+Summed: TypeAlias = tuple[Edges, Arrays]  # the edges; gradients of weights [*shape]
 LevelStep: TypeAlias = Callable[[Number, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
-# The edges, and gradients of the weights.
-ChunkStep: TypeAlias = Callable[[Tile, Edges], tuple[Edges, Arrays]]
-Summed: TypeAlias = tuple[Edges, Arrays]
-
-
-class Loops(Protocol):
-    """What a strategy supplies."""
-
-    def levels(
-        self, batch: Batch, c: int, step: LevelStep[State], state: State, *, down: bool
-    ) -> State:
-        """`step(level, state)` for all levels of a component.
-
-        Args:
-          down: from the last to the first.
-        """
-
-    def tiles(
-        self,
-        batch: Batch,
-        o: int,
-        level: Number,
-        step: TileStep[Carry],
-        state: Chained[Carry],
-        *,
-        down: bool,
-    ) -> Chained[Carry]:
-        """`step(tile, carry)` for all tiles of an operation on a level."""
-
-    def chunks(
-        self, batch: Batch, o: int, step: ChunkStep, state: Chained[Summed]
-    ) -> Chained[Summed]:
-        """`step(chunk, edges)` for all rows of an operation, its gradients summed."""
+ChunkStep: TypeAlias = Callable[[Tile, Edges], Summed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +64,7 @@ class CountedLoops:
     component_of: tuple[int, ...]
 
     def levels(
-        self, batch: Batch, c: int, step: LevelStep[State], state: State, *, down: bool
+        self, batch: Batch, c: int, step: LevelStep[State], state: State, down: bool
     ) -> State:
         """As many as the batch has; one where nothing is recurrent."""
         if not self.components[c].recurrent:
@@ -110,28 +78,20 @@ class CountedLoops:
         level: Number,
         step: TileStep[Carry],
         state: Chained[Carry],
-        *,
         down: bool,
     ) -> Chained[Carry]:
-        """The widest first, narrow ones for what is left; in reverse as they lie."""
+        """Wide ones, then narrow ones for what is left."""
         first, end, *counts = batch.tiles(self.component_of[o], o, level)
         runs = []
         for rows, count in zip(self.layout.widths[o], counts, strict=True):
             runs.append((rows, count, first))
             first = first + count * rows
+        # In reverse from the last row to the first, so that what crosses may be written
+        # over rows that have been read.
         for rows, count, start in reversed(runs) if down else runs:
             begin = state.zero + (start + (count - 1) * rows if down else start)
             stride = -rows if down else rows
-
-            def run(
-                i: Array,
-                carry: Carry,
-                begin: Array = begin,
-                stride: int = stride,
-                rows: int = rows,
-            ) -> Carry:
-                return step(Tile(o, begin + i * stride, rows, end), carry)
-
+            run = _tile_step(step, o, rows, begin, stride, None if down else end)
             state = loop_after(run, count, state)
         return state
 
@@ -142,11 +102,8 @@ class CountedLoops:
         rows = self.layout.chunk[o]
         trips = -(-batch.nodes(o) // rows)
 
-        def run(i: Array, carry: Summed) -> Summed:
-            edges, total = carry
-            tile = Tile(o, state.zero + i * rows, rows, batch.nodes(o))
-            edges, grads = step(tile, edges)
-            return edges, list(map(jnp.add, total, grads))
+        def run(i: Number, carry: Summed) -> Summed:
+            return _add_chunk(batch, o, state.zero + i * rows, rows, step, carry)
 
         return loop_after(run, trips, state)
 
@@ -167,7 +124,7 @@ class FixedLoops:
     rows: tuple[int, ...]
 
     def levels(
-        self, batch: Batch, c: int, step: LevelStep[State], state: State, *, down: bool
+        self, batch: Batch, c: int, step: LevelStep[State], state: State, down: bool
     ) -> State:
         """The steps of a component, however many its batch needs."""
         return _levels(self.layout.tables[c][0], step, state, down)
@@ -179,12 +136,12 @@ class FixedLoops:
         level: Number,
         step: TileStep[Carry],
         state: Chained[Carry],
-        *,
         down: bool,
     ) -> Chained[Carry]:
         """One; a step that has none repeats the one before."""
         first, end, _ = batch.tiles(self.component_of[o], o, level)
-        tile = Tile(o, first, self.layout.widths[o][0], end)
+        rows = self.layout.widths[o][0]
+        tile = Tile(o, first, rows, None if down else end - first)
         return Chained(state.zero, step(tile, state.carry))
 
     def chunks(
@@ -194,15 +151,17 @@ class FixedLoops:
         rows, count = self.layout.chunk[o], batch.nodes(o)
 
         def run(i: Number, carry: Summed) -> Summed:
-            edges, total = carry
-            tile = Tile(o, state.zero + i * rows, rows, batch.nodes(o))
-            edges, grads = step(tile, edges)
+            first = state.zero + i * rows
+            edges, new = _add_chunk(batch, o, first, rows, step, carry)
             # What rows give that are all spare may be no number.
-            pairs = zip(map(jnp.add, total, grads), total, strict=True)
-            return edges, [jnp.where(tile.first < count, x, y) for x, y in pairs]
+            pairs = zip(new, carry[1], strict=True)
+            return edges, [jnp.where(first < count, x, y) for x, y in pairs]
 
         trips = -(-self.rows[o] // rows)
         return Chained(state.zero, lax.fori_loop(0, trips, run, state.carry))
+
+
+Loops: TypeAlias = CountedLoops | FixedLoops
 
 
 def make_loops(spec: Spec) -> Loops:
@@ -219,3 +178,29 @@ def _levels(count: Number, step: LevelStep[State], state: State, down: bool) -> 
 
     done: State = lax.fori_loop(0, count, body, state)
     return done
+
+
+def _tile_step(
+    step: TileStep[Carry],
+    o: int,
+    rows: int,
+    begin: Array,
+    stride: int,
+    end: Array | None,
+) -> Callable[[Array, Carry], Carry]:
+    """`step` on tile number `i` of those that begin at a stride."""
+
+    def run(i: Array, carry: Carry) -> Carry:
+        first = begin + i * stride
+        return step(Tile(o, first, rows, None if end is None else end - first), carry)
+
+    return run
+
+
+def _add_chunk(
+    batch: Batch, o: int, first: Number, rows: int, step: ChunkStep, carry: Summed
+) -> Summed:
+    """The edges behind a chunk, and the gradients with its own."""
+    edges, total = carry
+    edges, grads = step(Tile(o, first, rows, batch.nodes(o) - first), edges)
+    return edges, list(map(jnp.add, total, grads))

@@ -87,6 +87,7 @@ class Plan:
         """Whether the weights of an operation get gradients, if its outputs have."""
         if self.kernels[o] is None or not self.kernel(o).trained_count:
             return False
+        # A value that a function closes over, traced outside, is a weight as well.
         operation = self.operations[o]
         active = active_types(self.program).intersection(operation.inputs)
         return bool(active) or has_gradient(operation)
@@ -118,6 +119,7 @@ class Plan:
         """
         made = zip(self.tensors, used, strict=True)
         inputs = sources(self.program).inputs
+        # A result of a recurrence may flow into itself: until nothing changes.
         live, before = _union(tensor.makers for tensor, yes in made if yes), 0
         flows: list[Flow | None] = [None for _ in self.operations]
         while live != before:
@@ -142,6 +144,8 @@ class Plan:
         )
         if not outputs:
             return None
+        # An input that no live output depends on has a cotangent of zero, not worth an
+        # edge; without inputs there may still be weights to train.
         read = set().union(*(self.kernel(o).reads[k] for k in outputs))
         given = enumerate(operation.inputs)
         inputs = tuple(a in read and t in active for a, t in given)

@@ -2,13 +2,16 @@
 """What the forward pass stores of an operation for its reverse: two policies.
 
 Matrix products are stored, unless they are wanted to be, or have to be, computed again.
-Elementwise values are computed again in any case.
+Elementwise values are computed again in any case. A policy knows the buffers that it
+needs, runs the kernel of a tile in the forward pass, and gives the reverse of a tile or
+chunk what was, or would have been, stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, TypeAlias
 
 from jax import Array
 
@@ -19,45 +22,12 @@ from jfold.device.loops import Tile
 from jfold.device.reverse import Reverse
 
 
-class Policy(Protocol):
-    """What a policy supplies, for one operation."""
-
-    @property
-    def stores(self) -> bool:
-        """Whether it stores something."""
-
-    def buffers(self, region: int, width: int) -> Specs:
-        """The buffers that it needs, for so many rows and rows per tile."""
-
-    def run(
-        self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
-    ) -> tuple[Arrays, Arrays]:
-        """Outputs, and what is to be stored [rows, ...] each."""
-
-    def residuals(
-        self,
-        reverse: Reverse,
-        saved: Arrays,
-        weights: Weights,
-        inputs: Arrays,
-        tile: Tile,
-        real: Array | None,
-    ) -> Arrays:
-        """What the reverse reads again [rows, ...] each.
-
-        Args:
-          saved: the buffers.
-          inputs: [rows, ...] each, spare rows repeating the first.
-          real: [rows] bool, which rows are real; `None` if spare rows do no harm.
-        """
-
-
 @dataclass(frozen=True, eq=False)
 class SaveProducts:
     """Products are stored; what crosses in the reverse may take their place."""
 
+    stores: ClassVar[bool] = True
     reverse: Reverse
-    stores: bool = True
 
     def buffers(self, region: int, width: int) -> Specs:
         """With room for what crosses, a tile further on; see `backward`."""
@@ -66,30 +36,24 @@ class SaveProducts:
     def run(
         self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
-        """Outputs and products."""
+        """Outputs and products [rows, ...] each."""
         return self.reverse.save_residuals(weights, inputs, rows)
 
     def residuals(
-        self,
-        reverse: Reverse,
-        saved: Arrays,
-        weights: Weights,
-        inputs: Arrays,
-        tile: Tile,
-        real: Array | None,
+        self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
     ) -> Arrays:
-        """As stored."""
+        """As stored in buffers [region, ...] each."""
         found = [slice_rows(buffer, tile.first, tile.rows) for buffer in saved]
         # Like the inputs: a product of one row beside an input of another is no value
         # of the function, and may be where it is not defined.
-        return found if real is None else [repeated(x, real) for x in found]
+        return found if tile.count is None else [repeated(x, real) for x in found]
 
 
 @dataclass(frozen=True, eq=False)
 class RecomputeAll:
-    """Nothing is stored; the reverse begins with the forward pass of a tile."""
+    """Nothing is stored; the reverse begins with the forward pass of its rows."""
 
-    stores: bool = False
+    stores: ClassVar[bool] = False
 
     def buffers(self, region: int, width: int) -> Specs:
         """None."""
@@ -98,20 +62,15 @@ class RecomputeAll:
     def run(
         self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
-        """Outputs alone."""
+        """Outputs alone [rows, ...] each."""
         return kernel.outputs(weights, inputs, rows), []
 
     def residuals(
-        self,
-        reverse: Reverse,
-        saved: Arrays,
-        weights: Weights,
-        inputs: Arrays,
-        tile: Tile,
-        real: Array | None,
+        self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
     ) -> Arrays:
         """From inputs, which repeat a row themselves."""
-        return reverse.save_residuals(weights, inputs, tile.rows)[1]
+        return recomputed()
 
 
+Policy: TypeAlias = SaveProducts | RecomputeAll
 RECOMPUTE = RecomputeAll()

@@ -12,70 +12,27 @@ rows of the operation: the gradients of its weights, as a few large products.
               weights ◀─ pull_to_weights
 
 Two forms give the same gradients: a `SplitReverse` runs nothing in both places, and a
-`WholeReverse` all in either, for functions whose reverse cannot be split.
+`WholeReverse` all in either, for functions whose reverse cannot be split. Either says
+
+    residuals          one row of each array that `save_residuals` returns
+    crossing           one row of each array that crosses between the two places
+    linear             of each that crosses, whether it depends on the cotangents, as
+                       not all do: a norm may cross, too
+    replaced           of each that crosses, a residual that `pull_to_inputs` alone
+                       reads, whose place it takes; `None` if it needs its own
+    cotangents_read    of each input's cotangent, the outputs' it depends on, as far as
+                       that is known
 """
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import TypeAlias, cast
 
-from jfold.device.arrays import Arrays, Specs
-from jfold.device.kernel import Kernel, Weights
-from jfold.device.rows import Rows
+from jfold.device.kernel import Kernel
 from jfold.device.split_reverse import SplitReverse
 from jfold.device.whole_reverse import WholeReverse
 
-
-class Reverse(Protocol):
-    """What each form of the reverse supplies; rows come first in all that is stored."""
-
-    @property
-    def kernel(self) -> Kernel:
-        """What it is the reverse of."""
-
-    @property
-    def live(self) -> tuple[int, ...]:
-        """The outputs that have a cotangent."""
-
-    @property
-    def active(self) -> tuple[bool, ...]:
-        """Per input, whether it gets one."""
-
-    @property
-    def residuals(self) -> Specs:
-        """One row of each array that `save_residuals` returns."""
-
-    @property
-    def crossing(self) -> Specs:
-        """One row of each array that crosses to `pull_to_weights`."""
-
-    @property
-    def linear(self) -> tuple[bool, ...]:
-        """Of each that crosses, whether it depends on the cotangents, as not all do."""
-
-    @property
-    def replaced(self) -> tuple[int | None, ...]:
-        """Of each that crosses, a residual that `pull_to_inputs` alone reads, whose
-        place it takes; `None` if it needs a place of its own."""
-
-    @property
-    def cotangents_read(self) -> list[set[int]]:
-        """The places in `live` that each cotangent of an active input depends on, as
-        far as is known."""
-
-    def weights(self, arrays: Arrays) -> Weights:
-        """Weights for tiles of all widths, in both passes."""
-
-    def save_residuals(
-        self, weights: Weights, inputs: Arrays, rows: int
-    ) -> tuple[Arrays, Arrays]:
-        """Outputs, and what the reverse reads again [rows, ...] each."""
-
-    def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
-        """Cotangents of the active inputs, and what crosses [rows, ...] each."""
-
-    def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
-        """Gradients of the trained weights, summed over the rows that are real."""
+Reverse: TypeAlias = SplitReverse | WholeReverse
 
 
 def make_reverse(

@@ -103,6 +103,7 @@ def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> S
     _, pulled = dependent(jaxpr, jaxpr.invars[first:])
     late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
     early = needed(jaxpr.eqns, early_outputs)
+    # What of it has rows, and is not cheaper to run twice, may cross.
     varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
     repeated = _repeated(jaxpr, pulled)
     shared = {e for e in early if e in varying and e not in repeated}

@@ -71,6 +71,9 @@ class SplitReverse:
         halves, found = self._split(2), list[int | None]()
         first = self._first_product
         places = [first + self._row_products.index(x) for x in self._products_read]
+        # A product is stored for the derivatives of what reads it. Once its own
+        # cotangent is there they have been taken, and the one may lie where the other
+        # lay.
         for variable, spec in zip(halves.crossing, self.crossing, strict=True):
             fit = (
                 j
@@ -169,6 +172,7 @@ class SplitReverse:
 
     def _arguments(self, given: Rows) -> Arrays:
         """Of the jaxpr of the reverse; products that it does not read are zeros."""
+        # The zeros are read by nothing, so XLA never makes them.
         read, specs = iter(given.residuals), self._products(given.count)
         made = [
             jnp.moveaxis(next(read), 0, axis)
@@ -199,6 +203,7 @@ class SplitReverse:
                 )
                 return [outputs[k] for k in self.live]
 
+            # Products come from the arguments; elementwise values are computed again.
             moving = chosen(inputs, self.active)
             of_weights, of_inputs = jax.vjp(live_outputs, trained, moving)[1](
                 cotangents
@@ -249,8 +254,10 @@ def _stored_products(known: dict[int, jax.Array]) -> Rule:
         def multiply(*operands: jax.Array) -> jax.Array:
             return jaxprs.apply(equation, operands)
 
+        # A product without rows, of weights alone, is not stored.
         if number not in known or not all(map(is_inexact, operands)):
             return multiply(*operands)
+        # `operands` take part for their tangents alone, `value` for itself alone.
         stored = jax.custom_jvp(lambda left, right, value: value)
 
         def tangent(

@@ -43,6 +43,8 @@ def _sum_type(plan: Plan, batch: Batch, t: int, step: Number, buffer: Array) -> 
     """An edge buffer [uses, *shape], round after round: later ones add up sums."""
     base = plan.layout.edge_sums[t]
 
+    # A tile may run past the last sum of a round. What it writes there is made again by
+    # the rounds that follow; of later levels, whose edges are there, it is the same.
     def tile(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         first, buffer = carry
         row = first + i * SUM_WIDTH

@@ -81,6 +81,7 @@ class WholeReverse:
         _, pullback = self._linearized(
             given.weights.arrays, given.inputs, given.real, given.count
         )
+        # The leaves just made are replaced by stored ones, and so are dead code.
         leaves, structure = jax.tree.flatten(pullback)
         rest = iter(given.residuals)
         revived = [
@@ -123,6 +124,7 @@ class WholeReverse:
         def run(*arguments: jax.Array) -> Arrays:
             return jaxprs.evaluate(forward, arguments)
 
+        # All outputs are made, those without a cotangent beside the reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
             given = merged(inputs, self.active, moving)
             made = run(*trained, *weights[end:], *given, real)
