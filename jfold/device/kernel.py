@@ -68,8 +68,9 @@ class Weights:
 
     Attributes:
       arrays: the trained ones, then the others [*shape each].
-      forward: transposed matrices that narrow tiles share in the forward pass.
-      reverse: the same in the reverse pass, if there is one.
+      forward: matrices that narrow tiles share in the forward pass, transposed
+        [n, m] each.
+      reverse: the same in the reverse pass, if there is one [n, m] each.
     """
 
     arrays: Arrays
