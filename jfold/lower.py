@@ -11,16 +11,19 @@ in different cases wait together too.
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from jfold import combinators as c
-from jfold import program as p
+from jfold import instructions as p
 from jfold.language.constants import is_constant
+from jfold.language.flow import follow
 from jfold.language.infer import Typed, fail, infer
 from jfold.language.writer import Builder, Ragged, Value, Writer, flatten, rebuild
+from jfold.operations import Result
+from jfold.program import HostPlan, Program, check_program
+from jfold.registers import owners_of, row_names, types_of
 from jfold.types import (
     ObjectType,
     SequenceType,
@@ -32,7 +35,7 @@ from jfold.types import (
 )
 
 
-def lower(root: c.Block) -> p.Program:
+def lower(root: c.Block) -> Program:
     """Compiles an expression.
 
     Raises:
@@ -46,18 +49,18 @@ def lower(root: c.Block) -> p.Program:
     write_declarations(builder)
     check_recursion(builder)
     rows = [(None, typing.root.output), *sorted(typing.metrics.items())]
-    results = [p.Result(name, row, builder.type_numbers(row)) for name, row in rows]
-    result = p.Program(
-        types=(),
+    results = [Result(name, row, builder.type_numbers(row)) for name, row in rows]
+    plan, operations = HostPlan(body, tuple(builder.bodies)), tuple(builder.operations)
+    result = Program(
+        types=tuple(builder.types),
         layers=typing.layers,
-        operations=tuple(builder.operations),
+        operations=operations,
         constants=tuple(builder.constants),
-        body=body,
-        declarations=tuple(builder.bodies),
         results=tuple(results),
+        sources=follow(plan, operations, results),
+        plan=plan,
     )
-    object.__setattr__(result, 'types', tuple(builder.types))
-    p.check_program(result)
+    check_program(result)
     return result
 
 
@@ -83,9 +86,8 @@ def write_body(
     places = writer.new()
     value = writer.like(node.input)
     writer.untouched = set(flatten(value))
-    arity = writer.count
     result = emit(node.block, node, value, places, writer)
-    return writer.finish(name, arity, result)
+    return writer.finish(name, node.input, result, node.output)
 
 
 def write_declarations(builder: Builder) -> None:
@@ -304,6 +306,7 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         unconsumed.append((number, str(node)))
     result = Writer(w.builder, None).like(node.output)
     outputs = len(list(flatten(result)))
+    names = row_names()
     written = w.add(
         p.Call,
         (places, *given),
@@ -311,20 +314,9 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         outputs=outputs,
         declaration=number,
         way=next(w.builder.ways),
-        lists=tuple(_lists(node.output)),
+        owners=owners_of([*types_of(node.output, names, next(names))]),
     )
     return rebuild(result, iter(written))
-
-
-def _lists(type_: Type) -> Iterator[bool]:
-    """Of each register of a value, whether it holds objects."""
-    if isinstance(type_, TupleType):
-        yield from itertools.chain.from_iterable(map(_lists, type_))
-    elif isinstance(type_, SequenceType):
-        yield False
-        yield from _lists(type_.item)
-    elif not isinstance(type_, VoidType):
-        yield isinstance(type_, ObjectType)
 
 
 @emit.register
@@ -409,11 +401,12 @@ def write_combine(
     places = w.new()
     before = rebuild(state, iter(w.new, None))
     item = rebuild(items, iter(w.new, None))
-    arity = w.count
     piped = isinstance(combine.block, c.Pipe)
     record = combine.parts[0] if piped else combine
     assert record is not None
     assert isinstance(item, tuple)
+    assert isinstance(combine.input, TupleType)
+    start, _ = combine.input
     rest = iter(item)
     value: Value = tuple(
         next(rest) if part in ready else emit_part(part, before, places, w)
@@ -421,7 +414,8 @@ def write_combine(
     )
     for part in combine.parts[1:] if piped else ():
         value = emit_part(part, value, places, w)
-    return w.finish(str(combine), arity, value)
+    given = TupleType(start, *(part.output for part in ready))
+    return w.finish(str(combine), given, value, combine.output)
 
 
 @emit.register

@@ -28,6 +28,7 @@ from jfold.graph import (
     ranges,
     shared_counts,
 )
+from jfold.operations import Operation
 from jfold.planning.layout import (
     FIXED,
     SUM_ARITY,
@@ -41,7 +42,6 @@ from jfold.planning.layout import (
     layout,
     running,
 )
-from jfold.program import Operation
 
 Array = np.ndarray[Any, Any]
 

@@ -66,6 +66,7 @@ def with_shapes(x: Any, n: Any) -> Any:
         ordered,
         bits,
         jnp.einsum('ij,kj->ik', x, x),
+        jax.lax.reshape(x, (6,), dimensions=(1, 0)),
     )
 
 

@@ -18,8 +18,10 @@ import pytest
 
 import jfold as jf
 from jfold.device.kernel import Kernel
+from jfold.instructions import Body, Instruction
+from jfold.operations import Layer, Operation
 from jfold.planning.layout import Spec
-from jfold.program import Body, Instruction, Layer, Operation, Program
+from jfold.program import Program
 
 BYTES = 8 << 20  # of each array that a model of these tests holds
 EXAMPLES = [1, (2, (3, 4)), ((1, 2), 3)]

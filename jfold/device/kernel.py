@@ -33,7 +33,7 @@ from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
 from jfold.kept import kept
 from jfold.language.layers import pack
-from jfold.program import Operation
+from jfold.operations import Operation
 from jfold.types import TensorType, TupleType
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from jfold.components import (
     Component,
-    Makers,
     component_of,
     first_results,
     sources,
@@ -27,6 +26,7 @@ from jfold.device.loops import Loops, make_loops
 from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
 from jfold.device.results import Returned, returned
 from jfold.device.reverse import Reverse, make_reverse
+from jfold.operations import Makers, Operation, Operations
 from jfold.planning.layout import (
     RECOMPUTE_ALL,
     Layout,
@@ -36,7 +36,6 @@ from jfold.planning.layout import (
     layout,
     running,
 )
-from jfold.program import Operation, Program
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -64,7 +63,7 @@ class Plan:
     varying: Varying | None
 
     @property
-    def program(self) -> Program:
+    def program(self) -> Operations:
         """What is run."""
         return self.spec.program
 

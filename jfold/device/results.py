@@ -7,12 +7,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from jfold.components import Makers, sources
+from jfold.components import sources
 from jfold.device.arrays import Arrays
 from jfold.device.buffers import Values, take
 from jfold.device.sections import Batch
+from jfold.operations import Makers, Operations
 from jfold.planning.layout import Spec, layout
-from jfold.program import Program
 
 T = TypeVar('T')
 
@@ -55,7 +55,7 @@ def returned(spec: Spec) -> tuple[Returned, ...]:
     )
 
 
-def grouped(program: Program, tensors: Sequence[T]) -> list[list[T]]:
+def grouped(program: Operations, tensors: Sequence[T]) -> list[list[T]]:
     """What `returned` has in one row, per result."""
     rest = iter(tensors)
     return [[next(rest) for _ in result.tensors] for result in program.results]

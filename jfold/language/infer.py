@@ -31,8 +31,8 @@ from jfold.language.layers import (
     result_type,
 )
 from jfold.language.signatures import settings_of
+from jfold.operations import Layer
 from jfold.printing import short
-from jfold.program import Layer
 from jfold.types import (
     BroadcastType,
     Mismatch,

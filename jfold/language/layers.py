@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from jfold.combinators import Function
 from jfold.errors import shown
 from jfold.language.signatures import call_hint, check_init, takes_specs
+from jfold.operations import Layer
 from jfold.printing import callable_name
-from jfold.program import Layer
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init = Callable[..., Any]

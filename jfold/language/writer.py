@@ -12,9 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jfold import combinators as c
-from jfold import program as p
+from jfold import instructions as p
 from jfold.language.infer import Typed, Typing, fail
 from jfold.language.layers import arguments_of
+from jfold.operations import Layer, Operation
+from jfold.registers import PLACES, RegisterType, row_names, types_of
+from jfold.traits import Effect
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -46,7 +49,7 @@ class Builder:
 
     typing: Typing
     types: dict[TensorType, int] = field(default_factory=dict)
-    operations: dict[p.Operation, int] = field(default_factory=dict)
+    operations: dict[Operation, int] = field(default_factory=dict)
     constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
     known: dict[Any, int] = field(default_factory=dict)
     declarations: dict[c.ForwardDeclaration, int] = field(default_factory=dict)
@@ -63,11 +66,11 @@ class Builder:
         leaves = [t for t in terminals(type_) if isinstance(t, TensorType)]
         return tuple(map(self.type_number, leaves))
 
-    def operation(self, layer: p.Layer, given: Type, result: Type) -> int:
+    def operation(self, layer: Layer, given: Type, result: Type) -> int:
         """The number of a layer at given types: equal ones are one operation."""
         arguments = arguments_of(given)
         numbers = self.type_numbers(TupleType(arguments))
-        made = p.Operation(layer, arguments, result, numbers, self.type_numbers(result))
+        made = Operation(layer, arguments, result, numbers, self.type_numbers(result))
         return self.operations.setdefault(made, len(self.operations))
 
     def constant(self, key: Any, value: np.ndarray[Any, Any]) -> int:
@@ -206,14 +209,19 @@ class Writer:
             fail(node, 'a tuple of tensors or objects', str(node.input))
         return None if values[0] is None else self.one(p.Interleave, values, node)
 
-    def finish(self, name: str, arity: int, result: Value) -> p.Body:
-        """The body, without instructions nobody reads, cut into stages."""
+    def finish(self, name: str, given: Type, result: Value, type_: Type) -> p.Body:
+        """The body, without instructions nobody reads, cut into stages.
+
+        `given` is the type of its input, `type_` that of its result.
+        """
         outputs = tuple(flatten(result))
         kept = self._told_apart(_live(self.instructions, outputs))
         writer = {r: i for i in kept for r in i.outputs}
-        stages = tuple(_stages(kept))
-        owners = tuple(_owners(result))
-        return p.Body(name, arity, stages, outputs, owners, self.count, writer)
+        stages, names = tuple(_stages(kept)), row_names()
+        rows = next(names)
+        inputs = RegisterType(PLACES, rows), *types_of(given, names, rows)
+        results = tuple(types_of(type_, names, rows))
+        return p.Body(name, inputs, stages, outputs, results, self.count, writer)
 
     def _told_apart(self, instructions: list[p.Instruction]) -> list[p.Instruction]:
         """Gives ways of their own to instructions that make the same kind of thing.
@@ -240,31 +248,14 @@ def _made(each: p.Maker) -> tuple[str, int]:
     return 'constants', each.type
 
 
-# Instructions that may raise on bad data stay even where nobody reads their result.
-_BOOKKEEPING = (
-    p.Constant,
-    p.Numbers,
-    p.Apply,
-    p.Pack,
-    p.Group,
-    p.Select,
-    p.Join,
-    p.Order,
-    p.Merge,
-    p.Ranges,
-    p.Enter,
-    p.Interleave,
-    p.Fixed,
-)
-
-
 def _live(
     instructions: list[p.Instruction], outputs: tuple[int, ...]
 ) -> list[p.Instruction]:
+    """Those that somebody reads, or that do more than to write registers."""
     needed, kept = set(outputs), []
     for instruction in reversed(instructions):
-        dead = isinstance(instruction, _BOOKKEEPING)
-        if dead and needed.isdisjoint(instruction.outputs):
+        told = instruction.traits.effect & (Effect.RAISES | Effect.RECORDS)
+        if not told and needed.isdisjoint(instruction.outputs):
             continue
         needed.update(instruction.inputs)
         kept.append(instruction)
@@ -293,19 +284,6 @@ def flatten(value: Value) -> Iterator[int]:
         yield from flatten(value.items)
     elif value is not None:
         yield value
-
-
-def _owners(value: Value, first: int = 0, owner: int = -1) -> Iterator[int]:
-    """Of each register, which one, by place, holds the lengths of its sequence."""
-    if isinstance(value, tuple):
-        for part in value:
-            yield from _owners(part, first, owner)
-            first += len(list(flatten(part)))
-    elif isinstance(value, Ragged):
-        yield owner
-        yield from _owners(value.items, first + 1, first)
-    elif value is not None:
-        yield owner
 
 
 def rebuild(value: Value, registers: Iterator[int]) -> Value:

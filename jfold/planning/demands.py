@@ -24,8 +24,8 @@ from jfold.graph import (
     ranges,
     shared_counts,
 )
+from jfold.operations import Operations
 from jfold.planning.layout import SUM_ARITY, Capacity, Chance, active_types
-from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +45,7 @@ class Demands:
         type, stages.
     """
 
-    program: Program
+    program: Operations
     added: Array
     highest: Array
 
@@ -89,7 +89,7 @@ class Demands:
 
 
 def make_capacity(
-    program: Program, added: list[int], highest: list[int], size: int
+    program: Operations, added: list[int], highest: list[int], size: int
 ) -> Capacity:
     """A capacity from the sums and maxima of demands."""
     types, active = len(program.types), active_types(program)
@@ -107,14 +107,14 @@ def make_capacity(
     )
 
 
-def _parts(program: Program, numbers: list[int]) -> list[tuple[int, ...]]:
+def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
     """Numbers that add up, by the dimensions of `ADDED`."""
     types, operations = len(program.types), len(program.operations)
     ends = 0, types, types + operations, 2 * types + operations, len(numbers)
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(ends)]
 
 
-def needed(program: Program, graph: Graph, size: int) -> Capacity:
+def needed(program: Operations, graph: Graph, size: int) -> Capacity:
     """As `demands(program, graph).capacity(size)`, without telling examples apart."""
     numbers = numbering(program, graph)
     fans, sums, stages = [0] * len(program.types), [0] * len(program.types), 0
@@ -131,7 +131,7 @@ def needed(program: Program, graph: Graph, size: int) -> Capacity:
     return make_capacity(program, added, [graph.depth, *fans, stages], size)
 
 
-def demands(program: Program, graph: Graph) -> Demands:
+def demands(program: Operations, graph: Graph) -> Demands:
     """The demands of every example of a graph."""
     numbers = numbering(program, graph)
     examples, types = graph.examples, range(len(program.types))
@@ -173,7 +173,7 @@ def _largest(values: Array, first: Array) -> Array:
     return result
 
 
-def _uses(program: Program, graph: Graph, numbers: Numbering, t: int) -> Array:
+def _uses(program: Operations, graph: Graph, numbers: Numbering, t: int) -> Array:
     """How often each computed value of a type is used; 0 for constants."""
     first = numbers.first[t]
     values = list(_all_uses(program, graph, first, t)) or [np.zeros(0, np.int64)]
@@ -184,7 +184,9 @@ def _uses(program: Program, graph: Graph, numbers: Numbering, t: int) -> Array:
     return uses
 
 
-def _all_uses(program: Program, graph: Graph, first: Array, t: int) -> Iterator[Array]:
+def _all_uses(
+    program: Operations, graph: Graph, first: Array, t: int
+) -> Iterator[Array]:
     """The numbers of the values of a type, once for each use.
 
     `first` is that of the type in `Numbering`.

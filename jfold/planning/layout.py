@@ -27,7 +27,7 @@ import numpy as np
 
 from jfold.components import Component, components
 from jfold.kept import Owner, kept
-from jfold.program import Operation, Program
+from jfold.operations import Operation, Operations
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64
@@ -171,7 +171,7 @@ class Spec(Owner):
         which would be asked after every round whether there is another.
     """
 
-    program: Program
+    program: Operations
     capacity: Capacity
     residuals: str = SAVE_PRODUCTS
     strategy: str = COUNTED
@@ -185,7 +185,7 @@ class SpecKey:
     data of the program.
     """
 
-    program: weakref.ref[Program]
+    program: weakref.ref[Operations]
     capacity: Capacity
     residuals: str
     strategy: str
@@ -230,7 +230,7 @@ def key_of(spec: Spec) -> SpecKey:
 
 
 @kept
-def _specs(program: Program) -> dict[SpecKey, Spec]:
+def _specs(program: Operations) -> dict[SpecKey, Spec]:
     """The specs of a program, by their keys."""
     return {}
 
@@ -291,7 +291,7 @@ def parameter_bytes(operation: Operation) -> int:
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
-def row_bytes(program: Program, operation: Operation) -> int:
+def row_bytes(program: Operations, operation: Operation) -> int:
     """The size of one node's inputs and outputs."""
     types = [program.types[n] for n in operation.inputs + operation.outputs]
     return sum(t.size * t.dtype.itemsize for t in types) or 4
@@ -304,7 +304,7 @@ def has_gradient(operation: Operation) -> bool:
 
 
 @kept
-def active_types(program: Program) -> frozenset[int]:
+def active_types(program: Operations) -> frozenset[int]:
     """The types through which gradients flow: made, somewhere, from parameters."""
     active: set[int] = set()
     while True:
@@ -412,7 +412,7 @@ def layout(spec: Spec) -> Layout:
     return Layout(region, results, chunk, widths, columns, tables, *places)
 
 
-def _chunk(program: Program, operation: Operation, rows: int) -> int:
+def _chunk(program: Operations, operation: Operation, rows: int) -> int:
     """Rows whose parameter gradients are taken at once.
 
     Each chunk costs a pass over the parameters, so a chunk's rows should outweigh them:
