@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from binary_trees import binary, binary_tree, chain
 from expressions import agree
-from test_hlo import compiled_text, large, parse, scatters
+from hlo import compiled_text, large, parse, scatters
 
 import jfold as jf
 from jfold.planning.layout import RESIDUALS, STRATEGIES

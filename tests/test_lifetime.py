@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.device.tile import Tile
+from jfold.device.kernel import Kernel
 from jfold.instructions import Body, Instruction
 from jfold.operations import Layer, Operation
 from jfold.planning.layout import Spec
@@ -244,7 +244,7 @@ def test_a_jitted_function_keeps_the_programs_it_has_traced() -> None:
 
 # ---- many models ---------------------------------------------------------------------
 
-COUNTED = Program, Body, Instruction, Layer, Operation, Spec, Tile, jf.Model
+COUNTED = Program, Body, Instruction, Layer, Operation, Spec, Kernel, jf.Model
 
 
 def count_objects() -> Counter[str]:

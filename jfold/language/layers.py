@@ -20,12 +20,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jfold.combinators import Function
 from jfold.errors import shown
@@ -267,54 +265,14 @@ def _unlike(name: str, path: Any, spec: Any, leaf: Any) -> str:
 # ---- types and arrays ----------------------------------------------------------------
 
 
-def array_spec(
-    shape: tuple[int, ...], dtype: Any, varying: Varying | None = None
-) -> jax.ShapeDtypeStruct:
-    """Stands for an array while only shapes are looked at."""
-    struct: Any = jax.ShapeDtypeStruct
-    given = {} if varying is None else {name: x for name, x in varying.options}
-    spec: jax.ShapeDtypeStruct = struct(shape, dtype, **given)
-    return spec
-
-
-@dataclass(frozen=True)
-class Varying:
-    """Over which axes of an enclosing `jax.shard_map` arrays vary."""
-
-    axes: frozenset[Any]
-    options: tuple[tuple[str, Any], ...]  # of specs of such arrays
-
-
-def varying_axes(arrays: Any) -> Varying | None:
-    """Over which axes some of the arrays vary."""
-    types = list(map(jax.typeof, jax.tree.leaves(arrays)))
-    found = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
-    if found is None or not found.manual_axis_type.varying:
-        return None
-    everywhere: Any = jax.sharding.PartitionSpec
-    sharding = jax.sharding.NamedSharding(found.sharding.mesh, everywhere())
-    options = ('sharding', sharding), ('manual_axis_type', found.manual_axis_type)
-    return Varying(found.manual_axis_type.varying, options)
-
-
-def varied(x: Any, varying: Varying | None) -> Any:
-    """`x`, of a type that may vary over the given axes.
-
-    Loops need what they carry to be of one type from the start.
-    """
-    if varying is None or x.dtype == jax.dtypes.float0:
-        return x
-    missing = varying.axes.difference(jax.typeof(x).manual_axis_type.varying)
-    return lax.pcast(x, tuple(missing), to='varying') if missing else x
-
-
 def to_spec(type_: Type, rows: int | None = None) -> Any:
     """A type as `jax.ShapeDtypeStruct`s in tuples, with a leading axis if `rows`."""
     if isinstance(type_, TupleType):
         return tuple(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)
     leading = () if rows is None else (rows,)
-    return array_spec(leading + type_.shape, type_.dtype)
+    struct: Any = jax.ShapeDtypeStruct
+    return struct(leading + type_.shape, type_.dtype)
 
 
 def to_type(value: Any, rows: int | None = None) -> Type:
