@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -45,12 +47,35 @@ class Typed:
 
 @dataclass(frozen=True, eq=False)
 class Typing:
-    """A typed expression: its root, its declarations, its layers in order of use."""
+    """A typed expression: its root, its declarations, its layers in order of use.
+
+    Prints with a line for each use of a block, indented below what it is a part of.
+    """
 
     root: Typed
     declarations: dict[c.ForwardDeclaration, Typed]
     layers: tuple[Layer, ...]
     metrics: dict[str, Type]
+
+    def __str__(self) -> str:
+        named = [(each.name, root) for each, root in self.declarations.items()]
+        trees = (
+            (f'<{name}>', *_lines(root))
+            for name, root in [('expression', self.root), *named]
+        )
+        return '\n'.join(itertools.chain.from_iterable(trees))
+
+
+def _lines(root: Typed) -> Iterator[str]:
+    """A use and all inside it; of one on a value that it met before, the head alone."""
+    waiting, seen = [(1, root)], set[int]()
+    while waiting:
+        depth, node = waiting.pop()
+        yield f'{"  " * depth}{short(node.block)}: {node.input} -> {node.output}'
+        if id(node) not in seen:
+            seen.add(id(node))
+            parts = [part for part in node.parts if part is not None]
+            waiting += [(depth + 1, part) for part in reversed(parts)]
 
 
 def further(where: str, label: str) -> str:
