@@ -4,6 +4,10 @@
 A body states the types of its inputs and results. Those of all other registers follow,
 instruction by instruction, from the signature of each kind; a signature that does not
 fit its operands, and results that are not as stated, are refused.
+
+    Select takes x[a] positions[b of a], gives x[b]      Select r8 r3, where
+      x[a]              is r8: tensors[c, float32[4]]    so a is c, and x tensors
+      positions[b of a] is r3: positions[b of a]         refused: they are not of c
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from fuzz.worker import Worker
 from jax import lax
 
 import jfold as jf
-from jfold.language.infer import infer
+from jfold.language.inference import infer
 
 # ---- the interpreter -----------------------------------------------------------------
 

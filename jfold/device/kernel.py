@@ -144,7 +144,7 @@ class Kernel:
         def outputs(*given: jax.Array) -> Arrays:
             params = jax.tree.unflatten(structure, given[: len(leaves)])
             arguments = TupleType(self.operation.arguments)
-            packed = pack(arguments, list(given[len(leaves) :]))
+            packed = pack(arguments, given[len(leaves) :])
             return list(jax.tree.leaves(layer.call(params, *packed)))
 
         staged = stage(jaxprs.trace(outputs, [*leaves, *rest]), len(leaves))

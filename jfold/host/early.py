@@ -71,25 +71,29 @@ def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
         if isinstance(i, ir.Transform) and reads[i.outputs[0]] == 1
     }
     made: Instructions = []
+    asked: set[ir.Instruction] = set()
     for i in instructions:
         key = keys.get(i.inputs[0]) if isinstance(i, ir.Cases) else None
         if isinstance(i, ir.Cases) and key and key.outputs[0] not in kept:
-            made.remove(key)
+            asked.add(key)
             made.append(replace(i, inputs=key.inputs, key=key.fn))
         else:
             made.append(i)
-    return made
+    return [i for i in made if i not in asked]
 
 
 def _with_fields(instructions: Instructions) -> Instructions:
     """Fields of the same items are read together."""
-    fields = [i for i in instructions if isinstance(i, ir.Field)]
+    fields: dict[tuple[int, ...], list[ir.Field]] = {}
+    for i in instructions:
+        if isinstance(i, ir.Field):
+            fields.setdefault(i.inputs, []).append(i)
     made: Instructions = []
     for i in instructions:
         if not isinstance(i, ir.Field):
             made.append(i)
             continue
-        alike = [each for each in fields if each.inputs == i.inputs]
+        alike = fields[i.inputs]
         if i is alike[0]:
             outputs = tuple(each.outputs[0] for each in alike)
             keys = tuple(each.key for each in alike)

@@ -141,11 +141,12 @@ def _halves(
     body: ir.Body, early: list[ir.Instruction], calls: tuple[ir.Call, ...]
 ) -> Halves:
     every = [i for stage in body.stages for i in stage.instructions]
-    late = [i for i in every if i not in early]
+    place = {i: number for number, i in enumerate(every)}
+    late = list(place.keys() - early)
     needed = _read(late) | set(body.outputs)
     # What numbers the items of a wave has to number those of all waves.
     late += _sources([i for i in early if i.traits.numbers_items], needed)
-    late.sort(key=every.index)
+    late.sort(key=place.__getitem__)
     written = {r for i in (*late, *calls) for r in i.outputs}
     callers = {call.inputs[0] for call in calls}
     kept = sorted((_read(late) | callers | set(body.outputs)) - written - {0})

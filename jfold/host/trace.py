@@ -97,7 +97,7 @@ class Trace:
         return self._shared[index]
 
     def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
-        """Ids of each output for new nodes with the given places and inputs."""
+        """Ids [n] of each output for new nodes at places [n], of inputs [n] each."""
         return self._add(o, places, inputs, self._height(o, inputs, len(places)))
 
     def _add(
@@ -109,7 +109,7 @@ class Trace:
         return made
 
     def _height(self, o: int, inputs: Sequence[Array], rows: int) -> Array:
-        """The heights of new nodes."""
+        """The heights [rows] of new nodes, of inputs [rows] each."""
         base = self.bases[o]
         if not self.recurrent[o]:
             return np.full(rows, base + 1)

@@ -12,7 +12,14 @@ import functools
 import itertools
 import sys
 import types
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 import jax
@@ -23,6 +30,7 @@ from jfold.errors import shown
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import Layer
 from jfold.printing import callable_name
+from jfold.recursion import Steps, run
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init = Callable[..., Any]
@@ -337,8 +345,15 @@ def hint(error: Exception, function: Function, given: Type) -> str:
     return call_hint(error, function, len(arguments_of(given)), parts)
 
 
-def pack(type_: Type, leaves: list[Any]) -> Any:
-    """Takes from the front of `leaves` what fills the (nested) tuple `type_`."""
-    if isinstance(type_, TupleType):
-        return tuple(pack(item, leaves) for item in type_)
-    return None if isinstance(type_, VoidType) else leaves.pop(0)
+def pack(type_: Type, leaves: Iterable[Any]) -> Any:
+    """The (nested) tuple `type_`, filled with leaves in order."""
+    return run(_pack(type_, iter(leaves)))
+
+
+def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
+    if not isinstance(type_, TupleType):
+        return None if isinstance(type_, VoidType) else next(leaves)
+    made = []
+    for item in type_:
+        made.append((yield _pack(item, leaves)))
+    return tuple(made)
