@@ -9,106 +9,61 @@ meanings follow TensorFlow Fold (Looks et al. 2017, section 3).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self
 
-import jax
 import numpy as np
 
+from jfold.blocks import (
+    AllOf,
+    Block,
+    FromTensor,
+    Function,
+    Pipe,
+    Record,
+    block,
+    convert_to_block,
+    key_value_pairs,
+)
 from jfold.functions import concatenate
-from jfold.kept import Owner
 from jfold.printing import (
     Printed,
     callable_name,
     in_braces,
     in_call,
     shown_table,
-    texts,
 )
 from jfold.tracebacks import boundary
 from jfold.types import TensorType, convert_to_type
 
-
-class Block(Owner):
-    """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
-
-    # The eager twin: `eval(example, params=None)`, supplied by `jfold.language.eager`.
-    eval: ClassVar[Callable[..., Any]]
-
-    # A block never changes, and is told by its identity.
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    # Keeps NumPy from taking `array >> block` apart, element by element.
-    __array_ufunc__: ClassVar[None] = None
-
-    def __repr__(self) -> str:
-        return ''.join(texts(self))
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        """What it prints as; blocks that hold others give these as they are."""
-        yield repr(self)
-
-    @boundary
-    def __rshift__(self, other: Any) -> Pipe:
-        return Pipe(self, other)
-
-    @boundary
-    def __rrshift__(self, other: Any) -> Pipe:
-        return Pipe(other, self)
-
-
-T = TypeVar('T')
-ARRAYS = np.ndarray, np.generic, jax.Array
-MODULES = __name__, 'jfold.reductions'  # of classes and functions that give blocks
-
-
-@dataclass_transform(frozen_default=True, eq_default=False)
-def block(cls: type[T]) -> type[T]:
-    """Class decorator: a frozen dataclass compared by identity, printed by its fields.
-
-    Identity, because a block may hold arrays and functions, and because sharing is
-    decided by the callables inside `Function`, not by blocks.
-    """
-    made = dataclass(frozen=True, eq=False, repr=False)(cls)
-    made.__init__ = boundary(made.__init__)  # type: ignore[method-assign]
-    return made
-
-
-@boundary
-def convert_to_block(value: Any) -> Block:
-    """Reads the short-hands for blocks.
-
-    A block is itself, a dict, list or tuple a `Record`, an array or a scalar of NumPy a
-    `FromTensor`, any other callable a `Function`.
-
-    >>> import jax.numpy as jnp
-    >>> convert_to_block({'left': jnp.tanh, 'right': Identity()})
-    Record({'left': Function(tanh), 'right': Identity()})
-
-    Raises:
-      TypeError: `value` is none of these.
-    """
-    if isinstance(value, Block):
-        return value
-    if getattr(value, '__module__', None) in MODULES:
-        raise TypeError(f'expected a block, got {value!r} itself: call it to get one')
-    if isinstance(value, Mapping | list | tuple):
-        return Record(value)
-    if isinstance(value, ARRAYS):
-        return FromTensor(value)
-    if callable(value) and not isinstance(value, type):
-        return Function(value)
-    hint = 'call it' if isinstance(value, type) else 'pass an array for a constant'
-    raise TypeError(
-        'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
-        f'got {value!r}; {hint}'
-    )
-
+__all__ = [
+    'AllOf',
+    'Block',
+    'Concat',
+    'Fold',
+    'ForwardDeclaration',
+    'FromTensor',
+    'Function',
+    'GetItem',
+    'Identity',
+    'InputTransform',
+    'Length',
+    'Map',
+    'Metric',
+    'OneOf',
+    'Optional',
+    'Pipe',
+    'Record',
+    'Reduce',
+    'Reference',
+    'Scalar',
+    'Tensor',
+    'Vector',
+    'Void',
+    'Zeros',
+    'convert_to_block',
+]
 
 # ---- input ---------------------------------------------------------------------------
 
@@ -202,31 +157,6 @@ class InputTransform(Block):
 
 
 @block
-class FromTensor(Block):
-    """A constant array; takes no input. For trained arrays use `Function` with `init`.
-
-    Raises:
-      TypeError: `value` is not a NumPy or JAX array of numbers.
-    """
-
-    value: Any
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.value, ARRAYS):
-            raise TypeError(f'FromTensor: expected an array, got {self.value!r}')
-        type_ = TensorType(self.value.shape, self.value.dtype)
-        value = np.array(self.value, type_.dtype)  # a copy, which nobody else changes
-        value.flags.writeable = False
-        object.__setattr__(self, 'value', value)
-        object.__setattr__(self, 'type', type_)
-
-    type: ClassVar[TensorType]
-
-    def __repr__(self) -> str:
-        return f'FromTensor({self.type!r})'
-
-
-@block
 class Zeros(Block):
     """Zeros of any type of tensors: recursive in tuples, sequences are empty.
 
@@ -251,64 +181,7 @@ class Void(Block):
         return 'Void()'
 
 
-# ---- tensors -------------------------------------------------------------------------
-
-
-@block
-class Function(Block):
-    """A function of tensors, written for ONE example; batching is not its concern.
-
-    The same callable in several places is one operation with one set of parameters.
-    A tuple input is unpacked into arguments (nested tuples stay tuples); the result is
-    an array or a (nested) tuple of arrays. No item but the first becomes an argument
-    that has a default other than `None`.
-
-    Tiles have spare rows, on which `fn` runs too, on the values of other rows: a
-    callback in it (`jax.debug.print`, `jax.pure_callback`) is called for these as well,
-    and again where the reverse pass computes rows anew.
-
-    Gradients are those of `jax.vmap` over all nodes of the operation: what depends on
-    parameters alone is computed once a step, and its reverse runs once, on the sum of
-    the cotangents. A reverse rule (`jax.custom_vjp`) sees a cotangent of zero at a node
-    whose value the loss does not use, if it uses that of another.
-
-    Args:
-      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module; or, with `init`,
-        a callable `fn(params, *inputs)`.
-      init: `init(key) -> params`, or `init(key, *specs)` with a `jax.ShapeDtypeStruct`
-        per input, if by its signature it takes more than the key. What has a default
-        other than `None` keeps it; an `init` without a signature is given all.
-      name: the key of its parameters; the callable's own name when left out. Two names
-        for one callable give two sets of parameters. Of several callables of one name
-        the later are numbered, `name_1` and so on, as they stand in the source, or by
-        their first use where that is one place, as of what one function returns, and of
-        modules: say `name` where parameters are to outlast changes of the code.
-      batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
-        of the result may depend only on the same row of the inputs.
-
-    Raises:
-      TypeError: `fn` or `init` is not callable.
-
-    >>> import jax.numpy as jnp
-    >>> (Record((Scalar(), Scalar())) >> Function(jnp.subtract)).eval((5, 3)).item()
-    2.0
-    """
-
-    fn: Callable[..., Any]
-    init: Callable[..., Any] | None = None
-    name: str | None = None
-    batched: bool = False
-
-    def __post_init__(self) -> None:
-        if not callable(self.fn) or isinstance(self.fn, Block):
-            raise TypeError(f'Function: expected a callable, got {self.fn!r}')
-        if self.init is not None and not callable(self.init):
-            raise TypeError(f'Function: expected `init` callable, got {self.init!r}')
-        if self.name is not None and not isinstance(self.name, str):
-            raise TypeError(f'Function: expected `name` as str, got {self.name!r}')
-
-    def __repr__(self) -> str:
-        return f'Function({self.name or callable_name(self.fn)})'
+# ---- tensors and tuples --------------------------------------------------------------
 
 
 @block
@@ -324,78 +197,12 @@ class Concat(Function):
         super().__init__(concatenate(concat_dim, flatten))
 
 
-# ---- composition ---------------------------------------------------------------------
-
-
 @block
 class Identity(Block):
     """Passes its input on."""
 
     def __repr__(self) -> str:
         return 'Identity()'
-
-
-@block
-class Pipe(Block):
-    """Blocks one after another, left to right; `Pipe()` is the identity."""
-
-    blocks: tuple[Block, ...]
-
-    def __init__(self, *blocks: Any) -> None:
-        flat: list[Block] = []
-        for each in map(convert_to_block, blocks):
-            flat.extend(each.blocks if isinstance(each, Pipe) else [each])
-        object.__setattr__(self, 'blocks', tuple(flat))
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        for number, each in enumerate(self.blocks):
-            yield from (' >> ', each) if number else (each,)
-        yield '' if self.blocks else 'Pipe()'
-
-
-@block
-class Record(Block):
-    """One block per field of a dict, list, tuple or object; gives a tuple.
-
-    A plain dict gives its results sorted by key; an `OrderedDict`, a list of pairs or a
-    tuple of blocks (keys 0, 1, ...) in the order given. A block that takes no input
-    (`Zeros`, `FromTensor`, what follows a `Void`) reads no field.
-
-    A dict or an object may have more fields. Where a tuple or list of blocks was given,
-    the value may have no more items than these; `{0: a, 2: b}` picks some of more.
-
-    >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
-    >>> [x.item() for x in fields.eval({'a': 1, 'b': 2})]
-    [1, 2]
-
-    Raises:
-      TypeError: the keys cannot be sorted, or a value is not convertible to a block.
-    """
-
-    fields: tuple[tuple[Any, Block], ...]
-    length: int | None  # of the value, at most
-
-    def __init__(self, spec: Any) -> None:
-        pairs = [(key, convert_to_block(b)) for key, b in _pairs('Record', spec)]
-        has_keys = isinstance(spec, Mapping) or _has_pairs(spec)
-        object.__setattr__(self, 'fields', tuple(pairs))
-        object.__setattr__(self, 'length', None if has_keys else len(pairs))
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        yield from ('Record(', *in_braces(self.fields), ')')
-
-
-@block
-class AllOf(Block):
-    """Gives the same input to every block; a tuple of their results."""
-
-    blocks: tuple[Block, ...]
-
-    def __init__(self, *blocks: Any) -> None:
-        object.__setattr__(self, 'blocks', tuple(map(convert_to_block, blocks)))
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        return in_call('AllOf', *self.blocks)
 
 
 @block
@@ -414,42 +221,6 @@ class GetItem(Block):
 
     def __repr__(self) -> str:
         return f'GetItem({self.key!r})'
-
-
-def _pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
-    """The (key, value) pairs of a dict, a list of pairs, or a tuple or list."""
-    if type(spec) is dict:
-        try:
-            return sorted(spec.items(), key=lambda pair: pair[0])
-        except TypeError:
-            raise TypeError(
-                f'{name}: expected keys that can be sorted, got {list(spec)!r}; pass a '
-                'list of pairs to fix their order'
-            ) from None
-    if isinstance(spec, Mapping):
-        return list(spec.items())
-    if _has_pairs(spec):
-        return list(spec)
-    if isinstance(spec, tuple | list):
-        return list(enumerate(spec))
-    raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
-
-
-def _has_pairs(spec: Any) -> bool:
-    return isinstance(spec, list) and all(map(_is_pair, spec))
-
-
-def _is_pair(item: Any) -> bool:
-    return isinstance(item, tuple) and len(item) == 2 and _is_key(item[0])
-
-
-def _is_key(value: Any) -> bool:
-    """Whether a value is a key rather than a block: scalars of NumPy are keys here."""
-    if isinstance(value, tuple):
-        return all(map(_is_key, value))
-    array = isinstance(value, np.ndarray | jax.Array)
-    convertible = array or isinstance(value, Block | Mapping | list)
-    return isinstance(value, type) or not (convertible or callable(value))
 
 
 # ---- control -------------------------------------------------------------------------
@@ -482,7 +253,7 @@ class OneOf(Block):
         if not callable(key_fn) and not isinstance(key_fn, Block):
             raise TypeError(f'OneOf: expected a callable `key_fn`, got {key_fn!r}')
         is_mapping = isinstance(cases, Mapping)
-        pairs = dict(cases if is_mapping else _pairs('OneOf', cases))
+        pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
         blocks: dict[int, Block] = {}

@@ -8,8 +8,8 @@ alone that does not read its own results (an embedding, a softmax, a loss) has n
 levels: it runs once, over all its nodes. For a component of one operation the number of
 levels is the longest chain in the data, the least that any order needs.
 
-Who may read what is found on the program, whatever the data: each register is given the
-results of operations that it may hold, until nothing changes.
+Who may read what is a fact of the operations, whatever the data: whoever states them
+says it, or else a value may be any result of its type.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from jfold import program as p
 from jfold.kept import kept
-
-Makers = int  # a set of operations, or of their results, as bits
+from jfold.operations import Makers, Operations, Sources
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,9 @@ class Component:
 
 
 @kept
-def components(program: p.Program) -> tuple[Component, ...]:
+def components(operations: Operations) -> tuple[Component, ...]:
     """All operations, so that each component reads itself and earlier ones alone."""
-    reads = _closure(_reads(program))
+    reads = _closure(_reads(operations))
     reached = [made | 1 << o for o, made in enumerate(reads)]
     groups: dict[Makers, list[int]] = {}
     for o, made in enumerate(reached):  # equal for those that read each other
@@ -57,11 +55,11 @@ def components(program: p.Program) -> tuple[Component, ...]:
 
 
 @kept
-def component_of(program: p.Program) -> tuple[int, ...]:
+def component_of(operations: Operations) -> tuple[int, ...]:
     """Per operation, the number of its component."""
-    numbers = enumerate(components(program))
+    numbers = enumerate(components(operations))
     found = {o: c for c, component in numbers for o in component.operations}
-    return tuple(found[o] for o in range(len(program.operations)))
+    return tuple(found[o] for o in range(len(operations.operations)))
 
 
 def _closure(reads: list[Makers]) -> list[Makers]:
@@ -77,24 +75,9 @@ def _closure(reads: list[Makers]) -> list[Makers]:
 # ---- who reads what ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Of which operations' results, as bits, each value that is read may be.
-
-    Results are numbered through all operations.
-
-    Attributes:
-      inputs: per operation and input.
-      results: per result and tensor.
-    """
-
-    inputs: tuple[tuple[Makers, ...], ...]
-    results: tuple[tuple[Makers, ...], ...]
-
-
-def first_results(program: p.Program) -> list[int]:
+def first_results(operations: Operations) -> list[int]:
     """Per operation, the number of its first result; in the end, how many there are."""
-    counts = (len(operation.outputs) for operation in program.operations)
+    counts = (len(each.outputs) for each in operations.operations)
     return list(itertools.accumulate(counts, initial=0))
 
 
@@ -107,94 +90,33 @@ def results_in(makers: Makers) -> Iterator[int]:
 
 
 @kept
-def sources(program: p.Program) -> Sources:
-    """Who reads what, found by following a program until nothing changes."""
-    inputs = [[0 for _ in each.inputs] for each in program.operations]
-    results = [[0 for _ in each.tensors] for each in program.results]
-    first = first_results(program)
-    flow = _Flow(first, inputs, results, program.declarations)
-    before: list[Makers] = []
-    while before != (now := list(itertools.chain(*inputs, *flow.held.values()))):
-        before = now
-        flow.follow(program.body)
-        for body in program.declarations:
-            flow.follow(body)
-    results[0] = [flow.registers(program.body)[r] for r in program.body.outputs]
-    return Sources(tuple(map(tuple, inputs)), tuple(map(tuple, results)))
+def sources(operations: Operations) -> Sources:
+    """Who may read what, as it is stated, or as types allow."""
+    if operations.sources is not None:
+        return operations.sources
+    made = itertools.chain(*(each.outputs for each in operations.operations))
+    of_type = [0 for _ in operations.types]
+    for number, t in enumerate(made):
+        of_type[t] |= 1 << number
+
+    def allowed(types: Iterable[int]) -> tuple[Makers, ...]:
+        return tuple(of_type[t] for t in types)
+
+    return Sources(
+        tuple(allowed(each.inputs) for each in operations.operations),
+        tuple(allowed(each.tensors) for each in operations.results),
+    )
 
 
-def _reads(program: p.Program) -> list[Makers]:
+def _reads(operations: Operations) -> list[Makers]:
     """Per operation, which operations' results it may read directly."""
-    counts = enumerate(len(each.outputs) for each in program.operations)
+    counts = enumerate(len(each.outputs) for each in operations.operations)
     owner = [o for o, count in counts for _ in range(count)]
     return [
-        _union([1 << owner[number] for number in results_in(_union(inputs))])
-        for inputs in sources(program).inputs
+        _union(1 << owner[number] for number in results_in(_union(inputs)))
+        for inputs in sources(operations).inputs
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Flow:
-    """What is known so far: whose results each input and each tensor of a result may
-    be, and per body and register whose results it holds."""
-
-    first: Sequence[int]
-    inputs: list[list[Makers]]
-    results: list[list[Makers]]
-    declarations: Sequence[p.Body]
-    held: dict[p.Body, list[Makers]] = field(default_factory=dict)
-
-    def registers(self, body: p.Body) -> list[Makers]:
-        """What the registers of a body hold."""
-        return self.held.setdefault(body, [0] * body.registers)
-
-    def follow(self, body: p.Body) -> None:
-        """Once through the instructions of a body."""
-        held = self.registers(body)
-        for instruction in itertools.chain(*body.stages):
-            given = [held[r] for r in instruction.inputs]
-            before = [held[r] for r in instruction.outputs]
-            made = self._made(instruction, given, before)
-            for register, makers in zip(instruction.outputs, made, strict=True):
-                held[register] |= makers
-
-    def _made(
-        self, i: p.Instruction, given: list[Makers], before: list[Makers]
-    ) -> Sequence[Makers]:
-        """What the outputs of an instruction may hold, beyond what was known before."""
-        if isinstance(i, p.Apply):
-            self.inputs[i.operation][:] = _joined(self.inputs[i.operation], given[1:])
-            first = self.first[i.operation]
-            return [1 << first + k for k in range(len(before))]
-        if isinstance(i, p.Observe):
-            self.results[i.result][:] = _joined(self.results[i.result], given[1:])
-        if isinstance(i, p.Call):
-            return self._results(self.declarations[i.declaration], given)
-        if isinstance(i, p.FoldLoop):
-            states, items = given[2 : 2 + i.states], given[2 + i.states :]
-            states = _joined(states, before)
-            made = self._results(i.combine, [0, *states, *items])
-            kept = len(states) - len(made)  # the body changes the last ones
-            return _joined(states, [0] * kept + made)
-        if isinstance(i, p.ReduceLoop):
-            items = _joined(given[2:], before)
-            made = self._results(i.combine, [0, *items, *items])
-            return _joined(items, _joined(made, self._results(i.default, [0])))
-        return [_union(given)] * len(before)
-
-    def _results(self, body: p.Body, given: Sequence[Makers]) -> list[Makers]:
-        """What a body returns, given what its arguments may hold."""
-        held = self.registers(body)
-        for register, makers in enumerate(given):
-            held[register] |= makers
-        if body not in self.declarations:
-            self.follow(body)
-        return [held[r] for r in body.outputs]
-
-
-def _union(given: Sequence[Makers]) -> Makers:
+def _union(given: Iterable[Makers]) -> Makers:
     return functools.reduce(operator.or_, given, 0)
-
-
-def _joined(left: Sequence[Makers], right: Sequence[Makers]) -> list[Makers]:
-    return list(map(operator.or_, left, right))

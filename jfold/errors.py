@@ -21,7 +21,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str, example: int, path: str, block: str) -> None:
-        place = f'example {example}' + (f', at {_middle_out(path)}' if path else '')
+        place = f'example {example}' + (f', at {middle_out(path)}' if path else '')
         super().__init__(f'{place}: {message}; in {block}')
         self.message = message
         self.example = example
@@ -36,7 +36,8 @@ class InputError(ValueError):
         return InputError, (self.message, self.example, self.path, self.block)
 
 
-def _middle_out(text: str, limit: int = 240) -> str:
+def middle_out(text: str, limit: int = 240) -> str:
+    """A text without its middle, if it is long."""
     half = limit // 2 - 2
     return text if len(text) <= limit else f'{text[:half]} ... {text[-half:]}'
 

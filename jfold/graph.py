@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from jfold.kept import kept
-from jfold.program import Program
+from jfold.operations import Operations
 
 Array = np.ndarray[Any, Any]
 NO_NUMBERS = np.zeros(0, np.int32)
@@ -176,7 +176,7 @@ class Numbering:
     outputs: tuple[tuple[Array, ...], ...]
 
 
-def numbering(program: Program, graph: Graph) -> Numbering:
+def numbering(program: Operations, graph: Graph) -> Numbering:
     """How the values of a graph are numbered; worked out once."""
     if not graph._numbering:
         tables = graph.constants + graph.operations
@@ -186,7 +186,7 @@ def numbering(program: Program, graph: Graph) -> Numbering:
 
 
 @kept
-def value_parts(program: Program) -> tuple[tuple[int, int, int], ...]:
+def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
     """Parts of the values, in order of their numbers: own constants, then outputs.
 
     Of each its type, the number of its table, constants first, and which output of the
@@ -202,7 +202,7 @@ def value_parts(program: Program) -> tuple[tuple[int, int, int], ...]:
 
 
 def number_values(
-    program: Program, examples: int, tables: Sequence[Table]
+    program: Operations, examples: int, tables: Sequence[Table]
 ) -> tuple[Numbering, list[Array]]:
     """The numbering, given the tables of constants and then those of operations.
 
@@ -229,7 +229,7 @@ def number_values(
 
 
 @kept
-def shared_counts(program: Program) -> tuple[int, ...]:
+def shared_counts(program: Operations) -> tuple[int, ...]:
     """Per type, how many constants the program itself has."""
     counts = Counter(t for t, _ in program.constants)
     return tuple(counts[t] for t in range(len(program.types)))

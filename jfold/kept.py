@@ -32,10 +32,12 @@ def kept(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def cached(owner: Owner, *rest: Any) -> T:
-        found: dict[Any, T] = vars(owner).setdefault(_KEPT, {})
-        key = (plain, *rest)
-        if key not in found:
-            found[key] = plain(owner, *rest)
-        return found[key]
+        key = (plain, *rest) if rest else plain
+        try:  # what is found costs little: a schedule asks many times
+            found: T = owner.__dict__[_KEPT][key]
+        except KeyError:
+            found = plain(owner, *rest)
+            owner.__dict__.setdefault(_KEPT, {})[key] = found
+        return found
 
     return cast(Callable[P, T], cached)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How blocks print: in pieces, so that nobody prints all of a large one to cut it."""
+"""How blocks and types print: in pieces, so that nobody prints all of a large one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ class Printed(Protocol):
         """Strings, and what else prints in pieces."""
 
 
+MOST = 100_000  # characters: of what is used many times inside itself, text has no end
+
+
+def in_full(block: Printed) -> str:
+    """What it prints as; the beginning of what nobody could read."""
+    return short(block, MOST)
+
+
 def texts(block: Printed) -> Iterator[str]:
     """What a block prints as, in parts made one by one, without recursion."""
     open_ = [block._pieces()]
@@ -32,12 +40,13 @@ def texts(block: Printed) -> Iterator[str]:
 
 def short(block: Printed, limit: int = 60) -> str:
     """The beginning of what a block prints as; no more of a large one is made."""
-    text = ''
+    parts, length = [], 0
     for part in texts(block):
-        text += part
-        if len(text) > limit:
-            return f'{text[: limit - 3]}...'
-    return text
+        parts.append(part)
+        length += len(part)
+        if length > limit:
+            return f'{"".join(parts)[: limit - 3]}...'
+    return ''.join(parts)
 
 
 def in_call(name: str, *parts: Printed) -> Iterator[str | Printed]:

@@ -9,29 +9,37 @@ has no reverse mode, so both passes over what is left are written out, under one
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.custom_derivatives import custom_vjp_primal_tree_values
+from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
-from jfold.device.backward import Backward
-from jfold.device.buffers import masked
-from jfold.device.forward import Forward
+from jfold.device.arrays import Arrays, masked, varied, varying_axes
+from jfold.device.backward import backward, crossing_specs
+from jfold.device.buffers import Residuals, Values
+from jfold.device.forward import forward, saved_specs
 from jfold.device.plan import Plan, make_plan
+from jfold.device.residuals import RECOMPUTE
+from jfold.device.results import gathered, grouped
+from jfold.device.sections import Batch
 from jfold.device.stages import is_zero
-from jfold.device.tile import Arrays
-from jfold.language.layers import varied, varying_axes
 from jfold.schedule import Schedule
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
 
-Params = Mapping[str, Any]
-Results = list[Arrays]  # per result and tensor [rows, ...]
-Execute = Callable[[Params, Schedule], Results]
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
+    Results: TypeAlias = list[Arrays]  # per result and tensor [rows, ...]
+    Params: TypeAlias = Mapping[str, ArrayTree]
+    Execute: TypeAlias = Callable[[Params, Schedule], Results]
+    # Weights of each operation; the index array [size]; constants per type.
+    Given: TypeAlias = tuple[list[Arrays], Array, tuple[Array, ...]]
 
 
 def make_execute() -> Execute:
@@ -70,53 +78,67 @@ def run(params: Params, schedule: Schedule) -> Results:
         functools.partial(_run_backward, plan),
         symbolic_zeros=True,
     )
-    results: Results = differentiable(_weights(plan, used), indices, constants)
+    tensors = differentiable(_weights(plan, used), indices, constants)
+    results = grouped(plan.program, tensors)
     counts = schedule.sections.header.observed.of(schedule.indices)
-    for m, r in enumerate(schedule.spec.program.observed):
-        results[r] = [masked(x, jnp.arange(len(x)) < counts[m]) for x in results[r]]
+    for place, r in enumerate(plan.program.observed):
+        rows = jnp.arange(plan.layout.results[r])
+        real = rows < counts[place]
+        results[r] = [masked(x, real) for x in results[r]]
     return results
 
 
 def _weights(plan: Plan, params: Params) -> list[Arrays]:
-    """The weights of each operation."""
-    pairs = zip(plan.program.operations, plan.tiles, strict=True)
-    return [tile.hoisted(params.get(o.layer.name)) if tile else [] for o, tile in pairs]
+    """The weights of each operation [*shape each], from parameters by layer."""
+    return [
+        kernel.weights_of(params.get(operation.layer.name)) if kernel else []
+        for operation, kernel in zip(plan.operations, plan.kernels, strict=True)
+    ]
+
+
+def _batch(plan: Plan, indices: Array, constants: tuple[Array, ...]) -> Batch:
+    return Batch(plan.layout, plan.spec.capacity.stages, indices, constants)
 
 
 def _run(
-    plan: Plan, weights: list[Arrays], indices: Any, constants: tuple[Any, ...]
-) -> Results:
-    run = Forward(plan, weights, indices, constants)
-    values, _ = run.forward(keep=False)
-    return run.results(values)
+    plan: Plan, weights: list[Arrays], indices: Array, constants: tuple[Array, ...]
+) -> Arrays:
+    batch = _batch(plan, indices, constants)
+    nothing = [RECOMPUTE for _ in plan.operations]
+    values, _ = forward(plan, nothing, weights, batch)
+    return gathered(plan.tensors, batch, values)
 
 
 def _run_forward(
-    plan: Plan, weights: Any, indices: Any, constants: Any
-) -> tuple[Any, Any]:
-    _check_traced(plan, weights)
-    arrays: Any = custom_vjp_primal_tree_values(  # type: ignore[no-untyped-call]
-        (weights, indices, constants)
-    )
-    run = Forward(plan, *arrays)
-    values, stored = run.forward(keep=True)
-    return run.results(values), (arrays, values, stored)
+    plan: Plan, *given: ArrayTree
+) -> tuple[Arrays, tuple[Given, Values, Residuals]]:
+    _check_traced(plan, given[0])
+    arrays: Given = custom_vjp_primal_tree_values(given)  # type: ignore[no-untyped-call]
+    weights, indices, constants = arrays
+    batch = _batch(plan, indices, constants)
+    values, residuals = forward(plan, plan.policies, weights, batch)
+    return gathered(plan.tensors, batch, values), (arrays, values, residuals)
 
 
 @boundary
-def _run_backward(plan: Plan, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
-    arrays, values, stored = residuals
-    used = jax.tree.map(lambda x: not is_zero(x), cotangents)
-    run = Backward(plan, plan.pulls(used), *arrays)
-    return run.backward(values, stored, cotangents), None, None
+def _run_backward(
+    plan: Plan,
+    stored: tuple[Given, Values, Residuals],
+    cotangents: Sequence[Array | SymbolicZero],
+) -> tuple[list[list[Array | None]], None, None]:
+    (weights, indices, constants), values, residuals = stored
+    pullbacks = plan.pullbacks([not is_zero(x) for x in cotangents])
+    batch = _batch(plan, indices, constants)
+    grads = backward(plan, pullbacks, weights, batch, values, residuals, cotangents)
+    return grads, None, None
 
 
-def _check_traced(plan: Plan, weights: list[Any]) -> None:
+def _check_traced(plan: Plan, weights: ArrayTree) -> None:
     """Refuses to drop the gradient of what functions without parameters close over."""
     for o, leaves in enumerate(weights):
-        if any(x.perturbed for x in leaves) and not plan.trains(o):
+        if any(x.perturbed for x in leaves) and not plan.is_trained(o):
             raise TypeError(
-                f'{plan.program.operations[o]!r}: expected a function that is '
+                f'{plan.operations[o]!r}: expected a function that is '
                 'differentiated with respect to its parameters and inputs alone, got '
                 'one that closes over a value that is differentiated outside: make '
                 'that value a parameter, `Function(fn, init)`'
@@ -130,15 +152,9 @@ def residual_bytes(spec: Spec) -> int:
     """
     layers = spec.program.layers
     plan = make_plan(spec, {layer.name: layer.params for layer in layers})
-    run = Backward(plan, plan.all_pulls, [], None, ())
-    for o in filter(run.pulls.__getitem__, run.operations):
-        run.reverse(o)  # a function without a gradient says so
-    kept = (
-        buffer
-        for o in run.operations
-        for buffer in (
-            *run.stored_specs(o),
-            *(each for each in run.crossed_specs(o) if each is not None),
-        )
-    )
-    return sum(int(np.prod(each.shape)) * each.dtype.itemsize for each in kept)
+    pullbacks = plan.pullbacks([True for _ in plan.tensors])
+    specs = list(itertools.chain(*saved_specs(plan, plan.policies)))
+    for o, pullback in enumerate(pullbacks):
+        if pullback is not None:
+            specs += filter(None, crossing_specs(plan, o, pullback))
+    return sum(int(np.prod(each.shape)) * each.dtype.itemsize for each in specs)

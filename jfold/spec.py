@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from jfold.kept import Owner, kept
-from jfold.program import Program
+from jfold.operations import Operations
 
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'
@@ -92,7 +92,7 @@ class Spec(Owner):
         which would be asked after every round whether there is another.
     """
 
-    program: Program
+    program: Operations
     capacity: Capacity
     residuals: str = SAVE_PRODUCTS
     strategy: str = COUNTED
@@ -106,7 +106,7 @@ class SpecKey:
     data of the program.
     """
 
-    program: weakref.ref[Program]
+    program: weakref.ref[Operations]
     capacity: Capacity
     residuals: str
     strategy: str
@@ -151,6 +151,6 @@ def key_of(spec: Spec) -> SpecKey:
 
 
 @kept
-def _specs(program: Program) -> dict[SpecKey, Spec]:
+def _specs(program: Operations) -> dict[SpecKey, Spec]:
     """The specs of a program, by their keys."""
     return {}

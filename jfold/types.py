@@ -13,16 +13,94 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.printing import Printed, in_full
+from jfold.recursion import Steps, run
 from jfold.tracebacks import boundary
 
 
 class Type:
-    """Base of all types."""
+    """Base of all types.
+
+    Attributes:
+      ground: whether no variable is inside.
+      of_objects: whether values are made of Python objects alone.
+    """
+
+    ground: ClassVar[bool] = True
+    of_objects: ClassVar[bool] = False
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        """What it prints as; types that hold others give these as they are."""
+        yield repr(self)
+
+
+class Nested(Type):
+    """Base of types with others inside, its `parts`.
+
+    They may be nested without limit, and one may be a part of many: so whatever would
+    look at all of them is found when a type is made, or goes through each part once.
+    """
+
+    parts: tuple[Type, ...]
+    _head: tuple[type, int, int]  # equal, if types are
+    _may_hold_objects: ClassVar[bool] = True
+
+    def _hold(self, *parts: Type) -> None:
+        made = {
+            'parts': parts,
+            'ground': all(part.ground for part in parts),
+            'of_objects': self._may_hold_objects and _are_objects(parts),
+            # The hashes of parts are known, so this takes no recursion; and it is kept,
+            # since types are keys of tables.
+            '_head': (type(self), len(parts), hash(parts)),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
+
+    def around(self, parts: Iterable[Type]) -> Self:
+        """The same type with other parts."""
+        return type(self)(*parts)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Nested) and _are_equal(self, other)
+
+    def __hash__(self) -> int:
+        return hash(self._head)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.parts  # a hash says nothing to another process
+
+    def __repr__(self) -> str:
+        return in_full(self)
+
+
+def _are_objects(types: tuple[Type, ...]) -> bool:
+    return bool(types) and all(each.of_objects for each in types)
+
+
+def _are_equal(left: Nested, right: Nested) -> bool:
+    waiting: list[tuple[Type, Type]] = [(left, right)]
+    seen: set[tuple[int, int]] = set()
+    while waiting:
+        a, b = waiting.pop()
+        if a is b or (id(a), id(b)) in seen:
+            continue
+        if not (isinstance(a, Nested) and isinstance(b, Nested)):
+            if isinstance(a, Nested) or isinstance(b, Nested) or a != b:
+                return False
+        elif a._head != b._head:  # most that differ are told apart here
+            return False
+        else:
+            seen.add((id(a), id(b)))
+            waiting.extend(zip(a.parts, b.parts, strict=True))
+    return True
 
 
 @dataclass(frozen=True, init=False)
@@ -59,8 +137,8 @@ class TensorType(Type):
         return bool(jnp.issubdtype(self.dtype, np.inexact))
 
 
-@dataclass(frozen=True, init=False)
-class TupleType(Type):
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class TupleType(Nested):
     """A tuple of values of the given types; `TupleType(a, b)` or `TupleType((a, b))`.
 
     >>> TupleType('int32', [2])
@@ -74,10 +152,13 @@ class TupleType(Type):
         if len(items) == 1 and isinstance(items[0], tuple | Iterator):
             items = tuple(items[0])
         object.__setattr__(self, 'items', tuple(map(convert_to_type, items)))
+        self._hold(*self.items)
 
-    def __repr__(self) -> str:
-        comma = ',' if len(self.items) == 1 else ''
-        return f'({", ".join(map(repr, self.items))}{comma})'
+    def _pieces(self) -> Iterator[str | Printed]:
+        yield '('
+        for number, item in enumerate(self.items):
+            yield from (', ', item) if number else (item,)
+        yield ',)' if len(self.items) == 1 else ')'
 
     def __len__(self) -> int:
         return len(self.items)
@@ -90,8 +171,8 @@ class TupleType(Type):
         return TupleType(items) if isinstance(items, tuple) else items
 
 
-@dataclass(frozen=True, init=False)
-class SequenceType(Type):
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class SequenceType(Nested):
     """A finite sequence of values of one type; its length is known per example.
 
     >>> SequenceType([3])
@@ -103,28 +184,33 @@ class SequenceType(Type):
     @boundary
     def __init__(self, item: Any) -> None:
         object.__setattr__(self, 'item', convert_to_type(item))
+        self._hold(self.item)
 
-    def __repr__(self) -> str:
-        return f'[{self.item!r}]'
+    def _pieces(self) -> Iterator[str | Printed]:
+        yield from ('[', self.item, ']')
 
 
-@dataclass(frozen=True, init=False)
-class BroadcastType(Type):
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class BroadcastType(Nested):
     """An infinite repetition of one value; not equal to any `SequenceType`."""
 
     item: Type
+    _may_hold_objects: ClassVar[bool] = False
 
     @boundary
     def __init__(self, item: Any) -> None:
         object.__setattr__(self, 'item', convert_to_type(item))
+        self._hold(self.item)
 
-    def __repr__(self) -> str:
-        return f'[{self.item!r} ...]'
+    def _pieces(self) -> Iterator[str | Printed]:
+        yield from ('[', self.item, ' ...]')
 
 
 @dataclass(frozen=True)
 class ObjectType(Type):
     """An arbitrary Python value, seen only while a schedule is built."""
+
+    of_objects: ClassVar[bool] = True
 
     def __repr__(self) -> str:
         return 'object'
@@ -138,11 +224,12 @@ class VoidType(Type):
         return 'void'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TypeVariable(Type):
-    """A type not yet known; exists only during inference."""
+    """A type not yet known; exists only during inference, and equals only itself."""
 
     number: int
+    ground: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         return '?'
@@ -180,20 +267,27 @@ def convert_to_type(spec: Any) -> Type:
 
 def terminals(type_: Type) -> Iterator[Type]:
     """The types at the leaves of nested tuples, left to right, void left out."""
-    if isinstance(type_, TupleType):
-        for item in type_:
-            yield from terminals(item)
-    elif not isinstance(type_, VoidType):
-        yield type_
+    waiting = [type_]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, TupleType):
+            waiting.extend(reversed(each.items))
+        elif not isinstance(each, VoidType):
+            yield each
+
+
+def levels(type_: Type) -> Iterator[Type]:
+    """The type itself, those of items of sequences in it, and so on."""
+    found = [type_]
+    for each in found:
+        yield each
+        sequences = (t for t in terminals(each) if isinstance(t, SequenceType))
+        found.extend(sequence.item for sequence in sequences)
 
 
 def is_object(type_: Type) -> bool:
     """Whether values of this type are made of Python objects alone."""
-    if isinstance(type_, TupleType):
-        return len(type_) > 0 and all(map(is_object, type_))
-    if isinstance(type_, SequenceType):
-        return is_object(type_.item)
-    return isinstance(type_, ObjectType)
+    return type_.of_objects
 
 
 class Mismatch(Exception):
@@ -204,39 +298,53 @@ class Mismatch(Exception):
 class Unifier:
     """What is known of the type variables of one expression."""
 
-    bound: dict[TypeVariable, Type] = field(default_factory=dict)
+    bound: dict[Type, Type] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    resolved: dict[Type, Type] = field(default_factory=dict)  # what is for good
 
     def fresh(self) -> TypeVariable:
         """A variable that nothing is known of."""
         return TypeVariable(next(self.numbers))
 
+    def named(self, type_: Type) -> TypeVariable:
+        """A new variable for a type."""
+        made = self.fresh()
+        self.bound[made] = type_
+        return made
+
     def head(self, type_: Type) -> Type:
         """`type_` with its outermost variable replaced by what it is bound to."""
-        seen = []
-        while isinstance(type_, TypeVariable) and type_ in self.bound:
-            seen.append(type_)
-            type_ = self.bound[type_]
-        self.bound.update(dict.fromkeys(seen[:-1], type_))  # shorter the next time
-        return type_
+        head = type_
+        while isinstance(head, TypeVariable) and head in self.bound:
+            head = self.bound[head]
+        while type_ is not head:  # the way is shorter the next time
+            self.bound[type_], type_ = head, self.bound[type_]
+        return head
 
     def resolve(self, type_: Type) -> Type:
         """`type_` with all bound variables replaced."""
-        type_ = self.head(type_)
-        if isinstance(type_, TupleType):
-            return TupleType(map(self.resolve, type_))
-        if isinstance(type_, SequenceType | BroadcastType):
-            return type(type_)(self.resolve(type_.item))
-        return type_
+        head = self.head(type_)
+        if head.ground or not isinstance(head, Nested):
+            return head
+        return self.resolved.get(head) or run(self._resolve(head, {}))
+
+    def _resolve(self, type_: Type, found: dict[Type, Type]) -> Steps[Type]:
+        head = self.head(type_)
+        if head.ground or not isinstance(head, Nested):
+            return head
+        made = self.resolved.get(head) or found.get(head)
+        if made is None:
+            parts = []
+            for part in head.parts:
+                parts.append((yield self._resolve(part, found)))
+            made = head.around(parts)
+            # What has a variable left may resolve to more once that is bound.
+            (self.resolved if made.ground else found)[head] = made
+        return made
 
     def known(self, type_: Type) -> bool:
         """Whether no variable is left in `type_`."""
-        type_ = self.head(type_)
-        if isinstance(type_, TupleType):
-            return all(map(self.known, type_))
-        if isinstance(type_, SequenceType | BroadcastType):
-            return self.known(type_.item)
-        return not isinstance(type_, TypeVariable)
+        return self.resolve(type_).ground
 
     def unify(self, left: Type, right: Type) -> None:
         """Makes both types equal by binding variables.
@@ -244,15 +352,20 @@ class Unifier:
         Raises:
           Mismatch: they cannot be.
         """
-        left, right = self.head(left), self.head(right)
-        if left == right:
-            return
-        if isinstance(left, TypeVariable):
-            self._bind(left, right)
-        elif isinstance(right, TypeVariable):
-            self._bind(right, left)
-        else:
-            self._unify_parts(left, right)
+        waiting = [(left, right)]
+        seen: set[tuple[int, int]] = set()
+        while waiting:
+            left, right = map(self.head, waiting.pop())
+            if (id(left), id(right)) in seen or left == right:
+                continue
+            # By id: a set of the types themselves would compare them part by part.
+            seen.add((id(left), id(right)))
+            if isinstance(left, TypeVariable):
+                self._bind(left, right)
+            elif isinstance(right, TypeVariable):
+                self._bind(right, left)
+            else:
+                waiting.extend(reversed(_pairs(left, right)))
 
     def _bind(self, variable: TypeVariable, type_: Type) -> None:
         if self._occurs(variable, type_):
@@ -260,25 +373,24 @@ class Unifier:
         self.bound[variable] = type_
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
-        type_ = self.head(type_)
-        if isinstance(type_, TupleType):
-            return any(self._occurs(variable, item) for item in type_)
-        if isinstance(type_, SequenceType | BroadcastType):
-            return self._occurs(variable, type_.item)
-        return type_ == variable
+        waiting = [self.resolve(type_)]
+        seen: set[int] = set()
+        while waiting:
+            each = waiting.pop()
+            if each == variable:
+                return True
+            if isinstance(each, Nested) and not each.ground and id(each) not in seen:
+                seen.add(id(each))
+                waiting.extend(each.parts)
+        return False
 
-    def _unify_parts(self, left: Type, right: Type) -> None:
-        if isinstance(left, TupleType) and isinstance(right, TupleType):
-            if len(left) == len(right):
-                for pair in zip(left, right, strict=True):
-                    self.unify(*pair)
-                return
-        elif type(left) is type(right) and isinstance(
-            left, SequenceType | BroadcastType
-        ):
-            self.unify(left.item, right.item)  # type: ignore[attr-defined]
-            return
-        raise Mismatch
+
+def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
+    """The parts of two types, which must be of one kind."""
+    if isinstance(left, Nested) and isinstance(right, Nested):
+        if type(left) is type(right) and len(left.parts) == len(right.parts):
+            return list(zip(left.parts, right.parts, strict=True))
+    raise Mismatch
 
 
 def _shape(shape: Iterable[int]) -> tuple[int, ...]:

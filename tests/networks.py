@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from function_kinds import Call, Kind, Rng
 from functions import WIDTH, joined_results
+from fuzz import interpreter
 
 import jfold as jf
 
@@ -182,8 +183,11 @@ def compare(
     dtype: str = 'float32',
     residuals: str = 'save products',
     strategy: str = 'counted',
+    by_numpy: bool = False,
 ) -> None:
     """Networks, compiled as one model, give what plain recursion gives.
+
+    With `by_numpy`, an interpreter runs what XLA would take long to compile.
 
     Raises:
       AssertionError: values or gradients of some network differ; tells of which, in a
@@ -197,9 +201,9 @@ def compare(
         for batch in batches:
             schedule = model.schedule(batch.examples, size=batch.size)
             reverse = all(n.reverse for n in networks)
-            values, grads = batched(
-                params, model, schedule, len(batch.examples), reverse
-            )
+            fn = _value_and_grad if reverse else _value
+            run = functools.partial(_by_numpy, fn=fn) if by_numpy else fn
+            values, grads = run(params, model, schedule, len(batch.examples))
             for network, value in zip(networks, values, strict=True):
                 own = {k: x for k, x in params.items() if k in network.layers()}
                 expected = one_by_one(own, network, batch.examples, dtype)
@@ -209,10 +213,16 @@ def compare(
     assert not wrong, '\n'.join(wrong)
 
 
-def batched(params: Any, model: Any, schedule: Any, count: int, reverse: bool) -> Any:
-    """What jfold makes of a batch: values, and gradients where there are any."""
-    fn = _value_and_grad if reverse else _value
-    return fn(params, model, schedule, count)
+def _by_numpy(params: Any, model: Any, schedule: Any, count: int, fn: Any) -> Any:
+    """The same as compiled, but for rounding, in the dtypes that it would have."""
+    plain = functools.partial(fn.__wrapped__, model=model, count=count)
+    made = jax.make_jaxpr(lambda p, s: plain(p, schedule=s), return_shape=True)
+    jaxpr, shapes = made(params, schedule)
+    leaves = interpreter.run(jaxpr, jax.tree.leaves((params, schedule)))
+    interpreter.forget()
+    specs, tree = jax.tree.flatten(shapes)
+    found = [np.asarray(x).astype(s.dtype) for x, s in zip(leaves, specs, strict=True)]
+    return jax.tree.unflatten(tree, found)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 3), compiler_options=QUICK)

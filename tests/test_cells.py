@@ -6,7 +6,8 @@ What XLA repeats, merges or reorders depends on the cell, so one alone shows lit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from binary_trees import binary, binary_tree, chain
 from expressions import agree
-from test_hlo import compiled_text, large, parse, scatters
+from hlo import compiled_text, large, parse, scatters
 
 import jfold as jf
 from jfold.spec import RESIDUALS, STRATEGIES
@@ -151,19 +152,21 @@ def model(name: str, **options: Any) -> jf.Model:
     return jf.compile(block, **options)
 
 
-@pytest.mark.parametrize('name', CELLS)
-@pytest.mark.parametrize(
-    ('strategy', 'residuals'),
-    [
-        (STRATEGIES[0], RESIDUALS[0]),
-        *(
-            pytest.param(strategy, residuals, marks=pytest.mark.slow)
-            for strategy in STRATEGIES
-            for residuals in RESIDUALS
-            if (strategy, residuals) != (STRATEGIES[0], RESIDUALS[0])
-        ),
-    ],
-)
+def most_slow(names: Iterable[str]) -> Iterator[Any]:
+    """Every third as it is, the others marked as slow."""
+    for i, name in enumerate(names):
+        yield pytest.param(name, marks=[pytest.mark.slow] if i % 3 else [])
+
+
+def settings() -> Iterator[Any]:
+    """Each cell as most use it, and under one of the other settings in turn."""
+    usual, *others = itertools.product(STRATEGIES, RESIDUALS)
+    for name, other in zip(CELLS, itertools.cycle(others), strict=False):
+        yield pytest.param(name, *usual, id=name)
+        yield pytest.param(name, *other, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(('name', 'strategy', 'residuals'), [*settings()])
 def test_training_copies_no_buffer(name: str, strategy: str, residuals: str) -> None:
     """Nor does it scatter in a loop."""
     made = model(name, strategy=strategy, residuals=residuals)
@@ -180,7 +183,13 @@ def test_training_copies_no_buffer(name: str, strategy: str, residuals: str) -> 
     assert scatters(module) == []
 
 
-@pytest.mark.parametrize('name', CELLS)
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(x, marks=[pytest.mark.slow] * (i % 3 > 0))
+        for i, x in enumerate(CELLS)
+    ],
+)
 def test_gradients_are_those_of_the_eager_twin(name: str) -> None:
     """Through levels of several tiles."""
     with jax.enable_x64(True):

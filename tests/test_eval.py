@@ -14,7 +14,7 @@ from checking import same
 
 import jfold as jf
 from jfold.language import eager
-from jfold.language.infer import infer
+from jfold.language.inference import infer
 
 
 @pytest.fixture

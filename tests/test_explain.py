@@ -46,25 +46,26 @@ PROGRAM = """\
 operations
   0: embed(int32[]) -> float32[4]
   1: cell(float32[4], float32[4]) -> float32[4]
-<expression> r0 r1
-  r2 = Call r0 r1 declaration=0 way=1 lists=(False,)
+<expression> r0: places[a], r1: objects[a]
+  r2: tensors[a, float32[4]] = Call r0 r1 declaration=0 way=1
   Observe r0 r2 way=0 metric=0
   return r2
-<tree> r0 r1
-  r2 = Transform r1 fn=is_leaf
-  r3 r4 = Partition r2 case_of={True: 0, False: 1} cases=2
-  r5 = Select r0 r3
-  r6 = Select r1 r3
-  r7 = Convert r6 r5 way=0 type=0 tensor=int32[]
-  r8 = Apply r5 r7 way=0 operation=0
-  r9 = Select r0 r4
-  r10 = Select r1 r4
-  r11 = Field r10 key=0 most=2
-  r13 = Field r10 key=1
-  r12 = Call r9 r11 declaration=0 way=2 lists=(False,)
-  r14 = Call r9 r13 declaration=0 way=3 lists=(False,)
-  r15 = Apply r9 r12 r14 way=0 operation=1
-  r16 = Merge r3 r4 r8 r15
+<tree> r0: places[a], r1: objects[a]
+  r2: objects[a] = Transform r1 fn=is_leaf
+  r3: positions[b of a], r4: positions[c of a] = \
+Partition r2 case_of={True: 0, False: 1} cases=2
+  r5: places[b] = Select r0 r3
+  r6: objects[b] = Select r1 r3
+  r7: tensors[b, int32[]] = Convert r6 r5 way=0 type=0 tensor=int32[]
+  r8: tensors[b, float32[4]] = Apply r5 r7 way=0 operation=0
+  r9: places[c] = Select r0 r4
+  r10: objects[c] = Select r1 r4
+  r11: objects[c] = Field r10 key=0 most=2
+  r13: objects[c] = Field r10 key=1
+  r12: tensors[c, float32[4]] = Call r9 r11 declaration=0 way=2
+  r14: tensors[c, float32[4]] = Call r9 r13 declaration=0 way=3
+  r15: tensors[c, float32[4]] = Apply r9 r12 r14 way=0 operation=1
+  r16: tensors[a, float32[4]] = Merge r3 r4 r8 r15
   return r16"""
 
 

@@ -57,16 +57,15 @@ def groups() -> list[list[str]]:
 
 
 def cases() -> Iterator[Any]:
-    """Every group once; settings and dtypes take turns, and a few are quick.
-
-    The others run in fixed steps, for which each function is compiled once.
-    """
+    """Every group once; settings and dtypes take turns, and a few are quick."""
     for i, names in enumerate(groups()):
         dtypes = KINDS[names[0]].dtypes
         marks = [] if i % 9 == 0 else [pytest.mark.slow]
-        setting = SETTINGS[1 + 2 * (i % 2) if marks else i % len(SETTINGS)]
         dtype = dtypes[i // len(SETTINGS) % len(dtypes)]
-        yield pytest.param(names, dtype, *setting, marks=marks, id=names[0])
+        setting = SETTINGS[i % len(SETTINGS)]
+        yield pytest.param(
+            names, dtype, *setting, bool(marks), marks=marks, id=names[0]
+        )
 
 
 def test_the_table_is_long() -> None:
@@ -76,14 +75,17 @@ def test_the_table_is_long() -> None:
     assert all(from_text(kind.text) is kind for kind in KINDS.values())
 
 
-@pytest.mark.parametrize(('names', 'dtype', 'residuals', 'strategy'), [*cases()])
+@pytest.mark.parametrize(
+    ('names', 'dtype', 'residuals', 'strategy', 'by_numpy'), [*cases()]
+)
 def test_each_kind_in_and_out_of_a_recurrence(
-    names: list[str], dtype: str, residuals: str, strategy: str
+    names: list[str], dtype: str, residuals: str, strategy: str, by_numpy: bool
 ) -> None:
     """A group of kinds is the cell; the same, with other parameters, is the head."""
     kinds = bundle(*(KINDS[name] for name in names))
     batch = draw_batch(np.random.default_rng(1), [3, 1, 4], 5)
-    compare([Network(kinds, kinds, LEAF)], [batch], dtype, residuals, strategy)
+    network = Network(kinds, kinds, LEAF)
+    compare([network], [batch], dtype, residuals, strategy, by_numpy)
 
 
 MOST = [

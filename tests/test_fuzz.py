@@ -27,7 +27,7 @@ from fuzz.worker import Worker
 from jax import lax
 
 import jfold as jf
-from jfold.language.infer import infer
+from jfold.language.inference import infer
 
 # ---- the interpreter -----------------------------------------------------------------
 
@@ -66,6 +66,7 @@ def with_shapes(x: Any, n: Any) -> Any:
         ordered,
         bits,
         jnp.einsum('ij,kj->ik', x, x),
+        jax.lax.reshape(x, (6,), dimensions=(1, 0)),
     )
 
 

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,71 +12,25 @@ import numpy as np
 import pytest
 from binary_trees import binary_tree, chain, tree_block
 from expressions import Expression, expressions
+from graphs import same, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traced_cases import CASES, add, number, tanh, trees, tuples
+from traced_cases import CASES, number, tanh, trees, tuples
 
 import jfold as jf
 from jfold.components import component_of
-from jfold.graph import Graph, Table, concatenate, numbering, shared_counts
+from jfold.graph import Graph, Table, concatenate, shared_counts
+from jfold.graph_checker import check_graph
 from jfold.host import columns
-from jfold.host import trace as tracing
+from jfold.host import places as placing
 from jfold.host.columns import trace
-from jfold.host.trace import Trace, example_of
+from jfold.host.places import ByWay, example_of
+from jfold.host.trace import Trace
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
-
-# ---- comparing graphs ----------------------------------------------------------------
-
-
-def check_graph(program: Program, graph: Graph) -> None:
-    """Every value number is in range; every operation has all its inputs."""
-    first = numbering(program, graph).first
-    limits = [(x[1:] - x[:-1]).astype(np.uint32) for x in first]
-
-    def check(t: int, values: Array, rows: Array, what: Any) -> None:
-        limit = limits[t].repeat(rows)
-        assert values.shape == limit.shape, what
-        # As unsigned numbers, negative ones are above all limits.
-        assert np.logical_and.reduce(values.astype(np.uint32) < limit), what
-
-    for operation, table in zip(program.operations, graph.operations, strict=True):
-        levels, *inputs = table.columns
-        assert len(levels) == len(table), operation
-        for t, values in zip(operation.inputs, inputs, strict=True):
-            check(t, values, table.counts, operation)
-    for result, table in zip(program.results, graph.results, strict=True):
-        assert not result.per_example or (table.counts == 1).all()
-        for t, values in zip(result.tensors, table.columns, strict=True):
-            check(t, values, table.counts, result)
-
-
-def named(graph: Graph) -> Iterator[tuple[str, Array]]:
-    """All arrays of a graph."""
-    for kind in ('constants', 'operations', 'results'):
-        for n, table in enumerate(getattr(graph, kind)):
-            yield f'{kind} {n}: first', table.first
-            for k, column in enumerate(table.columns):
-                yield f'{kind} {n}: column {k}', column
-
-
-def same_bits(name: str, left: Any, right: Any) -> None:
-    """Two arrays have one type, one shape and the same bits."""
-    left, right = np.asarray(left), np.asarray(right)
-    assert (left.dtype, left.shape) == (right.dtype, right.shape), name
-    assert left.tobytes() == right.tobytes(), f'{name}: {left} is not {right}'
-
-
-def same(left: Graph, right: Graph) -> None:
-    """Two graphs are equal to the bit."""
-    assert left.examples == right.examples
-    pairs = zip(named(left), named(right), strict=True)
-    for (name, a), (other, b) in pairs:
-        assert name == other
-        same_bits(name, a, b)
 
 
 def chosen(examples: Sequence[Any], indices: Sequence[int]) -> list[Any]:
@@ -172,7 +125,7 @@ class Watched(Trace):
 
     def __init__(self, program: Program, examples: int, *more: Any) -> None:
         super().__init__(program, examples, *more)
-        self.by_moment = False  # so that places tell more than their examples
+        self.order = ByWay()  # so that places tell more than their examples
         self.places: dict[tuple[str, int], list[Array]] = {}
 
     def keep(self, kind: str, number: int, places: Array) -> None:
@@ -232,7 +185,7 @@ def check(model: jf.Model, examples: Sequence[Any]) -> None:
     check_places(model.program, examples)
     check_examples(model.program, examples)
     with pytest.MonkeyPatch.context() as patch:  # rows in the order of their places
-        for module in (columns, tracing):
+        for module in (columns, placing):
             patch.setattr(module, 'is_breadth_first', lambda program: False)
         check_examples(model.program, examples)
 
@@ -334,81 +287,3 @@ def test_more_examples_than_places_can_number(monkeypatch: pytest.MonkeyPatch) -
         trace(model.program, [*examples, *examples, (1, ('a', 2))])
     assert str(caught.value).startswith('example 8, at [1][0]: expected int32[]')
     assert caught.value.example == 8
-
-
-# ---- damage --------------------------------------------------------------------------
-
-
-def damaged_table(table: Table, column: int, values: Array) -> Table:
-    """A table with one column replaced."""
-    parts = list(table.columns)
-    parts[column] = values
-    return Table(table.first, tuple(parts))
-
-
-def first_set(values: Array, value: int) -> Array:
-    """A copy with another value in front."""
-    made = values.copy()
-    made[0] = value
-    return made
-
-
-DAMAGE: dict[str, Callable[[Array], Array]] = {
-    'a negative number': lambda values: first_set(values, -1),
-    'a number beyond all': lambda values: first_set(values, 1 << 20),
-    # The first example is the smaller one, so some value has this number.
-    'a number of another example': lambda values: first_set(values, 9),
-    'a row too few': lambda values: values[:-1],
-    'a row too many': lambda values: np.append(values, values[:1]),
-}
-
-
-def observed_trees() -> tuple[Program, Graph]:
-    """Two trees with a metric, of which the first has fewer values."""
-    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
-    node = lambda tree: jf.Record((tree(), tree())) >> add >> seen  # noqa: E731
-    model = jf.compile(tuples(number, node))
-    return model.program, trace(model.program, [(1, 2), (((1, 2), 3), (4, (5, 6)))])
-
-
-@pytest.mark.parametrize('where', ['operation', 'result', 'metric'])
-@pytest.mark.parametrize('name', DAMAGE)
-def test_damaged_values_are_found(where: str, name: str) -> None:
-    """Whatever refers to values."""
-    program, graph = observed_trees()
-    check_graph(program, graph)
-    damage = DAMAGE[name]
-    if where == 'operation':
-        table = graph.operations[0]
-        table = damaged_table(table, 2, damage(table.columns[2]))
-        graph = replace(graph, operations=(table, *graph.operations[1:]))
-    else:
-        own, metric = graph.results
-        if where == 'metric':
-            metric = damaged_table(metric, 0, damage(metric.columns[0]))
-        else:
-            own = damaged_table(own, 0, damage(own.columns[0]))
-        graph = replace(graph, results=(own, metric))
-    with pytest.raises(AssertionError):
-        check_graph(program, graph)
-
-
-def test_missing_columns_are_found() -> None:
-    """Levels, inputs, results, and tables as a whole."""
-    program, graph = observed_trees()
-    table = graph.operations[0]
-    short = damaged_table(table, 0, table.columns[0][1:])
-    with pytest.raises(AssertionError):
-        check_graph(program, replace(graph, operations=(short,)))
-    bare = Table(table.first, table.columns[:-1])
-    own, metric = graph.results
-    for lacking in (
-        replace(graph, operations=(bare,)),
-        replace(graph, operations=()),
-        replace(graph, results=()),
-        replace(graph, results=(own,)),
-        replace(graph, results=(Table(own.first, ()), metric)),
-        replace(graph, results=(own, Table(metric.first, ()))),
-    ):
-        with pytest.raises((ValueError, IndexError)):
-            check_graph(program, lacking)

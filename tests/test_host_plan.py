@@ -89,6 +89,16 @@ def test_the_example_of_a_sequence_in_a_case() -> None:
     assert message(model, batch).startswith("example 3, at ['s']: expected an item 1")
 
 
+def test_the_example_of_an_item_that_a_call_gave() -> None:
+    """It is that of the call, however many items there are before it."""
+    rows = jf.ForwardDeclaration()
+    rows.resolve_to(jf.Map(jf.Map(jf.GetItem('v'))))
+    model = jf.compile(rows() >> jf.Map(jf.Map(jf.Scalar()) >> jf.Sum()) >> jf.Sum())
+    good, bad = {'v': 1}, {'v': 'x'}
+    batch = [[[good], []], [[good, good], [], [good, bad]]]
+    assert message(model, batch).startswith('example 1: expected float32[], got ')
+
+
 def test_the_path_of_what_was_packed() -> None:
     """A tuple made by blocks is no step in the data."""
     total = jf.ForwardDeclaration()

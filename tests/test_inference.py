@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 import jfold as jf
-from jfold.language.constants import is_constant
+from jfold.language.analysis import constants, users
 
 number = jf.Scalar()
 whole = jf.Scalar('int32')
@@ -436,6 +436,11 @@ def test_a_declaration_of_a_constant_is_one(
     values = [[x.ravel().tolist() for x in jax.tree.leaves(value)] for value in values]
     assert values == [values[0]] * 4
     assert plain.program.output == named.program.output
+
+
+def is_constant(block: jf.Block) -> bool:
+    """Whether a block takes no input."""
+    return block in constants(users(block))
 
 
 def test_what_takes_itself_is_no_constant() -> None:

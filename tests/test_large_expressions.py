@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiling takes work in proportion to the expression."""
+"""Work is in proportion to the expression, in which one block may be used many times,
+and which may be nested without limit."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ import pstats
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jfold as jf
@@ -43,6 +46,70 @@ def stages(count: int) -> jf.Pipe:
     return jf.Pipe(*[jf.InputTransform(abs)] * count, jf.Scalar(), *functions)
 
 
+def records(count: int) -> jf.Block:
+    """A record in a record, and so on."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.Record({'x': block})
+    return block
+
+
+def tuples(count: int) -> jf.Block:
+    """The same of `AllOf`, and the value taken out of all the tuples again."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.AllOf(block)
+    return jf.Pipe(block, *[jf.GetItem(0)] * count)
+
+
+def sums(count: int) -> jf.Block:
+    """Sums over sums of sequences."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.Map(block) >> jf.Sum()
+    return block
+
+
+def choices(count: int) -> jf.Block:
+    """A choice inside a choice."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.OneOf(bool, {True: block, False: jf.Scalar()})
+    return block
+
+
+def optionals(count: int) -> jf.Block:
+    """An optional inside an optional."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.Optional(block)
+    return block
+
+
+def pipes(count: int) -> jf.Block:
+    """A pipe made step by step."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = block >> jf.Identity()
+    return block
+
+
+def in_dicts(count: int) -> Any:
+    """The number 2 in so many dicts."""
+    value: Any = 2
+    for _ in range(count):
+        value = {'x': value}
+    return value
+
+
+def in_lists(count: int) -> Any:
+    """The number 2 in so many lists."""
+    value: Any = 2
+    for _ in range(count):
+        value = [value]
+    return value
+
+
 def calls(block: jf.Block) -> int:
     """How many calls compiling takes."""
     with cProfile.Profile() as profile:
@@ -50,7 +117,12 @@ def calls(block: jf.Block) -> int:
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize('make', [cases, cases_of_tuples, fields, layers, stages])
+FLAT = [cases, cases_of_tuples, fields, layers, stages]
+NESTED = [records, tuples, sums, choices, optionals, pipes]
+MANY = [*FLAT, *NESTED]
+
+
+@pytest.mark.parametrize('make', MANY)
 def test_twice_the_blocks_take_twice_the_calls(make: Callable[[int], Any]) -> None:
     calls(make(4))  # what is done once
     assert calls(make(200)) < 2.2 * calls(make(100))
@@ -74,3 +146,186 @@ def test_a_deep_block_prints() -> None:
     for _ in range(5000):
         block = jf.Map(block)
     assert repr(block) == f"{'Map(' * 5000}Scalar('float32'){')' * 5000}"
+
+
+# ---- nested without limit ------------------------------------------------------------
+
+DEEP = {records: 5000}  # others 1500: more calls than Python's stack takes
+
+
+@pytest.mark.parametrize('make', NESTED)
+def test_depth_is_no_limit(make: Callable[[int], Any]) -> None:
+    """Of expressions: their types, their programs, their values."""
+    depth = DEEP.get(make, 1500)
+    block = make(depth)
+    nested = {records: in_dicts, sums: in_lists}
+    example = nested[make](depth) if make in nested else 2
+    model = jf.compile(block)
+    assert len(repr(block)) > depth
+    schedule = model.schedule([example])
+    value = model.apply(model.init(jax.random.key(0)), schedule)
+    twin = block.eval(example)
+    for _ in range(depth if make is records else 0):
+        (value,), (twin,) = value, twin
+    assert value.tolist() == [2]
+    assert float(twin) == 2
+
+
+def test_many_declarations_in_turn() -> None:
+    """Each refers to the next, the last to the first."""
+    turn = [jf.ForwardDeclaration(name=f'turn_{i}') for i in range(400)]
+    for each, other in zip(turn, [*turn[1:], turn[0]], strict=True):
+        inner = jf.GetItem(0) >> other()
+        each.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: inner}))
+    model = jf.compile(turn[0]())
+    assert model.apply({}, model.schedule([2, in_lists(5)])).tolist() == [2, 2]
+    assert float(turn[0]().eval(in_lists(1500))) == 2
+
+
+def test_an_error_in_a_deep_block() -> None:
+    """A path nobody would read shows its beginning and its end."""
+    block = records(1500) >> jf.Function(jnp.negative) >> jf.Scalar()
+    with pytest.raises(TypeError, match='expected') as caught:
+        jf.compile(block)
+    assert len(str(caught.value)) < 100_100  # of the type, the beginning
+    with pytest.raises(jf.InputError) as wrong:
+        jf.compile(records(1500)).schedule([in_dicts(1499)])
+    path = wrong.value.block
+    assert path.startswith("Record['x'].Record['x'].")
+    assert ' ... ' in path
+    assert path.endswith("Record['x'].Record({'x': Scalar('float32')})")
+    assert len(path) < 1300
+    with pytest.raises(TypeError) as twin:
+        records(1500).eval(in_dicts(1499))
+    assert len(twin.value.__notes__) <= 1
+
+
+# ---- used many times -----------------------------------------------------------------
+
+add, larger = jf.Function(jnp.add), jf.Function(jnp.maximum)
+
+
+def doubled(count: int) -> jf.Block:
+    """A block used twice by a block that is used twice, and so on."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.AllOf(block, block) >> add
+    return block
+
+
+def doubled_after_names(count: int) -> jf.Block:
+    """The same value by several ways."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.AllOf(jf.Identity() >> block, jf.Pipe() >> block) >> add
+    return block
+
+
+def doubled_in_records(count: int) -> jf.Block:
+    """Both fields of a record are one value."""
+    block: jf.Block = jf.Function(jnp.negative)
+    for _ in range(count):
+        block = jf.AllOf(jf.Identity(), jf.Identity()) >> (block, block) >> larger
+    return jf.Scalar() >> block
+
+
+def doubled_constants(count: int) -> jf.Block:
+    """Constants of constants."""
+    block: jf.Block = jf.FromTensor(np.ones((), np.float32))
+    for _ in range(count):
+        block = jf.AllOf(block, block) >> add
+    return block
+
+
+def doubled_items(count: int) -> jf.Block:
+    """On every item of a sequence."""
+    return jf.Map(doubled(count)) >> jf.Sum()
+
+
+def wide(count: int) -> jf.Block:
+    """A type of more tensors than there is memory for, of which one is taken."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.AllOf(block, block)
+    return jf.Pipe(block, *[jf.GetItem(1)] * count)
+
+
+DOUBLED = [
+    doubled,
+    doubled_after_names,
+    doubled_in_records,
+    doubled_constants,
+    doubled_items,
+    wide,
+]
+
+
+@pytest.mark.parametrize('make', DOUBLED)
+def test_a_block_is_lowered_once_for_each_value(make: Callable[[int], Any]) -> None:
+    calls(make(4))
+    assert calls(make(14)) < 2.2 * calls(make(7))
+
+
+@pytest.mark.parametrize('make', DOUBLED)
+def test_what_is_used_many_times_is_computed_once(make: Callable[[int], Any]) -> None:
+    """By both ways to evaluate it."""
+    block, example = make(60), [0.5] if make is doubled_items else 0.5
+    model = jf.compile(block)
+    schedule = model.schedule([example])
+    assert model.apply({}, schedule).tolist() == [float(block.eval(example))]
+    assert schedule.counts.sum() <= 120
+    assert len(str(model.program).splitlines()) <= 200
+    assert repr(block)[-3:] in ('...', "'))")
+
+
+def test_a_function_of_the_data_runs_once_for_a_value() -> None:
+    seen: list[int] = []
+
+    def look(x: int) -> int:
+        seen.append(x)
+        return x
+
+    number = jf.InputTransform(look) >> jf.Scalar()
+    block = jf.AllOf(number, number) >> add
+    assert float(block.eval(3)) == 6
+    assert seen == [3]
+    assert jf.compile(block).schedule([4, 5]).examples == 2
+    assert seen == [3, 4, 5]
+    assert float((jf.Map(block) >> jf.Sum()).eval([1, 1])) == 4
+    assert seen == [3, 4, 5, 1, 1]
+
+
+@pytest.mark.parametrize('inside', ['block', 'declaration'])
+def test_every_use_of_a_metric_counts(inside: str) -> None:
+    seen = jf.Scalar() >> jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
+    if inside == 'declaration':
+        declared = jf.ForwardDeclaration()
+        declared.resolve_to(seen)
+        seen = declared() >> jf.Identity()
+    block = jf.AllOf(seen, seen) >> add
+    model = jf.compile(block)
+    _, metrics = model.apply({}, model.schedule([3]))
+    assert metrics['m'].values[metrics['m'].mask].tolist() == [3, 3]
+    assert [float(x) for x in block.eval(3)[1]['m']] == [3, 3]
+
+
+def test_uses_on_other_values_have_paths_of_their_own() -> None:
+    """One block in two fields is two uses, each with its place."""
+    number = jf.Scalar() >> jnp.negative
+    model = jf.compile(jf.Record({'a': number, 'b': number}) >> add)
+    for key, path in [('a', "Record['a']"), ('b', "Record['b']")]:
+        with pytest.raises(jf.InputError) as caught:
+            model.schedule([{'a': 1, 'b': 2} | {key: 'x'}])
+        assert path in caught.value.block
+
+
+def test_a_state_and_an_item_are_two_values() -> None:
+    """Though a block may be used on both, in a fold, a reduction and a case."""
+    twice = jf.Function(lambda x: 2 * x)
+    both = jf.Record((twice, twice)) >> jf.Function(lambda x, y: x - y)
+    items = jf.Map(jf.Scalar())
+    for block in (items >> jf.Fold(both, jf.Zeros([])), items >> jf.Reduce(both)):
+        model, example = jf.compile(block), [1, 5, 2]
+        found = model.apply({}, model.schedule([example])).tolist()
+        state = {jf.Fold: -32.0, jf.Reduce: -20.0}[type(block.blocks[-1])]
+        assert found == [float(block.eval(example))] == [state]

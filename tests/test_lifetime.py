@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.device.tile import Tile
-from jfold.program import Body, Instruction, Layer, Operation, Program
+from jfold.device.kernel import Kernel
+from jfold.instructions import Body, Instruction
+from jfold.operations import Layer, Operation
+from jfold.program import Program
 from jfold.spec import Spec
 
 BYTES = 8 << 20  # of each array that a model of these tests holds
@@ -242,7 +244,7 @@ def test_a_jitted_function_keeps_the_programs_it_has_traced() -> None:
 
 # ---- many models ---------------------------------------------------------------------
 
-COUNTED = Program, Body, Instruction, Layer, Operation, Spec, Tile, jf.Model
+COUNTED = Program, Body, Instruction, Layer, Operation, Spec, Kernel, jf.Model
 
 
 def count_objects() -> Counter[str]:

@@ -185,7 +185,8 @@ IMPORTS = {named(file): imported(file) for file in FILES if file.stem != '__init
 
 def test_imports_run_one_way() -> None:
     assert IMPORTS['tracebacks'] == IMPORTS['errors'] == set()
-    assert IMPORTS['types'] == {'tracebacks'}
+    assert IMPORTS['printing'] == IMPORTS['recursion'] == set()
+    assert IMPORTS['types'] == {'printing', 'recursion', 'tracebacks'}
     check_one_way(IMPORTS)
 
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from binary_trees import chain, tree_block
 from expressions import Expression, expressions
+from graphs import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_graph import check_graph, same
 from traced_cases import CASES, add, number, tanh, tuples
 
 import jfold as jf
 from jfold.graph import Graph
+from jfold.graph_checker import check_graph
 from jfold.host import columns, passes
 from jfold.host.columns import trace
 from jfold.host.objects import Reread
-from jfold.host.trace import Trace
-from jfold.program import Program
+from jfold.program import Program, is_breadth_first
 
 WAITING = {  # calls that wait for calls, or that give sequences or objects
     'calls_in_several_stages',
@@ -44,7 +44,7 @@ def in_waves(program: Program, examples: Sequence[Any]) -> Graph:
 def in_passes(program: Program, examples: Sequence[Any]) -> Graph | None:
     """The graph, traced in two passes, where the program allows it."""
     halves = passes.cut(program, len(examples) == 1)
-    if halves is None or not examples or not Trace(program, 0).by_moment:
+    if halves is None or not examples or not is_breadth_first(program):
         return None
     return passes.trace_in_passes(program, halves, list(examples), Reread(), 1000)
 

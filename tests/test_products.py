@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from binary_trees import binary, binary_tree
 from expressions import agree
-from test_hlo import compiled_text
+from hlo import compiled_text
 
 import jfold as jf
-from jfold.device import jaxprs
+from jfold.device import jaxprs, products
 from jfold.device.plan import make_plan
-from jfold.device.reverse import SplitReverse
+from jfold.device.residuals import SaveProducts
+from jfold.device.split_reverse import SplitReverse
 from jfold.planning.tiles import NARROW
 
 H = 5
@@ -76,9 +77,11 @@ def test_one_array_is_stored_and_makes_room(form: str) -> None:
     schedule = made.schedule([binary_tree(np.random.default_rng(0), 3)])
     plan = make_plan(schedule.spec, params)
     layers = [operation.layer.name for operation in made.program.operations]
-    reverse = plan.kept[layers.index('cell')]
+    policy = plan.policies[layers.index('cell')]
+    assert isinstance(policy, SaveProducts)
+    reverse = policy.reverse
     assert isinstance(reverse, SplitReverse)
-    assert [x.shape for x in reverse.stored] == [(H,)]
+    assert [x.shape for x in reverse.residuals] == [(H,)]
     assert reverse.replaced == (0,)
 
 
@@ -141,7 +144,7 @@ def rewritten(fn: Callable[..., Any], *shapes: Any, turn: bool = True) -> list[A
     """The equations of a function of a matrix without rows, and rows."""
     specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     closed = jaxprs.trace(lambda *x: [fn(*x)], specs)
-    made = jaxprs.rows_first(closed, specs, 1, turn)
+    made = products.rows_first(closed, specs, 1, turn)
     given = [np.random.default_rng(0).normal(size=s).astype(np.float32) for s in shapes]
     np.testing.assert_allclose(
         jaxprs.evaluate(made, given)[0], fn(*given), rtol=1e-5, atol=1e-6

@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import pytest
+from one_expression import page as page_now
+from one_expression import written as page_written
 
 ROOT = Path(__file__).parent.parent
 TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
@@ -76,3 +78,14 @@ def test_sentiment_reads_the_treebank(tmp_path: Path) -> None:
     options = ('--trees', str(TREEBANK), '--epochs', '1', '--hidden', '8')
     printed = run_example('sentiment.py', *options, '--limit', '60', cwd=tmp_path)
     assert 'dev roots: fine' in printed
+
+
+def test_one_expression_all_the_way() -> None:
+    """The page is what its program prints; other versions of JAX print other jaxprs."""
+    page, written = (
+        re.split('(?=What XLA compiles)', text) for text in (page_now(), page_written())
+    )
+    assert len(page) == len(written) == 2
+    assert page[0] == written[0]
+    if jax.__version__ == '0.10.2':
+        assert page[1] == written[1]

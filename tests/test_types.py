@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from typing import Any
 
@@ -202,3 +204,56 @@ def test_a_type_cannot_contain_itself() -> None:
     types.unify(a, jf.SequenceType(b))
     with pytest.raises(Mismatch, match='a type would contain itself'):
         types.unify(b, jf.TupleType(2, a))
+
+
+# ---- nested types --------------------------------------------------------------------
+
+
+def nested(depth: int, kind: Any = jf.TupleType) -> Any:
+    """A type in a type, and so on."""
+    type_: Any = jf.TensorType(())
+    for _ in range(depth):
+        type_ = kind(type_)
+    return type_
+
+
+@pytest.mark.parametrize('kind', [jf.TupleType, jf.SequenceType, jf.BroadcastType])
+def test_deep_types(kind: Any) -> None:
+    left, right = nested(5000, kind), nested(5000, kind)
+    assert left == right
+    assert hash(left) == hash(right)
+    assert left != nested(5001, kind)
+    assert repr(left).count('[') == 1 + 5000 * (kind is not jf.TupleType)
+
+
+def test_types_that_hold_one_type_twice() -> None:
+    """No pass visits a part once for each way that leads to it."""
+
+    def twice(type_: Any) -> Any:
+        for _ in range(60):
+            type_ = jf.TupleType(type_, type_)
+        return type_
+
+    types = Unifier()
+    variable = types.fresh()
+    assert twice(jf.TensorType(())) == twice(jf.TensorType(()))
+    assert twice(jf.TensorType(())) != twice(jf.TensorType((2,)))
+    types.unify(twice(variable), twice(jf.TensorType(())))
+    assert types.resolve(variable) == jf.TensorType(())
+    assert types.resolve(twice(variable)) == twice(jf.TensorType(()))
+    assert repr(twice(variable)).endswith('...')
+
+
+def test_deep_types_unify() -> None:
+    types = Unifier()
+    variable = types.fresh()
+    types.unify(jf.TupleType(nested(5000), variable), jf.TupleType(variable, variable))
+    assert types.known(variable)
+    with pytest.raises(Mismatch):
+        types.unify(nested(5000), nested(5001))
+
+
+def test_types_travel() -> None:
+    """To other processes, in which hashes differ."""
+    for type_ in (nested(3), jf.TupleType(jf.SequenceType(2), ()), jf.TupleType((2,))):
+        assert pickle.loads(pickle.dumps(type_)) == type_ == copy.deepcopy(type_)

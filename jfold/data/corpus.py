@@ -17,6 +17,7 @@ from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.errors import InputError, whole
 from jfold.graph import Graph, Table, concatenate
+from jfold.graph_checker import check_graph
 from jfold.host.columns import trace
 from jfold.host.objects import Reread
 from jfold.planning.demands import Demands, demands, join_demands, make_capacity
@@ -203,7 +204,8 @@ class Corpus:
           model: of the same expression, widths, tables and Python functions included.
             What functions read while they run, such as files, is not seen; data at
             module level that they change counts as changed.
-          verify: reads the file once to compare checksums.
+          verify: reads the file once to compare checksums, and the numbers of values
+            another time: each has to be one of its example.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -230,7 +232,10 @@ class Corpus:
                 '`model.trace`'
             )
         skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
-        return _corpus(model, arrays, skipped)
+        corpus = _corpus(model, arrays, skipped)
+        if verify:
+            _check(corpus, path)
+        return corpus
 
     def __repr__(self) -> str:
         more = f', {len(self.skipped)} skipped' if self.skipped else ''
@@ -275,6 +280,14 @@ def _whole_numbers(indices: Any) -> Array:
 
 
 # ---- arrays by name ------------------------------------------------------------------
+
+
+def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
+    """Refuses what no trace gives: checksums are right, whoever wrote the file."""
+    try:
+        check_graph(corpus.model.program, corpus.graph)
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from None
 
 
 def _arrays(corpus: Corpus) -> dict[str, Array]:

@@ -36,7 +36,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jfold.program import Body, Instruction, Program, Result, all_bodies
+from jfold.instructions import CHECK, Body, Call, Instruction
+from jfold.operations import Result
+from jfold.program import HostPlan, Program
 from jfold.types import Type
 
 FORMAT = 2  # of traced graphs: how places, values and levels are numbered
@@ -54,7 +56,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
     It is the same in every process. Only the section of functions depends on the
     version of Python, whose compiled code it hashes.
     """
-    steps = list(_steps(program))
+    steps, plan = list(_steps(program)), program.plan
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
@@ -65,8 +67,10 @@ def fingerprint(program: Program) -> dict[str, Any]:
         ],
         'operations': [_plain(f'operation {each!r}') for each in program.operations],
         'results': [_plain(_result(each)) for each in program.results],
-        'steps': [_line(each, code=False) for each in steps],
-        'functions': [_line(each, code=True) for each in steps if _is_function(each)],
+        'steps': [_line(each, plan, code=False) for each in steps],
+        'functions': [
+            _line(each, plan, code=True) for each in steps if _is_function(each, plan)
+        ],
     }
 
 
@@ -116,17 +120,16 @@ def _in(place: str) -> str:
 
 def _steps(program: Program) -> Iterator[Instruction | Body]:
     """The bodies, each followed by its instructions."""
-    for body in all_bodies(program):
+    for body in program.plan.bodies:
         yield body
-        for stage in body.stages:
-            yield from stage
+        yield from body.instructions
 
 
-def _line(step: Instruction | Body, code: bool) -> Line:
+def _line(step: Instruction | Body, plan: HostPlan, code: bool) -> Line:
     """The line of a step; with or without the code of its functions."""
     if isinstance(step, Body):
         return ['body', contents(step.arity, step.outputs), '']
-    options = _options(step)
+    options = _options(step, plan)
     shown = [f'{name}={_short(x)}' for name, x in options.items() if _is_shown(name, x)]
     digest = contents(step.inputs, step.outputs, *options.values(), code=code)
     place = re.sub(r' at 0x[0-9a-f]+', '', step.where)
@@ -137,12 +140,14 @@ def _plain(text: str) -> Line:
     return [text, '', '']
 
 
-def _options(step: Instruction) -> dict[str, Any]:
+def _options(step: Instruction, plan: HostPlan) -> dict[str, Any]:
     """What an instruction is told besides registers; bodies have lines of their own."""
-    aside = {'inputs', 'outputs', 'where', 'most'}  # what no value depends on
-    names = {each.name for each in fields(step)} - aside
-    values = {name: getattr(step, name) for name in sorted(names)}
-    return {name: x for name, x in values.items() if not isinstance(x, Body)}
+    aside = {'inputs', 'outputs', 'where', *step.traits.holds}
+    options = {x.name for x in fields(step) if x.metadata != CHECK} - aside
+    values = {name: getattr(step, name) for name in options}
+    if isinstance(step, Call):
+        values['lists'] = plan.declarations[step.declaration].lists
+    return dict(sorted(values.items()))
 
 
 def _is_shown(name: str, value: Any) -> bool:
@@ -150,8 +155,9 @@ def _is_shown(name: str, value: Any) -> bool:
     return name in ('key', 'length') or not isinstance(value, int | tuple)
 
 
-def _is_function(step: Instruction | Body) -> bool:
-    return isinstance(step, Instruction) and any(map(callable, _options(step).values()))
+def _is_function(step: Instruction | Body, plan: HostPlan) -> bool:
+    options = {} if isinstance(step, Body) else _options(step, plan)
+    return any(map(callable, options.values()))
 
 
 def _short(value: Any) -> str:

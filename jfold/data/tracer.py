@@ -14,7 +14,8 @@ from jfold.data.fingerprint import fingerprint
 from jfold.errors import several
 from jfold.graph import Graph
 from jfold.host.columns import trace
-from jfold.program import Layer, Program
+from jfold.operations import Layer
+from jfold.program import Program
 from jfold.tracebacks import boundary
 
 

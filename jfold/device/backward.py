@@ -3,363 +3,364 @@
 
 The loops of the forward pass, backwards. A tile *gathers* the cotangents of its outputs
 from where the consumers left them and writes those of its inputs to edge rows of its
-own, so nothing is scattered and sums have a fixed order. Matrix products of the forward
-pass are kept, or computed again like elementwise values. Parameter gradients are taken
-over all rows of an operation in large chunks: of recurrent operations after all loops,
-from what these left in the place of the products; of others at once.
+own, so nothing is scattered and sums have a fixed order:
+
+    edges of a type    one input | another input | ... | results | sums | zero
+                           ▲              │
+                           │              └─ gathered: cotangents of outputs
+                           └─ written: cotangents of inputs ◀─ tile
+
+Matrix products of the forward pass are kept, or computed again like elementwise values.
+Gradients of weights are taken over all rows of an operation in large chunks: of
+recurrent operations after all loops, from what these left in the place of the products;
+of others at once, with the cotangents of their inputs.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array
+from jax.custom_derivatives import SymbolicZero
 
-from jfold.components import component_of
+from jfold.device import xla
+from jfold.device.arrays import Arrays, Spec, array_spec, masked, varied
 from jfold.device.buffers import (
-    after,
+    Edges,
+    Residuals,
+    Values,
     buffer_of,
     gather_sum,
-    masked,
-    others,
-    repeat,
+    new_buffer,
     repeated,
     slice_rows,
     write,
 )
-from jfold.device.forward import Forward, State, TileStep
-from jfold.device.plan import Plan, Pulls
-from jfold.device.reverse import Reverse, Rows
+from jfold.device.forward import gather_inputs
+from jfold.device.kernel import Weights
+from jfold.device.loops import Tile
+from jfold.device.plan import Plan, Pullback
+from jfold.device.rows import Rows, chosen
+from jfold.device.sections import Batch, Number
 from jfold.device.stages import is_zero
-from jfold.device.tile import Arrays
-from jfold.planning.sections import SUM_ARITY, SUM_WIDTH
-from jfold.program import Program
+from jfold.device.sums import sum_uses
+from jfold.device.xla import Chained
+
+Carry: TypeAlias = tuple[Edges, Residuals]
+State: TypeAlias = Chained[Carry]
+Cotangent: TypeAlias = 'Array | SymbolicZero'
 
 
-class Backward(Forward):
-    """One execution in reverse, for results that have cotangents."""
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """What the reverse pass reads and never writes.
 
-    def __init__(self, plan: Plan, pulls: Pulls, *arrays: Any) -> None:
-        super().__init__(plan, *arrays)
-        self.pulls = pulls
-        self._buffers = itertools.count(1, 2)  # none as long as one of the forward pass
-        self.touched = _touched(self.program, pulls)
+    Attributes:
+      pullbacks: by operation, of those through which cotangents flow.
+      weights: likewise.
+    """
 
-    def reverse(self, o: int) -> Reverse:
-        """The reverse of an operation that has one."""
-        pull = self.pulls[o]
-        assert pull is not None
-        return self.plan.reverse(o, pull)
+    plan: Plan
+    pullbacks: Mapping[int, Pullback]
+    weights: Mapping[int, Weights]
+    batch: Batch
+    values: Values
 
-    def moves(self, o: int) -> bool:
-        """Whether cotangents flow through an operation."""
-        pull = self.pulls[o]
-        return pull is not None and any(pull.active)
-
-    def trains(self, o: int) -> bool:
-        """Whether the weights of an operation get gradients."""
-        return self.pulls[o] is not None and self.plan.trains(o)
-
-    def recomputes(self, o: int) -> bool:
-        """Whether products are computed again: as wanted, or since those that were kept
-        are for more cotangents than there are."""
-        return self.plan.kept[o] is not self.reverse(o)
-
-    def crossed_specs(self, o: int) -> list[jax.ShapeDtypeStruct | None]:
-        """Buffers for what crosses; `None` for what takes the place of something."""
-        if not self.defers(o):
-            return []
-        rows, reverse = self.layout.region[o], self.reverse(o)
-        return [
-            buffer_of(rows, each) if j is None else None
-            for each, j in zip(reverse.crossing, reverse.replaced, strict=True)
-        ]
-
-    def backward(
-        self, values: dict[int, Any], stored: list[Arrays], cotangents: Any
-    ) -> list[Arrays | None]:
-        """Gradients of the weights of each operation, given the cotangents of the
-        results; `None` for zero."""
-        self.weights = {
-            o: self.reverse(o).both_weights(self.leaves[o])
-            for o in self.operations
-            if self.pulls[o]
-        }
-        edges = {t: self._new_edges(t, cotangents) for t in sorted(self.touched)}
-        crossed = [self._new(self.crossed_specs(o)) for o in self.operations]
-        zero = self.varied(jnp.zeros((), jnp.int32))
-        state: State = zero, (edges, stored, crossed)
-        grads: dict[int, Arrays] = {}
-        for c in reversed(range(len(self.components))):
-            state = self._backward_component(c, values, state, grads)
-        before, (edges, stored, crossed) = state
-        for o in filter(self.trains, self.operations):
-            if self.defers(o):
-                grads[o] = self._deferred(o, values, stored, edges, crossed[o])
-            elif o not in grads:
-                before, edges, grads[o] = self._whole(o, before, values, stored, edges)
-        return [self._of_weights(o, grads.get(o)) for o in self.operations]
-
-    def _backward_component(
-        self, c: int, values: Any, state: State, grads: dict[int, Arrays]
-    ) -> State:
-        """The reverse of a component; gradients of one that runs once are noted."""
-        operations = [o for o in self.components[c].operations if self.pulls[o]]
+    def runs_at_once(self, operations: Sequence[int]) -> bool:
+        """Whether those of a component are one that has no levels, and weights."""
         if not operations:
-            return state
-        first, *_ = operations
-        if self.is_recurrent(first) or not self.trains(first):
-            moving = list(filter(self.moves, operations))
-            tile = functools.partial(self._backward_tile, values=values)
-            level = functools.partial(self._backward_level, tile, c, moving)
-            return self.component(c, level, state, down=True)
-        before, (edges, stored, crossed) = state
-        # Filed under the last step that runs, as of any level.
-        last = jnp.maximum(self.scalar(self.sections.header.depths, c) - 1, 0)
-        edges = self._all_sums(c, last, edges)
-        before, edges, grads[first] = self._whole(first, before, values, stored, edges)
-        return before, (edges, stored, crossed)
-
-    def _of_weights(self, o: int, grads: Arrays | None) -> Any:
-        """The gradients of an operation's weights; `None`, which is known to be zero
-        whatever the values, for those that nothing reads that has a cotangent."""
-        if grads is None:
-            return None
-        tile, live = self.plan.tile(o), self.reverse(o).live
-        found: list[Any] = [None for _ in self.leaves[o]]
-        for w, grad in enumerate(grads):
-            if any(tile.reads_weight(k, w) for k in live):
-                found[w] = grad
-        return found
-
-    def is_recurrent(self, o: int) -> bool:
-        """Whether an operation is of a recurrent component."""
-        return self.components[component_of(self.program)[o]].recurrent
-
-    def defers(self, o: int) -> bool:
-        """Whether gradients of weights wait for what crosses from the loops."""
-        return self.trains(o) and self.is_recurrent(o) and not self.recomputes(o)
-
-    def _new_edges(self, t: int, cotangents: Any) -> Any:
-        type_ = self.program.types[t]
-        buffer = self._zeros(self.layout.edge_rows[t], type_.shape, type_.dtype)
-        for r, result in enumerate(self.program.results):
-            for j, number in enumerate(result.tensors):
-                if number == t and not is_zero(cotangents[r][j]):
-                    base = self.layout.edge_results[r][j]
-                    buffer = write(buffer, cotangents[r][j], base)
-        return buffer
-
-    def _backward_level(
-        self, tile: TileStep, c: int, moving: Sequence[int], level: Any, state: State
-    ) -> State:
-        before, (edges, stored, crossed) = state
-        state = before, (self._all_sums(c, level, edges), stored, crossed)
-        return self.level(tile, c, moving, level, state, down=True)
-
-    def _all_sums(self, c: int, level: Any, edges: Any) -> Any:
-        """The edges, with the sums of what a level of a component made."""
-        operations = [self.program.operations[o] for o in self.components[c].operations]
-        made = {t for each in operations for t in each.outputs}
-        for t in sorted(made & self.touched):
-            if self.capacity.sums[t]:
-                step = self._first_step(c) + level
-                edges = edges | {t: self._sums(t, step, edges[t])}
-        return edges
-
-    def _first_step(self, c: int) -> int:
-        """How many levels the components before one have room for."""
-        return sum(levels for levels, _ in self.layout.tables[:c])
-
-    def _sums(self, t: int, step: Any, buffer: Any) -> Any:
-        """Sums the uses of a level's values that have many."""
-        base, stages = self.layout.edge_sums[t], self.capacity.stages
-
-        def tile(i: Any, carry: Any) -> Any:
-            first, buffer = carry
-            row = first + i * SUM_WIDTH
-            indices = [
-                self.index(self.sections.sums[t][f], row, SUM_WIDTH)
-                for f in range(SUM_ARITY)
-            ]
-            return first, write(buffer, gather_sum(buffer, indices), base + row)
-
-        def stage(s: Any, buffer: Any) -> Any:
-            at = 2 * (step * stages + s)
-            first, count = self.index(self.sections.steps[t], at, 2)
-            return lax.fori_loop(0, count, tile, (first, buffer))[1]
-
-        return lax.fori_loop(0, stages, stage, buffer)
-
-    def _cotangents(self, o: int, edges: Any, first: Any, rows: int) -> Iterator[Any]:
-        """Of each live output of a tile, summed over the uses of its values."""
-        operation, bases = self.program.operations[o], self.layout.value_base[o]
-        for k in self.reverse(o).live:
-            t = operation.outputs[k]
-            at = bases[k] - self.capacity.constants[t] + first
-            fans = range(self.capacity.fans[t])
-            indices = [
-                self.index(self.sections.consumers[t][f], at, rows) for f in fans
-            ]
-            yield gather_sum(edges[t], indices)
-
-    def _backward_tile(
-        self, o: int, first: Any, end: Any, rows: int, carry: Any, *, values: Any
-    ) -> Any:
-        edges, stored, crossed = carry
-        given = self._given(o, values, stored, edges, first, rows)
-        moving, crossing = self.reverse(o).move(given)
-        edges = self._left(o, edges, moving, given.cotangents, first)
-        if not self.defers(o):
-            return edges, stored, crossed
-        kept, new = list(stored[o]), list(crossed[o])
-        # Products make room a widest tile further on, where they have been read: tiles
-        # run from the last rows to the first. Rows done again still find their own.
-        for k, (x, j) in enumerate(
-            zip(crossing, self.reverse(o).replaced, strict=True)
-        ):
-            if j is None:
-                new[k] = write(new[k], x, first)
-            else:
-                kept[j] = write(kept[j], x, first + self.layout.widths[o][0])
-        return edges, _put(stored, o, kept), _put(crossed, o, new)
-
-    def _given(
-        self,
-        o: int,
-        values: Any,
-        stored: list[Arrays],
-        edges: Any,
-        first: Any,
-        rows: int,
-        real: Any = None,
-    ) -> Rows:
-        """What the reverse of rows is given.
-
-        Rows from number `real` on, if given, repeat the first, with a cotangent of
-        zero: on zeros an operation may give NaN, and zero times NaN is NaN.
-        """
-        inputs = self._inputs(o, values, first, rows, real)
-        cotangents = list(self._cotangents(o, edges, first, rows))
-        is_real = self.varied(jnp.arange(rows) < (rows if real is None else real))
-        if self.recomputes(o):
-            kept = self.reverse(o).keep(self.weights[o], inputs, rows)[1]
-        else:
-            kept = [slice_rows(b, first, rows) for b in stored[o]]
-        if real is not None:
-            if not self.recomputes(o):  # from inputs that repeat a row
-                kept = [repeated(x, is_real) for x in kept]
-            cotangents = [masked(x, is_real) for x in cotangents]
-        return Rows(self.weights[o], inputs, kept, cotangents, is_real, rows)
-
-    def _left(
-        self, o: int, edges: Any, moving: Arrays, cotangents: Arrays, first: Any
-    ) -> Any:
-        """The edges, with the cotangents of the inputs of rows."""
-        edges, reverse = dict(edges), self.reverse(o)
-        operation = self.program.operations[o]
-        rest = zip(moving, reverse.pulls, strict=True)
-        live = [operation.outputs[k] for k in reverse.live]
-        bases = self.layout.edge_base[o]
-        inputs = zip(operation.inputs, bases, reverse.active, strict=True)
-        for t, base, active in inputs:
-            if active:
-                x, known = next(rest)
-                read = others(t, live, cotangents, known)
-                edges[t] = write(edges[t], after(read, x, first), base + first)
-        return edges
-
-    def _chunks(
-        self, o: int, chunk: Callable[[Any, Any], Any], before: Any, carry: Any
-    ) -> Any:
-        """`chunk(first, edges)` over all rows of an operation, its gradients summed.
-
-        Takes and gives what `level` does; the carry is the edges and the sums so far.
-        """
-        rows, count = self.layout.chunk[o], self.scalar(self.sections.header.counts, o)
-
-        def step(i: Any, carry: Any) -> Any:
-            first, (edges, total) = before + i * rows, carry
-            edges, grads = chunk(first, edges)
-            new = list(map(jnp.add, total, grads))
-            if self.fixed:  # what rows give that are all spare may be no number
-                pairs = zip(new, total, strict=True)
-                new = [jnp.where(first < count, x, y) for x, y in pairs]
-            return edges, new
-
-        if self.fixed:
-            trips = -(-self.capacity.rows[o] // rows)
-            return before, lax.fori_loop(0, trips, step, carry)
-        trips = -(-count // rows)
-        done, carry = repeat(step, trips, carry)
-        return done - trips, carry
-
-    def _deferred(
-        self, o: int, values: Any, stored: list[Arrays], edges: Any, crossed: Arrays
-    ) -> Arrays:
-        """The gradients of an operation's trained parameters, over all its rows, from
-        what crossed."""
-        rows, reverse = self.layout.chunk[o], self.reverse(o)
-
-        def chunk(first: Any, edges: Any) -> Any:
-            real = self.scalar(self.sections.header.counts, o) - first
-            given = self._given(o, values, stored, edges, first, rows, real)
-            is_real = jnp.arange(rows) < real
-            crossing = [
-                slice_rows(b, first, rows)
-                if j is None
-                else slice_rows(stored[o][j], first + self.layout.widths[o][0], rows)
-                for b, j in zip(crossed, reverse.replaced, strict=True)
-            ]
-            crossing = [
-                (masked if linear else repeated)(x, is_real)
-                for x, linear in zip(crossing, reverse.linear, strict=True)
-            ]
-            return edges, reverse.train(given, crossing)
-
-        _, (_, total) = self._chunks(o, chunk, 0, (edges, self._no_grads(o)))
-        return list(total)
-
-    def _whole(
-        self, o: int, before: Any, values: Any, stored: list[Arrays], edges: Any
-    ) -> tuple[Any, Any, Arrays]:
-        """The edges, and the gradients of an operation's trained parameters: the whole
-        reverse over all its rows at once."""
-        rows, reverse = self.layout.chunk[o], self.reverse(o)
-        moves = self.moves(o) and not self.is_recurrent(o)
-
-        def chunk(first: Any, edges: Any) -> Any:
-            real = self.scalar(self.sections.header.counts, o) - first
-            given = self._given(o, values, stored, edges, first, rows, real)
-            moving, crossing = reverse.move(given)
-            if moves:
-                edges = self._left(o, edges, moving, given.cotangents, first)
-            return edges, reverse.train(given, crossing)
-
-        start = edges, self._no_grads(o)
-        before, (edges, total) = self._chunks(o, chunk, before, start)
-        return before, edges, total
-
-    def _no_grads(self, o: int) -> Arrays:
-        leaves = self.leaves[o][: self.plan.tile(o).trained_count]
-        return [self.varied(jnp.zeros_like(x)) for x in leaves]
+            return False
+        pullback = self.pullbacks[operations[0]]
+        return pullback.to_weights and not pullback.is_recurrent
 
 
-def _touched(program: Program, pulls: Pulls) -> set[int]:
-    """The types of values that have cotangents."""
-    found: set[int] = set()
-    for operation, pull in zip(program.operations, pulls, strict=True):
-        if pull is not None:
-            pairs = zip(operation.inputs, pull.active, strict=True)
-            found.update(operation.outputs[k] for k in pull.live)
-            found.update(t for t, active in pairs if active)
+def backward(
+    plan: Plan,
+    pullbacks: Sequence[Pullback | None],
+    arrays: Sequence[Arrays],
+    batch: Batch,
+    values: Values,
+    saved: Residuals,
+    cotangents: Sequence[Cotangent],
+) -> list[list[Array | None]]:
+    """Gradients of the weights of each operation; `None` for what is known to be zero.
+
+    Args:
+      pullbacks: per operation; `None` for those without cotangents.
+      arrays: the weights of each operation [*shape each].
+      saved: by the forward pass.
+      cotangents: of the results, in the order of `plan.tensors` [rows, *shape] each.
+    """
+    flowing = {o: each for o, each in enumerate(pullbacks) if each is not None}
+    weights = {o: each.reverse.weights(arrays[o]) for o, each in flowing.items()}
+    reads = Reads(plan, flowing, weights, batch, values)
+    # Cotangents of results are edges, too: a result is one more use of a value.
+    carry = _new_carry(reads, cotangents, saved)
+    state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
+    grads: dict[int, Arrays] = {}
+    for c in reversed(range(len(plan.components))):
+        # What no cotangent reaches does not run, be it in the middle of a component.
+        operations = [o for o in plan.components[c].operations if o in flowing]
+        if reads.runs_at_once(operations):
+            state, grads[operations[0]] = _pull_at_once(reads, c, operations[0], state)
+        elif operations:
+            level = functools.partial(_pull_level, reads, c, operations)
+            state = plan.loops.levels(batch, c, level, state, down=True)
+    # Of recurrent operations a chunk takes rows of any level: few large products.
+    for o in sorted(flowing):
+        if flowing[o].defers:
+            grads[o] = _deferred(reads, o, *state.carry)
+        elif flowing[o].to_weights and o not in grads:
+            state, grads[o] = _whole(reads, o, state)
+    return [_of_weights(reads, o, grads.get(o), len(x)) for o, x in enumerate(arrays)]
+
+
+def _pull_level(
+    reads: Reads, c: int, operations: Sequence[int], level: Number, state: State
+) -> State:
+    """The reverse of one level of a component."""
+    # Whoever reads what this level made is of a later level, or a later component.
+    state = _sum_uses(reads, c, level, state)
+    tile = functools.partial(_pull_tile, reads)
+    for o in operations:
+        if reads.pullbacks[o].to_inputs:
+            loops = reads.plan.loops
+            state = loops.tiles(reads.batch, o, level, tile, state, down=True)
+    return state
+
+
+def _pull_tile(reads: Reads, tile: Tile, carry: Carry) -> Carry:
+    """The reverse of a tile, rows past the end of its level and all.
+
+    These are of a level that is done; from the same edges and residuals they give the
+    same again, and are written to the same places.
+    """
+    edges, residuals = carry
+    pullback = reads.pullbacks[tile.operation]
+    given = _rows(reads, tile, edges, residuals)
+    moving, crossing = pullback.reverse.pull_to_inputs(given)
+    edges = _write_edges(reads, tile, edges, moving, given.cotangents)
+    if pullback.defers:
+        residuals = _write_crossing(reads, tile, residuals, crossing)
+    return edges, residuals
+
+
+def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Arrays]:
+    """The reverse of a component that is one operation and runs once."""
+    # Sums are filed under the last step that runs, as of any level.
+    last = jnp.maximum(reads.batch.levels(c) - 1, 0)
+    return _whole(reads, o, _sum_uses(reads, c, last, state))
+
+
+def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
+    edges, residuals = state.carry
+    edges = sum_uses(reads.plan, reads.batch, c, level, edges)
+    return Chained(state.zero, (edges, residuals))
+
+
+# ---- rows of an operation ------------------------------------------------------------
+
+
+def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
+    """What the reverse of a tile or chunk is given.
+
+    Spare rows of a chunk repeat the first, with a cotangent of zero: on zeros an
+    operation may give NaN, and zero times NaN is NaN.
+    """
+    o, rows = tile.operation, tile.rows
+    pullback, weights = reads.pullbacks[o], reads.weights[o]
+    # Inputs are gathered once more rather than stored.
+    inputs = gather_inputs(reads.plan, reads.batch, reads.values, tile)
+    cotangents = list(_cotangents(reads, tile, edges))
+    real = jnp.arange(rows) < (rows if tile.count is None else tile.count)
+    real = varied(real, reads.plan.varying)
+
+    def recomputed() -> Arrays:
+        return pullback.reverse.save_residuals(weights, inputs, rows)[1]
+
+    saved = pullback.policy.residuals(tile, residuals.saved[o], recomputed, real)
+    if tile.count is not None:
+        cotangents = [masked(x, real) for x in cotangents]
+    return Rows(weights, inputs, saved, cotangents, real)
+
+
+def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
+    """Of each live output [rows, *shape], summed over the uses of its values."""
+    o, capacity = tile.operation, reads.plan.spec.capacity
+    outputs, bases = reads.plan.operations[o].outputs, reads.plan.layout.value_base[o]
+    for k in reads.pullbacks[o].reverse.live:
+        t = outputs[k]
+        # The section begins behind the constants, which have no cotangents. Of values
+        # with fewer uses the rest of the indices point to the row of zeros.
+        at = bases[k] - capacity.constants[t] + tile.first
+        uses = range(capacity.fans[t])
+        indices = [reads.batch.consumers(t, use, at, tile.rows) for use in uses]
+        yield gather_sum(edges.buffers[t], indices)
+
+
+def _write_edges(
+    reads: Reads, tile: Tile, edges: Edges, moving: Arrays, cotangents: Arrays
+) -> Edges:
+    """The edges, with the cotangents of the inputs of a tile [rows, *shape] each."""
+    operation = reads.plan.operations[tile.operation]
+    reverse = reads.pullbacks[tile.operation].reverse
+    live = [operation.outputs[k] for k in reverse.live]
+    # Each use of a value has edge rows of its own, as many as the operation has rows:
+    # what is written is dense, and no two uses write to one place.
+    bases = reads.plan.layout.edge_base[tile.operation]
+    places = chosen(list(zip(operation.inputs, bases, strict=True)), reverse.active)
+    for (t, base), x, known in zip(
+        places, moving, reverse.cotangents_read, strict=True
+    ):
+        read = xla.others(t, live, cotangents, known)
+        edges = edges.written(t, xla.after(read, x, tile.first), base + tile.first)
+    return edges
+
+
+# ---- what crosses from the loops to the gradients of weights -------------------------
+
+
+def crossing_specs(plan: Plan, o: int, pullback: Pullback) -> list[Spec | None]:
+    """Buffers for what crosses; `None` for what takes the place of something."""
+    if not pullback.defers:
+        return []
+    rows, reverse = plan.layout.region[o], pullback.reverse
+    pairs = zip(reverse.crossing, reverse.replaced, strict=True)
+    return [buffer_of(rows, row) if j is None else None for row, j in pairs]
+
+
+def _write_crossing(
+    reads: Reads, tile: Tile, residuals: Residuals, crossing: Arrays
+) -> Residuals:
+    """What is stored, with what crosses from a tile [rows, ...] each.
+
+    It takes the place of products a widest tile further on, where they have been read,
+    since tiles run from the last rows to the first:
+
+        products   p0 p1 p2 p3 p4 p5 __ __      a tile of two rows, p4 and p5, is
+        then       p0 p1 p2 p3 p4 p5 c4 c5      reversed, then the one of p2 and p3
+        then       p0 p1 p2 p3 c2 c3 c4 c5
+
+    Rows that are done again, past the end of a level, still find their own: what could
+    have been written there comes from rows that have not been done yet.
+    """
+    o = tile.operation
+    width = reads.plan.layout.widths[o][0]
+    saved, own = list(residuals.saved[o]), list(residuals.crossing[o])
+    replaced = reads.pullbacks[o].reverse.replaced
+    for k, (x, j) in enumerate(zip(crossing, replaced, strict=True)):
+        buffer = own[k]
+        if j is not None:
+            saved[j] = write(saved[j], x, tile.first + width)
+        elif buffer is not None:
+            own[k] = write(buffer, x, tile.first)
+    return residuals.replaced(o, saved, own)
+
+
+def _crossing(
+    reads: Reads, tile: Tile, residuals: Residuals, real: Array
+) -> Iterator[Array]:
+    """What crossed from the rows of a chunk [rows, ...] each."""
+    o = tile.operation
+    reverse, width = reads.pullbacks[o].reverse, reads.plan.layout.widths[o][0]
+    buffers = zip(residuals.crossing[o], reverse.replaced, reverse.linear, strict=True)
+    for buffer, j, is_linear in buffers:
+        if j is not None:
+            x = slice_rows(residuals.saved[o][j], tile.first + width, tile.rows)
+        elif buffer is not None:
+            x = slice_rows(buffer, tile.first, tile.rows)
+        # A norm or the sum of a softmax may cross too: zero would give NaN there.
+        yield masked(x, real) if is_linear else repeated(x, real)
+
+
+# ---- gradients of weights ------------------------------------------------------------
+
+
+def _deferred(reads: Reads, o: int, edges: Edges, residuals: Residuals) -> Arrays:
+    """Gradients of an operation's trained weights [*shape each], from what crossed."""
+
+    def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
+        given = _rows(reads, tile, edges, residuals)
+        crossing = list(_crossing(reads, tile, residuals, given.real))
+        return edges, reads.pullbacks[o].reverse.pull_to_weights(given, crossing)
+
+    # All edges are there, and only read: there is no loop to wait for.
+    state = Chained(0, (edges, _no_grads(reads, o)))
+    return reads.plan.loops.chunks(reads.batch, o, chunk, state).carry[1]
+
+
+def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
+    """Gradients of an operation's trained weights [*shape each], by the whole reverse
+    of all rows; cotangents of inputs too, if no loop has taken them before."""
+    pullback, (edges, residuals) = reads.pullbacks[o], state.carry
+
+    def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
+        given = _rows(reads, tile, edges, residuals)
+        # What crosses need not be stored here; what is not used is dead code to XLA.
+        moving, crossing = pullback.reverse.pull_to_inputs(given)
+        if pullback.to_inputs and not pullback.is_recurrent:
+            edges = _write_edges(reads, tile, edges, moving, given.cotangents)
+        return edges, pullback.reverse.pull_to_weights(given, crossing)
+
+    start = Chained(state.zero, (edges, _no_grads(reads, o)))
+    done = reads.plan.loops.chunks(reads.batch, o, chunk, start)
+    edges, grads = done.carry
+    return Chained(done.zero, (edges, residuals)), grads
+
+
+def _no_grads(reads: Reads, o: int) -> Arrays:
+    # Integers come last among weights, and have no gradient.
+    trained = reads.weights[o].arrays[: reads.plan.kernel(o).trained_count]
+    return [varied(jnp.zeros_like(x), reads.plan.varying) for x in trained]
+
+
+def _of_weights(
+    reads: Reads, o: int, grads: Arrays | None, count: int
+) -> list[Array | None]:
+    """The gradients of all weights of an operation; `None`, which is known to be zero
+    whatever the values, for those that nothing reads that has a cotangent."""
+    found: list[Array | None] = [None for _ in range(count)]
+    for w, grad in enumerate(grads or []):
+        live = reads.pullbacks[o].reverse.live
+        if any(reads.plan.kernel(o).reads_weight(k, w) for k in live):
+            found[w] = grad
     return found
 
 
-def _put(arrays: list[Arrays], o: int, new: Arrays) -> list[Arrays]:
-    return [*arrays[:o], new, *arrays[o + 1 :]]
+# ---- new buffers ---------------------------------------------------------------------
+
+
+def _new_carry(
+    reads: Reads, cotangents: Sequence[Cotangent], residuals: Residuals
+) -> Carry:
+    """The edges, with the cotangents of the results; room for what crosses."""
+    plan, extra = reads.plan, xla.extra_rows(even=False)
+    buffers: dict[int, Array] = {}
+    for t in sorted(_types(reads)):
+        type_, size = plan.program.types[t], plan.layout.edge_rows[t]
+        spec = array_spec((size, *type_.shape), type_.dtype)
+        buffers[t] = new_buffer(spec, extra, plan.varying)
+        for tensor, x in zip(plan.tensors, cotangents, strict=True):
+            if tensor.type == t and not is_zero(x):
+                buffers[t] = write(buffers[t], x, tensor.edge)
+    crossing: list[list[Array | None]] = [[] for _ in residuals.saved]
+    for o, pullback in reads.pullbacks.items():
+        crossing[o] = [
+            None if spec is None else new_buffer(spec, extra, plan.varying)
+            for spec in crossing_specs(plan, o, pullback)
+        ]
+    return Edges(buffers), Residuals(residuals.saved, crossing)
+
+
+def _types(reads: Reads) -> set[int]:
+    """The types of values that have cotangents."""
+    found: set[int] = set()
+    for o, pullback in reads.pullbacks.items():
+        operation, reverse = reads.plan.operations[o], pullback.reverse
+        found.update(operation.outputs[k] for k in reverse.live)
+        found.update(chosen(operation.inputs, reverse.active))
+    return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What loops do with buffers: reading and writing rows in place, in a certain order.
+"""The buffers of an execution, whose rows are read and written in place.
 
 Buffers are only read by gathers or slices, and written by `dynamic_update_slice`, never
 inside a conditional, so that XLA copies none of them in a loop.
@@ -8,93 +8,123 @@ inside a conditional, so that XLA copies none of them in a loop.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
-from jfold.language.layers import array_spec
+from jfold.device.arrays import Arrays, Spec, Varying, array_spec, varied
+from jfold.device.sections import Batch, Number
 
-Arrays = list[Any]
+T = TypeVar('T')
 
 
-def buffer_of(rows: int, row: Any) -> jax.ShapeDtypeStruct:
-    """The spec of rows of a kind."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Values:
+    """What operations have made.
+
+    Attributes:
+      buffers: by type, of those that operations make [constants + regions, *shape].
+    """
+
+    buffers: dict[int, Array]
+
+    def of(self, batch: Batch, t: int) -> Array:
+        """The values of a type [rows, *shape], be they constants alone."""
+        constants = batch.constants[t]
+        return self.buffers[t] if t in self.buffers else jnp.asarray(constants)
+
+    def written(self, t: int, rows: Array, first: Number) -> Values:
+        """With rows [count, *shape] from number `first` on."""
+        return Values(self.buffers | {t: write(self.buffers[t], rows, first)})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Edges:
+    """Cotangents, where the uses of values have left them.
+
+    Attributes:
+      buffers: by type, of those that have cotangents [uses, *shape].
+    """
+
+    buffers: dict[int, Array]
+
+    def written(self, t: int, rows: Array, first: Number) -> Edges:
+        """With rows [count, *shape] from number `first` on."""
+        return Edges(self.buffers | {t: write(self.buffers[t], rows, first)})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Residuals:
+    """What is stored for later, row by row of each operation.
+
+    Attributes:
+      saved: per operation, by the forward pass for the reverse [rows, ...] each.
+      crossing: per operation, by the loops of the reverse for the gradients of weights
+        [rows, ...] each; `None` for what takes the place of something saved.
+    """
+
+    saved: list[Arrays]
+    crossing: list[list[Array | None]]
+
+    def with_saved(self, o: int, rows: Arrays, first: Number) -> Residuals:
+        """With rows [count, ...] of an operation from number `first` on."""
+        pairs = zip(self.saved[o], rows, strict=True)
+        saved = [write(buffer, x, first) for buffer, x in pairs]
+        return Residuals(_put(self.saved, o, saved), self.crossing)
+
+    def replaced(
+        self, o: int, saved: Arrays, crossing: list[Array | None]
+    ) -> Residuals:
+        """With other buffers of one operation."""
+        return Residuals(_put(self.saved, o, saved), _put(self.crossing, o, crossing))
+
+
+def _put(items: list[T], place: int, new: T) -> list[T]:
+    return [*items[:place], new, *items[place + 1 :]]
+
+
+def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
+    """Zeros, some rows longer than asked for; see `xla.extra_rows`."""
+    rows, *shape = spec.shape
+    return varied(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
+
+
+def buffer_of(rows: int, row: Spec) -> Spec:
+    """The spec of rows of a kind [rows, *row]."""
     return array_spec((rows, *row.shape), row.dtype)
 
 
-def take(buffer: Any, rows: Any) -> Any:
-    """Rows of a buffer at the given places."""
+def take(buffer: Array, rows: Array) -> Array:
+    """Rows of a buffer at the given places [count]."""
     if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
         return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)
     return buffer.at[rows].get(mode='promise_in_bounds')
 
 
-def slice_rows(buffer: Any, first: Any, rows: int) -> Any:
-    """Rows of a buffer, one after another."""
+def slice_rows(buffer: Array, first: Number, rows: int) -> Array:
+    """Rows of a buffer, one after another [rows, ...]."""
     return lax.dynamic_slice_in_dim(buffer, first, rows)
 
 
-def write(buffer: Any, rows: Any, first: Any) -> Any:
-    """The buffer with rows written from number `first` on."""
+def write(buffer: Array, rows: Array, first: Number) -> Array:
+    """The buffer with rows [count, ...] written from number `first` on."""
     rows = rows.astype(buffer.dtype)
     return lax.dynamic_update_slice_in_dim(buffer, rows, first, 0)
 
 
-def others(
-    t: int, types: Sequence[int], arrays: Sequence[Any], known: set[int]
-) -> Arrays:
-    """The arrays of a type, without those whose places are known."""
-    pairs = enumerate(zip(types, arrays, strict=True))
-    return [x for place, (n, x) in pairs if n == t and place not in known]
-
-
-def after(read: Arrays, x: Any, first: Any) -> Any:
-    """`x`, in a form that XLA cannot compute before what was `read` of a buffer.
-
-    Where a result does not depend on an input of its own type, XLA may write the one
-    before it reads the other, and then copies the whole buffer for each tile.
-    """
-    for each in read:
-        x = jnp.where(first >= 0, x.astype(each.dtype), each)
-    return x
-
-
-def gather_sum(buffer: Any, indices: list[Any]) -> Any:
+def gather_sum(buffer: Array, indices: Sequence[Array]) -> Array:
     """The sum of several rows of a buffer, for each place."""
     return functools.reduce(jnp.add, [take(buffer, rows) for rows in indices])
 
 
-def _by_row(mask: Any, x: Any) -> Any:
-    return mask.reshape(mask.shape + (1,) * (x.ndim - 1))
-
-
-def masked(x: Any, real: Any) -> Any:
-    """Rows, zero where they are not real."""
-    return jnp.where(_by_row(real, x), x, jnp.zeros((), x.dtype))
-
-
-def repeated(x: Any, real: Any) -> Any:
-    """Rows, the first in place of those that are not real."""
-    return jnp.where(_by_row(real, x), x, x[:1])
-
-
-# ---- loops ---------------------------------------------------------------------------
-
-
-def step_at(step: Any, start: Any, stride: int, i: Any, carry: Any) -> Any:
-    """`step` on the rows of round `i`, at a stride from the first."""
-    return step(first=start + i * stride, carry=carry)
-
-
-def repeat(step: Callable[[Any, Any], Any], count: Any, carry: Any) -> Any:
-    """How often `step(i, carry)` ran, which is `count`, and the last carry."""
-
-    def body(state: Any) -> Any:
-        i, carry = state
-        return i + 1, step(i, carry)
-
-    start = jnp.zeros((), jnp.int32)
-    return lax.while_loop(lambda state: state[0] < count, body, (start, carry))
+def repeated(x: Array, real: Array) -> Array:
+    """Rows [count, ...], the first in place of those that are not real."""
+    real = real.reshape(real.shape + (1,) * (x.ndim - 1))
+    return jnp.where(real, x, x[:1])

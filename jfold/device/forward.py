@@ -1,240 +1,128 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forward pass: a schedule and parameters to values.
+"""The forward pass: a batch and weights to values.
 
 Component after component; one loop over the levels of each, in it, per operation and
 tile width, an inner loop over tiles. A tile gathers its inputs from the value buffers,
-runs the vmapped operation and writes its rows in place.
+runs the kernel and writes its rows in place:
+
+    values of a type    constants | rows of one output | rows of another | ...
+                            │              ▲
+                            └─ gathered ─▶ tile: rows of one level, or of its end
+                                           and spare ones, which the next level
+                                           writes again
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
-from jfold.device.buffers import (
-    after,
-    buffer_of,
-    others,
-    repeat,
-    step_at,
-    take,
-    write,
-)
+from jfold.device import xla
+from jfold.device.arrays import Arrays, Specs, array_spec, varied
+from jfold.device.buffers import Residuals, Values, new_buffer, take, write
+from jfold.device.loops import Tile
 from jfold.device.plan import Plan
-from jfold.device.tile import Arrays
-from jfold.language.layers import varied
-from jfold.planning.layout import Layout, layout, running
-from jfold.planning.sections import Section
-from jfold.spec import FIXED
+from jfold.device.residuals import Policy
+from jfold.device.sections import Batch, Number
+from jfold.device.xla import Chained
 
-State: TypeAlias = tuple[Any, Any]  # a zero that is handed on, and the buffers
-LevelStep: TypeAlias = Callable[[Any, State], State]
-TileStep: TypeAlias = Callable[..., Any]
+Carry: TypeAlias = tuple[Values, Residuals]
 
 
-class Forward:
-    """One execution while it is traced: constants of the trace, and the two passes."""
+def forward(
+    plan: Plan, policies: Sequence[Policy], arrays: Sequence[Arrays], batch: Batch
+) -> Carry:
+    """All values, and what the reverse pass needs.
 
-    def __init__(
-        self, plan: Plan, weights: list[Arrays], indices: Any, constants: Any
-    ) -> None:
-        spec = plan.spec
-        self.plan, self.program, self.capacity = plan, spec.program, spec.capacity
-        self.layout: Layout = layout(spec)
-        self.sections = self.layout.sections
-        self.components = running(spec)
-        self.indices, self.constant, self.leaves = indices, constants, weights
-        self.fixed = spec.strategy == FIXED
-        self._buffers = itertools.count(0, 2)
-        self.computed = {t for o in self.program.operations for t in o.outputs}
+    Args:
+      policies: per operation, what is stored.
+      arrays: the weights of each operation [*shape each].
+    """
+    runs = [o for o, kernel in enumerate(plan.kernels) if kernel is not None]
+    weights = {o: plan.kernel(o).weights(arrays[o]) for o in runs}
 
-    # ---- reading the index array
+    # All of the batch and the weights is constant to the loops, which carry what they
+    # write alone.
+    def run_tile(tile: Tile, carry: Carry) -> Carry:
+        values, residuals = carry
+        o = tile.operation
+        inputs = gather_inputs(plan, batch, values, tile)
+        outputs, saved = policies[o].run(plan.kernel(o), weights[o], inputs, tile.rows)
+        residuals = residuals.with_saved(o, saved, tile.first)
+        return _write_outputs(plan, values, tile, inputs, outputs), residuals
 
-    def index(self, section: Section, first: Any, size: int) -> Any:
-        """Part of a section of the index array."""
-        begin = section.start + first
-        return lax.dynamic_slice(self.indices, (begin,), (size,))
+    def run_level(c: int, level: Number, state: Chained[Carry]) -> Chained[Carry]:
+        for o in plan.components[c].operations:
+            state = plan.loops.tiles(batch, o, level, run_tile, state, down=False)
+        return state
 
-    def scalar(self, section: Section, at: Any = 0) -> Any:
-        """One number of the index array."""
-        return self.index(section, at, 1)[0]
+    extra = xla.extra_rows(even=True)
+    carry = _new_values(plan, batch, extra), _new_residuals(plan, policies, extra)
+    state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
+    for c, component in enumerate(plan.components):
+        if component.operations:
+            level = functools.partial(run_level, c)
+            state = plan.loops.levels(batch, c, level, state, down=False)
+    return state.carry
 
-    def component(
-        self, c: int, step: LevelStep, state: State, down: bool = False
-    ) -> State:
-        """`step(level, state)` for all levels of a component, or its fixed steps.
 
-        Args:
-          down: from the last to the first.
-        """
-        if not self.fixed and not self.components[c].recurrent:
-            return step(0, state)
-        count = (
-            self.layout.tables[c][0]
-            if self.fixed
-            else self.scalar(self.sections.header.depths, c)
-        )
+def gather_inputs(plan: Plan, batch: Batch, values: Values, tile: Tile) -> Arrays:
+    """The inputs of a tile [rows, *shape] each.
 
-        def body(i: Any, state: State) -> State:
-            return step(count - 1 - i if down else i, state)
+    Spare rows, if they are told from others, repeat the first: what they read may not
+    be there yet.
+    """
+    o, inputs = tile.operation, []
+    for place, t in enumerate(plan.operations[o].inputs):
+        index = batch.inputs(o, place, tile.first, tile.rows)
+        if tile.count is not None:
+            index = jnp.where(jnp.arange(tile.rows) < tile.count, index, index[0])
+        inputs.append(take(values.of(batch, t), index))
+    return inputs
 
-        done: State = lax.fori_loop(0, count, body, state)
-        return done
 
-    def level(
-        self,
-        tile: TileStep,
-        c: int,
-        operations: Sequence[int],
-        level: Any,
-        state: State,
-        down: bool = False,
-    ) -> State:
-        """`tile(operation, first, end, rows, carry)` for all tiles of a level."""
-        # Each loop starts from what the one before has counted. Without this chain XLA
-        # may reorder two loops, and copies a buffer that one reads and one writes.
-        before, carry = state
-        _, columns = self.layout.tables[c]
-        for o in operations:
-            widths = self.layout.widths[o]
-            at = level * columns + self.layout.column[o]
-            first, end, *counts = self.index(
-                self.sections.tiles[c], at, 2 + len(widths)
-            )
-            if self.fixed:
-                carry = tile(o, first=first, end=end, rows=widths[0], carry=carry)
-                continue
-            runs = []
-            for rows, count in zip(widths, counts, strict=True):
-                runs.append((rows, count, first))
-                first = first + count * rows
-            for rows, count, start in reversed(runs) if down else runs:
-                step = functools.partial(tile, o, end=end, rows=rows)
-                begin = before + (start + (count - 1) * rows if down else start)
-                step = functools.partial(step_at, step, begin, -rows if down else rows)
-                done, carry = repeat(step, count, carry)
-                before = done - count
-        return before, carry
+def _write_outputs(
+    plan: Plan, values: Values, tile: Tile, inputs: Arrays, outputs: Arrays
+) -> Values:
+    """The values, with the outputs of a tile [rows, *shape] each."""
+    o = tile.operation
+    operation, bases = plan.operations[o], plan.layout.value_base[o]
+    reads = plan.kernel(o).reads
+    for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
+        read = xla.others(t, operation.inputs, inputs, known)
+        values = values.written(t, xla.after(read, x, tile.first), base + tile.first)
+    return values
 
-    # ---- forward
 
-    def forward(self, keep: bool) -> tuple[dict[int, Any], list[Arrays]]:
-        """Value buffers of computed types, and what the reverse pass needs."""
-        self.weights = {o: self.plan.tile(o).weights(self.leaves[o]) for o in self.runs}
-        values = {t: self._new_values(t) for t in sorted(self.computed)}
-        stored = [
-            self._new(self.stored_specs(o)) if keep else [] for o in self.operations
-        ]
-        tile = functools.partial(self._forward_tile, keep=keep)
-        state: State = self.varied(jnp.zeros((), jnp.int32)), (values, stored)
-        for c, component in enumerate(self.components):
-            if not component.operations:
-                continue
-            level = functools.partial(self.level, tile, c, component.operations)
-            state = self.component(c, level, state)
-        values, stored = state[1]
-        return values, stored
+# ---- new buffers ---------------------------------------------------------------------
 
-    @property
-    def runs(self) -> list[int]:
-        """The operations that there is room for."""
-        return [o for o in self.operations if self.plan.tiles[o] is not None]
 
-    @property
-    def operations(self) -> range:
-        """The numbers of all operations."""
-        return range(len(self.plan.tiles))
+def _new_values(plan: Plan, batch: Batch, extra: Iterator[int]) -> Values:
+    """Zeros, behind the constants of each type."""
+    buffers = {}
+    for t in sorted({t for each in plan.operations for t in each.outputs}):
+        type_, rows = plan.program.types[t], plan.layout.value_rows[t]
+        spec = array_spec((rows, *type_.shape), type_.dtype)
+        buffers[t] = new_buffer(spec, extra, plan.varying)
+        if plan.spec.capacity.constants[t]:
+            buffers[t] = write(buffers[t], jnp.asarray(batch.constants[t]), 0)
+    return Values(buffers)
 
-    def _new_values(self, t: int) -> Any:
-        type_ = self.program.types[t]
-        buffer = self._zeros(self.layout.value_rows[t], type_.shape, type_.dtype)
-        if not self.capacity.constants[t]:
-            return buffer
-        return write(buffer, jnp.asarray(self.constant[t]), 0)
 
-    def stored_specs(self, o: int) -> list[jax.ShapeDtypeStruct]:
-        """Buffers with an operation's rows, for what the forward pass stores."""
-        reverse = self.plan.kept[o]
-        if reverse is None:
-            return []
-        # With room for what crosses, a tile further on; see `Backward`.
-        rows = self.layout.region[o] + self.layout.widths[o][0]
-        return [buffer_of(rows, each) for each in reverse.stored]
+def _new_residuals(
+    plan: Plan, policies: Sequence[Policy], extra: Iterator[int]
+) -> Residuals:
+    saved = [
+        [new_buffer(spec, extra, plan.varying) for spec in specs]
+        for specs in saved_specs(plan, policies)
+    ]
+    return Residuals(saved, [[] for _ in saved])
 
-    def _new(self, specs: Sequence[jax.ShapeDtypeStruct | None]) -> list[Any]:
-        """Zeros, `None` left as it is."""
-        return [
-            each and self._zeros(each.shape[0], each.shape[1:], each.dtype)
-            for each in specs
-        ]
 
-    def _zeros(self, rows: int, shape: tuple[int, ...], dtype: Any) -> Any:
-        """A new buffer, a few rows longer than the one before.
-
-        Of two buffers of one shape XLA makes one, and copies it.
-        """
-        return self.varied(jnp.zeros((rows + next(self._buffers), *shape), dtype))
-
-    def varied(self, x: Any) -> Any:
-        """`x`, of a type that may vary over the axes over which a batch does."""
-        return varied(x, self.plan.varying)
-
-    def _forward_tile(
-        self, o: int, first: Any, end: Any, rows: int, carry: Any, *, keep: bool
-    ) -> Any:
-        values, stored = carry
-        # Past the end of the level inputs are not there yet: repeat a real row.
-        inputs = self._inputs(o, values, first, rows, real=end - first)
-        reverse = self.plan.kept[o] if keep else None
-        if reverse is not None:
-            made, kept = reverse.keep(self.weights[o], inputs, rows)
-            written = [write(b, x, first) for b, x in zip(stored[o], kept, strict=True)]
-            stored = [*stored[:o], written, *stored[o + 1 :]]
-        else:
-            made = self.plan.tile(o).outputs(self.weights[o], inputs, rows)
-        values = dict(values)
-        operation = self.program.operations[o]
-        bases = self.layout.value_base[o]
-        reads = self.plan.tile(o).reads
-        for t, base, x, known in zip(
-            operation.outputs, bases, made, reads, strict=True
-        ):
-            read = others(t, operation.inputs, inputs, known)
-            values[t] = write(values[t], after(read, x, first), base + first)
-        return values, stored
-
-    def _inputs(
-        self, o: int, values: dict[int, Any], first: Any, rows: int, real: Any = None
-    ) -> Arrays:
-        """Inputs of rows; those from number `real` on, if given, repeat the first."""
-        inputs = []
-        for a, t in enumerate(self.program.operations[o].inputs):
-            index = self.index(self.sections.inputs[o][a], first, rows)
-            if real is not None:
-                index = jnp.where(jnp.arange(rows) < real, index, index[0])
-            inputs.append(take(self._buffer(values, t), index))
-        return inputs
-
-    def _buffer(self, values: dict[int, Any], t: int) -> Any:
-        return values[t] if t in values else jnp.asarray(self.constant[t])
-
-    # ---- results
-
-    def results(self, values: dict[int, Any]) -> list[Arrays]:
-        """The tensors of each result; spare rows repeat a real one."""
-        return [
-            [
-                take(
-                    self._buffer(values, t),
-                    self.index(self.sections.results[r][j], 0, rows),
-                )
-                for j, t in enumerate(self.program.results[r].tensors)
-            ]
-            for r, rows in enumerate(self.layout.results)
-        ]
+def saved_specs(plan: Plan, policies: Sequence[Policy]) -> list[Specs]:
+    """Per operation, the buffers for what the forward pass stores."""
+    places = zip(plan.layout.region, plan.layout.widths, policies, strict=True)
+    return [policy.buffers(region, widest) for region, (widest, *_), policy in places]

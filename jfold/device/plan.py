@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an execution does, apart from arrays: tiles, and what the reverse pass pulls.
+"""What an execution does, apart from arrays: kernels, loops and results.
 
 Cotangents flow from the results that the loss uses, and nowhere else: what is not used
 in the expression, or not by the loss, has no reverse, so that neither a zero times
@@ -12,20 +12,179 @@ import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from jfold.components import Makers, first_results, sources
+from jfold.components import (
+    Component,
+    component_of,
+    first_results,
+    sources,
+)
+from jfold.device.arrays import Varying
+from jfold.device.kernel import Kernel, make_kernel
+from jfold.device.loops import Loops, make_loops
+from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
+from jfold.device.results import Returned, returned
 from jfold.device.reverse import Reverse, make_reverse
-from jfold.device.tile import Tile, make_tile
-from jfold.language.layers import Varying
-from jfold.planning.layout import active_types, has_gradient
-from jfold.program import Program
+from jfold.operations import Makers, Operation, Operations
+from jfold.planning.layout import (
+    Layout,
+    active_types,
+    has_gradient,
+    layout,
+    running,
+)
 from jfold.spec import RECOMPUTE_ALL, Spec
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One way to run a program.
+
+    Attributes:
+      layout: where everything lies.
+      components: in their order, with the operations that there is room for.
+      kernels: per operation; `None` where there is no room for it.
+      loops: the strategy.
+      tensors: what is returned.
+      varying: over which axes of an enclosing `jax.shard_map` the arrays vary.
+    """
+
+    spec: Spec
+    layout: Layout
+    components: tuple[Component, ...]
+    kernels: tuple[Kernel | None, ...]
+    loops: Loops
+    tensors: tuple[Returned, ...]
+    varying: Varying | None
+
+    @property
+    def program(self) -> Operations:
+        """What is run."""
+        return self.spec.program
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """Of the program, whether there is room for them or not."""
+        return self.program.operations
+
+    def kernel(self, o: int) -> Kernel:
+        """The kernel of an operation that there is room for."""
+        kernel = self.kernels[o]
+        assert kernel is not None
+        return kernel
+
+    def is_recurrent(self, o: int) -> bool:
+        """Whether an operation is of a recurrent component."""
+        return self.components[component_of(self.program)[o]].recurrent
+
+    def is_trained(self, o: int) -> bool:
+        """Whether the weights of an operation get gradients, if its outputs have."""
+        if self.kernels[o] is None or not self.kernel(o).trained_count:
+            return False
+        # A value that a function closes over, traced outside, is a weight as well.
+        operation = self.operations[o]
+        active = active_types(self.program).intersection(operation.inputs)
+        return bool(active) or has_gradient(operation)
+
+    @functools.cached_property
+    def policies(self) -> tuple[Policy, ...]:
+        """Per operation, what the forward pass stores if the loss uses all results.
+
+        Nothing of functions without a gradient: who asks for one is told then.
+        """
+        if self.spec.residuals == RECOMPUTE_ALL:
+            return tuple(RECOMPUTE for _ in self.operations)
+        flows = self.flows([True for _ in self.tensors])
+        return tuple(self._policy(o, flow) for o, flow in enumerate(flows))
+
+    def _policy(self, o: int, flow: Flow | None) -> Policy:
+        try:
+            return RECOMPUTE if flow is None else SaveProducts(self._reverse(o, flow))
+        except Exception:  # whatever a function of the user's raises
+            return RECOMPUTE
+
+    # ---- the reverse
+
+    def flows(self, used: Sequence[bool]) -> tuple[Flow | None, ...]:
+        """How cotangents flow through each operation; `None` where none do.
+
+        Args:
+          used: which of the returned tensors have a cotangent.
+        """
+        made = zip(self.tensors, used, strict=True)
+        inputs = sources(self.program).inputs
+        # A result of a recurrence may flow into itself: until nothing changes.
+        live, before = _union(tensor.makers for tensor, yes in made if yes), 0
+        flows: list[Flow | None] = [None for _ in self.operations]
+        while live != before:
+            before = live
+            for o in range(len(flows)):
+                flows[o] = flow = self._flow(o, live)
+                if flow is not None:
+                    pairs = zip(inputs[o], flow.active, strict=True)
+                    live |= _union(makers for makers, active in pairs if active)
+        return tuple(flows)
+
+    def _flow(self, o: int, live: Makers) -> Flow | None:
+        """What flows through an operation, given all results with a cotangent."""
+        if self.kernels[o] is None:
+            return None
+        operation, active = self.operations[o], active_types(self.program)
+        first = first_results(self.program)[o]
+        outputs = tuple(
+            k
+            for k, t in enumerate(operation.outputs)
+            if live >> first + k & 1 and t in active
+        )
+        if not outputs:
+            return None
+        # An input that no live output depends on has a cotangent of zero, not worth an
+        # edge; without inputs there may still be weights to train.
+        read = set().union(*(self.kernel(o).reads[k] for k in outputs))
+        given = enumerate(operation.inputs)
+        inputs = tuple(a in read and t in active for a, t in given)
+        return Flow(outputs, inputs) if any(inputs) or self.is_trained(o) else None
+
+    def pullbacks(self, used: Sequence[bool]) -> tuple[Pullback | None, ...]:
+        """Per operation, what the reverse pass does; `None` where nothing.
+
+        Args:
+          used: which of the returned tensors have a cotangent.
+
+        Raises:
+          Exception: whatever a function without a gradient does; a note names it.
+        """
+        return tuple(
+            None if flow is None else self._pullback(o, flow)
+            for o, flow in enumerate(self.flows(used))
+        )
+
+    def _pullback(self, o: int, flow: Flow) -> Pullback:
+        reverse, policy = self._reverse(o, flow), self.policies[o]
+        if isinstance(policy, SaveProducts) and policy.reverse is not reverse:
+            policy = RECOMPUTE  # what was saved is for more cotangents than there are
+        return Pullback(reverse, policy, self.is_trained(o), self.is_recurrent(o))
+
+    def _reverse(self, o: int, flow: Flow) -> Reverse:
+        try:
+            return make_reverse(self.kernel(o), flow.live, flow.active)
+        except Exception as error:
+            name = self.operations[o].layer.name
+            error.add_note(
+                f'expected a gradient of layer {name!r}, got this error; use lax.scan '
+                'or lax.fori_loop with fixed bounds, or give '
+                'the function one by jax.custom_vjp'
+            )
+            raise
 
 
 @dataclass(frozen=True)
-class Pull:
-    """What the reverse of an operation does.
+class Flow:
+    """How cotangents flow through an operation.
 
     Attributes:
       live: the outputs that have a cotangent.
@@ -36,115 +195,30 @@ class Pull:
     active: tuple[bool, ...]
 
 
-Pulls = tuple[Pull | None, ...]
-
-
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """One way to run a program.
+class Pullback:
+    """What the reverse pass does with an operation.
 
     Attributes:
-      tiles: per operation; `None` where there is no room for it.
-      varying: over which axes of an enclosing `jax.shard_map` the arrays vary.
+      policy: where residuals come from.
+      to_weights: whether the weights get gradients.
+      is_recurrent: whether the operation is of a recurrent component.
     """
 
-    spec: Spec
-    tiles: tuple[Tile | None, ...]
-    varying: Varying | None
+    reverse: Reverse
+    policy: Policy
+    to_weights: bool
+    is_recurrent: bool
 
     @property
-    def program(self) -> Program:
-        """What is run."""
-        return self.spec.program
+    def to_inputs(self) -> bool:
+        """Whether inputs get cotangents."""
+        return any(self.reverse.active)
 
-    def tile(self, o: int) -> Tile:
-        """The tile of an operation that there is room for."""
-        tile = self.tiles[o]
-        assert tile is not None
-        return tile
-
-    def reverse(self, o: int, pull: Pull) -> Reverse:
-        """The reverse of an operation.
-
-        Raises:
-          Exception: whatever a function without a gradient does; a note names it.
-        """
-        try:
-            return make_reverse(self.tile(o), pull.live, pull.active)
-        except Exception as error:
-            name = self.program.operations[o].layer.name
-            error.add_note(
-                f'expected a gradient of layer {name!r}, got this error; use lax.scan '
-                'or lax.fori_loop with fixed bounds, or give '
-                'the function one by jax.custom_vjp'
-            )
-            raise
-
-    def trains(self, o: int) -> bool:
-        """Whether the weights of an operation get gradients, if its outputs do."""
-        if self.tiles[o] is None or not self.tile(o).trained_count:
-            return False
-        operation = self.program.operations[o]
-        moves = active_types(self.program).intersection(operation.inputs)
-        return bool(moves) or has_gradient(operation)
-
-    @functools.cached_property
-    def all_pulls(self) -> Pulls:
-        """If the loss uses all results."""
-        return self.pulls([[True for _ in x.tensors] for x in self.program.results])
-
-    @functools.cached_property
-    def kept(self) -> tuple[Reverse | None, ...]:
-        """Per operation, the reverse for which the forward pass keeps products; `None`
-        for none, of functions without a gradient too: who asks for one is told then."""
-        if self.spec.residuals == RECOMPUTE_ALL:
-            return tuple(None for _ in self.tiles)
-        return tuple(map(self._kept, range(len(self.tiles)), self.all_pulls))
-
-    def _kept(self, o: int, pull: Pull | None) -> Reverse | None:
-        try:
-            return None if pull is None else self.reverse(o, pull)
-        except Exception:  # whatever a function of the user raises
-            return None
-
-    def pulls(self, results: Sequence[Sequence[bool]]) -> Pulls:
-        """What the reverse pass does, given which tensors of each result have a
-        cotangent."""
-        flows = sources(self.program)
-        used = [
-            flow
-            for result, wanted in zip(flows.results, results, strict=True)
-            for flow, yes in zip(result, wanted, strict=True)
-            if yes
-        ]
-        live, before = _union(used), 0
-        pulls: list[Pull | None] = [None for _ in self.tiles]
-        while live != before:
-            before = live
-            for o in range(len(pulls)):
-                pulls[o] = pull = self._pull(o, live)
-                if pull is not None:
-                    pairs = zip(flows.inputs[o], pull.active, strict=True)
-                    live |= _union(flow for flow, active in pairs if active)
-        return tuple(pulls)
-
-    def _pull(self, o: int, live: Makers) -> Pull | None:
-        """What an operation's reverse does, given all results with a cotangent."""
-        if self.tiles[o] is None:
-            return None
-        operation, active = self.program.operations[o], active_types(self.program)
-        first = first_results(self.program)[o]
-        outputs = tuple(
-            k
-            for k, t in enumerate(operation.outputs)
-            if live >> first + k & 1 and t in active
-        )
-        if not outputs:
-            return None
-        read = set().union(*(self.tile(o).reads[k] for k in outputs))
-        given = enumerate(operation.inputs)
-        inputs = tuple(a in read and t in active for a, t in given)
-        return Pull(outputs, inputs) if any(inputs) or self.trains(o) else None
+    @property
+    def defers(self) -> bool:
+        """Whether gradients of weights wait for what crosses from the loops."""
+        return self.to_weights and self.is_recurrent and self.policy.stores
 
 
 def _union(sets: Iterable[Makers]) -> Makers:
@@ -152,24 +226,20 @@ def _union(sets: Iterable[Makers]) -> Makers:
 
 
 def make_plan(
-    spec: Spec, params: Mapping[str, Any], varying: Varying | None = None
+    spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Plan:
     """The plan for parameters, or what looks like them, by layer."""
     program = spec.program
-    return Plan(
-        spec,
-        tuple(
-            make_tile(
-                operation,
-                params.get(operation.layer.name),
-                tuple(program.types[t] for t in operation.inputs),
-                varying,
-            )
-            if rows
-            else None
-            for operation, rows in zip(
-                program.operations, spec.capacity.rows, strict=True
-            )
-        ),
-        varying,
+    kernels = tuple(
+        make_kernel(
+            operation,
+            params.get(operation.layer.name),
+            tuple(program.types[t] for t in operation.inputs),
+            varying,
+        )
+        if rows
+        else None
+        for operation, rows in zip(program.operations, spec.capacity.rows, strict=True)
     )
+    places = layout(spec), running(spec)
+    return Plan(spec, *places, kernels, make_loops(spec), returned(spec), varying)

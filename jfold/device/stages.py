@@ -11,17 +11,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
+from jax import Array
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.extend import core
 
 from jfold.device import jaxprs
-from jfold.device.jaxprs import Arrays, Rules
-from jfold.language.layers import varied, varying_axes
+from jfold.device.arrays import Arrays, masked, varied, varying_axes
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from jfold.device.jaxprs import Rules
+
+    Pull: TypeAlias = Callable[[Sequence[Array]], tuple[dict[int, Array]]]
+    Residuals: TypeAlias = tuple[Array, Pull]
+    Cotangent: TypeAlias = Array | SymbolicZero
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +46,13 @@ class Staged:
       varying: variables that depend on the other arguments.
     """
 
-    closed: Any
-    early: tuple[Any, ...]
-    late: tuple[Any, ...]
-    frontier: tuple[Any, ...]
-    varying: frozenset[Any]
+    closed: core.ClosedJaxpr
+    early: tuple[core.JaxprEqn, ...]
+    late: tuple[core.JaxprEqn, ...]
+    frontier: tuple[core.Var, ...]
+    varying: frozenset[core.Var]
 
-    def run_early(self, *arguments: Any) -> Arrays:
+    def run_early(self, *arguments: Array) -> Arrays:
         """The values of the frontier, from the first arguments.
 
         The reverse runs for those alone that have a cotangent, as if the others were
@@ -56,7 +65,7 @@ class Staged:
         if not self.early:
             return jaxprs.run((), given, self.frontier)
 
-        def values(given: Sequence[Any], wanted: Sequence[Any]) -> Arrays:
+        def values(given: Sequence[Array], wanted: Sequence[core.Var]) -> Arrays:
             env = known | dict(zip(names, given, strict=True))
             return jaxprs.run(jaxprs.needed(self.early, wanted), env, wanted)
 
@@ -64,7 +73,10 @@ class Staged:
         return _of_used(values, self.frontier)(*given.values())
 
     def run_late(
-        self, frontier: Iterable[Any], arguments: Sequence[Any], rules: Rules
+        self,
+        frontier: Iterable[Array],
+        arguments: Sequence[Array],
+        rules: Rules,
     ) -> Arrays:
         """The outputs, from the frontier and the other arguments."""
         jaxpr, constants = jaxprs.opened(self.closed)
@@ -74,7 +86,7 @@ class Staged:
         env |= zip(self.frontier, frontier, strict=True)
         return jaxprs.run(self.late, env, jaxpr.outvars, rules)
 
-    def dropping(self, real: Any) -> Rules:
+    def dropping(self, real: Array) -> Rules:
         """Rules for the late stage that drop, in reverse, what rows not real give.
 
         Args:
@@ -82,7 +94,7 @@ class Staged:
             whole tiles.
         """
 
-        def rule(equation: Any, operands: Arrays) -> Any:
+        def rule(equation: core.JaxprEqn, operands: Arrays) -> Arrays:
             if not _has_own_reverse(equation):
                 return jaxprs.bind(equation, operands)
             of_rows = [
@@ -94,7 +106,7 @@ class Staged:
         return dict.fromkeys(names, rule)
 
 
-def stage(closed: Any, fixed: int) -> Staged:
+def stage(closed: core.ClosedJaxpr, fixed: int) -> Staged:
     """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest."""
     jaxpr, constants = jaxprs.opened(closed)
     pairs = zip(jaxpr.constvars, constants, strict=True)
@@ -110,34 +122,41 @@ def stage(closed: Any, fixed: int) -> Staged:
     late = jaxprs.needed(jaxpr.eqns, jaxpr.outvars, made, keep=others)
     read = jaxprs.variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
     frontier = dict.fromkeys(v for v in read if v in made or v in first)
-    ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(v.aval))
+    ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
     return Staged(closed, tuple(early), tuple(late), tuple(ordered), frozenset(varying))
 
 
-def _is_traced(constant: Any) -> bool:
+def _is_traced(constant: Array) -> bool:
     """Whether an enclosing transformation traces a constant."""
     return isinstance(constant, jax.core.Tracer)
 
 
 def _of_used(
-    values: Callable[[Sequence[Any], Sequence[Any]], Arrays], wanted: Sequence[Any]
+    values: Callable[[Sequence[Array], Sequence[core.Var]], Arrays],
+    wanted: Sequence[core.Var],
 ) -> Callable[..., Arrays]:
     """`values(arguments, wanted)`, with the reverse of what of it is used alone."""
 
     @jax.custom_vjp
-    def early(*arguments: Any) -> Arrays:
+    def early(*arguments: Array) -> Arrays:
         return values(arguments, wanted)
 
-    def forward(*arguments: Any) -> tuple[Arrays, Any]:
+    def forward(*arguments: CustomVJPPrimal) -> tuple[Arrays, Arrays]:
         plain = [x.value for x in arguments]
         return values(plain, wanted), plain
 
-    def reverse(arguments: Arrays, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+    def reverse(
+        arguments: Arrays, cotangents: Sequence[Cotangent]
+    ) -> tuple[Array | None, ...]:
         pairs = zip(wanted, cotangents, strict=True)
-        used = {v: x for v, x in pairs if not is_zero(x) and jaxprs.is_inexact(v.aval)}
+        used = {
+            v: x
+            for v, x in pairs
+            if not is_zero(x) and jaxprs.is_inexact(jaxprs.spec(v))
+        }
         moving = {i: x for i, x in enumerate(arguments) if jaxprs.is_inexact(x)}
 
-        def of_moving(moving: dict[int, Any]) -> Arrays:
+        def of_moving(moving: dict[int, Array]) -> Arrays:
             merged = [moving.get(i, x) for i, x in enumerate(arguments)]
             return values(merged, tuple(used))
 
@@ -148,7 +167,7 @@ def _of_used(
     return early
 
 
-def _has_own_reverse(equation: Any) -> bool:
+def _has_own_reverse(equation: core.JaxprEqn) -> bool:
     """Whether an equation is, or has inside, a function with a reverse rule."""
     if equation.primitive.name.startswith('custom_vjp_call'):
         return True
@@ -157,24 +176,29 @@ def _has_own_reverse(equation: Any) -> bool:
     return any(map(_has_own_reverse, itertools.chain(*found)))
 
 
-def _is_jaxpr(value: Any) -> bool:
+def _is_jaxpr(value: object) -> bool:
     return hasattr(jaxprs.opened(value)[0], 'eqns')
 
 
 def _dropping(
-    equation: Any, operands: Arrays, of_rows: Sequence[bool], real: Any
+    equation: core.JaxprEqn,
+    operands: Arrays,
+    of_rows: Sequence[bool],
+    real: Array,
 ) -> Arrays:
     """The results of an equation, whose reverse is dropped for rows not real."""
 
     @jax.custom_vjp
-    def results(real: Any, *operands: Any) -> Arrays:
+    def results(real: Array, *operands: Array) -> Arrays:
         return jaxprs.bind(equation, operands)
 
-    def forward(real: Any, *operands: Any) -> tuple[Arrays, Any]:
+    def forward(
+        real: CustomVJPPrimal, *operands: CustomVJPPrimal
+    ) -> tuple[Arrays, Residuals]:
         values = [x.value for x in operands]
         moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
 
-        def of_moving(moving: dict[int, Any]) -> Arrays:
+        def of_moving(moving: dict[int, Array]) -> Arrays:
             merged = [moving.get(i, x) for i, x in enumerate(values)]
             return jaxprs.bind(equation, merged)
 
@@ -182,12 +206,14 @@ def _dropping(
         # As without a gradient: `vmap` may put the rows of a result elsewhere else.
         return jaxprs.bind(equation, values), (real.value, pull)
 
-    def reverse(residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+    def reverse(
+        residuals: Residuals, cotangents: Sequence[Cotangent]
+    ) -> tuple[Array | None, ...]:
         real, pull = residuals
         axes = varying_axes(real)
         (pulled,) = pull([varied(instantiated(x), axes) for x in cotangents])
         dropped = {
-            i: x if np.ndim(real) and not of_rows[i] else real_rows(x, real)
+            i: x if np.ndim(real) and not of_rows[i] else masked(x, real)
             for i, x in pulled.items()
         }
         return None, *map(dropped.get, range(len(of_rows)))
@@ -196,21 +222,15 @@ def _dropping(
     return results(real, *operands)
 
 
-def real_rows(x: Any, real: Any) -> Any:
-    """`x`, zero where it is not real: everywhere, or in some of its rows."""
-    real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
-    return jnp.where(real, x, jnp.zeros((), x.dtype))
-
-
-def is_zero(cotangent: Any) -> bool:
+def is_zero(cotangent: object) -> TypeIs[SymbolicZero]:
     """Whether a cotangent is known to be zero, whatever the values."""
     return isinstance(cotangent, SymbolicZero)
 
 
-def instantiated(cotangent: Any) -> Any:
+def instantiated(cotangent: Cotangent) -> Array:
     """A cotangent as an array."""
     if not is_zero(cotangent):
         return cotangent
     if cotangent.dtype == jax.dtypes.float0:
-        return np.zeros(cotangent.shape, cotangent.dtype)
+        return np.zeros(cotangent.shape, cotangent.dtype)  # type: ignore[return-value]
     return jnp.zeros(cotangent.shape, cotangent.dtype)

@@ -20,22 +20,24 @@ from typing import Any
 
 import numpy as np
 
-from jfold import program as p
+from jfold import instructions as ir
 from jfold.errors import InputError
 from jfold.graph import Graph, concatenate
 from jfold.host.cycles import SuspicionError, Watch
-from jfold.host.frames import Frame, Running, locate, run, start
+from jfold.host.frames import Running, run
 from jfold.host.objects import Reread
+from jfold.host.origin import Frame, locate, start
 from jfold.host.passes import cut, trace_in_passes
+from jfold.host.places import MAX_EXAMPLES, example_places
 from jfold.host.rules import NONE, Column, join
-from jfold.host.trace import MAX_EXAMPLES, Trace, at_moment, example_places
-from jfold.program import is_breadth_first
+from jfold.host.trace import Trace
+from jfold.program import Program, is_breadth_first
 
 MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
 
 
 def trace(
-    program: p.Program, examples: Sequence[Any], reread: Reread | None = None
+    program: Program, examples: Sequence[Any], reread: Reread | None = None
 ) -> Graph:
     """Runs the host plan on a batch.
 
@@ -59,7 +61,7 @@ def trace(
     return concatenate(parts)
 
 
-def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
+def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
     in_passes = examples and is_breadth_first(program)
     halves = cut(program, len(examples) == 1) if in_passes else None
     failure = None
@@ -70,7 +72,7 @@ def _trace(program: p.Program, examples: list[Any], reread: Reread) -> Graph:
             failure = error.with_traceback(None)  # which holds all that was traced
     state = Trace(program, len(examples), reread)
     given: list[Column] = [example_places(len(examples))]
-    given += [examples] * (program.body.arity - len(given))
+    given += [examples] * (program.plan.body.arity - len(given))
     # What is wrong with an example is found by the other way to run the plan.
     suspected = isinstance(failure, SuspicionError)
     watch = Watch(deep=1) if suspected else Watch()
@@ -118,10 +120,10 @@ class Callers:
 
 
 def _evaluate(
-    program: p.Program, given: list[Column], state: Trace, watch: Watch
+    program: Program, given: list[Column], state: Trace, watch: Watch
 ) -> list[Column]:
-    root = run(start(program.body, given, None), state)
-    pool: dict[int, list[tuple[Receiver, list[Column], Frame, p.Call]]] = {}
+    root = run(start(program.plan.body, given, None), state)
+    pool: dict[int, list[tuple[Receiver, list[Column], Frame, ir.Call]]] = {}
     ready: list[tuple[Running, Callers, Any]] = [(root, Callers((), []), None)]
     result: list[Column] = []
     depth = 0
@@ -131,14 +133,13 @@ def _evaluate(
             if depth > MAX_DEPTH:
                 raise _too_deep(next(iter(pool.values())))
             for number in sorted(pool, reverse=True):  # the first is taken first
-                moment = depth * len(program.declarations) + number
-                frame, callers = _merge(program.declarations[number], pool[number])
+                moment = depth * len(program.plan.declarations) + number
+                frame, callers = _merge(program.plan.declarations[number], pool[number])
                 columns = frame.registers[1 : frame.body.arity]
                 if columns and watch.sees_again(depth, number, columns):
                     watch.refuse(number, frame, pool[number][0][3].where)
-                if state.by_moment:
-                    places = at_moment(frame.registers[0], moment)
-                    frame.registers[0] = places
+                places = frame.registers[0]
+                frame.registers[0] = state.order.entered(places, moment)
                 ready.append((run(frame, state), callers, None))
             pool = {}
         running, callers, sent = ready.pop()
@@ -149,26 +150,29 @@ def _evaluate(
                 result = stop.value
             ready += _deliver(stop.value, callers)
             continue
-        waiting = _wait(running, callers, frame_calls, pool)
+        waiting = _wait(program, running, callers, frame_calls, pool)
         if not waiting.missing:
             ready.append((running, callers, waiting.results))
     return result
 
 
-def _too_deep(calls: list[tuple[Receiver, list[Column], Frame, p.Call]]) -> InputError:
+def _too_deep(calls: list[tuple[Receiver, list[Column], Frame, ir.Call]]) -> InputError:
     _, _, frame, call = calls[0]
     text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
     example, path = locate(frame, call.inputs[-1], 0)
     return InputError(text, example, path, call.where)
 
 
-def _wait(running: Running, callers: Callers, calls: Any, pool: Any) -> Waiting:
+def _wait(
+    program: Program, running: Running, callers: Callers, calls: Any, pool: Any
+) -> Waiting:
     """Puts a frame's calls into the pool; one on no items has its result at once."""
     waiting = Waiting(running, callers)
     for slot, (frame, call, inputs) in enumerate(calls):
         size = len(inputs[0])
         if not size:
-            waiting.results.append([[] if x else NONE for x in call.lists])
+            lists = program.plan.declarations[call.declaration].lists
+            waiting.results.append([[] if x else NONE for x in lists])
             continue
         waiting.results.append([])
         waiting.missing += 1
@@ -177,7 +181,7 @@ def _wait(running: Running, callers: Callers, calls: Any, pool: Any) -> Waiting:
     return waiting
 
 
-def _merge(body: p.Body, calls: Any) -> tuple[Frame, Callers]:
+def _merge(body: ir.Body, calls: Any) -> tuple[Frame, Callers]:
     """One frame for all calls that wait for the same declaration."""
     columns = list(zip(*(inputs for _, inputs, _, _ in calls), strict=True))
     inputs = list(map(join, columns))

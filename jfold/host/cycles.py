@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jfold.errors import InputError
-from jfold.host.frames import Frame, entries, located_at
+from jfold.host.origin import Frame, entries, located_at
 
 Key: TypeAlias = tuple[int, ...]  # ids of the objects of one call
 

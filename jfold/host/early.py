@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from jfold import program as p
+from jfold import instructions as ir
 from jfold.host.objects import (
+    add_up,
     by_attribute,
     check_lengths,
     fields,
@@ -27,9 +28,10 @@ from jfold.host.objects import (
 )
 from jfold.host.rules import RULES, Column
 from jfold.host.trace import Trace
+from jfold.traits import Effect
 
 Step = Callable[[list[Column], Trace], None]
-Instructions = list[p.Instruction]
+Instructions = list[ir.Instruction]
 BYTE = 256  # numbers of so many cases are kept in bytes
 
 
@@ -45,19 +47,19 @@ def steps(instructions: Instructions, kept: set[int]) -> tuple[Step, ...]:
 def _with_among(instructions: Instructions) -> Instructions:
     """Items of a case are read by the numbers of cases, not by positions."""
     positions = {
-        r: i for i in instructions if isinstance(i, p.Positions) for r in i.outputs
+        r: i for i in instructions if isinstance(i, ir.Positions) for r in i.outputs
     }
     made: Instructions = []
     for i in instructions:
-        source = positions.get(i.inputs[-1]) if isinstance(i, p.Select) else None
+        source = positions.get(i.inputs[-1]) if isinstance(i, ir.Select) else None
         if source:
             case = source.outputs.index(i.inputs[1])
             read = i.inputs[0], *source.inputs
-            made.append(p.Among(read, i.outputs, i.where, case))
+            made.append(ir.Among(read, i.outputs, i.where, case))
         else:
             made.append(i)
     used = {r for i in made for r in i.inputs}
-    return [i for i in made if not isinstance(i, p.Positions) or used & {*i.outputs}]
+    return [i for i in made if not isinstance(i, ir.Positions) or used & {*i.outputs}]
 
 
 def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
@@ -66,45 +68,51 @@ def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
     keys = {
         i.outputs[0]: i
         for i in instructions
-        if isinstance(i, p.Transform) and reads[i.outputs[0]] == 1
+        if isinstance(i, ir.Transform) and reads[i.outputs[0]] == 1
     }
     made: Instructions = []
+    asked: set[ir.Instruction] = set()
     for i in instructions:
-        key = keys.get(i.inputs[0]) if isinstance(i, p.Cases) else None
-        if isinstance(i, p.Cases) and key and key.outputs[0] not in kept:
-            made.remove(key)
+        key = keys.get(i.inputs[0]) if isinstance(i, ir.Cases) else None
+        if isinstance(i, ir.Cases) and key and key.outputs[0] not in kept:
+            asked.add(key)
             made.append(replace(i, inputs=key.inputs, key=key.fn))
         else:
             made.append(i)
-    return made
+    return [i for i in made if i not in asked]
 
 
 def _with_fields(instructions: Instructions) -> Instructions:
     """Fields of the same items are read together."""
-    fields = [i for i in instructions if isinstance(i, p.Field)]
+    fields: dict[tuple[int, ...], list[ir.Field]] = {}
+    for i in instructions:
+        if isinstance(i, ir.Field):
+            fields.setdefault(i.inputs, []).append(i)
     made: Instructions = []
     for i in instructions:
-        if not isinstance(i, p.Field):
+        if not isinstance(i, ir.Field):
             made.append(i)
             continue
-        alike = [each for each in fields if each.inputs == i.inputs]
+        alike = fields[i.inputs]
         if i is alike[0]:
             outputs = tuple(each.outputs[0] for each in alike)
             keys = tuple(each.key for each in alike)
             most = next((x.most for x in alike if x.most is not None), None)
-            made.append(p.Fields(i.inputs, outputs, i.where, keys, most))
+            made.append(ir.Fields(i.inputs, outputs, i.where, keys, most))
     return made
 
 
 # ---- instructions made ready ---------------------------------------------------------
 
 
-def _ready(i: p.Instruction) -> Step:
+def _ready(i: ir.Instruction) -> Step:
+    if i.traits.effect & ~Effect.RAISES:
+        raise ir.refusal('early execution', type(i))
     make = _READY.get(type(i))
     return make(i) if make else functools.partial(RULES[type(i)], i)
 
 
-def _transform(i: p.Transform) -> Step:
+def _transform(i: ir.Transform) -> Step:
     (source,), (target,), fn = i.inputs, i.outputs, i.fn
 
     def step(r: list[Column], state: Trace) -> None:
@@ -113,7 +121,7 @@ def _transform(i: p.Transform) -> Step:
     return step
 
 
-def _cases(i: p.Cases) -> Step:
+def _cases(i: ir.Cases) -> Step:
     (source,), (target,) = i.inputs, i.outputs
     find, count, key = _finder(i.whole), len(i.whole.outputs), i.key
     make = bytes if count <= BYTE else list
@@ -125,13 +133,13 @@ def _cases(i: p.Cases) -> Step:
     return step
 
 
-def _finder(whole: p.Partition | p.Present) -> Callable[[Any], int]:
-    if isinstance(whole, p.Partition):
+def _finder(whole: ir.Partition | ir.Present) -> Callable[[Any], int]:
+    if isinstance(whole, ir.Partition):
         return whole.case_of.__getitem__
     return functools.partial(operator.is_, None)
 
 
-def _among(i: p.Among) -> Step:
+def _among(i: ir.Among) -> Step:
     (source, codes), (target,), case = i.inputs, i.outputs, i.case
     table = bytes(number == case for number in range(BYTE))
 
@@ -150,7 +158,7 @@ def _among(i: p.Among) -> Step:
     return step
 
 
-def _fields(i: p.Fields) -> Step:
+def _fields(i: ir.Fields) -> Step:
     (source,) = i.inputs
     by_item = [
         (t, operator.itemgetter(k)) for t, k in zip(i.outputs, i.keys, strict=True)
@@ -159,12 +167,10 @@ def _fields(i: p.Fields) -> Step:
         (target, by_attribute(key) or get)
         for (target, get), key in zip(by_item, i.keys, strict=True)
     ]
-    named = by_name != by_item
+    named, most = by_name != by_item, i.most
 
     def step(r: list[Column], state: Trace) -> None:
         items = r[source]
-        if i.most is not None:
-            check_lengths(items, i.most)
         alone = named and have_attributes_alone(items)
         try:
             for target, get in by_name if alone else by_item:
@@ -172,6 +178,8 @@ def _fields(i: p.Fields) -> Step:
         except Exception:  # some have items, others attributes
             for target, key in zip(i.outputs, i.keys, strict=True):
                 r[target] = fields(items, key)
+        if most is not None and not add_up(items, most):  # none has fewer
+            check_lengths(items, most)
 
     return step
 
@@ -184,8 +192,8 @@ def _whole(made: Any, items: Column) -> Any:
 
 
 _READY: dict[type, Callable[..., Step]] = {
-    p.Transform: _transform,
-    p.Cases: _cases,
-    p.Among: _among,
-    p.Fields: _fields,
+    ir.Transform: _transform,
+    ir.Cases: _cases,
+    ir.Among: _among,
+    ir.Fields: _fields,
 }

@@ -1,56 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies at work on columns, loops over sequences, and where a value comes from."""
+"""Bodies at work on columns, and loops over sequences."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jfold import program as p
-from jfold.errors import BadItem, InputError
+from jfold import instructions as ir
+from jfold.errors import BadItem
+from jfold.host.origin import Frame, Origin, located, start
 from jfold.host.rules import RULES, Column, merge, numbers, starts, take
 from jfold.host.trace import Trace
 
 Array = np.ndarray[Any, Any]
-Calls = list[tuple[p.Call, list[Column]]]
+Calls = list[tuple[ir.Call, list[Column]]]
 MAX_ROUNDS = 64  # no sequence is longer than 2**64
 
-Step = tuple[str, Any]  # into data: as shown, and the key
 Running = Generator[Calls, list[list[Column]], list[Column]]
-Origin = Callable[[int, int], tuple['Frame', int, int]]
-
-
-@dataclass(eq=False)
-class Frame:
-    """A body at work. `origin` tells where item `i` of input register `r` comes from:
-    a frame, a register and an item; `None` in the frame of the examples."""
-
-    body: p.Body
-    registers: list[Column]
-    origin: Origin | None
-
-
-def start(body: p.Body, inputs: list[Column], origin: Origin | None) -> Frame:
-    """A frame at the beginning of its body."""
-    return Frame(body, inputs + [None] * (body.registers - len(inputs)), origin)
 
 
 def run(frame: Frame, state: Trace) -> Any:
     """Runs a body; yields the calls of each stage and is sent their results."""
     registers = frame.registers
     for stage in frame.body.stages:
-        instruction: p.Instruction
+        instruction: ir.Instruction
         try:
             for instruction in stage.instructions:
                 kind = type(instruction)
-                if kind is p.FoldLoop:
-                    yield from _fold(instruction, frame, state)  # type: ignore[arg-type]
-                elif kind is p.ReduceLoop:
-                    yield from _reduce(instruction, frame, state)  # type: ignore[arg-type]
+                if kind in LOOPS:
+                    yield from LOOPS[kind](instruction, frame, state)
                 else:
                     RULES[kind](instruction, registers, state)
         except BadItem as error:
@@ -67,113 +49,15 @@ def run(frame: Frame, state: Trace) -> Any:
     return [registers[r] for r in frame.body.outputs]
 
 
-def _arguments(call: p.Call, r: list[Column], state: Trace) -> list[Column]:
+def _arguments(call: ir.Call, r: list[Column], state: Trace) -> list[Column]:
     places, *given = (r[k] for k in call.inputs)
-    return [state.inside(places, call.way), *given]
-
-
-# ---- where a value comes from --------------------------------------------------------
-
-
-def located(error: BadItem, instruction: p.Instruction, frame: Frame) -> InputError:
-    """The error of an instruction, with the example and the way to it."""
-    example, path = locate(frame, instruction.inputs[0], error.index)
-    return InputError(str(error), example, path, instruction.where)
-
-
-def locate(frame: Frame, register: int, item: int) -> tuple[int, str]:
-    """The example of an item of a register, and its path in the example."""
-    steps: list[Step] = []
-    for _, _, example in entries(frame, register, item, steps):
-        item = example
-    return item, ''.join(text for text, _ in reversed(steps))
-
-
-def located_at(frame: Frame, item: int) -> tuple[int, str]:
-    """The same, of the first value that a body was given for an item."""
-    return locate(frame, 1, item)
-
-
-def entries(
-    frame: Frame, register: int, item: int, steps: list[Step]
-) -> Iterator[tuple[Frame, int, int]]:
-    """The bodies that an item of a register came through, innermost first.
-
-    Of each its frame, the register it was given and the item; the last is that of the
-    examples. Appends the steps in the data on the way.
-    """
-    while True:
-        if register < frame.body.arity:
-            yield frame, register, item
-            if frame.origin is None:
-                return
-            frame, register, item = frame.origin(register, item)
-            continue
-        writer = frame.body.writer[register]
-        if isinstance(writer, p.Pack) and steps:
-            _, key = steps.pop()  # a step into what was packed is none in the data
-            register = writer.inputs[key]
-            continue
-        register, item, step = _previous(writer, frame.registers, register, item)
-        if step is not None:
-            steps.append(step)
-
-
-def _previous(
-    writer: p.Instruction, r: list[Column], register: int, item: int
-) -> tuple[int, int, tuple[str, Any] | None]:
-    """One step back: the register and item it was made of, and the step in the data."""
-    source = writer.inputs[0]
-    if isinstance(writer, p.Field):
-        return source, item, (_step(r[source][item], writer.key), writer.key)
-    if isinstance(writer, p.Ranges) and register == writer.outputs[0]:
-        return source, int(r[writer.inputs[1]][item]), None
-    if isinstance(writer, p.Select):
-        return source, int(r[writer.inputs[1]][item]), None
-    if isinstance(writer, p.Partition | p.Present):
-        return source, int(r[register][item]), None
-    if isinstance(writer, p.Iterate) and register == writer.outputs[1]:
-        owner, number = _owner(r[writer.outputs[0]], item)
-        return source, owner, (f'[{number}]', number)
-    if isinstance(writer, p.Join):
-        for source in writer.inputs:
-            if item < len(r[source]):
-                break
-            item -= len(r[source])
-        return source, item, None
-    if isinstance(writer, p.Merge):
-        half = len(writer.inputs) // 2
-        found = [np.flatnonzero(r[at] == item) for at in writer.inputs[:half]]
-        case = [len(x) > 0 for x in found].index(True)
-        return writer.inputs[half + case], int(found[case][0]), None
-    if isinstance(writer, p.Interleave):
-        owner, number = divmod(item, len(writer.inputs))
-        return writer.inputs[number], owner, None
-    if isinstance(writer, p.Call):
-        return writer.inputs[-1], item, None
-    return source, item, None
-
-
-def _owner(lengths: Array, item: int) -> tuple[int, int]:
-    """To which sequence an item of all belongs, and its number there."""
-    owner = int(np.searchsorted(np.cumsum(lengths), item, side='right'))
-    return owner, item - int(lengths[:owner].sum())
-
-
-def _step(value: Any, key: Any) -> str:
-    by_item = hasattr(type(value), '__getitem__') and not hasattr(value, '_fields')
-    if isinstance(key, str) and not by_item:
-        return f'.{key}'
-    if isinstance(key, slice):
-        parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
-        return f'[{":".join("" if part is None else repr(part) for part in parts)}]'
-    return f'[{key!r}]'
+    return [state.order.inside(places, call.way), *given]
 
 
 # ---- loops over sequences ------------------------------------------------------------
 
 
-def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
+def _fold(i: ir.FoldLoop, frame: Frame, state: Trace) -> Any:
     """Position by position, over the sequences that are long enough."""
     r = frame.registers
     lengths, places, *columns = (r[k] for k in i.inputs)
@@ -191,9 +75,9 @@ def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
         given = [s[:count].copy() for s in states] + [take(x, now) for x in items]
         origin = _item_origin(frame, i, order, now)
         item = functools.partial(np.full, count, position)
-        inputs = [state.inside(places[:count], i.way, item), *given]
+        inputs = [state.order.inside(places[:count], i.way, item), *given]
         made = yield from run(start(i.combine, inputs, origin), state)
-        for column, new in zip(states[len(states) - len(made) :], made, strict=True):
+        for column, new in zip(states, made, strict=True):
             column[:count] = new
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
@@ -201,7 +85,7 @@ def _fold(i: p.FoldLoop, frame: Frame, state: Trace) -> Any:
         r[register] = take(column, back)
 
 
-def _item_origin(frame: Frame, i: p.FoldLoop, order: Array, now: Array) -> Origin:
+def _item_origin(frame: Frame, i: ir.FoldLoop, order: Array, now: Array) -> Origin:
     """Inputs of a fold's body: places, states in sorted order, items at positions."""
 
     def origin(register: int, item: int) -> tuple[Frame, int, int]:
@@ -211,7 +95,7 @@ def _item_origin(frame: Frame, i: p.FoldLoop, order: Array, now: Array) -> Origi
     return origin
 
 
-def _reduce(i: p.ReduceLoop, frame: Frame, state: Trace) -> Any:
+def _reduce(i: ir.ReduceLoop, frame: Frame, state: Trace) -> Any:
     """Rounds over adjacent pairs of all sequences that are longer than one."""
     r = frame.registers
     lengths, places, *items = (r[k] for k in i.inputs)
@@ -225,14 +109,14 @@ def _reduce(i: p.ReduceLoop, frame: Frame, state: Trace) -> Any:
         pair, owner, given = left.pairs()
         # Rounds halve the lengths: a pair is told by its number and its round.
         told = functools.partial(np.add, pair * MAX_ROUNDS, number)
-        at_pairs = state.inside(places[owner], i.way, told)
+        at_pairs = state.order.inside(places[owner], i.way, told)
         origin = _owner_origin(frame, i, owner)
         made = yield from run(start(i.combine, [at_pairs, *given], origin), state)
         left = left.halved(pair, made)
         finished.append(left.ones())
     if len(empty):
         origin = _owner_origin(frame, i, empty)
-        inputs = [state.inside(places[empty], i.way)]
+        inputs = [state.order.inside(places[empty], i.way)]
         made = yield from run(start(i.default, inputs, origin), state)
         finished.append((empty, made))
     owners, columns = zip(*finished, strict=True)
@@ -289,6 +173,9 @@ class _Left:
         return _Left(self.owner, first, lengths, items)
 
 
-def _owner_origin(frame: Frame, i: p.ReduceLoop, owner: Array) -> Origin:
+def _owner_origin(frame: Frame, i: ir.ReduceLoop, owner: Array) -> Origin:
     """Inputs of a reduction's body are traced back to their sequence as a whole."""
     return lambda register, item: (frame, i.inputs[0], int(owner[item]))
+
+
+LOOPS: dict[type, Callable[..., Any]] = {ir.FoldLoop: _fold, ir.ReduceLoop: _reduce}

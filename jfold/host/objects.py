@@ -86,6 +86,14 @@ def check_lengths(items: list[Any], most: int) -> None:
             raise BadItem(index, f'{text}; {PICK}')
 
 
+def add_up(items: list[Any], most: int) -> bool:
+    """Whether items that have so many or more have no more: faster than one by one."""
+    try:
+        return sum(map(len, items)) == most * len(items)
+    except Exception:  # objects have no length
+        return False
+
+
 PICK = 'a record of `{0: ..., 2: ...}` reads some of them alone'
 
 

@@ -23,22 +23,27 @@ from typing import Any
 
 import numpy as np
 
-from jfold import program as p
+from jfold import instructions as ir
 from jfold.graph import Graph, gather, ranges
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.early import Step, steps
-from jfold.host.frames import Frame, run, start
+from jfold.host.frames import run
 from jfold.host.objects import Reread
+from jfold.host.origin import Frame, start
+from jfold.host.places import example_places, moments, stable_order
 from jfold.host.rules import NONE, Column, join
-from jfold.host.trace import Trace, example_places, moments, stable_order
+from jfold.host.trace import Chunk, Trace
 from jfold.kept import kept
+from jfold.program import Program
+from jfold.registers import TENSORS
+from jfold.traits import Effect, Ordering
 
 Array = np.ndarray[Any, Any]
 Reader = Callable[[list[Column]], tuple[Column, ...]]
 
 
 def trace_in_passes(
-    program: p.Program,
+    program: Program,
     halves: Sequence[Halves],
     examples: list[Any],
     reread: Reread,
@@ -47,16 +52,12 @@ def trace_in_passes(
     """Runs the plan on a batch whose data is nested no deeper than `limit`."""
     state = _Late(program, len(examples), reread)
     items = _take_apart(halves, examples, state, limit)
-    *results, outputs = _finish(halves, items, state)
-    outputs = state.settle(itertools.chain(*results), outputs)
+    places, (*results, outputs) = _finish(halves, items, state)
+    outputs = state.settle(places, itertools.chain(*results), outputs)
     return state.graph(outputs)
 
 
 # ---- what runs when ------------------------------------------------------------------
-
-# Their results number items of a wave, so the second pass has to run them again.
-_AGAIN = p.Positions, p.Ranges, p.Order, p.Position, p.Cut, p.Join
-_NEVER_EARLY = p.Maker, p.FoldLoop, p.ReduceLoop
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,55 +82,54 @@ class Halves:
     kept: tuple[int, ...]
     keep: Reader
     empty: list[None]
-    body: p.Body
+    body: ir.Body
 
 
 @kept
-def cut(program: p.Program, few: bool) -> tuple[Halves, ...] | None:
+def cut(program: Program, few: bool) -> tuple[Halves, ...] | None:
     """The bodies of declarations, then that of the expression, cut.
 
     `few` examples are better read late. `None`: the program cannot run in two passes.
     """
-    bodies = [_with_cases(body) for body in (*program.declarations, program.body)]
+    declarations = program.plan.declarations
+    bodies = [_with_cases(body) for body in (*declarations, program.plan.body)]
     calls = [call for body in bodies for stage in body.stages for call in stage.calls]
     if any(body.arity < 2 for body in bodies):  # no data to take apart
         return None
-    if any(any(c.lists) or _has_sequences(program, c) for c in calls):
+    called = {call.declaration for call in calls}
+    results = itertools.chain(*(declarations[number].results for number in called))
+    if any(each.kind != TENSORS for each in results):  # for which tokens could stand
         return None
     made = [_cut(body, few) for body in bodies]
     found = [half for half in made if half]
     return tuple(found) if len(found) == len(made) else None
 
 
-def _has_sequences(program: p.Program, call: p.Call) -> bool:
-    return max(program.declarations[call.declaration].owners, default=-1) >= 0
-
-
-def _with_cases(body: p.Body) -> p.Body:
+def _with_cases(body: ir.Body) -> ir.Body:
     """The body with `Partition` and `Present` in halves."""
     registers = itertools.count(body.registers)
 
-    def halves(i: p.Instruction) -> Iterator[p.Instruction]:
-        if isinstance(i, p.Partition | p.Present):
+    def halves(i: ir.Instruction) -> Iterator[ir.Instruction]:
+        if isinstance(i, ir.Partition | ir.Present):
             codes = (next(registers),)
-            yield p.Cases(i.inputs, codes, i.where, i)
-            yield p.Positions(codes, i.outputs, i.where)
+            yield ir.Cases(i.inputs, codes, i.where, i)
+            yield ir.Positions(codes, i.outputs, i.where)
         else:
             yield i
 
     stages = tuple(
-        p.Stage(tuple(itertools.chain(*map(halves, stage.instructions))), stage.calls)
+        ir.Stage(tuple(itertools.chain(*map(halves, stage.instructions))), stage.calls)
         for stage in body.stages
     )
     return replace(body, stages=stages, registers=next(registers))
 
 
-def _cut(body: p.Body, few: bool) -> Halves | None:
+def _cut(body: ir.Body, few: bool) -> Halves | None:
     calls = body.stages[0].calls if body.stages else ()
     every = [i for stage in body.stages for i in stage.instructions]
     needed = {r for call in calls for r in call.inputs[1:]}
     # Many objects are better read in their wave than again, lost by the cache.
-    read = set() if few else {i.inputs[0] for i in every if isinstance(i, p.Convert)}
+    read = set() if few else {i.inputs[0] for i in every if isinstance(i, ir.Convert)}
     for wanted in needed | read, needed:
         early = _sources(every, wanted)
         if _may_run_early(early, wanted, calls):
@@ -138,13 +138,15 @@ def _cut(body: p.Body, few: bool) -> Halves | None:
 
 
 def _halves(
-    body: p.Body, early: list[p.Instruction], calls: tuple[p.Call, ...]
+    body: ir.Body, early: list[ir.Instruction], calls: tuple[ir.Call, ...]
 ) -> Halves:
     every = [i for stage in body.stages for i in stage.instructions]
-    late = [i for i in every if i not in early]
+    place = {i: number for number, i in enumerate(every)}
+    late = list(place.keys() - early)
     needed = _read(late) | set(body.outputs)
-    late += _sources([i for i in early if isinstance(i, _AGAIN)], needed)
-    late.sort(key=every.index)
+    # What numbers the items of a wave has to number those of all waves.
+    late += _sources([i for i in early if i.traits.numbers_items], needed)
+    late.sort(key=place.__getitem__)
     written = {r for i in (*late, *calls) for r in i.outputs}
     callers = {call.inputs[0] for call in calls}
     kept = sorted((_read(late) | callers | set(body.outputs)) - written - {0})
@@ -156,7 +158,7 @@ def _halves(
         tuple(kept),
         _reader(kept),
         [None] * (body.registers - body.arity),
-        replace(body, stages=(p.Stage(tuple(late), ()),)),
+        replace(body, stages=(ir.Stage(tuple(late), ()),)),
     )
 
 
@@ -168,11 +170,11 @@ def _reader(registers: Sequence[int]) -> Reader:
     return operator.itemgetter(*registers) if registers else lambda columns: ()
 
 
-def _read(instructions: Iterable[p.Instruction]) -> set[int]:
+def _read(instructions: Iterable[ir.Instruction]) -> set[int]:
     return {r for i in instructions for r in i.inputs}
 
 
-def _sources(instructions: list[p.Instruction], needed: set[int]) -> list[Any]:
+def _sources(instructions: list[ir.Instruction], needed: set[int]) -> list[Any]:
     """Those of the instructions that registers are made by."""
     needed, found = set(needed), []
     for i in reversed(instructions):
@@ -182,16 +184,21 @@ def _sources(instructions: list[p.Instruction], needed: set[int]) -> list[Any]:
     return found[::-1]
 
 
+# What asks for the numbers of items, and gives none.
+_USES = Ordering.SELECTS, Ordering.MERGES
+
+
 def _may_run_early(
-    early: list[p.Instruction], wanted: set[int], calls: tuple[p.Call, ...]
+    early: list[ir.Instruction], wanted: set[int], calls: tuple[ir.Call, ...]
 ) -> bool:
     """Whether they wait for nothing, make no rows, ask for no places, and keep items in
     their order."""
-    within = {r for i in early if isinstance(i, _AGAIN) for r in i.outputs}
-    plain = [i for i in early if not isinstance(i, (*_AGAIN, p.Select, p.Merge))]
+    numbering = [i for i in early if i.traits.numbers_items]
+    within = {r for i in numbering for r in i.outputs}
+    plain = [i for i in early if i.traits.order not in _USES and i not in numbering]
     later = {0} | {r for call in calls for r in call.outputs}
     return (
-        not any(isinstance(i, _NEVER_EARLY) for i in early)
+        not any(i.traits.effect & ~Effect.RAISES for i in early)
         and _read(early).isdisjoint(later)
         and within.isdisjoint(_read(plain) | wanted)
     )
@@ -277,8 +284,10 @@ def _call(
 
 def _finish(
     halves: Sequence[Halves], items: list[_Items], state: _Late
-) -> list[list[Column]]:
-    """Runs the late halves on the items of all waves; the outputs of each body.
+) -> tuple[Array, list[list[Column]]]:
+    """Runs the late halves on the items of all waves.
+
+    Gives the places of all items, and the outputs of each body.
 
     Meanwhile items of all bodies, one body after another, are numbered, and their
     numbers stand in for their places.
@@ -301,8 +310,7 @@ def _finish(
         ):
             if len(parents):  # else of one example, which is that of all
                 parents[numbers + first[declaration]] = frame.registers[caller]
-    state.places = _places(items, parents, state.examples)
-    return results
+    return _places(items, parents, state.examples), results
 
 
 def _all_waves(half: Halves, items: _Items, numbers: Array) -> Frame:
@@ -371,19 +379,20 @@ _PENDING = 1 << 62  # a height above all others
 
 
 class _Late(Trace):
-    """A trace of rows whose inputs may be tokens, until `settle`.
+    """A trace of rows that stand at numbers of items, and whose inputs may be tokens,
+    until both are settled.
 
     Attributes:
-      places: of all items, whose numbers stand in for them; known when all rows are.
+      unsettled: of the chunks of nodes that read tokens, operation and number.
+      pending: of those whose heights depend on tokens.
     """
 
     tentative = True
-    places: Array
 
-    def __init__(self, program: p.Program, examples: int, reread: Reread) -> None:
+    def __init__(self, program: Program, examples: int, reread: Reread) -> None:
         super().__init__(program, examples, reread)
-        self._unsettled: list[list[Any]] = []
-        self._pending: list[tuple[int, list[Any]]] = []
+        self.unsettled: list[tuple[int, int]] = []
+        self.pending: list[tuple[int, int]] = []
 
     def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
         """As of `Trace`; heights that depend on tokens are left open."""
@@ -392,44 +401,59 @@ class _Late(Trace):
             height = self._height(o, inputs, len(places))
         if self.recurrent[o] and (not known or height.max() >= _PENDING):
             height = np.full(len(places), _PENDING)
-        made = self._add(o, places, inputs, height)
+        chunk = o, len(self._nodes[o])
         if not known:
-            self._unsettled.append(self._nodes[o][-1])
+            self.unsettled.append(chunk)
         if self.recurrent[o] and height[0] == _PENDING:
-            self._pending.append((o, self._nodes[o][-1]))
-        return made
+            self.pending.append(chunk)
+        return self._add(o, places, inputs, height)
 
-    def settle(self, results: Iterable[Array], outputs: list[Array]) -> list[Array]:
-        """Gives heights to all rows, and ids for all tokens; the ids of outputs.
+    def settle(
+        self, places: Array, results: Iterable[Array], outputs: list[Array]
+    ) -> list[Array]:
+        """Gives places and heights to all rows, and ids for all tokens.
 
-        `results` are those of calls, in the order of tokens.
+        Args:
+          places: [items], of those whose numbers stood in for them.
+          results: ids of those of calls, in the order of tokens.
+          outputs: ids of the expression's result, or tokens.
+
+        Returns:
+          The ids of outputs.
         """
         found = np.concatenate([NONE, *results])
         while (tokens := (found < 0).nonzero()[0]).size:
             found[tokens] = found[~found[tokens]]
 
-        def settled(values: list[Array]) -> list[Array]:
-            return [_settled(x, found) for x in values] if len(found) else values
+        def settled(values: Sequence[Array]) -> list[Array]:
+            return [_settled(x, found) for x in values] if len(found) else [*values]
 
-        for chunk in self._unsettled:
-            chunk[3:] = settled(chunk[3:])
-        for chunk in itertools.chain(*self._results):
-            chunk[2:] = settled(chunk[2:])
-        base = self.bases.__getitem__
-        pending = sorted(self._pending, key=lambda each: base(each[0]))
-        for _, rows in itertools.groupby(pending, lambda each: base(each[0])):
+        for chunks in (*self._constants, *self._nodes, *self._results):
+            chunks[:] = [Chunk(places.take(at), *rest) for at, *rest in chunks]
+        for o, k in self.unsettled:
+            at, ids, (heights, *inputs) = self._nodes[o][k]
+            self._nodes[o][k] = Chunk(at, ids, (heights, *settled(inputs)))
+        for chunks in self._results:
+            chunks[:] = [Chunk(at, ids, (*settled(x),)) for at, ids, x in chunks]
+        by_base = lambda chunk: self.bases[chunk[0]]  # noqa: E731
+        for _, rows in itertools.groupby(sorted(self.pending, key=by_base), by_base):
             self._settle_heights(list(rows))
         return settled(outputs)
 
-    def _settle_heights(self, pending: list[tuple[int, list[Any]]]) -> None:
+    def _settle_heights(self, pending: list[tuple[int, int]]) -> None:
         """The heights of pending rows of a component, from those that the data is
-        deepest at; components before it have theirs."""
+        deepest at; components before it have theirs.
+
+            moment   7: leaves' parents      heights 2        deepest first, since a row
+                     5:   their parents      heights 3        of a moment reads those of
+                     1:     the root         height  4        later ones alone
+        """
         work, parts = [], []
         for t in {t for o, _ in pending for t in self.program.operations[o].inputs}:
             below = self._values[t].heights  # once, and no longer for each row
             np.maximum(below, self.bases[pending[0][0]], out=below)
-        for number, (o, chunk) in enumerate(pending):
-            places, made, _, *inputs = chunk
+        for number, (o, k) in enumerate(pending):
+            places, made, (_, *inputs) = self._nodes[o][k]
             operation = self.program.operations[o]
             heights = [self._values[t].heights for t in operation.inputs]
             ids = [each.astype(np.intp) for each in inputs]  # which index faster
@@ -438,16 +462,15 @@ class _Late(Trace):
                 for t, ids in zip(operation.outputs, made, strict=True)
             ]
             work.append((list(zip(heights, ids, strict=True)), written))
-            found = _by_moment(moments(self._placed([places])))
+            found = _by_moment(moments(places))
             parts += [(-moment, number, rows) for moment, rows in found]
         parts.sort(key=operator.itemgetter(0, 1))
         for _, number, rows in parts:
             _raise_heights(*work[number], rows)
-        for (_, chunk), (_, (height, *_)) in zip(pending, work, strict=True):
-            chunk[2][:] = height
-
-    def _placed(self, places: Sequence[Array]) -> Array:
-        return self.places.take(super()._placed(places))
+        for (o, k), (_, (height, *_)) in zip(pending, work, strict=True):
+            places, made, (_, *inputs) = self._nodes[o][k]
+            # A copy: the next component raises what is below it.
+            self._nodes[o][k] = Chunk(places, made, (height.copy(), *inputs))
 
 
 def _settled(values: Array, found: Array) -> Array:

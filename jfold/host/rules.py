@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold import program as p
+from jfold import instructions as ir
 from jfold.errors import BadItem
 from jfold.graph import ranges
 from jfold.host.convert import to_array
@@ -83,51 +83,51 @@ def numbers(lengths: Array) -> Array:
     return ranges(np.zeros_like(lengths), lengths)
 
 
-def at(i: p.Maker, places: Array, state: Trace) -> Array:
+def at(i: ir.Maker, places: Array, state: Trace) -> Array:
     """Where an instruction makes rows."""
-    return state.inside(places, i.way) if i.way else places
+    return state.order.inside(places, i.way) if i.way else places
 
 
 # ---- a rule per instruction ----------------------------------------------------------
 
 
-def _convert(i: p.Convert, r: list[Column], state: Trace) -> None:
+def _convert(i: ir.Convert, r: list[Column], state: Trace) -> None:
     items, places = (r[k] for k in i.inputs)
     values = to_array(items, i.tensor)
     r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
 
 
-def _constant(i: p.Constant, r: list[Column], state: Trace) -> None:
+def _constant(i: ir.Constant, r: list[Column], state: Trace) -> None:
     value = state.shared_constant(i.index)
     r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), value, np.int32)
 
 
-def _numbers(i: p.Numbers, r: list[Column], state: Trace) -> None:
+def _numbers(i: ir.Numbers, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
     values = lengths.astype(i.tensor.dtype)
     r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
 
 
-def _transform(i: p.Transform, r: list[Column], state: Trace) -> None:
+def _transform(i: ir.Transform, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = each(i.fn, r[i.inputs[0]], expected='what its function takes')
 
 
-def _field(i: p.Field, r: list[Column], state: Trace) -> None:
+def _field(i: ir.Field, r: list[Column], state: Trace) -> None:
     items = r[i.inputs[0]]
     if i.most is not None:
         check_lengths(items, i.most)
     r[i.outputs[0]] = fields(items, i.key)
 
 
-def _pack(i: p.Pack, r: list[Column], state: Trace) -> None:
+def _pack(i: ir.Pack, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = list(zip(*(r[k] for k in i.inputs), strict=True))
 
 
-def _group(i: p.Group, r: list[Column], state: Trace) -> None:
+def _group(i: ir.Group, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = grouped(*(r[k] for k in i.inputs))
 
 
-def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
+def _apply(i: ir.Apply, r: list[Column], state: Trace) -> None:
     places, *inputs = [r[k] for k in i.inputs]
     if not len(places):
         made = [NONE for _ in i.outputs]
@@ -137,20 +137,20 @@ def _apply(i: p.Apply, r: list[Column], state: Trace) -> None:
         r[register] = values
 
 
-def _partition(i: p.Partition | p.Present, r: list[Column], state: Trace) -> None:
+def _partition(i: ir.Partition | ir.Present, r: list[Column], state: Trace) -> None:
     _write_positions(i, _case_numbers(i, r[i.inputs[0]]), r)
 
 
-def _cases(i: p.Cases, r: list[Column], state: Trace) -> None:
+def _cases(i: ir.Cases, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = _case_numbers(i.whole, r[i.inputs[0]])
 
 
-def _positions(i: p.Positions, r: list[Column], state: Trace) -> None:
+def _positions(i: ir.Positions, r: list[Column], state: Trace) -> None:
     _write_positions(i, r[i.inputs[0]], r)
 
 
 def _write_positions(
-    i: p.Instruction, codes: bytes | list[int], r: list[Column]
+    i: ir.Instruction, codes: bytes | list[int], r: list[Column]
 ) -> None:
     for register, places in zip(
         i.outputs, positions(codes, len(i.outputs)), strict=True
@@ -158,9 +158,9 @@ def _write_positions(
         r[register] = places
 
 
-def _case_numbers(i: p.Partition | p.Present, items: list[Any]) -> list[Any]:
+def _case_numbers(i: ir.Partition | ir.Present, items: list[Any]) -> list[Any]:
     """The number of each item's case."""
-    if isinstance(i, p.Partition):
+    if isinstance(i, ir.Partition):
         return entries(i.case_of, items, _one_of)
     return list(map(operator.is_, items, itertools.repeat(None)))
 
@@ -169,7 +169,7 @@ def _one_of(case_of: dict[Any, Any], hashable: bool) -> str:
     return f'one of the keys {", ".join(map(repr, itertools.islice(case_of, 20)))}'
 
 
-def _lookup(i: p.Lookup, r: list[Column], state: Trace) -> None:
+def _lookup(i: ir.Lookup, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = entries(i.table, r[i.inputs[0]], _known, *i.default)
 
 
@@ -181,22 +181,22 @@ def _known(table: dict[Any, Any], hashable: bool) -> str:
     return f'one of the keys {first}{more} (`default=` would admit others)'
 
 
-def _select(i: p.Select, r: list[Column], state: Trace) -> None:
+def _select(i: ir.Select, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = take(r[i.inputs[0]], r[i.inputs[1]])
 
 
-def _join(i: p.Join, r: list[Column], state: Trace) -> None:
+def _join(i: ir.Join, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = join([r[k] for k in i.inputs])
 
 
-def _order(i: p.Order, r: list[Column], state: Trace) -> None:
+def _order(i: ir.Order, r: list[Column], state: Trace) -> None:
     positions = join([r[k] for k in i.inputs])
     order = np.empty(len(positions), np.intp)
     order[positions] = np.arange(len(positions))
     r[i.outputs[0]] = order
 
 
-def _merge_cases(i: p.Merge, r: list[Column], state: Trace) -> None:
+def _merge_cases(i: ir.Merge, r: list[Column], state: Trace) -> None:
     half = len(i.inputs) // 2
     positions, columns = (
         [r[k] for k in part] for part in (i.inputs[:half], i.inputs[half:])
@@ -204,24 +204,24 @@ def _merge_cases(i: p.Merge, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = merge(positions, columns)
 
 
-def _ranges(i: p.Ranges, r: list[Column], state: Trace) -> None:
+def _ranges(i: ir.Ranges, r: list[Column], state: Trace) -> None:
     lengths, positions = (r[k] for k in i.inputs)
     chosen = lengths[positions]
     r[i.outputs[0]] = chosen
     r[i.outputs[1]] = ranges(starts(lengths)[positions], chosen)
 
 
-def _enter(i: p.Enter, r: list[Column], state: Trace) -> None:
+def _enter(i: ir.Enter, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
     within = functools.partial(numbers, lengths)
-    r[i.outputs[0]] = state.inside(places.repeat(lengths), i.way, within)
+    r[i.outputs[0]] = state.order.inside(places.repeat(lengths), i.way, within)
 
 
-def _iterate(i: p.Iterate, r: list[Column], state: Trace) -> None:
+def _iterate(i: ir.Iterate, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]], r[i.outputs[1]] = flat(r[i.inputs[0]], state.reread)
 
 
-def _interleave(i: p.Interleave, r: list[Column], state: Trace) -> None:
+def _interleave(i: ir.Interleave, r: list[Column], state: Trace) -> None:
     columns = [r[k] for k in i.inputs]
     mixed = join([*columns, columns[0][:0]])  # a copy, of the right size
     for number, column in enumerate(columns):
@@ -229,18 +229,18 @@ def _interleave(i: p.Interleave, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = mixed
 
 
-def _fixed(i: p.Fixed, r: list[Column], state: Trace) -> None:
+def _fixed(i: ir.Fixed, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), i.length, np.int64)
 
 
-def _count(i: p.Count, r: list[Column], state: Trace) -> None:
+def _count(i: ir.Count, r: list[Column], state: Trace) -> None:
     items = r[i.inputs[0]]
     r[i.outputs[0]] = np.array(
         each(len, items, expected='something with a length'), np.int64
     )
 
 
-def _position(i: p.Position, r: list[Column], state: Trace) -> None:
+def _position(i: ir.Position, r: list[Column], state: Trace) -> None:
     lengths = r[i.inputs[0]]
     inside = (lengths > i.key) if i.key >= 0 else (lengths >= -i.key)
     if not inside.all():
@@ -251,7 +251,7 @@ def _position(i: p.Position, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = starts(lengths) + last
 
 
-def _cut(i: p.Cut, r: list[Column], state: Trace) -> None:
+def _cut(i: ir.Cut, r: list[Column], state: Trace) -> None:
     lengths = r[i.inputs[0]]
     cuts = [range(n)[i.key] for n in range(int(lengths.max(initial=0)) + 1)]
     first, count = (np.array(x) for x in ([c.start for c in cuts], [*map(len, cuts)]))
@@ -261,36 +261,45 @@ def _cut(i: p.Cut, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]], r[i.outputs[1]] = chosen, base + within
 
 
-def _observe(i: p.Observe, r: list[Column], state: Trace) -> None:
+def _observe(i: ir.Observe, r: list[Column], state: Trace) -> None:
     places, *values = (r[k] for k in i.inputs)
     state.observe(i.result, at(i, places, state), values)
 
 
-RULES: dict[type, Callable[..., None]] = {
-    p.Convert: _convert,
-    p.Constant: _constant,
-    p.Numbers: _numbers,
-    p.Transform: _transform,
-    p.Field: _field,
-    p.Pack: _pack,
-    p.Group: _group,
-    p.Apply: _apply,
-    p.Partition: _partition,
-    p.Lookup: _lookup,
-    p.Present: _partition,
-    p.Cases: _cases,
-    p.Positions: _positions,
-    p.Select: _select,
-    p.Join: _join,
-    p.Order: _order,
-    p.Merge: _merge_cases,
-    p.Ranges: _ranges,
-    p.Enter: _enter,
-    p.Iterate: _iterate,
-    p.Interleave: _interleave,
-    p.Fixed: _fixed,
-    p.Count: _count,
-    p.Position: _position,
-    p.Cut: _cut,
-    p.Observe: _observe,
-}
+class Rules(dict[type, Callable[..., None]]):
+    """A rule for each kind of instruction; any other is refused."""
+
+    def __missing__(self, kind: type) -> Callable[..., None]:
+        raise ir.refusal('evaluation', kind)
+
+
+RULES = Rules(
+    {
+        ir.Convert: _convert,
+        ir.Constant: _constant,
+        ir.Numbers: _numbers,
+        ir.Transform: _transform,
+        ir.Field: _field,
+        ir.Pack: _pack,
+        ir.Group: _group,
+        ir.Apply: _apply,
+        ir.Partition: _partition,
+        ir.Lookup: _lookup,
+        ir.Present: _partition,
+        ir.Cases: _cases,
+        ir.Positions: _positions,
+        ir.Select: _select,
+        ir.Join: _join,
+        ir.Order: _order,
+        ir.Merge: _merge_cases,
+        ir.Ranges: _ranges,
+        ir.Enter: _enter,
+        ir.Iterate: _iterate,
+        ir.Interleave: _interleave,
+        ir.Fixed: _fixed,
+        ir.Count: _count,
+        ir.Position: _position,
+        ir.Cut: _cut,
+        ir.Observe: _observe,
+    }
+)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,52 +24,11 @@ from jfold.graph import (
     value_parts,
 )
 from jfold.host.objects import Reread
+from jfold.host.places import example_of, row_order
 from jfold.kept import kept
-from jfold.program import Program, is_breadth_first
+from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
-
-# ---- places --------------------------------------------------------------------------
-
-# The upper bits are the number of the example, the others a hash of the way to it.
-# Nodes of one operation in one example share a hash once in 2**44 pairs; their order,
-# and nothing else, may then depend on what else is traced.
-WAY_BITS = 44
-MAX_EXAMPLES = 1 << (63 - WAY_BITS)
-_WAY = np.int64((1 << WAY_BITS) - 1)
-_FACTOR, _STEP = 0x5851F42D4C957F2D, 0x14057B7EF767814F
-
-
-def example_places(examples: int) -> Array:
-    """The places [examples] of whole examples."""
-    return np.arange(examples, dtype=np.int64) << WAY_BITS
-
-
-def example_of(places: Array) -> Array:
-    """The examples that places are in."""
-    return places >> WAY_BITS
-
-
-def inside(places: Array, way: int, items: Array | None = None) -> Array:
-    """The places inside others: `way` tells how, `items` which item each is."""
-    found = places * np.int64(_FACTOR)
-    found += np.int64(way * _STEP & int(_WAY))
-    if items is not None:
-        found += items * np.int64(_FACTOR ^ _STEP)
-    found &= _WAY
-    found |= places & ~_WAY
-    return found
-
-
-def at_moment(places: Array, moment: int) -> Array:
-    """The same examples with the number of a moment in place of a way."""
-    return places & ~_WAY | np.int64(moment)
-
-
-def moments(places: Array) -> Array:
-    """The moments that `at_moment` gave."""
-    return places & _WAY
-
 
 # ---- tracing -------------------------------------------------------------------------
 
@@ -84,11 +43,23 @@ def _bases(program: Program) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     return tuple(c << LEVEL_BITS for c in of), tuple(recurrent[c] for c in of)
 
 
+class Chunk(NamedTuple):
+    """Rows that were made at once: constants of a type, nodes, or rows of a result.
+
+    Attributes:
+      places: [rows] int64.
+      ids: per value that a row makes [rows] int32.
+      columns: of constants their values [rows, ...]; else value ids [rows], behind the
+        heights [rows] of nodes.
+    """
+
+    places: Array
+    ids: tuple[Array, ...]
+    columns: tuple[Array, ...]
+
+
 class Trace:
     """Collects nodes while the host plan runs.
-
-    What is collected comes in chunks. Of a program that is `by_moment`, places tell the
-    moment of their frame, a number that grows with the depth of the data, and no way.
 
     Values get an *id* per type in the order in which they are made, since how many
     constants and nodes there will be is not known yet; `graph` turns ids into numbers.
@@ -96,6 +67,7 @@ class Trace:
     Attributes:
       tentative: whether examples may be read again, by another trace.
       reread: what has been read of the data that can be read once, for other traces.
+      order: what tells rows of an example apart, and puts them in order.
     """
 
     tentative = False
@@ -107,25 +79,17 @@ class Trace:
         self.examples = examples
         self.reread = Reread() if reread is None else reread
         self._values = [_Values(count) for count in shared_counts(program)]
-        self._constants: list[list[Any]] = [[] for _ in program.types]
-        self._nodes: list[list[Any]] = [[] for _ in program.operations]
-        self._results: list[list[Any]] = [[] for _ in program.results]
+        self._constants: list[list[Chunk]] = [[] for _ in program.types]
+        self._nodes: list[list[Chunk]] = [[] for _ in program.operations]
+        self._results: list[list[Chunk]] = [[] for _ in program.results]
         self._shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
-        self.by_moment = is_breadth_first(program)
-
-    def inside(
-        self, places: Array, way: int, items: Callable[[], Array] | None = None
-    ) -> Array:
-        """`inside` of places, where more than their examples is ever looked at."""
-        if self.by_moment:
-            return places
-        return inside(places, way, None if items is None else items())
+        self.order = row_order(program)
 
     def constants(self, t: int, places: Array, values: Array) -> Array:
         """Ids [n] for constants [n, *shape] of type `t`."""
         ids = self._values[t].new(len(values))
-        self._constants[t].append((places, [ids], values))
+        self._constants[t].append(Chunk(places, (ids,), (values,)))
         return ids
 
     def shared_constant(self, index: int) -> int:
@@ -133,7 +97,7 @@ class Trace:
         return self._shared[index]
 
     def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
-        """Ids of each output for new nodes with the given places and inputs."""
+        """Ids [n] of each output for new nodes at places [n], of inputs [n] each."""
         return self._add(o, places, inputs, self._height(o, inputs, len(places)))
 
     def _add(
@@ -141,11 +105,11 @@ class Trace:
     ) -> list[Array]:
         types = self.program.operations[o].outputs
         made = [self._values[t].new(len(places), height) for t in types]
-        self._nodes[o].append([places, made, height, *inputs])
+        self._nodes[o].append(Chunk(places, tuple(made), (height, *inputs)))
         return made
 
     def _height(self, o: int, inputs: Sequence[Array], rows: int) -> Array:
-        """The heights of new nodes."""
+        """The heights [rows] of new nodes, of inputs [rows] each."""
         base = self.bases[o]
         if not self.recurrent[o]:
             return np.full(rows, base + 1)
@@ -159,7 +123,7 @@ class Trace:
 
     def observe(self, result: int, places: Array, values: list[Array]) -> None:
         """Adds rows to a result, of values [rows] each."""
-        self._results[result].append([places, [], *values])
+        self._results[result].append(Chunk(places, (), tuple(values)))
 
     def graph(self, outputs: list[Array]) -> Graph:
         """What was traced; `outputs` [examples] are the columns of the first result."""
@@ -193,41 +157,27 @@ class Trace:
         graph._numbering.append(numbering)
         return graph
 
-    def _sorted(self, chunks: list[Any], none: tuple[Array, ...]) -> _Sorted:
+    def _sorted(self, chunks: list[Chunk], none: tuple[Array, ...]) -> _Sorted:
         """Rows by example, in each in an order that no other example changes."""
         if not chunks:
             return _Sorted(Table(np.zeros(self.examples + 1, np.int64), none), [])
-        places, ids, *columns = zip(*chunks, strict=True)
-        joined = self._placed(places)
-        order = self._order(joined)
+        places, ids, columns = zip(*chunks, strict=True)
+        joined = concatenated(places)
+        order = self.order.order(joined, self.examples)
 
         def sorted_(parts: Sequence[Array]) -> Array:
             return concatenated(parts) if order is None else concatenated(parts)[order]
 
         made = [sorted_(x) for x in zip(*ids, strict=True)]
-        table = Table(self._first(joined), tuple(map(sorted_, columns)))
+        moved = map(sorted_, zip(*columns, strict=True))
+        table = Table(self._first(joined), tuple(moved))
         return _Sorted(table, made, len(chunks) == 1 and order is None)
-
-    def _placed(self, chunks: Sequence[Array]) -> Array:
-        """The places of all rows, given in chunks."""
-        return concatenated(chunks)
 
     def _first(self, places: Array) -> Array:
         """Where the rows of each example begin."""
         if self.examples == 1:
             return np.array([0, len(places)])
         return first_of(np.bincount(example_of(places), minlength=self.examples))
-
-    def _order(self, places: Array) -> Array | None:
-        """The order of rows, by example first; `None` if they are in order."""
-        if not self.by_moment:
-            return places.argsort()
-        if self.examples == 1:  # then places are moments
-            return stable_order(places)
-        order = stable_order(moments(places))
-        examples = example_of(places)
-        outer = stable_order(examples if order is None else examples[order])
-        return outer if order is None else order if outer is None else order[outer]
 
     def _numbers(
         self, constants: list[_Sorted], nodes: list[_Sorted]
@@ -295,18 +245,6 @@ def _shared_ids(program: Program) -> tuple[int, ...]:
     """The place of each of the program's constants among those of its type."""
     types = [t for t, _ in program.constants]
     return tuple(types[:place].count(t) for place, t in enumerate(types))
-
-
-def stable_order(keys: Array) -> Array | None:
-    """The order that sorts numbers and keeps equal ones as they are, if it is another.
-
-    Few numbers are sorted fast, those of sixteen bits, by radix, even faster.
-    """
-    if np.logical_and.reduce(keys[1:] >= keys[:-1]):
-        return None
-    small = keys.max() < 1 << 15
-    keys = keys.astype(np.int16) if small else keys
-    return keys.argsort(kind='stable')
 
 
 class _Values:

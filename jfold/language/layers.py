@@ -12,19 +12,25 @@ import functools
 import itertools
 import sys
 import types
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import (
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jfold.combinators import Function
 from jfold.errors import shown
 from jfold.language.signatures import call_hint, check_init, takes_specs
+from jfold.operations import Layer
 from jfold.printing import callable_name
-from jfold.program import Layer
+from jfold.recursion import Steps, run
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init = Callable[..., Any]
@@ -259,54 +265,14 @@ def _unlike(name: str, path: Any, spec: Any, leaf: Any) -> str:
 # ---- types and arrays ----------------------------------------------------------------
 
 
-def array_spec(
-    shape: tuple[int, ...], dtype: Any, varying: Varying | None = None
-) -> jax.ShapeDtypeStruct:
-    """Stands for an array while only shapes are looked at."""
-    struct: Any = jax.ShapeDtypeStruct
-    given = {} if varying is None else {name: x for name, x in varying.options}
-    spec: jax.ShapeDtypeStruct = struct(shape, dtype, **given)
-    return spec
-
-
-@dataclass(frozen=True)
-class Varying:
-    """Over which axes of an enclosing `jax.shard_map` arrays vary."""
-
-    axes: frozenset[Any]
-    options: tuple[tuple[str, Any], ...]  # of specs of such arrays
-
-
-def varying_axes(arrays: Any) -> Varying | None:
-    """Over which axes some of the arrays vary."""
-    types = list(map(jax.typeof, jax.tree.leaves(arrays)))
-    found = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
-    if found is None or not found.manual_axis_type.varying:
-        return None
-    everywhere: Any = jax.sharding.PartitionSpec
-    sharding = jax.sharding.NamedSharding(found.sharding.mesh, everywhere())
-    options = ('sharding', sharding), ('manual_axis_type', found.manual_axis_type)
-    return Varying(found.manual_axis_type.varying, options)
-
-
-def varied(x: Any, varying: Varying | None) -> Any:
-    """`x`, of a type that may vary over the given axes.
-
-    Loops need what they carry to be of one type from the start.
-    """
-    if varying is None or x.dtype == jax.dtypes.float0:
-        return x
-    missing = varying.axes.difference(jax.typeof(x).manual_axis_type.varying)
-    return lax.pcast(x, tuple(missing), to='varying') if missing else x
-
-
 def to_spec(type_: Type, rows: int | None = None) -> Any:
     """A type as `jax.ShapeDtypeStruct`s in tuples, with a leading axis if `rows`."""
     if isinstance(type_, TupleType):
         return tuple(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)
     leading = () if rows is None else (rows,)
-    return array_spec(leading + type_.shape, type_.dtype)
+    struct: Any = jax.ShapeDtypeStruct
+    return struct(leading + type_.shape, type_.dtype)
 
 
 def to_type(value: Any, rows: int | None = None) -> Type:
@@ -379,8 +345,15 @@ def hint(error: Exception, function: Function, given: Type) -> str:
     return call_hint(error, function, len(arguments_of(given)), parts)
 
 
-def pack(type_: Type, leaves: list[Any]) -> Any:
-    """Takes from the front of `leaves` what fills the (nested) tuple `type_`."""
-    if isinstance(type_, TupleType):
-        return tuple(pack(item, leaves) for item in type_)
-    return None if isinstance(type_, VoidType) else leaves.pop(0)
+def pack(type_: Type, leaves: Iterable[Any]) -> Any:
+    """The (nested) tuple `type_`, filled with leaves in order."""
+    return run(_pack(type_, iter(leaves)))
+
+
+def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
+    if not isinstance(type_, TupleType):
+        return None if isinstance(type_, VoidType) else next(leaves)
+    made = []
+    for item in type_:
+        made.append((yield _pack(item, leaves)))
+    return tuple(made)

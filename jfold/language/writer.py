@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from jfold import combinators as c
-from jfold import program as p
-from jfold.language.infer import Typed, Typing, fail
+from jfold import instructions as p
 from jfold.language.layers import arguments_of
+from jfold.language.typed import Typed, Typing, fail
+from jfold.operations import Layer, Operation
+from jfold.recursion import Steps
+from jfold.registers import PLACES, RegisterType, row_names, types_of
+from jfold.traits import Effect
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -37,7 +41,8 @@ class Ragged:
 
 # What stands for a value while lowering: a register (tensor or object), a tuple of
 # values, a sequence, or nothing (void).
-Value: TypeAlias = 'int | tuple[Value, ...] | Ragged | None'
+Value: TypeAlias = int | tuple['Value', ...] | Ragged | None
+Writing: TypeAlias = Steps[Any]  # to a `Value`
 
 
 @dataclass(eq=False)
@@ -46,7 +51,7 @@ class Builder:
 
     typing: Typing
     types: dict[TensorType, int] = field(default_factory=dict)
-    operations: dict[p.Operation, int] = field(default_factory=dict)
+    operations: dict[Operation, int] = field(default_factory=dict)
     constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
     known: dict[Any, int] = field(default_factory=dict)
     declarations: dict[c.ForwardDeclaration, int] = field(default_factory=dict)
@@ -63,11 +68,11 @@ class Builder:
         leaves = [t for t in terminals(type_) if isinstance(t, TensorType)]
         return tuple(map(self.type_number, leaves))
 
-    def operation(self, layer: p.Layer, given: Type, result: Type) -> int:
+    def operation(self, layer: Layer, given: Type, result: Type) -> int:
         """The number of a layer at given types: equal ones are one operation."""
         arguments = arguments_of(given)
         numbers = self.type_numbers(TupleType(arguments))
-        made = p.Operation(layer, arguments, result, numbers, self.type_numbers(result))
+        made = Operation(layer, arguments, result, numbers, self.type_numbers(result))
         return self.operations.setdefault(made, len(self.operations))
 
     def constant(self, key: Any, value: np.ndarray[Any, Any]) -> int:
@@ -88,13 +93,21 @@ class Builder:
 
 @dataclass(eq=False)
 class Writer:
-    """Appends instructions to one body."""
+    """Appends instructions to one body.
+
+    Attributes:
+      written: the results of blocks that are used more than once, by block, value and
+        places; with the values, whose ids stay theirs as long as they are kept.
+    """
 
     builder: Builder
     declaration: int | None
     count: int = 0
     instructions: list[p.Instruction] = field(default_factory=list)
     untouched: set[int] = field(default_factory=set)
+    written: dict[tuple[Typed, int, int], tuple[Value, Value]] = field(
+        default_factory=dict
+    )
 
     def new(self) -> int:
         """A register nothing has written."""
@@ -114,30 +127,40 @@ class Writer:
         """Appends an instruction that writes one register."""
         return self.add(kind, inputs, node, **options)[0]
 
-    def like(self, type_: Type) -> Value:
+    def like(self, type_: Type) -> Writing:
         """New registers for a value of a type."""
         if isinstance(type_, TupleType):
-            return tuple(map(self.like, type_))
+            made = []
+            for item in type_:
+                made.append((yield self.like(item)))
+            return tuple(made)
         if isinstance(type_, SequenceType | BroadcastType):
-            return Ragged(self.new(), self.like(type_.item))
+            return Ragged(self.new(), (yield self.like(type_.item)))
         return None if isinstance(type_, VoidType) else self.new()
 
-    def object(self, value: Value, node: Typed) -> int:
+    def object(self, value: Value, node: Typed) -> Steps[int]:
         """A value made of objects as one column of objects."""
         if isinstance(value, tuple):
-            return self.one(p.Pack, [self.object(v, node) for v in value], node)
+            columns = []
+            for each in value:
+                columns.append((yield self.object(each, node)))
+            return self.one(p.Pack, columns, node)
         if isinstance(value, Ragged):
-            items = self.object(value.items, node)
+            items = yield self.object(value.items, node)
             return self.one(p.Group, (value.lengths, items), node)
         assert value is not None
         return value
 
-    def select(self, value: Value, positions: int, node: Typed) -> Value:
+    def select(self, value: Value, positions: int, node: Typed) -> Writing:
         """The items of a value at given positions."""
         if isinstance(value, tuple):
-            return tuple(self.select(v, positions, node) for v in value)
+            made = []
+            for each in value:
+                made.append((yield self.select(each, positions, node)))
+            return tuple(made)
         if isinstance(value, Ragged):
-            return self.ranges(p.Ranges, (value.lengths, positions), value.items, node)
+            inputs = value.lengths, positions
+            return (yield self.ranges(p.Ranges, inputs, value.items, node))
         if value is None:
             return None
         result = self.one(p.Select, (value, positions), node)
@@ -147,34 +170,35 @@ class Writer:
 
     def ranges(
         self, kind: Any, inputs: Any, items: Value, node: Typed, **options: Any
-    ) -> Ragged:
+    ) -> Steps[Ragged]:
         """A sequence by an instruction that gives lengths and positions of items."""
         lengths, positions = self.add(kind, inputs, node, outputs=2, **options)
-        return Ragged(lengths, self.select(items, positions, node))
+        return Ragged(lengths, (yield self.select(items, positions, node)))
 
-    def join(self, values: list[Value], node: Typed) -> Value:
+    def join(self, values: list[Value], node: Typed) -> Writing:
         """Values one after another."""
         first = values[0]
         if isinstance(first, tuple):
-            parts = zip(*values, strict=True)
-            return tuple(self.join(list(part), node) for part in parts)
+            return (yield _by_item(values, lambda part: self.join(part, node)))
         if isinstance(first, Ragged):
             sequences = [v for v in values if isinstance(v, Ragged)]
             lengths = self.one(p.Join, [s.lengths for s in sequences], node)
-            return Ragged(lengths, self.join([s.items for s in sequences], node))
+            items = yield self.join([s.items for s in sequences], node)
+            return Ragged(lengths, items)
         return None if first is None else self.one(p.Join, values, node)
 
     def merge(
         self, values: list[Value], positions: tuple[int, ...], node: Typed
-    ) -> Value:
+    ) -> Writing:
         """One value of those at the positions of each case."""
         first = values[0]
         if isinstance(first, tuple):
-            parts = zip(*values, strict=True)
-            return tuple(self.merge(list(part), positions, node) for part in parts)
+            return (
+                yield _by_item(values, lambda part: self.merge(part, positions, node))
+            )
         if isinstance(first, Ragged):
             order = self.one(p.Order, positions, node)
-            return self.select(self.join(values, node), order, node)
+            return (yield self.select((yield self.join(values, node)), order, node))
         if first is None:
             return None
         return self.one(p.Merge, (*positions, *values), node)
@@ -184,7 +208,7 @@ class Writer:
         way = next(self.builder.ways)
         return self.one(p.Enter, (lengths, places), node, way=way)
 
-    def sequence(self, value: Value, places: int, node: Typed) -> Ragged:
+    def sequence(self, value: Value, places: int, node: Typed) -> Steps[Ragged]:
         """The input of a sequence block as a sequence."""
         given = node.input
         if isinstance(given, ObjectType):
@@ -193,27 +217,31 @@ class Writer:
         if isinstance(value, tuple):
             length = len(value)
             lengths = self.one(p.Fixed, (places,), node, length=length)
-            return Ragged(lengths, self.interleave(list(value), node))
+            return Ragged(lengths, (yield self.interleave(list(value), node)))
         assert isinstance(value, Ragged)
         return value
 
-    def interleave(self, values: list[Value], node: Typed) -> Value:
+    def interleave(self, values: list[Value], node: Typed) -> Writing:
         """The items of a tuple of one type, as those of a sequence."""
         if isinstance(values[0], tuple):
-            parts = zip(*values, strict=True)
-            return tuple(self.interleave(list(part), node) for part in parts)
+            return (yield _by_item(values, lambda part: self.interleave(part, node)))
         if isinstance(values[0], Ragged):
             fail(node, 'a tuple of tensors or objects', str(node.input))
         return None if values[0] is None else self.one(p.Interleave, values, node)
 
-    def finish(self, name: str, arity: int, result: Value) -> p.Body:
-        """The body, without instructions nobody reads, cut into stages."""
+    def finish(self, name: str, given: Type, result: Value, type_: Type) -> p.Body:
+        """The body, without instructions nobody reads, cut into stages.
+
+        `given` is the type of its input, `type_` that of its result.
+        """
         outputs = tuple(flatten(result))
         kept = self._told_apart(_live(self.instructions, outputs))
         writer = {r: i for i in kept for r in i.outputs}
-        stages = tuple(_stages(kept))
-        owners = tuple(_owners(result))
-        return p.Body(name, arity, stages, outputs, owners, self.count, writer)
+        stages, names = tuple(_stages(kept)), row_names()
+        rows = next(names)
+        inputs = RegisterType(PLACES, rows), *types_of(given, names, rows)
+        results = tuple(types_of(type_, names, rows))
+        return p.Body(name, inputs, stages, outputs, results, self.count, writer)
 
     def _told_apart(self, instructions: list[p.Instruction]) -> list[p.Instruction]:
         """Gives ways of their own to instructions that make the same kind of thing.
@@ -230,6 +258,14 @@ class Writer:
         ]
 
 
+def _by_item(tuples: list[Any], fn: Callable[[list[Value]], Writing]) -> Writing:
+    """A tuple of what the first items of tuples give, the second ones, and so on."""
+    made = []
+    for part in zip(*tuples, strict=True):
+        made.append((yield fn(list(part))))
+    return tuple(made)
+
+
 def _made(each: p.Maker) -> tuple[str, int]:
     """What an instruction makes rows of."""
     if isinstance(each, p.Apply):
@@ -240,31 +276,14 @@ def _made(each: p.Maker) -> tuple[str, int]:
     return 'constants', each.type
 
 
-# Instructions that may raise on bad data stay even where nobody reads their result.
-_BOOKKEEPING = (
-    p.Constant,
-    p.Numbers,
-    p.Apply,
-    p.Pack,
-    p.Group,
-    p.Select,
-    p.Join,
-    p.Order,
-    p.Merge,
-    p.Ranges,
-    p.Enter,
-    p.Interleave,
-    p.Fixed,
-)
-
-
 def _live(
     instructions: list[p.Instruction], outputs: tuple[int, ...]
 ) -> list[p.Instruction]:
+    """Those that somebody reads, or that do more than to write registers."""
     needed, kept = set(outputs), []
     for instruction in reversed(instructions):
-        dead = isinstance(instruction, _BOOKKEEPING)
-        if dead and needed.isdisjoint(instruction.outputs):
+        told = instruction.traits.effect & (Effect.RAISES | Effect.RECORDS)
+        if not told and needed.isdisjoint(instruction.outputs):
             continue
         needed.update(instruction.inputs)
         kept.append(instruction)
@@ -286,32 +305,25 @@ def _stages(instructions: list[p.Instruction]) -> Iterator[p.Stage]:
 
 def flatten(value: Value) -> Iterator[int]:
     """The registers of a value, in the order of `Writer.like`."""
-    if isinstance(value, tuple):
-        yield from itertools.chain.from_iterable(map(flatten, value))
-    elif isinstance(value, Ragged):
-        yield value.lengths
-        yield from flatten(value.items)
-    elif value is not None:
-        yield value
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, tuple):
+            waiting.extend(reversed(each))
+        elif isinstance(each, Ragged):
+            yield each.lengths
+            waiting.append(each.items)
+        elif each is not None:
+            yield each
 
 
-def _owners(value: Value, first: int = 0, owner: int = -1) -> Iterator[int]:
-    """Of each register, which one, by place, holds the lengths of its sequence."""
-    if isinstance(value, tuple):
-        for part in value:
-            yield from _owners(part, first, owner)
-            first += len(list(flatten(part)))
-    elif isinstance(value, Ragged):
-        yield owner
-        yield from _owners(value.items, first + 1, first)
-    elif value is not None:
-        yield owner
-
-
-def rebuild(value: Value, registers: Iterator[int]) -> Value:
+def rebuild(value: Value, registers: Iterator[int]) -> Writing:
     """The same structure around other registers; the inverse of `flatten`."""
     if isinstance(value, tuple):
-        return tuple(rebuild(v, registers) for v in value)
+        made = []
+        for each in value:
+            made.append((yield rebuild(each, registers)))
+        return tuple(made)
     if isinstance(value, Ragged):
-        return Ragged(next(registers), rebuild(value.items, registers))
+        return Ragged(next(registers), (yield rebuild(value.items, registers)))
     return None if value is None else next(registers)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from jfold.graph import shared_counts
+from jfold.operations import Operations
 from jfold.planning.capacity import Chance
 from jfold.planning.layout import active_types
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.uses import Uses, sum_room, use_counts
-from jfold.program import Program
 from jfold.spec import Capacity
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +41,7 @@ class Demands:
         type, stages.
     """
 
-    program: Program
+    program: Operations
     added: Array
     highest: Array
 
@@ -85,7 +85,7 @@ class Demands:
 
 
 def make_capacity(
-    program: Program, added: list[int], highest: list[int], size: int
+    program: Operations, added: list[int], highest: list[int], size: int
 ) -> Capacity:
     """A capacity from the sums and maxima of demands."""
     types, active = len(program.types), active_types(program)
@@ -103,7 +103,7 @@ def make_capacity(
     )
 
 
-def _parts(program: Program, numbers: list[int]) -> list[tuple[int, ...]]:
+def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
     """Numbers that add up, by the dimensions of `ADDED`."""
     types, operations = len(program.types), len(program.operations)
     ends = 0, types, types + operations, 2 * types + operations, len(numbers)

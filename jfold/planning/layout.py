@@ -24,9 +24,9 @@ import jax.numpy as jnp
 
 from jfold.components import Component, components
 from jfold.kept import kept
+from jfold.operations import Operation, Operations
 from jfold.planning.sections import SUM_WIDTH, Cursor, Sections, lay_out
 from jfold.planning.tiles import chunk_rows, strategy_of, tile_widths
-from jfold.program import Operation, Program
 from jfold.spec import Spec
 
 # ---- what runs, and what is trained --------------------------------------------------
@@ -39,7 +39,7 @@ def has_gradient(operation: Operation) -> bool:
 
 
 @kept
-def active_types(program: Program) -> frozenset[int]:
+def active_types(program: Operations) -> frozenset[int]:
     """The types through which gradients flow: made, somewhere, from parameters."""
     active: set[int] = set()
     while True:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from jfold.components import components
-from jfold.program import Program
+from jfold.operations import Operations
 from jfold.spec import Spec
 
 Array = np.ndarray[Any, Any]
@@ -183,7 +183,7 @@ def lay_out(
     return Sections(header, *of_rows, *of_types, cursor.next)
 
 
-def _header(program: Program, cursor: Cursor) -> Header:
+def _header(program: Operations, cursor: Cursor) -> Header:
     parts = (
         cursor.section(len(components(program))),
         cursor.section(),

@@ -25,8 +25,8 @@ import numpy as np
 
 from jfold.components import Component, components
 from jfold.kept import kept
+from jfold.operations import Operation, Operations
 from jfold.planning.capacity import power_of_two
-from jfold.program import Operation, Program
 from jfold.spec import COUNTED, FIXED, Spec
 
 Array = np.ndarray[Any, Any]
@@ -62,13 +62,13 @@ def parameter_bytes(operation: Operation) -> int:
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
-def row_bytes(program: Program, operation: Operation) -> int:
+def row_bytes(program: Operations, operation: Operation) -> int:
     """The size of one node's inputs and outputs."""
     types = [program.types[n] for n in operation.inputs + operation.outputs]
     return sum(t.size * t.dtype.itemsize for t in types) or 4
 
 
-def chunk_rows(program: Program, operation: Operation, rows: int) -> int:
+def chunk_rows(program: Operations, operation: Operation, rows: int) -> int:
     """Rows whose parameter gradients are taken at once, of the room for `rows`.
 
     Each chunk costs a pass over the parameters, so a chunk's rows should outweigh them:

@@ -26,8 +26,8 @@ from jfold.graph import (
     shared_counts,
 )
 from jfold.kept import Owner, kept
+from jfold.operations import Operations
 from jfold.planning.sections import SUM_ARITY
-from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +46,7 @@ class Uses(Owner):
       results: per result and tensor, the value of each row [rows].
     """
 
-    program: Program
+    program: Operations
     graph: Graph
     numbers: Numbering
     inputs: tuple[tuple[Array, ...], ...]
@@ -63,7 +63,7 @@ class Uses(Owner):
                 yield values
 
 
-def make_uses(program: Program, graph: Graph) -> Uses:
+def make_uses(program: Operations, graph: Graph) -> Uses:
     """The uses of all values of a graph."""
     numbers = numbering(program, graph)
 

@@ -19,7 +19,7 @@ import jfold as jf
 from fuzz import interpreter
 from fuzz.cases import Case, Step
 from fuzz.twin import Evaluated, Twin, is_float, zeros
-from jfold.language.infer import infer
+from jfold.language.inference import infer
 
 Tally = Counter[str]
 EXACT = 1e-8  # of results in double precision, relative to the largest

@@ -197,9 +197,15 @@ def _iota(equation: Any) -> Callable[..., Any]:
     return lambda: np.broadcast_to(numbers, shape)
 
 
-def _reshape(equation: Any) -> Callable[..., Any]:
+def _shaped(equation: Any) -> Callable[..., Any]:
     shape = equation.outvars[0].aval.shape
     return lambda x: np.reshape(x, shape)
+
+
+def _reshape(equation: Any) -> Callable[..., Any]:
+    order, shaped = equation.params['dimensions'], _shaped(equation)
+    # The axes may be read in another order.
+    return shaped if order is None else lambda x: shaped(np.transpose(x, order))
 
 
 def _transpose(equation: Any) -> Callable[..., Any]:
@@ -390,7 +396,7 @@ PRIMITIVES: dict[str, Rule] = {
     'dot_general': _dot,
     'dynamic_slice': _dynamic_slice,
     'dynamic_update_slice': _dynamic_update_slice,
-    'expand_dims': _reshape,
+    'expand_dims': _shaped,
     'gather': _gather,
     'integer_pow': _power,
     'iota': _iota,
@@ -400,7 +406,7 @@ PRIMITIVES: dict[str, Rule] = {
     'scatter-add': _scatter_add,
     'slice': _slice,
     'split': _split,
-    'squeeze': _reshape,
+    'squeeze': _shaped,
     'stack': _stack,
     'tile': _tile,
     'transpose': _transpose,

@@ -19,8 +19,8 @@ import numpy as np
 
 from fuzz import interpreter
 from jfold.language import eager
-from jfold.language.infer import Typed, Typing
 from jfold.language.layers import arguments_of, to_spec
+from jfold.language.typed import Typed, Typing
 
 Gradients = dict[str, list[Any]]  # per layer, of the leaves of its parameters
 

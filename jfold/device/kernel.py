@@ -1,33 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operation on a tile of rows, for any function of the user.
+"""The kernel of an operation: any function of the user, on a number of rows.
 
-A tile takes *weights*, what the function reads of its parameters: what depends on these
-alone is computed once, before all tiles. Its jaxpr depends on shapes alone.
+A kernel takes *weights*, what the function reads of its parameters: what depends on
+these alone is computed once, before all tiles. Its jaxpr depends on shapes alone, so
+one kernel serves all batches and both passes.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
+from jax.typing import DTypeLike
 
-from jfold.device import jaxprs
+from jfold.device import jaxprs, products, xla
+from jfold.device.arrays import (
+    Arrays,
+    Spec,
+    Specs,
+    Varying,
+    array_spec,
+    spec_of,
+    varied,
+)
 from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
 from jfold.kept import kept
-from jfold.language.layers import Varying, array_spec, pack, varied
-from jfold.planning.tiles import NARROW
-from jfold.program import Operation
+from jfold.language.layers import pack
+from jfold.operations import Operation
 from jfold.types import TensorType, TupleType
 
-Arrays = list[Any]
-Specs = list[jax.ShapeDtypeStruct]
+if TYPE_CHECKING:
+    from chex import ArrayTree
 
+    from jfold.device.jaxprs import Environment
 
 Owner = TypeVar('Owner')
 Result = TypeVar('Result')
@@ -49,38 +61,62 @@ def per_rows(
     return cached
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Weights:
+    """Weights as kernels take them.
+
+    Attributes:
+      arrays: the trained ones, then the others [*shape each].
+      forward: matrices that narrow tiles share in the forward pass, transposed
+        [n, m] each.
+      reverse: the same in the reverse pass, if there is one [n, m] each.
+    """
+
+    arrays: Arrays
+    forward: Arrays
+    reverse: Arrays = field(default_factory=list)
+
+
 @dataclass(eq=False)
-class Tile:
+class Kernel:
     """An operation at given shapes; inputs and outputs are flat lists of arrays.
 
     Attributes:
-      params: specs of its parameters, a pytree of `jax.ShapeDtypeStruct`.
+      params: specs of its parameters, a pytree.
       types: of its inputs.
       varying: over which axes of an enclosing `jax.shard_map` all arrays vary.
-      reverses: made so far.
+      reverses: made so far, by the outputs and inputs that have cotangents.
     """
 
     operation: Operation
-    params: Any
+    params: ArrayTree
     types: tuple[TensorType, ...]
     varying: Varying | None
-    reverses: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    reverses: dict[tuple[tuple[int, ...], tuple[bool, ...]], object] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def outputs(self, weights: Weights, inputs: Arrays, rows: int) -> Arrays:
-        """Runs the operation on `rows` rows."""
+        """Runs the operation on rows.
+
+        Args:
+          inputs: [rows, *shape] each.
+        """
         closed = self.forward(rows)
-        known = self.known(closed, weights.forward, rows)
-        arguments = [*weights.leaves, *inputs, self.all_real(rows)]
+        known = self.shared(closed, weights.forward, rows)
+        arguments = [*weights.arrays, *inputs, self.all_real(rows)]
         return jaxprs.evaluate(closed, arguments, known=known)
 
-    # The jaxprs here and below depend on shapes alone. Their arguments are flat:
-    # trained weights, other weights, inputs, which rows are real; then products, then
-    # cotangents.
+    # The jaxprs here and of the reverse depend on shapes alone. Their arguments are
+    # flat: trained weights, other weights, inputs, which rows are real; then products,
+    # then cotangents.
 
     @functools.cached_property
     def weight_specs(self) -> Specs:
         """The weights, the trained ones first."""
-        return [self.spec(v.aval.shape, v.aval.dtype) for v in self.staged(2).frontier]
+        specs = map(jaxprs.spec, self.staged(2).frontier)
+        return [self.spec(x.shape, x.dtype) for x in specs]
 
     @property
     def weight_count(self) -> int:
@@ -92,7 +128,7 @@ class Tile:
         """How many of the weights are trained."""
         return sum(map(is_inexact, self.weight_specs))
 
-    def hoisted(self, params: Any) -> Arrays:
+    def weights_of(self, params: ArrayTree) -> Arrays:
         """The weights: parameters, and what is computed of them alone."""
         return self.staged(2).run_early(*jax.tree.leaves(params))
 
@@ -105,10 +141,10 @@ class Tile:
             return self.staged(2)
         rest = self.inputs(rows if layer.batched else None)
 
-        def outputs(*given: Any) -> Arrays:
+        def outputs(*given: jax.Array) -> Arrays:
             params = jax.tree.unflatten(structure, given[: len(leaves)])
             arguments = TupleType(self.operation.arguments)
-            packed = pack(arguments, list(given[len(leaves) :]))
+            packed = pack(arguments, given[len(leaves) :])
             return list(jax.tree.leaves(layer.call(params, *packed)))
 
         staged = stage(jaxprs.trace(outputs, [*leaves, *rest]), len(leaves))
@@ -128,59 +164,61 @@ class Tile:
             )
 
     @per_rows
-    def forward(self, rows: int) -> Any:
+    def forward(self, rows: int) -> core.ClosedJaxpr:
         """The jaxpr of the operation on `rows` rows."""
         batched, count = self.operation.layer.batched, self.weight_count
         staged, many = self.staged(rows), self.row_specs(rows)
         once = many if batched else self.row_specs(None)
 
-        def outputs(*leaves: Any) -> Arrays:
-            rules = staged.dropping(leaves[-1])
-            return staged.run_late(leaves[:count], leaves[count:-1], rules)
+        def outputs(*given: jax.Array) -> Arrays:
+            rules = staged.dropping(given[-1])
+            return staged.run_late(given[:count], given[count:-1], rules)
 
+        # Products are put in order on one row: `vmap` would hide which are of rows.
         closed = jaxprs.trace(outputs, once)
-        closed = jaxprs.rows_first(closed, once, count, self.shares(rows))
+        closed = products.rows_first(closed, once, count, self.shares(rows))
         if batched:
             return closed
 
-        def of_rows(*leaves: Any) -> Arrays:
-            def of_row(*given: Any) -> Arrays:
-                return jaxprs.evaluate(closed, [*leaves[:count], *given])
+        def of_rows(*given: jax.Array) -> Arrays:
+            def of_row(*row: jax.Array) -> Arrays:
+                return jaxprs.evaluate(closed, [*given[:count], *row])
 
-            return list(jax.vmap(of_row, axis_size=rows)(*leaves[count:]))
+            return list(jax.vmap(of_row, axis_size=rows)(*given[count:]))
 
         return jaxprs.trace(of_rows, many)
 
-    def weights(self, leaves: Arrays) -> Weights:
+    # ---- transposed matrices that narrow tiles share
+
+    def weights(self, arrays: Arrays) -> Weights:
         """Weights for tiles of all widths, in the forward pass."""
-        return Weights(leaves, self.prepared(self.forward(2), leaves))
+        return Weights(arrays, self.transposes(self.forward(2), arrays))
 
     def shares(self, rows: int) -> bool:
         """Whether tiles of so many rows share transposed matrices; functions of whole
         tiles may do something else for each number of rows."""
-        return rows < NARROW and not self.operation.layer.batched
+        return xla.shares_transposes(rows) and not self.operation.layer.batched
 
-    def prepared(self, closed: Any, leaves: Arrays) -> Arrays:
+    def transposes(self, closed: core.ClosedJaxpr, arrays: Arrays) -> Arrays:
         """What narrow tiles share, of the jaxpr of one of them."""
-        if not self.shares(2):
-            return []
-        variables = jaxprs.turned(closed, self.weight_count)
-        return jaxprs.prepared(closed, variables, leaves)
+        return xla.transposes(closed, arrays) if self.shares(2) else []
 
-    def known(self, closed: Any, prepared: Arrays, rows: int) -> dict[Any, Any]:
-        """What a jaxpr of a tile need not compute."""
+    def shared(
+        self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
+    ) -> Environment:
+        """What a jaxpr of so many rows need not compute."""
         if not self.shares(rows):
             return {}
-        pairs = zip(jaxprs.turned(closed, self.weight_count), prepared, strict=True)
-        # A constant may have rows, as cotangents that are zero do.
-        return {v: x for v, x in pairs if v.aval.shape == x.shape}
+        return xla.shared(closed, self.weight_count, transposes)
 
-    def all_real(self, rows: int) -> Any:
-        """A mask of rows that are all real [rows]."""
+    # ---- specs
+
+    def all_real(self, rows: int) -> jax.Array:
+        """A mask of rows that are all real [rows] bool."""
         return varied(jnp.ones(rows, bool), self.varying)
 
-    def spec(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        """Stands for an array of a tile."""
+    def spec(self, shape: tuple[int, ...], dtype: DTypeLike) -> Spec:
+        """Stands for an array in a tile."""
         return array_spec(shape, dtype, self.varying)
 
     def inputs(self, rows: int | None) -> Specs:
@@ -192,6 +230,8 @@ class Tile:
         """Weights, inputs, and which rows are real, or whether the one is."""
         real = self.spec(() if rows is None else (rows,), np.dtype(bool))
         return [*self.weight_specs, *self.inputs(rows), real]
+
+    # ---- dependence
 
     @functools.cached_property
     def reads(self) -> list[set[int]]:
@@ -211,45 +251,30 @@ class Tile:
         return jaxprs.depends(self.forward(2))
 
 
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """Weights as tiles take them.
-
-    Attributes:
-      leaves: the trained ones, then the others.
-      forward: transposed matrices that narrow tiles share in the forward pass.
-      reverse: the same in the reverse pass, if there is one.
-    """
-
-    leaves: Arrays
-    forward: Arrays
-    reverse: Arrays = field(default_factory=list)
-
-
-def make_tile(
-    operation: Operation, params: Any, types: tuple[TensorType, ...], varying: Any
-) -> Tile:
-    """The tile of an operation whose parameters look like `params`; made once."""
+def make_kernel(
+    operation: Operation,
+    params: ArrayTree,
+    types: tuple[TensorType, ...],
+    varying: Varying | None,
+) -> Kernel:
+    """The kernel of an operation whose parameters look like `params`; made once."""
     leaves, structure = jax.tree.flatten(params)
-    shapes = tuple((np.shape(x), x.dtype) for x in leaves)
+    specs = tuple(map(spec_of, leaves))
     context = (
         jax.dtypes.canonicalize_dtype(float),
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
     )
-    return _make_tile(operation, structure, shapes, types, varying, context)
+    return _make_kernel(operation, structure, specs, types, varying, context)
 
 
 @kept
-def _make_tile(
-    operation: Operation, structure: Any, shapes: Any, types: Any, varying: Any, _: Any
-) -> Tile:
-    specs = [array_spec(shape, dtype, varying) for shape, dtype in shapes]
-    return Tile(operation, jax.tree.unflatten(structure, specs), types, varying)
-
-
-# ---- rows ----------------------------------------------------------------------------
-
-
-def spec_of(x: Any) -> jax.ShapeDtypeStruct:
-    """The spec of an array, or of what stands for one."""
-    return array_spec(np.shape(x), x.dtype)
+def _make_kernel(
+    operation: Operation,
+    structure: jax.tree_util.PyTreeDef,
+    leaves: Sequence[Spec],
+    types: tuple[TensorType, ...],
+    varying: Varying | None,
+    _: tuple[Any, ...],
+) -> Kernel:
+    specs = [array_spec(x.shape, x.dtype, varying) for x in leaves]
+    return Kernel(operation, jax.tree.unflatten(structure, specs), types, varying)

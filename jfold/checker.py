@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of registers, inferred; whoever makes a program has it checked by them.
+
+A body states the types of its inputs and results. Those of all other registers follow,
+instruction by instruction, from the signature of each kind; a signature that does not
+fit its operands, and results that are not as stated, are refused.
+
+    Select takes x[a] positions[b of a], gives x[b]      Select r8 r3, where
+      x[a]              is r8: tensors[c, float32[4]]    so a is c, and x tensors
+      positions[b of a] is r3: positions[b of a]         refused: they are not of c
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jfold import instructions as ir
+from jfold.operations import Operations
+from jfold.registers import (
+    BODY_ROWS,
+    POSITIONS,
+    TENSORS,
+    Match,
+    RegisterType,
+    Signature,
+    Term,
+    TypeClash,
+    expanded,
+    row_names,
+    signature,
+)
+from jfold.traits import Ordering
+
+Terms = list[tuple[RegisterType, int]]
+_WRONG = 'jfold made a wrong program, please report it'
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A body as far as it has been checked.
+
+    Attributes:
+      operations: those of its program.
+      declarations: the bodies that calls refer to.
+      registers: the types of those that may be read.
+      written: those that have been, also by calls that have not returned.
+      names: gives names of rows that no input has.
+      parts: the rows that others have been cut into, and these.
+    """
+
+    operations: Operations
+    declarations: Sequence[ir.Body]
+    registers: dict[int, RegisterType]
+    written: set[int]
+    names: Iterator[str]
+    parts: set[tuple[tuple[str, ...], str]] = field(default_factory=set)
+
+    def read(self, registers: Iterable[int]) -> list[RegisterType]:
+        """The types of registers that are read."""
+        registers = list(registers)
+        for register in registers:
+            if register not in self.registers:
+                raise TypeClash(f'a register written before, got r{register}')
+        return [self.registers[register] for register in registers]
+
+
+def infer(
+    body: ir.Body, operations: Operations, declarations: Sequence[ir.Body]
+) -> dict[int, RegisterType]:
+    """The type of every register of a body.
+
+    Takes time in proportion to the registers that are read and written.
+
+    Raises:
+      AssertionError: an instruction, or what the body returns, does not fit.
+    """
+    taken = {name for each in body.inputs for name in (each.rows, each.of)}
+    names = itertools.filterfalse(taken.__contains__, row_names())
+    registers = dict(enumerate(body.inputs))
+    state = Checked(operations, declarations, registers, set(registers), names)
+    for stage in body.stages:
+        for i in stage.instructions:
+            registers |= _outputs(i, body, state)
+        # No call has returned while others of its stage are made.
+        made = [_outputs(call, body, state) for call in stage.calls]
+        for each in made:
+            registers |= each
+    try:
+        stated = [(each, 0) for each in body.results]
+        match = Match(names, rows={BODY_ROWS: BODY_ROWS})
+        _take(stated, body.outputs, match, state, 'results')
+    except TypeClash as clash:
+        text = f'{_WRONG}: {body}: return: expected {clash}'
+        raise AssertionError(text) from None
+    return registers
+
+
+def _outputs(
+    i: ir.Instruction, body: ir.Body, state: Checked
+) -> dict[int, RegisterType]:
+    """The types of what an instruction writes."""
+    try:
+        for register in i.outputs:
+            if register in state.written or not register < body.registers:
+                raise TypeClash(f'a new register to write, got r{register}')
+            state.written.add(register)
+        return dict(zip(i.outputs, _infer(i, state), strict=True))
+    except TypeClash as clash:
+        raise AssertionError(f'{_WRONG}: {body}: {i}: expected {clash}') from None
+
+
+def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
+    """The types of the results of an instruction, whose operands are checked."""
+    _check_options(i, state.operations)
+    taken, given = _tensors(i, state.operations)
+    types, chosen = state.operations.types, _signature(i, state)
+    match = Match(state.names, i.times)
+    terms = _filled(expanded(chosen.takes, i.repeats), taken, types)
+    if not terms and chosen.takes:
+        raise TypeClash('inputs, got none')
+    operands = _take(terms, i.inputs, match, state, 'inputs')
+    counts = [_count(t, len(i.outputs), match) for t in chosen.gives if t.many]
+    results = _filled(expanded(chosen.gives, counts), given, types)
+    if len(results) != len(i.outputs):
+        raise TypeClash(f'{len(results)} outputs, got {len(i.outputs)}')
+    made = [match.give(term, number) for term, number in results]
+    _check_parts(i, chosen, operands, made, state)
+    for name, text in i.traits.holds.items():
+        _check_held(getattr(i, name), signature(text), match)
+    return made
+
+
+def _signature(i: ir.Instruction, state: Checked) -> Signature:
+    """The signature that fits the first operand; of a call, that of its body."""
+    if isinstance(i, ir.Call):
+        body = _numbered(state.declarations, i.declaration, 'declarations')
+        if i.owners != body.owners:
+            raise TypeClash(f'owners {body.owners}, got {i.owners}')
+        return Signature(tuple(map(Term, body.inputs)), tuple(map(Term, body.results)))
+    first, *others = i.traits.signatures
+    kinds = [each.kind for each in state.read(i.inputs[:1])]
+    fitting = [each for each in others if each.takes[0].type.kind in kinds]
+    return fitting[0] if fitting else first
+
+
+def _take(
+    terms: Terms, registers: Sequence[int], match: Match, state: Checked, what: str
+) -> list[RegisterType]:
+    """Matches registers that are read; their types."""
+    given = state.read(registers)
+    if len(terms) != len(given):
+        raise TypeClash(f'{len(terms)} {what}, got {len(given)}')
+    for register, (term, number), got in zip(registers, terms, given, strict=True):
+        try:
+            match.take(term, number, got)
+        except TypeClash as clash:
+            raise TypeClash(f'r{register} to be {clash}') from None
+    return given
+
+
+def _count(term: Term, outputs: int, match: Match) -> int:
+    """How many registers a term that is given stands for."""
+    letter = term.type.kind
+    return match.count(letter) if letter.isupper() else outputs
+
+
+def _filled(terms: Terms, numbers: Sequence[int], types: Sequence[Any]) -> Terms:
+    """The terms, with types of the given numbers where they are of tensors."""
+    open_ = [t.kind == TENSORS and t.tensor is None for t, _ in terms]
+    if sum(open_) != len(numbers):
+        raise TypeClash(f'{len(numbers)} tensors, got {sum(open_)}')
+    rest = iter(numbers)
+    return [
+        (replace(t, tensor=_numbered(types, next(rest), 'types')) if is_open else t, n)
+        for is_open, (t, n) in zip(open_, terms, strict=True)
+    ]
+
+
+def _numbered(items: Sequence[Any], number: int, what: str) -> Any:
+    if not 0 <= number < len(items):
+        raise TypeClash(f'one of {len(items)} {what}, got number {number}')
+    return items[number]
+
+
+# ---- what a signature does not tell --------------------------------------------------
+
+
+@functools.singledispatch
+def _tensors(
+    i: ir.Instruction, operations: Operations
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The numbers of the types of tensors that an instruction takes, and gives."""
+    return (), ()
+
+
+@_tensors.register(ir.Convert | ir.Numbers)
+def _(i: Any, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+    return (), (i.type,)
+
+
+@_tensors.register
+def _(i: ir.Constant, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+    number, _ = _numbered(operations.constants, i.index, 'constants')
+    return (), (number,)
+
+
+@_tensors.register
+def _(i: ir.Apply, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+    operation = _numbered(operations.operations, i.operation, 'operations')
+    return operation.inputs, operation.outputs
+
+
+@_tensors.register
+def _(i: ir.Observe, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+    metrics = operations.results[1:]
+    return _numbered(metrics, i.metric, 'metrics').tensors, ()
+
+
+@functools.singledispatch
+def _check_options(i: ir.Instruction, operations: Operations) -> None:
+    """Refuses options that contradict each other."""
+
+
+@_check_options.register(ir.Convert | ir.Numbers)
+def _(i: Any, operations: Operations) -> None:
+    type_ = _numbered(operations.types, i.type, 'types')
+    if type_ != i.tensor:
+        raise TypeClash(f'type {i.type} to be {type_}, got {i.tensor}')
+
+
+@_check_options.register
+def _(i: ir.Partition, operations: Operations) -> None:
+    highest = max(i.case_of.values(), default=0)
+    if not i.cases == len(i.outputs) > highest:
+        raise TypeClash(
+            f'as many outputs as cases, got {len(i.outputs)} of {i.cases}, the highest '
+            f'{highest}'
+        )
+
+
+def _check_parts(
+    i: ir.Instruction,
+    chosen: Signature,
+    operands: list[RegisterType],
+    made: list[RegisterType],
+    state: Checked,
+) -> None:
+    """Refuses to put together what has not been taken apart so."""
+    if i.traits.order is Ordering.NUMBERS:
+        state.parts.add((tuple(each.rows for each in made), made[0].of))
+    elif chosen.takes and chosen.takes[0] == _PARTS:
+        cut = [each for each in operands if each.kind == POSITIONS]
+        rows = tuple(each.rows for each in cut)
+        if (rows, cut[0].of) not in state.parts:
+            all_ = f'the positions of all cases of {cut[0].of}'
+            raise TypeClash(f'{all_} in their order, got {", ".join(map(str, cut))}')
+
+
+_PARTS = Term(RegisterType(POSITIONS, 'B', 'a'), many=True)
+
+
+def _check_held(body: ir.Body, wanted: Signature, match: Match) -> None:
+    """Refuses a body of another type than the instruction that it is in asks for."""
+    inner = Match(match.names, 0, {BODY_ROWS: BODY_ROWS}, match.columns)
+    for terms, got, what in (
+        (wanted.takes, body.inputs, 'take'),
+        (wanted.gives, body.results, 'give'),
+    ):
+        counts = [match.count(term.type.kind) for term in terms if term.many]
+        expected = [inner.give(*each) for each in expanded(terms, counts)]
+        if expected != [*got]:
+            texts = [' '.join(map(str, each)) for each in (expected, got)]
+            raise TypeClash(f'{body} to {what} {texts[0]}, got {texts[1]}')

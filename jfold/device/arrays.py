@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays as the device half names them, and the axes of a mesh that they vary over."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
+Arrays: TypeAlias = list[jax.Array]
+Spec: TypeAlias = jax.ShapeDtypeStruct
+Specs: TypeAlias = list[jax.ShapeDtypeStruct]
+Axes: TypeAlias = frozenset[Hashable]
+
+
+@dataclass(frozen=True)
+class Varying:
+    """Over which axes of an enclosing `jax.shard_map` arrays vary.
+
+    Attributes:
+      sharding, type_: of specs of such arrays.
+    """
+
+    axes: Axes
+    sharding: jax.sharding.NamedSharding
+    type_: Hashable
+
+
+def varying_axes(arrays: ArrayTree) -> Varying | None:
+    """Over which axes some of the arrays vary."""
+    types = list(map(jax.typeof, jax.tree.leaves(arrays)))
+    found = max(types, key=lambda t: len(t.manual_axis_type.varying), default=None)
+    if found is None or not found.manual_axis_type.varying:
+        return None
+    everywhere = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
+    sharding = jax.sharding.NamedSharding(found.sharding.mesh, everywhere)
+    return Varying(found.manual_axis_type.varying, sharding, found.manual_axis_type)
+
+
+def varied(x: jax.Array, varying: Varying | None) -> jax.Array:
+    """`x`, of a type that may vary over the given axes.
+
+    Loops need what they carry to be of one type from the start.
+    """
+    if varying is None or x.dtype == jax.dtypes.float0:
+        return x
+    missing = varying.axes.difference(jax.typeof(x).manual_axis_type.varying)
+    return lax.pcast(x, tuple(missing), to='varying') if missing else x
+
+
+def array_spec(
+    shape: tuple[int, ...], dtype: DTypeLike, varying: Varying | None = None
+) -> Spec:
+    """Stands for an array while only shapes are looked at."""
+    if varying is None:
+        return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        shape, dtype, sharding=varying.sharding, manual_axis_type=varying.type_
+    )
+
+
+def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
+    """The spec of an array, or of what stands for one."""
+    return array_spec(np.shape(x), x.dtype)
+
+
+def masked(x: jax.Array, real: jax.Array) -> jax.Array:
+    """`x`, zero where it is not real.
+
+    Args:
+      x: [rows, ...], or anything if `real` is one bool.
+      real: [rows] bool, or [] bool.
+    """
+    real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
+    return jnp.where(real, x, jnp.zeros((), x.dtype))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the forward pass stores of an operation for its reverse: two policies.
+
+Matrix products are stored, unless they are wanted to be, or have to be, computed again.
+Elementwise values are computed again in any case. A policy knows the buffers that it
+needs, runs the kernel of a tile in the forward pass, and gives the reverse of a tile or
+chunk what was, or would have been, stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from jax import Array
+
+from jfold.device.arrays import Arrays, Specs
+from jfold.device.buffers import buffer_of, repeated, slice_rows
+from jfold.device.kernel import Kernel, Weights
+from jfold.device.loops import Tile
+from jfold.device.reverse import Reverse
+
+
+@dataclass(frozen=True, eq=False)
+class SaveProducts:
+    """Products are stored; what crosses in the reverse may take their place."""
+
+    stores: ClassVar[bool] = True
+    reverse: Reverse
+
+    def buffers(self, region: int, width: int) -> Specs:
+        """With room for what crosses, a tile further on; see `backward`."""
+        return [buffer_of(region + width, row) for row in self.reverse.residuals]
+
+    def run(
+        self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
+        """Outputs and products [rows, ...] each."""
+        return self.reverse.save_residuals(weights, inputs, rows)
+
+    def residuals(
+        self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
+    ) -> Arrays:
+        """As stored in buffers [region, ...] each."""
+        found = [slice_rows(buffer, tile.first, tile.rows) for buffer in saved]
+        # Like the inputs: a product of one row beside an input of another is no value
+        # of the function, and may be where it is not defined.
+        return found if tile.count is None else [repeated(x, real) for x in found]
+
+
+@dataclass(frozen=True, eq=False)
+class RecomputeAll:
+    """Nothing is stored; the reverse begins with the forward pass of its rows."""
+
+    stores: ClassVar[bool] = False
+
+    def buffers(self, region: int, width: int) -> Specs:
+        """None."""
+        return []
+
+    def run(
+        self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
+        """Outputs alone [rows, ...] each."""
+        return kernel.outputs(weights, inputs, rows), []
+
+    def residuals(
+        self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
+    ) -> Arrays:
+        """From inputs, which repeat a row themselves."""
+        return recomputed()
+
+
+Policy: TypeAlias = SaveProducts | RecomputeAll
+RECOMPUTE = RecomputeAll()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors that an execution returns, those of all results in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from jfold.components import sources
+from jfold.device.arrays import Arrays
+from jfold.device.buffers import Values, take
+from jfold.device.sections import Batch
+from jfold.operations import Makers, Operations
+from jfold.planning.layout import layout
+from jfold.planning.sections import Section
+from jfold.spec import Spec
+
+T = TypeVar('T')
+
+
+@dataclass(frozen=True)
+class Returned:
+    """One tensor of a result.
+
+    Attributes:
+      type: number of its type.
+      section: of the index array [rows].
+      edge: its first row in the edge buffer.
+      makers: the operations' results that it may consist of.
+    """
+
+    type: int
+    section: Section
+    edge: int
+    makers: Makers
+
+
+def returned(spec: Spec) -> tuple[Returned, ...]:
+    """All tensors of the results of a program, one after another."""
+    places = layout(spec)
+    tables = zip(
+        spec.program.results,
+        places.sections.results,
+        places.edge_results,
+        sources(spec.program).results,
+        strict=True,
+    )
+    return tuple(
+        Returned(*tensor)
+        for result, sections, edges, made in tables
+        for tensor in zip(result.tensors, sections, edges, made, strict=True)
+    )
+
+
+def grouped(program: Operations, tensors: Sequence[T]) -> list[list[T]]:
+    """What `returned` has in one row, per result."""
+    rest = iter(tensors)
+    return [[next(rest) for _ in result.tensors] for result in program.results]
+
+
+def gathered(tensors: Sequence[Returned], batch: Batch, values: Values) -> Arrays:
+    """The tensors [rows, *shape] each; spare rows repeat a real one."""
+    return [
+        take(values.of(batch, each.type), batch.results(each.section))
+        for each in tensors
+    ]

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of an operation that are reversed together, and where their axis is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import jax
+
+from jfold.device.arrays import Arrays, Spec, array_spec
+from jfold.device.kernel import Weights
+
+T = TypeVar('T')
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rows:
+    """What the reverse of a tile or chunk is given.
+
+    Attributes:
+      weights: for both passes.
+      inputs: [rows, *shape] each.
+      residuals: what was saved of these rows [rows, ...] each.
+      cotangents: of the live outputs [rows, *shape] each.
+      real: [rows] bool, whose contribution to gradients of weights counts.
+    """
+
+    weights: Weights
+    inputs: Arrays
+    residuals: Arrays
+    cotangents: Arrays
+    real: jax.Array
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return int(self.real.shape[0])
+
+
+def chosen(items: Sequence[T], active: Sequence[bool]) -> list[T]:
+    """The active ones of the items."""
+    return [x for x, is_active in zip(items, active, strict=True) if is_active]
+
+
+def merged(items: Sequence[T], active: Sequence[bool], new: Sequence[T]) -> list[T]:
+    """The items, with the active ones from `new`."""
+    rest = iter(new)
+    pairs = zip(items, active, strict=True)
+    return [next(rest) if is_active else x for x, is_active in pairs]
+
+
+# An array has rows if its shape at three rows differs from that at two, in one axis
+# alone, which has as many places as there are rows.
+
+
+def row_axis(two: Spec, three: Spec) -> int | None:
+    """The axis of rows of an array whose specs at two and at three rows are given."""
+    pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
+    axes = [axis for axis, (a, b) in pairs if a != b]
+    clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)
+    return axes[0] if clean else None
+
+
+def one_row(two: Spec, axis: int) -> Spec:
+    """The spec of one row, from that of two."""
+    return array_spec(two.shape[:axis] + two.shape[axis + 1 :], two.dtype)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jaxpr in two halves, split by dependence.
+
+    cotangents ──▶ early half ──▶ early outputs: cotangents of inputs, in the loop
+    rows, weights ──▶  │
+                       ▼ what crosses: stored, one row a node
+    rows, weights ──▶ late half ──▶ late outputs: gradients of weights, after the loop
+
+An equation that both halves need runs in the early one, and its result crosses, unless
+it is cheaper to run it twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jax.extend import core
+
+from jfold.device import xla
+from jfold.device.arrays import Arrays
+from jfold.device.jaxprs import (
+    MOVES,
+    dependent,
+    environment,
+    needed,
+    opened,
+    run,
+    variables,
+)
+
+if TYPE_CHECKING:
+    from jfold.device.jaxprs import Atom, Environment
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A jaxpr in two: what its early outputs need, and what only the late ones need.
+
+    Attributes:
+      crossing: variables that the early part makes and the late part reads.
+      linear: of each, whether it depends on the last arguments, the cotangents.
+    """
+
+    closed: core.ClosedJaxpr
+    early: tuple[core.JaxprEqn, ...]
+    late: tuple[core.JaxprEqn, ...]
+    early_outputs: tuple[Atom, ...]
+    late_outputs: tuple[Atom, ...]
+    crossing: tuple[core.Var, ...]
+    linear: tuple[bool, ...]
+
+    def run_early(self, arguments: Arrays, known: Environment) -> tuple[Arrays, Arrays]:
+        """The early outputs, and the values that cross.
+
+        Args:
+          known: variables that need not be computed.
+        """
+        wanted = self.early_outputs + self.crossing
+        env = environment(self.closed, arguments) | dict(known)
+        made = run(self.early, env, wanted)
+        count = len(self.early_outputs)
+        return made[:count], made[count:]
+
+    def run_late(self, arguments: Arrays, crossing: Arrays) -> Arrays:
+        """The late outputs."""
+        env = environment(self.closed, arguments)
+        env |= zip(self.crossing, crossing, strict=True)
+        return run(self.late, env, self.late_outputs)
+
+    def reads(self, index: int) -> bool:
+        """Whether anything reads argument `index`."""
+        variable = opened(self.closed)[0].invars[index]
+        early = _is_read(variable, self.early, self.early_outputs)
+        return early or self.reads_late(index)
+
+    def reads_late(self, index: int) -> bool:
+        """Whether the late part reads argument `index`."""
+        variable = opened(self.closed)[0].invars[index]
+        return _is_read(variable, self.late, self.late_outputs)
+
+    def is_read_before(self, index: int, made: core.Var) -> bool:
+        """Whether all that reads argument `index` has run when a variable is made."""
+        argument = opened(self.closed)[0].invars[index]
+        outputs = *self.early_outputs, *self.crossing
+        return xla.is_read_before(argument, made, self.early, outputs)
+
+
+def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> Split:
+    """Splits a jaxpr by dependence.
+
+    Args:
+      late: how many of its outputs, the first ones, are late.
+      fixed: how many of its arguments, the first ones, have no rows; what depends on
+        nothing else is computed in both parts, and so is what costs less than to be
+        stored.
+      cotangents: how many of its arguments, the last ones, are cotangents.
+    """
+    jaxpr, _ = opened(closed)
+    first = len(jaxpr.invars) - cotangents
+    _, pulled = dependent(jaxpr, jaxpr.invars[first:])
+    late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
+    early = needed(jaxpr.eqns, early_outputs)
+    # What of it has rows, and is not cheaper to run twice, may cross.
+    varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
+    repeated = _repeated(jaxpr, pulled)
+    shared = {e for e in early if e in varying and e not in repeated}
+    rest = [e for e in needed(jaxpr.eqns, late_outputs) if e not in shared]
+    made = {v for e in shared for v in e.outvars}
+    read = [v for e in rest for v in e.invars] + list(late_outputs)
+    crossing = dict.fromkeys(v for v in variables(read) if v in made)
+    # What `rest` needs only through values that cross is not needed any more.
+    rest = needed(rest, late_outputs, known=made)
+    return Split(
+        closed,
+        tuple(early),
+        tuple(rest),
+        tuple(early_outputs),
+        tuple(late_outputs),
+        tuple(crossing),
+        tuple(v in pulled for v in crossing),
+    )
+
+
+# What costs less than to be stored and read again.
+_CHEAP = xla.REPEATED | frozenset(
+    'acos acosh asin asinh atan atan2 atanh cbrt cos cosh div erf erf_inv erfc exp '
+    'exp2 expm1 log log1p logistic pow reduce_and reduce_max reduce_min reduce_or '
+    'reduce_sum rem round rsqrt sin sinh sqrt tan tanh'.split()
+)
+
+
+def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
+    """Equations on what is at hand in both parts that are better computed twice than
+    stored: those that move data about, and such elementwise ones and reductions as no
+    cotangents are needed for, `pulled` being what they lead to."""
+    at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
+    for equation in jaxpr.eqns:
+        inputs = variables(equation.invars)
+        chosen = MOVES if pulled.intersection(inputs) else _CHEAP
+        if equation.primitive.name in chosen and at_hand.issuperset(inputs):
+            at_hand.update(equation.outvars)
+            repeated.add(equation)
+    return repeated
+
+
+def _is_read(
+    variable: core.Var, equations: Iterable[core.JaxprEqn], outputs: Iterable[Atom]
+) -> bool:
+    atoms = itertools.chain(outputs, *(equation.invars for equation in equations))
+    return any(atom is variable for atom in atoms)

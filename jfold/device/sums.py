@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over the uses of values that have many, in a fixed order.
+
+A use of a value leaves its cotangent in an edge row of its own. Of a value with few
+uses the edge rows are gathered and added where the cotangent is needed. Of one with
+many they are added up in between, four at a time, round after round, in edge rows that
+are there for sums:
+
+    uses    e0 e1 e2 e3   e4 e5 e6 e7   e8 e9
+              └──┬──┘       └──┬──┘      └┬┘
+    round 0      s0            s1        s2
+                  └────────────┴──────────┘
+    gathered             s0 + s1 + s2
+
+So nothing is scattered, and the order of additions is that of the schedule. All uses of
+what a level makes are reversed before the level: its sums are taken right then.
+"""
+
+from __future__ import annotations
+
+from jax import Array, lax
+
+from jfold.device.buffers import Edges, gather_sum, write
+from jfold.device.plan import Plan
+from jfold.device.sections import Batch, Number
+from jfold.planning.sections import SUM_ARITY, SUM_WIDTH
+
+
+def sum_uses(plan: Plan, batch: Batch, c: int, level: Number, edges: Edges) -> Edges:
+    """The edges, with the sums of what a level of a component made."""
+    operations = [plan.operations[o] for o in plan.components[c].operations]
+    made = {t for each in operations for t in each.outputs}
+    # Sums are filed under levels counted through all components.
+    before = sum(levels for levels, _ in plan.layout.tables[:c])
+    buffers = dict(edges.buffers)
+    for t in sorted(made & buffers.keys()):
+        if plan.spec.capacity.sums[t]:
+            buffers[t] = _sum_type(plan, batch, t, before + level, buffers[t])
+    return Edges(buffers)
+
+
+def _sum_type(plan: Plan, batch: Batch, t: int, step: Number, buffer: Array) -> Array:
+    """An edge buffer [uses, *shape], round after round: later ones add up sums."""
+    base = plan.layout.edge_sums[t]
+
+    # A tile may run past the last sum of a round. What it writes there is made again by
+    # the rounds that follow; of later levels, whose edges are there, it is the same.
+    def tile(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        first, buffer = carry
+        row = first + i * SUM_WIDTH
+        summands = [batch.summands(t, place, row) for place in range(SUM_ARITY)]
+        return first, write(buffer, gather_sum(buffer, summands), base + row)
+
+    def stage(s: Array, buffer: Array) -> Array:
+        first, count = batch.sums(t, step, s)
+        summed: Array = lax.fori_loop(0, count, tile, (first, buffer))[1]
+        return summed
+
+    done: Array = lax.fori_loop(0, batch.stages, stage, buffer)
+    return done

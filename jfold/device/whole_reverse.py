@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole reverse of a kernel, run in both places.
+
+XLA frees each place from what it is not asked for. It serves functions whose reverse
+cannot be split: with loops or conditionals in which weights and inputs meet.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from jfold.device import jaxprs
+from jfold.device.arrays import Arrays, Spec, Specs, spec_of
+from jfold.device.kernel import Kernel, Weights
+from jfold.device.rows import Rows, chosen, merged, one_row, row_axis
+
+# A pytree, too: `jax.vjp` returns it.
+Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
+
+
+@dataclass(eq=False)
+class WholeReverse:
+    """The reverse as the pytree that `jax.vjp` returns; see `Reverse`.
+
+    Under `jax.checkpoint`, its leaves are weights and inputs, which are at hand in the
+    reverse pass, and products, which are stored. Nothing crosses.
+
+    Attributes:
+      kernel: what it is the reverse of.
+      live: the outputs that have a cotangent.
+      active: per input, whether it gets one.
+    """
+
+    kernel: Kernel
+    live: tuple[int, ...]
+    active: tuple[bool, ...]
+    crossing: Specs = field(default_factory=list, init=False)
+    linear: tuple[bool, ...] = field(default=(), init=False)
+    replaced: tuple[int | None, ...] = field(default=(), init=False)
+
+    @property
+    def cotangents_read(self) -> list[set[int]]:
+        """Nothing is known."""
+        return [set() for is_active in self.active if is_active]
+
+    @functools.cached_property
+    def residuals(self) -> Specs:
+        """The leaves that are not at hand."""
+        pairs = zip(self._leaves(2), self._axes, strict=True)
+        return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
+
+    def weights(self, arrays: Arrays) -> Weights:
+        """Nothing is known of what the reverse reads."""
+        return self.kernel.weights(arrays)
+
+    def save_residuals(
+        self, weights: Weights, inputs: Arrays, rows: int
+    ) -> tuple[Arrays, Arrays]:
+        """Outputs, and the leaves to be stored."""
+        real = self.kernel.all_real(rows)
+        outputs, pullback = self._linearized(weights.arrays, inputs, real, rows)
+        pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
+        return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
+
+    def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
+        """The whole reverse; what belongs to weights is dead code."""
+        return self._revived(given)(given.cotangents)[1], []
+
+    def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
+        """The whole reverse; what belongs to inputs alone is dead code."""
+        return self._revived(given)(given.cotangents)[0]
+
+    def _revived(self, given: Rows) -> Pullback:
+        """The reverse around what was stored of it."""
+        _, pullback = self._linearized(
+            given.weights.arrays, given.inputs, given.real, given.count
+        )
+        # The leaves just made are replaced by stored ones, and so are dead code.
+        leaves, structure = jax.tree.flatten(pullback)
+        rest = iter(given.residuals)
+        revived = [
+            leaf if axis is None else jnp.moveaxis(next(rest), 0, axis)
+            for leaf, axis in zip(leaves, self._axes, strict=True)
+        ]
+        made: Pullback = jax.tree.unflatten(structure, revived)
+        return made
+
+    @functools.cached_property
+    def _axes(self) -> list[int | None]:
+        """Of each leaf, the row axis if it is to be stored."""
+        pairs = zip(self._leaves(2), self._leaves(3), strict=True)
+        return [None if a is None or b is None else row_axis(a, b) for a, b in pairs]
+
+    def _leaves(self, rows: int) -> list[Spec | None]:
+        """Of each leaf of the reverse, its spec, or `None` if it is at hand."""
+        found: list[Spec | None] = []
+
+        def look(weights: Arrays, inputs: Arrays, real: jax.Array) -> None:
+            _, pullback = self._linearized(weights, inputs, real, rows)
+            # What is at hand is the same object, not one that is equal.
+            at_hand = {id(x) for x in jax.tree.leaves((weights, inputs, real))}
+            for leaf in jax.tree.leaves(pullback):
+                found.append(None if id(leaf) in at_hand else spec_of(leaf))
+
+        *rest, real = self.kernel.row_specs(rows)
+        count = self.kernel.weight_count
+        jax.eval_shape(look, rest[:count], rest[count:], real)
+        return found
+
+    def _linearized(
+        self, weights: Arrays, inputs: Arrays, real: jax.Array, rows: int
+    ) -> tuple[Arrays, Pullback]:
+        """The outputs, and the reverse of those that are live."""
+        policy = jax.checkpoint_policies.dots_saveable
+        forward, end = self.kernel.forward(rows), self.kernel.trained_count
+
+        @functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
+        def run(*arguments: jax.Array) -> Arrays:
+            return jaxprs.evaluate(forward, arguments)
+
+        # All outputs are made, those without a cotangent beside the reverse.
+        def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
+            given = merged(inputs, self.active, moving)
+            made = run(*trained, *weights[end:], *given, real)
+            return [made[k] for k in self.live], made
+
+        _, pullback, made = jax.vjp(
+            outputs, list(weights[:end]), chosen(inputs, self.active), has_aux=True
+        )
+        return made, pullback

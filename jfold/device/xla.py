@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What works around XLA, each with what it gains and what would show it obsolete.
+
+`tests/test_xla.py` compiles the plain form of each beside it; once the plain form has
+nothing to complain of any more, that test fails and the trick may go.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.extend import core
+
+from jfold.device.arrays import Arrays
+from jfold.device.jaxprs import (
+    MOVES,
+    dependent,
+    environment,
+    needed,
+    opened,
+    run,
+    spec,
+    variables,
+)
+from jfold.planning.tiles import NARROW
+
+if TYPE_CHECKING:
+    from jfold.device.jaxprs import Atom, Environment
+
+Carry = TypeVar('Carry')
+
+# ---- loops one behind another --------------------------------------------------------
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Chained(Generic[Carry]):
+    """What loops hand on to each other.
+
+    XLA orders two loops only if one depends on the other. A loop that reads a buffer,
+    beside one that writes it, made XLA copy the whole buffer at each level: 150 ms
+    where 69 ms is the perfect batch. Each loop therefore starts from what the one
+    before has counted.
+
+    Attributes:
+      zero: [] int32, the number of rounds of the last loop less that number.
+      carry: what the loops change.
+    """
+
+    zero: Array | int
+    carry: Carry
+
+
+def loop_after(
+    step: Callable[[Array, Carry], Carry], count: Array, state: Chained[Carry]
+) -> Chained[Carry]:
+    """`step(i, carry)` for i from 0 on, so many times.
+
+    The step adds `state.zero` to what it reads of a schedule.
+    """
+
+    def body(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+        i, carry = state
+        return i + 1, step(i, carry)
+
+    start = jnp.zeros((), jnp.int32)
+    done, carry = lax.while_loop(lambda s: s[0] < count, body, (start, state.carry))
+    return Chained(done - count, carry)
+
+
+def after(read: Arrays, x: Array, first: Array | int) -> Array:
+    """`x`, in a form that XLA cannot compute before what was `read` of a buffer.
+
+    Where a result does not depend on an input of its own type, XLA may write the one
+    before it reads the other, and then copies the whole buffer for each tile.
+
+    Args:
+      read: rows of the buffer that `x` will be written to.
+      first: a row number, of which XLA does not know that it is never negative.
+    """
+    for each in read:
+        x = jnp.where(first >= 0, x.astype(each.dtype), each)
+    return x
+
+
+def others(
+    t: int, types: Sequence[int], arrays: Sequence[Array], known: set[int]
+) -> Arrays:
+    """The arrays of a type, without those whose places are known: XLA sees that what is
+    made of these comes after them."""
+    pairs = enumerate(zip(types, arrays, strict=True))
+    return [x for place, (n, x) in pairs if n == t and place not in known]
+
+
+# ---- buffers of different lengths ----------------------------------------------------
+
+
+def extra_rows(even: bool) -> Iterator[int]:
+    """How much longer each new buffer is than it must be: of one pass even, of the
+    other odd numbers of rows.
+
+    Of two buffers of one shape that are filled with zeros XLA makes one, and copies it;
+    buffers that differ by a row are each made in place. On 64 trees of 128 leaves at
+    H = 256 this took 2 % off training.
+    """
+    return itertools.count(0 if even else 1, 2)
+
+
+# ---- what makes room for what --------------------------------------------------------
+
+# Functions that XLA rather repeats, wherever their results are needed, than reads these
+# once more from memory.
+REPEATED = MOVES | frozenset(
+    'abs add add_any and ceil clamp copy eq floor ge gt integer_pow iota is_finite le '
+    'lt max min mul ne neg not or pad select_n sign square stop_gradient sub '
+    'xor'.split()
+)
+
+
+def is_read_before(
+    argument: core.Var,
+    made: core.Var,
+    equations: Sequence[core.JaxprEqn],
+    outputs: Sequence[Atom],
+) -> bool:
+    """Whether all that reads an argument has run when a variable is made.
+
+    Then the variable may be written in the argument's place. What simple equations make
+    of the argument must all go into others that the variable depends on, for XLA may
+    repeat them later. Before that was asked, a cell with a rectifier read a product
+    whose place had been given away, so XLA copied the whole buffer twice for each tile:
+    training a batch of 256 of the paper's trees took 1.71 times as long as node by
+    node, since then 1.19.
+    """
+    at_hand = {argument}
+    before = set(needed(equations, [made]))
+    for equation in equations:
+        if at_hand.isdisjoint(variables(equation.invars)):
+            continue
+        if equation.primitive.name in REPEATED:
+            at_hand.update(equation.outvars)
+        elif equation not in before:
+            return False
+    return bool(before) and at_hand.isdisjoint(variables(outputs))
+
+
+# ---- transposed matrices -------------------------------------------------------------
+
+
+def shares_transposes(rows: int) -> bool:
+    """Whether tiles of so many rows share matrices that are transposed once.
+
+    A product that sums over the last axis of a matrix, as the reverse of `x @ W` does,
+    makes XLA turn the matrix round each time. With 32 x 32 leaves at H = 128 such a
+    product of 8 rows took 143 us and of 32 rows 131; with a transpose made before the
+    loops, 29 and 80. For 64 rows or more it is the same or slower.
+    """
+    return rows < NARROW
+
+
+def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
+    """The transposes in a jaxpr of what depends on nothing but the first arguments."""
+    jaxpr, _ = opened(closed)
+    varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
+    return [
+        equation.outvars[0]
+        for equation in jaxpr.eqns
+        if equation.primitive.name == 'transpose' and equation not in varying
+    ]
+
+
+def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
+    """The values of these, from the first arguments."""
+    wanted = transposed(closed, len(fixed))
+    equations = needed(opened(closed)[0].eqns, wanted)
+    return run(equations, environment(closed, fixed, strict=False), wanted)
+
+
+def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
+    """What a jaxpr need not compute, given the values of its transposes."""
+    pairs = zip(transposed(closed, fixed), values, strict=True)
+    # A constant may have rows, as cotangents that are zero do.
+    return {v: x for v, x in pairs if spec(v).shape == x.shape}

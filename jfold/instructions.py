@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instructions of the host plan: what each kind does, and the traits that tell it.
+
+An instruction reads and writes registers. Every part that treats instructions (which
+are dead, which may run early, where a value comes from, what types registers have) asks
+the traits that a kind states here, or has a rule for it, and refuses all others.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar
+
+from jfold.registers import OBJECTS, RegisterType, owners_of
+from jfold.traits import Effect, Ordering, Traits
+from jfold.types import TensorType
+
+CHECK = {'check': True}  # marks an option that no value depends on
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """Reads and writes registers; `where` is the path of the block it comes from."""
+
+    traits: ClassVar[Traits]
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    where: str
+
+    def __init_subclass__(cls) -> None:
+        # Inherited ones could be wrong, and nobody would see it.
+        if 'traits' not in vars(cls):
+            raise TypeError(f'expected `traits` in {cls.__name__}, got none')
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        """The bodies inside."""
+        return tuple(getattr(self, name) for name in self.traits.holds)
+
+    @property
+    def repeats(self) -> tuple[int, ...]:
+        """How many registers each starred term of the inputs stands for."""
+        takes = self.traits.signatures[0].takes
+        stars = sum(term.many for term in takes)
+        return ((len(self.inputs) + stars - len(takes)) // max(stars, 1),) * stars
+
+    @property
+    def times(self) -> int:
+        """The n of `n*a` in the signature."""
+        return len(self.inputs)
+
+    def __str__(self) -> str:
+        return self.shown([f'r{register}' for register in self.outputs])
+
+    def shown(self, outputs: list[str]) -> str:
+        """The text of the instruction, given those of its outputs."""
+        options = [
+            f'{each.name}={_shown(value) if each.repr else "..."}'
+            for each in fields(self)
+            if each.name not in ('inputs', 'outputs', 'where', 'owners')
+            for value in [getattr(self, each.name)]
+            if each.default is MISSING or value is not None
+        ]
+        written = [', '.join(outputs), '='] if outputs else []
+        given = [f'r{register}' for register in self.inputs]
+        return ' '.join([*written, type(self).__name__, *given, *options])
+
+
+def _shown(value: Any) -> str:
+    name = getattr(value, '__name__', None)  # of a function, without its address
+    return str(name or value)
+
+
+# ---- objects -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Transform(Instruction):
+    """A Python function of each object."""
+
+    traits = Traits('objects[a] -> objects[a]', Effect.RAISES)
+    fn: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(Instruction):
+    """The entry of each object in a table; of one it lacks, the default, if any."""
+
+    traits = Traits('objects[a] -> objects[a]', Effect.RAISES)
+    table: dict[Any, Any] = field(repr=False)  # it may be large
+    default: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Field(Instruction):
+    """One field of each object, which has so many items at `most`, if that is said."""
+
+    traits = Traits('objects[a] -> objects[a]', Effect.RAISES)
+    key: Any
+    most: int | None = field(default=None, metadata=CHECK)
+
+
+@dataclass(frozen=True, eq=False)
+class Fields(Instruction):
+    """Several fields of each object, an output for each."""
+
+    traits = Traits('objects[a] -> objects[a]*', Effect.RAISES)
+    keys: tuple[Any, ...]
+    most: int | None = field(metadata=CHECK)
+
+
+@dataclass(frozen=True, eq=False)
+class Pack(Instruction):
+    """Columns of objects to a column of tuples."""
+
+    traits = Traits('objects[a]* -> objects[a]')
+
+
+@dataclass(frozen=True, eq=False)
+class Group(Instruction):
+    """Lengths and items to a column of lists."""
+
+    traits = Traits('lengths[a: b] objects[b] -> objects[a]')
+
+
+# ---- rows of a graph -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Maker(Instruction):
+    """Makes rows at places.
+
+    The *way* leads from there to places of their own where another maker of the body
+    would make rows of the same kind at the same places.
+    """
+
+    traits = Traits('', Effect.MAKES)
+    way: int = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Convert(Maker):
+    """Objects to tensors."""
+
+    traits = Traits('objects[a] places[a] -> tensors[a]', Effect.RAISES | Effect.MAKES)
+    type: int
+    tensor: TensorType
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers(Maker):
+    """Lengths to tensors []."""
+
+    traits = Traits('lengths[a: b] places[a] -> tensors[a]', Effect.MAKES)
+    type: int
+    tensor: TensorType
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Instruction):
+    """The same constant for each place."""
+
+    traits = Traits('places[a] -> tensors[a]')
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Maker):
+    """An operation."""
+
+    traits = Traits('places[a] tensors[a]* -> tensors[a]*', Effect.MAKES)
+    operation: int
+
+
+@dataclass(frozen=True, eq=False)
+class Observe(Maker):
+    """Collects values for a metric."""
+
+    traits = Traits('places[a] tensors[a]* ->', Effect.MAKES | Effect.RECORDS)
+    metric: int
+
+    @property
+    def result(self) -> int:
+        """The number of the result that it adds rows to; the first is no metric's."""
+        return 1 + self.metric
+
+
+# ---- cases ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Partition(Instruction):
+    """Keys to the positions of each case."""
+
+    traits = Traits('objects[a] -> positions[B of a]*', Effect.RAISES, Ordering.NUMBERS)
+    case_of: dict[Any, int]
+    cases: int
+
+
+@dataclass(frozen=True, eq=False)
+class Present(Instruction):
+    """Objects to the positions of those that are not `None`, and of those that are."""
+
+    traits = Traits(
+        'objects[a] -> positions[b of a] positions[c of a]', order=Ordering.NUMBERS
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Cases(Instruction):
+    """The first half of a `Partition` or `Present`: items, or what `key` makes of them,
+    to the numbers of cases, in bytes if they fit."""
+
+    traits = Traits('objects[a] -> cases[a]', Effect.RAISES)
+    whole: Partition | Present
+    key: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Positions(Instruction):
+    """The second half: numbers of cases to the positions of each case."""
+
+    traits = Traits('cases[a] -> positions[B of a]*', order=Ordering.NUMBERS)
+
+
+@dataclass(frozen=True, eq=False)
+class Among(Instruction):
+    """A column's items of one case."""
+
+    traits = Traits('x[a] cases[a] -> x[b]', order=Ordering.FILTERS)
+    case: int
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Instruction):
+    """A column's items at given positions."""
+
+    traits = Traits('x[a] positions[b of a] -> x[b]', order=Ordering.SELECTS)
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Instruction):
+    """Columns one after another."""
+
+    traits = Traits(
+        'x[B]* -> x[+B] | lengths[B: D]* -> lengths[+B: +D]', order=Ordering.JOINS
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Order(Instruction):
+    """Positions of each case to the permutation that restores the original order.
+
+    positions [0 2] [1]  ->  [0 2 1]:  items 0, 2, 1 of those of the cases, joined
+    """
+
+    traits = Traits('positions[B of a]* -> positions[a of +B]', order=Ordering.PERMUTES)
+
+
+@dataclass(frozen=True, eq=False)
+class Merge(Instruction):
+    """Positions of each case, then a column of each, to one column."""
+
+    traits = Traits('positions[B of a]* x[B]* -> x[a]', order=Ordering.MERGES)
+
+
+# ---- sequences -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges(Instruction):
+    """Lengths and positions to the lengths there and the positions of their items.
+
+    lengths [2 0 3], positions [2 0]  ->  lengths [3 2], positions [2 3 4 0 1]
+    """
+
+    traits = Traits(
+        'lengths[a: b] positions[c of a] -> lengths[c: d] positions[d of b]',
+        order=Ordering.SELECTS,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Enter(Instruction):
+    """Lengths and places of sequences to the places of their items."""
+
+    traits = Traits('lengths[a: b] places[a] -> places[b]', order=Ordering.EXPANDS)
+    way: int
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate(Instruction):
+    """Python iterables to lengths and items."""
+
+    traits = Traits(
+        'objects[a] -> lengths[a: b] objects[b]', Effect.RAISES, Ordering.EXPANDS
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Interleave(Instruction):
+    """Columns to one: the first item of each, the second of each, and so on."""
+
+    traits = Traits('x[a]* -> x[n*a]', order=Ordering.INTERLEAVES)
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed(Instruction):
+    """The same length for each place."""
+
+    traits = Traits('places[a] -> lengths[a: n*a]')
+    length: int
+
+    @property
+    def times(self) -> int:
+        """The n of `n*a` in the signature."""
+        return self.length
+
+
+@dataclass(frozen=True, eq=False)
+class Count(Instruction):
+    """The `len` of each object."""
+
+    traits = Traits('objects[a] -> lengths[a: b]', Effect.RAISES)
+
+
+@dataclass(frozen=True, eq=False)
+class Position(Instruction):
+    """Lengths to the position of item `key` of each sequence."""
+
+    traits = Traits('lengths[a: b] -> positions[a of b]', Effect.RAISES)
+    key: int
+
+
+@dataclass(frozen=True, eq=False)
+class Cut(Instruction):
+    """Lengths to those of `sequence[key]` and the positions of its items."""
+
+    traits = Traits(
+        'lengths[a: b] -> lengths[a: c] positions[c of b]', order=Ordering.EXPANDS
+    )
+    key: slice
+
+
+# ---- bodies --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class FoldLoop(Instruction):
+    """Runs a body item by item; after lengths and places are the states, then items."""
+
+    traits = Traits(
+        'lengths[b: d] places[b] X[b]* Y[d]* -> X[b]*',
+        Effect.ANY,
+        holds={'combine': 'places[a] X[a]* Y[a]* -> X[a]*'},
+    )
+    combine: Body
+    states: int
+    way: int
+
+    @property
+    def repeats(self) -> tuple[int, ...]:
+        """How many registers each starred term of the inputs stands for."""
+        return self.states, len(self.inputs) - 2 - self.states
+
+
+@dataclass(frozen=True, eq=False)
+class ReduceLoop(Instruction):
+    """Runs a body on pairs of neighbours; `default` is for sequences without items."""
+
+    traits = Traits(
+        'lengths[b: d] places[b] X[d]* -> X[b]*',
+        Effect.ANY,
+        holds={
+            'combine': 'places[a] X[a]* X[a]* -> X[a]*',
+            'default': 'places[a] -> X[a]*',
+        },
+    )
+    combine: Body
+    default: Body
+    way: int
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Instruction):
+    """A declaration's body on a column; all calls that wait for it run as one.
+
+    The types of its registers are those that the body states; `owners` are those of its
+    results.
+    """
+
+    traits = Traits('', Effect.ANY)
+    declaration: int
+    way: int
+    owners: tuple[int, ...] = field(repr=False, metadata=CHECK)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Instructions, then calls that wait together."""
+
+    instructions: tuple[Instruction, ...]
+    calls: tuple[Call, ...]
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return itertools.chain(self.instructions, self.calls)
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A straight line of instructions.
+
+    Attributes:
+      inputs: the types of the first registers, which are its inputs: the place of each
+        item, then the values.
+      outputs: the registers of its results.
+      results: the types of these, with names of rows of their own.
+      registers: how many there are.
+      writer: of each register that is no input, the instruction that writes it.
+    """
+
+    name: str
+    inputs: tuple[RegisterType, ...]
+    stages: tuple[Stage, ...]
+    outputs: tuple[int, ...]
+    results: tuple[RegisterType, ...]
+    registers: int
+    writer: dict[int, Instruction] = field(repr=False)
+
+    @property
+    def arity(self) -> int:
+        """How many registers are inputs."""
+        return len(self.inputs)
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        """All of them, calls too, in order."""
+        return itertools.chain(*self.stages)
+
+    @functools.cached_property
+    def lists(self) -> tuple[bool, ...]:
+        """Of each result, whether it is a list of objects rather than an array."""
+        return tuple(each.kind == OBJECTS for each in self.results)
+
+    @functools.cached_property
+    def owners(self) -> tuple[int, ...]:
+        """Of each result, which one holds the lengths of its sequence, or -1."""
+        return owners_of(self.results)
+
+    def __str__(self) -> str:
+        return f'<{self.name}>'
+
+
+def refusal(part: str, kind: type) -> NotImplementedError:
+    """What a part says that meets a kind of instruction that it has no rule for."""
+    return NotImplementedError(
+        f'{part}: expected a kind of instruction that it has a rule for, got '
+        f'{kind.__name__}'
+    )

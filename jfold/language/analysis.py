@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an expression tells of its blocks before any type is known.
+
+Both questions run against the direction in which blocks hold each other: a fact of one
+block may settle that of the blocks that use it. Each is answered in one pass over the
+uses, off Python's stack, since blocks may be nested without limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jfold import combinators as c
+
+Users = dict[c.Block, list[c.Block]]
+
+
+def users(root: c.Block) -> Users:
+    """Every block of an expression, and those that hold it, once for each use."""
+    # By identity, as blocks compare: one that is used in many places is visited once.
+    found: Users = {root: []}
+    waiting = [root]
+    while waiting:
+        block = waiting.pop()
+        for part in _inside(block):
+            if part not in found:
+                found[part] = []
+                waiting.append(part)
+            found[part].append(block)
+    return found
+
+
+def _inside(block: c.Block) -> Iterable[c.Block]:
+    """The blocks that a block is made of; of a reference, what it stands for."""
+    if isinstance(block, c.Reference):
+        target = block.declaration.target
+        return () if target is None else (target,)
+    if type(block)._pieces is c.Block._pieces:  # the only piece is its own text
+        return ()
+    return (piece for piece in block._pieces() if isinstance(piece, c.Block))
+
+
+def _of_kind(users: Users, *kinds: type[c.Block]) -> list[c.Block]:
+    return [block for block in users if isinstance(block, kinds)]
+
+
+def observing(users: Users) -> set[c.Block]:
+    """The blocks with a `Metric` inside, every use of which counts."""
+    found: set[c.Block] = set()
+    waiting = _of_kind(users, c.Metric)
+    while waiting:
+        block = waiting.pop()
+        if block not in found:
+            found.add(block)
+            waiting += users[block]
+    return found
+
+
+def constants(users: Users) -> set[c.Block]:
+    """The blocks that take no input, so that a `Record` reads no field for them.
+
+    What is made of others takes none if all of these take none. Of a declaration that
+    refers to itself this never becomes known: it takes an input.
+    """
+    waiting = _of_kind(users, c.FromTensor, c.Zeros, c.Void)
+    # As in a topological sort: how many answers a block still waits for.
+    missing = {block: len(_takers(block)) for block in users}
+    givers: Users = {block: [] for block in users}
+    for block in users:
+        for part in _takers(block):
+            givers[part].append(block)
+    found: set[c.Block] = set()
+    while waiting:
+        block = waiting.pop()
+        found.add(block)
+        for giver in givers[block]:
+            missing[giver] -= 1
+            if not missing[giver]:
+                waiting.append(giver)
+    return found
+
+
+def _takers(block: c.Block) -> tuple[c.Block, ...]:
+    """The parts of a block that are given its input, or a field of it."""
+    if isinstance(block, c.Pipe):
+        return block.blocks[:1]
+    if isinstance(block, c.AllOf):
+        return block.blocks
+    if isinstance(block, c.Record):
+        return tuple(part for _, part in block.fields)
+    return tuple(_inside(block)) if isinstance(block, c.Reference) else ()

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of blocks that put values together and take them apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jfold import combinators as c
+from jfold import instructions as p
+from jfold.functions import take_item
+from jfold.host.objects import PICK, count_of, length_of
+from jfold.language import eager
+from jfold.language.eager import Eager, eval_part, get, value_of
+from jfold.language.emission import emit, emit_part
+from jfold.language.inference import Inference, output_type
+from jfold.language.tensors import apply_layer
+from jfold.language.typed import Typed, fail, further
+from jfold.language.writer import Ragged, Value, Writer, Writing
+from jfold.recursion import Steps
+from jfold.types import (
+    ObjectType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+    is_object,
+)
+
+# ---- Identity, Pipe ------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Identity, node: Typed, state: Inference) -> Type:
+    return node.input
+
+
+@emit.register
+def _(block: c.Identity, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    return value
+
+
+@value_of.register
+def _(block: c.Identity, node: Typed, x: Any, state: Eager) -> Any:
+    return x
+
+
+@output_type.register
+def _(block: c.Pipe, node: Typed, state: Inference) -> Steps[Type]:
+    parts: list[Typed] = []
+    given = node.input
+    for i, each in enumerate(block.blocks):
+        where = further(node.where, f'Pipe[{i}]')
+        given = given if i else state.given_to(each, given)
+        parts.append((yield state.visit(each, given, where)))
+        given = parts[-1].output
+    node.parts = tuple(parts)
+    return given
+
+
+@emit.register
+def _(block: c.Pipe, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    for part in node.parts:
+        value = yield emit_part(part, value, places, w)
+    return value
+
+
+@value_of.register
+def _(block: c.Pipe, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    for each in node.parts:
+        x = yield eval_part(each, x, state)
+    return x
+
+
+# ---- AllOf ---------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.AllOf, node: Typed, state: Inference) -> Steps[Type]:
+    parts: list[Typed] = []
+    for i, each in enumerate(block.blocks):
+        parts.append((yield state.part(node, each, node.input, f'[{i}]')))
+    node.parts = tuple(parts)
+    return TupleType(part.output for part in parts)
+
+
+@emit.register
+def _(block: c.AllOf, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    made = []
+    for part in node.parts:
+        made.append((yield emit_part(part, value, places, w)))
+    return tuple(made)
+
+
+@value_of.register
+def _(block: c.AllOf, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    made = []
+    for each in node.parts:
+        made.append((yield eval_part(each, x, state)))
+    return tuple(made)
+
+
+# ---- Record --------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
+    given: list[Type] = [state.types.fresh() for _ in block.fields]
+    fields = enumerate(block.fields)
+    read = [
+        (place, key) for place, (key, each) in fields if each not in state.constants
+    ]
+
+    def link(head: Type) -> None:
+        if isinstance(head, TupleType) and block.length is not None:
+            _check_length(node, head, block.length, state)
+        for place, key in read:
+            field = _field_type(node, head, key, state)
+            state.equal(node, field, given[place], f'for {key!r}')
+            # Parts that are not typed yet get the variable of the field itself, by
+            # which several fields of one value are known to be one.
+            given[place] = field
+
+    # A record of constants alone takes nothing, of which no field could be read.
+    if read:
+        state.when_head(node, link)
+    parts: list[Typed] = []
+    for place, (key, each) in enumerate(block.fields):
+        parts.append((yield state.part(node, each, given[place], f'[{key!r}]')))
+    node.parts = tuple(parts)
+    return TupleType(part.output for part in parts)
+
+
+def _check_length(node: Typed, given: TupleType, most: int, state: Inference) -> None:
+    if len(given) > most:
+        fail(node, f'at most {count_of(most)}', str(state.types.resolve(given)), PICK)
+
+
+def _field_type(node: Typed, head: Type, key: Any, state: Inference) -> Type:
+    if isinstance(head, TupleType):
+        return _tuple_item(node, head, key, state)
+    given = state.types.resolve(head)
+    if not is_object(given):
+        fail(node, 'an object or a tuple', str(given))
+    return ObjectType()
+
+
+def _tuple_item(node: Typed, given: TupleType, key: Any, state: Inference) -> Type:
+    if isinstance(key, bool) or not isinstance(key, int | np.integer):
+        shown = state.types.resolve(given)
+        fail(node, f'int keys, for its input is the tuple {shown}', repr(key))
+    if not -len(given) <= key < len(given):
+        least = key + 1 if key >= 0 else -key
+        fail(node, f'at least {least} items', str(state.types.resolve(given)))
+    return state.item(node, int(key) % len(given), given.items[key])
+
+
+@emit.register
+def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    is_tuple = isinstance(value, tuple)
+    column = None if is_tuple or value is None else (yield w.object(value, node))
+    most = block.length  # looked at once, with the first field
+    results = []
+    for (key, _), part in zip(block.fields, node.parts, strict=True):
+        item: Value = None
+        if part is not None and not isinstance(part.input, VoidType):
+            item = value[key] if isinstance(value, tuple) else None
+            if column is not None:
+                item = w.one(p.Field, (column,), node, key=key, most=most)
+                most = None
+        results.append((yield emit_part(part, item, places, w)))
+    return tuple(results)
+
+
+@value_of.register
+def _(block: c.Record, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    most = None if isinstance(node.input, VoidType) else block.length
+    if most is not None and length_of(x) > most:
+        raise TypeError(f'{node}: expected {count_of(most)}, got {x!r}; {PICK}')
+    made = []
+    for (key, _), each in zip(block.fields, node.parts, strict=True):
+        item = None if each is None or isinstance(each.input, VoidType) else get(x, key)
+        made.append((yield eval_part(each, item, state)))
+    return tuple(made)
+
+
+# ---- GetItem -------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
+    # At once where it can be: then the result has the variable of the item.
+    head = state.types.head(node.input)
+    if isinstance(head, TupleType):
+        return _item_type(block, node, head, state)
+    output = state.types.fresh()
+
+    def link(head: Type) -> None:
+        state.equal(node, _item_type(block, node, head, state), output, 'to give')
+
+    state.when_head(node, link)
+    return output
+
+
+def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> Type:
+    key = block.key
+    if isinstance(head, ObjectType):
+        return ObjectType()
+    if isinstance(head, TupleType):
+        if isinstance(key, slice):
+            return TupleType(head.items[key])
+        return _tuple_item(node, head, key, state)
+    if isinstance(head, SequenceType):
+        if not isinstance(key, int | slice):
+            given = state.types.resolve(head)
+            fail(node, f'an int or a slice, for its input is {given}', repr(key))
+        return head if isinstance(key, slice) else head.item
+    if isinstance(head, TensorType):
+        return _part_type(node, head, key, state)
+    fail(node, 'an object, tuple, sequence or tensor', str(head))
+
+
+def _part_type(node: Typed, given: TensorType, key: Any, state: Inference) -> Type:
+    # JAX clamps an index that is out of range, and says nothing.
+    first = key[0] if isinstance(key, tuple) and key else key
+    size = given.shape[0] if given.shape else 0
+    if isinstance(first, int) and not -size <= first < size:
+        fail(node, f'a tensor with an item {key}', str(given))
+    try:
+        fn = take_item(key)
+    except TypeError:
+        fail(node, 'ints and slices as the key of a tensor', repr(key))
+    return apply_layer(node, given, c.Function(fn), state)
+
+
+@emit.register
+def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    if isinstance(value, tuple):
+        item: Value = value[block.key]
+        return item
+    if isinstance(value, Ragged):
+        if isinstance(block.key, slice):
+            cut = (value.lengths,)
+            return (yield w.ranges(p.Cut, cut, value.items, node, key=block.key))
+        positions = w.one(p.Position, (value.lengths,), node, key=block.key)
+        return (yield w.select(value.items, positions, node))
+    if node.layer is not None:
+        number = w.builder.operation(node.layer, node.input, node.output)
+        return w.one(p.Apply, (places, value), node, operation=number)
+    return w.one(p.Field, (value,), node, key=block.key)
+
+
+@value_of.register
+def _(block: c.GetItem, node: Typed, x: Any, state: Eager) -> Any:
+    if isinstance(node.input, TensorType):
+        return eager.call(node, x, state)
+    return get(x, block.key)

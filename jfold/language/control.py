@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of dispatch, of declarations, and of what is collected on the way."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from jfold import combinators as c
+from jfold import instructions as p
+from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
+from jfold.language.emission import emit, emit_part, emit_zeros
+from jfold.language.inference import Inference, needs_zeros, output_type
+from jfold.language.typed import Typed, fail
+from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
+from jfold.recursion import Steps
+from jfold.registers import owners_of, row_names, types_of
+from jfold.types import (
+    ObjectType,
+    Type,
+    VoidType,
+    is_object,
+)
+
+# ---- OneOf ---------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
+    key = pre = None
+    if isinstance(block.key_fn, c.Block):
+        key = yield state.part(node, block.key_fn, node.input, '.key_fn')
+        state.when_head(node, functools.partial(_check_key, key, state), key.output)
+    else:
+        hint = 'put it where values are of Python, or use jnp.where in a Function'
+        state.objects(node, hint)
+    given = node.input
+    if block.pre_block is not None:
+        pre = yield state.part(node, block.pre_block, given, '.pre_block')
+        given = pre.output
+    # A block under several keys is one case: its values are computed together.
+    cases: dict[int, Typed] = {}
+    for name, each in block.cases:
+        if id(each) not in cases:
+            some = state.types.named(given)  # the values of this case alone
+            case = yield state.part(node, each, some, f'[{name!r}]')
+            # With the first alone: each with each would take a square of the cases.
+            for first in list(cases.values())[:1]:
+                state.equal(case, case.output, first.output, 'to give')
+            cases[id(each)] = case
+    node.parts = (key, pre, *cases.values())
+    return next(iter(cases.values())).output
+
+
+def _check_key(key: Typed, state: Inference, head: Type) -> None:
+    if not is_object(state.types.resolve(head)):
+        fail(key, 'to give an object, the key', str(state.types.resolve(head)))
+
+
+@emit.register
+def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    key, pre, *cases = node.parts
+    if key is not None:
+        keys = yield w.object((yield emit_part(key, value, places, w)), key)
+    else:
+        column = yield w.object(value, node)
+        keys = w.one(p.Transform, (column,), node, fn=block.key_fn)
+    if pre is not None:
+        value = yield emit_part(pre, value, places, w)
+    blocks = [case.block for case in cases if case is not None]
+    number = {id(each): place for place, each in enumerate(blocks)}
+    case_of = {k: number[id(b)] for k, b in block.targets.items()}
+    options = {'case_of': case_of, 'cases': len(cases)}
+    positions = w.add(p.Partition, (keys,), node, outputs=len(cases), **options)
+    return (yield emit_cases(cases, positions, value, node, places, w))
+
+
+def emit_cases(
+    cases: list[Typed | None],
+    positions: tuple[int, ...],
+    value: Value,
+    node: Typed,
+    places: int,
+    w: Writer,
+) -> Writing:
+    """Each case on its items; the results in the original order."""
+    results = []
+    for case, at in zip(cases, positions, strict=True):
+        # Every case is evaluated, on a selection that may be empty: which example takes
+        # which is known only with the data, and the program is the same for all.
+        inner = w.one(p.Select, (places, at), node)
+        if case is None:
+            results.append((yield emit_zeros(node.output, node, inner, w)))
+        else:
+            given = yield w.select(value, at, node)
+            results.append((yield emit_part(case, given, inner, w)))
+    return (yield w.merge(results, positions, node))
+
+
+@value_of.register
+def _(block: c.OneOf, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    key, pre, *cases = node.parts
+    chosen = block.key_fn(x) if key is None else (yield eval_part(key, x, state))
+    target = block.targets[chosen]
+    given = x if pre is None else (yield eval_part(pre, x, state))
+    case = next(each for each in cases if each and each.block is target)
+    return (yield eval_part(case, given, state))
+
+
+# ---- Optional ------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
+    state.objects(node)
+    some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
+    none = None
+    if block.none_case is not None:
+        none = yield state.part(node, block.none_case, VoidType(), '.none_case')
+        state.equal(none, none.output, some.output, 'to give')
+    else:
+        state.when(node, lambda: needs_zeros(node, some.output, state))
+    node.parts = (some, none)
+    return some.output
+
+
+@emit.register
+def _(block: c.Optional, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    column = yield w.object(value, node)
+    positions = w.add(p.Present, (column,), node, outputs=2)
+    cases = list(node.parts)
+    return (yield emit_cases(cases, positions, column, node, places, w))
+
+
+@value_of.register
+def _(block: c.Optional, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    some, none = node.parts
+    if x is not None:
+        return (yield eval_part(some, x, state))
+    return zeros(node.output) if none is None else (yield eval_part(none, None, state))
+
+
+# ---- Reference -----------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
+    declaration = block.declaration
+    if declaration.target is None:
+        got = f'{declaration!r}, which is not'
+        fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
+    if declaration not in state.declarations:
+        given = declaration.input_type or state.types.fresh()
+        output = declaration.output_type or state.types.fresh()
+        body = Typed(c.Identity(), declaration.name, given, output)
+        # Known before its target is typed, in which it may be used again.
+        state.declarations[declaration] = body
+        inner = yield state.visit(declaration.target, given, declaration.name)
+        state.equal(inner, inner.output, output, 'to give')
+        state.nodes.append(body)
+        body.parts = (inner,)
+    body = state.declarations[declaration]
+
+    def link() -> bool:
+        given = state.types.resolve(node.input)
+        if not state.types.known(given):
+            return False
+        if is_object(given) and declaration.input_type is None:
+            given = ObjectType()  # a tuple of objects here may be a list elsewhere
+        state.equal(node, given, body.input, 'an input')
+        return True
+
+    state.guesses.append((node, body.input))
+    state.when(node, link)
+    return body.output
+
+
+@emit.register
+def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    number = w.builder.declaration(block.declaration)
+    if isinstance(w.builder.typing.declarations[block.declaration].input, ObjectType):
+        value = yield w.object(value, node)
+    given = list(flatten(value))
+    # A call on what the body was given, untouched, takes the data no further apart.
+    if w.declaration is not None and w.untouched.issuperset(given):
+        unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])
+        unconsumed.append((number, str(node)))
+    result = yield Writer(w.builder, None).like(node.output)
+    outputs = len(list(flatten(result)))
+    names = row_names()
+    written = w.add(
+        p.Call,
+        (places, *given),
+        node,
+        outputs=outputs,
+        declaration=number,
+        way=next(w.builder.ways),
+        owners=owners_of([*types_of(node.output, names, next(names))]),
+    )
+    return (yield rebuild(result, iter(written)))
+
+
+@value_of.register
+def _(block: c.Reference, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    # Within a recursion the same uses see other values, so nothing known is passed on.
+    body = state.typing.declarations[block.declaration].parts[0]
+    return (yield eval_anew(body, x, state))
+
+
+# ---- Metric --------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Metric, node: Typed, state: Inference) -> Type:
+    return VoidType()
+
+
+@emit.register
+def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    number = sorted(w.builder.typing.metrics).index(block.name)
+    w.add(p.Observe, (places, *flatten(value)), node, outputs=0, metric=number)
+    return None
+
+
+@value_of.register
+def _(block: c.Metric, node: Typed, x: Any, state: Eager) -> Any:
+    state.metrics[block.name].append(x)

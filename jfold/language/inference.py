@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Type inference: an expression to its `Typed` tree, or an error that names the block.
+
+Every use of a block gets an input and an output type. What is known flows forwards from
+the root, which takes an object, and backwards by unification; what must wait (a
+function whose arguments are not known yet) is a *constraint*, tried again until nothing
+changes. A declaration is typed once, for all its uses.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from jfold import combinators as c
+from jfold.language.analysis import constants, observing, users
+from jfold.language.layers import numbered
+from jfold.language.typed import Typed, Typing, fail, further
+from jfold.operations import Layer
+from jfold.recursion import Steps, run
+from jfold.types import (
+    Mismatch,
+    ObjectType,
+    SequenceType,
+    TensorType,
+    Type,
+    TypeVariable,
+    Unifier,
+    VoidType,
+    is_object,
+    levels,
+    terminals,
+)
+
+A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
+TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
+
+# What these give has the variable of a value that there is already. All others are
+# taken to give a new value, which is never wrong: at worst it is computed twice.
+_PASSING = c.Identity, c.Pipe, c.GetItem
+
+
+@dataclass(eq=False)
+class Inference:
+    """The state of one inference.
+
+    A variable in an input type stands for one value, so that the uses of a block on one
+    value are typed once, and later computed once; not those of blocks in `observing`.
+    """
+
+    constants: set[c.Block]
+    observing: set[c.Block]
+    types: Unifier = field(default_factory=Unifier)
+    nodes: list[Typed] = field(default_factory=list)
+    visited: dict[tuple[c.Block, Type], Typed] = field(default_factory=dict)
+    items: dict[tuple[Type, int], TypeVariable] = field(default_factory=dict)
+    waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
+    declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
+    layers: dict[Any, Layer] = field(default_factory=dict)
+    functions: dict[Layer, c.Function] = field(default_factory=dict)
+    guesses: list[tuple[Typed, Type]] = field(default_factory=list)
+    results: dict[tuple[Any, tuple[Type, ...]], Type] = field(default_factory=dict)
+
+    def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
+        """Types one use of `block`, and the uses inside it."""
+        # A bare type, such as `object`, is that of many values; its variable of one.
+        if not isinstance(given, TypeVariable | VoidType):
+            given = self.types.named(given)
+        known = self.visited.get((block, given))
+        if known is not None:
+            known.shared = True
+            return known
+        node = Typed(block, where, given, given)
+        # Before its parts, so that of several unknown types the outermost is named.
+        self.nodes.append(node)
+        made = output_type(block, node, self)
+        output: Type = (yield made) if isinstance(made, Generator) else made
+        passed = isinstance(block, _PASSING) and isinstance(output, TypeVariable)
+        # Without a name of its own the result of a `Fold`, say, would have the variable
+        # of its start, and a block used on both would be computed on one of them alone.
+        node.output = output if passed else self.types.named(output)
+        is_leaf = isinstance(given, VoidType) and not node.parts  # as cheap to repeat
+        if block not in self.observing and not is_leaf:
+            self.visited[block, given] = node
+        return node
+
+    def given_to(self, block: c.Block, given: Type) -> Type:
+        """What a block takes of what it could be given."""
+        return VoidType() if block in self.constants else given
+
+    def part(
+        self, node: Typed, block: c.Block, given: Type, label: str
+    ) -> Steps[Typed]:
+        """Types a block inside `node`; one that takes no input is given none."""
+        where = further(node.where, f'{type(node.block).__name__}{label}')
+        return self.visit(block, self.given_to(block, given), where)
+
+    def item(self, node: Typed, place: int, item: Type) -> TypeVariable:
+        """The variable of an item of the tuple that is the input of `node`."""
+        if isinstance(item, TypeVariable):
+            return item
+        # Two fields that read one place of one tuple read one value.
+        key = node.input, place
+        if key not in self.items:
+            self.items[key] = self.types.named(item)
+        return self.items[key]
+
+    def equal(self, node: Typed, got: Type, expected: Type, verb: str) -> None:
+        """Unifies two types; the error names `node`."""
+        try:
+            self.types.unify(got, expected)
+        except Mismatch as error:
+            shown = [self.types.resolve(t) for t in (expected, got)]
+            fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error))
+
+    def when(self, node: Typed, constraint: Callable[[], bool]) -> None:
+        """Runs `constraint` now or later, until it says that it is met."""
+        if not constraint():
+            self.waiting.append((node, constraint))
+
+    def when_head(
+        self, node: Typed, then: Callable[[Type], None], of: Type | None = None
+    ) -> None:
+        """Calls `then` with the input type once its outermost form is known."""
+
+        def constraint() -> bool:
+            head = self.types.head(node.input if of is None else of)
+            if isinstance(head, TypeVariable):
+                return False
+            then(head)
+            return True
+
+        self.when(node, constraint)
+
+    def objects(self, node: Typed, hint: str = '') -> None:
+        """Demands that the input is made of Python objects."""
+
+        def constraint() -> bool:
+            given = self.types.resolve(node.input)
+            if is_object(given):
+                return True
+            if not self.types.known(given):
+                return False  # a tuple of objects may still come of it
+            constant = isinstance(given, VoidType)
+            fail(node, 'an object', str(given), A_CONSTANT if constant else hint)
+
+        self.guesses.append((node, ObjectType()))
+        self.when(node, constraint)
+
+    def guess(self) -> bool:
+        """Takes one unknown input to be what it most likely is.
+
+        Only when nothing else helps: what must be made of objects is taken to be one
+        object, and may yet prove to be a tuple of objects.
+        """
+        for node, type_ in self.guesses:
+            before = self.types.resolve(node.input)
+            # Known to be a tuple, it cannot be one object; its items may be guessed.
+            partly = not isinstance(before, TypeVariable)
+            if self.types.known(before) or (partly and type_ == ObjectType()):
+                continue
+            known = len(self.types.bound)
+            self.equal(node, before, type_, 'an input')
+            if len(self.types.bound) > known:
+                return True
+        return False
+
+    def solve(self) -> None:
+        """Tries what waits until nothing changes.
+
+        Raises:
+          TypeError: something is still unknown.
+        """
+        while self.waiting:
+            # A constraint that is met may add others, which wait for the next round.
+            before, self.waiting = self.waiting, []
+            for node, constraint in before:
+                self.when(node, constraint)
+            if len(self.waiting) == len(before) and not self.guess():
+                break
+        # What waits comes first: it is nearer to the cause than what depends on it.
+        for node in [*(node for node, _ in self.waiting), *self.nodes]:
+            for type_ in (node.input, node.output):
+                if not self.types.known(type_):
+                    raise TypeError(
+                        f'{node}: expected types that follow from the expression, got '
+                        f'{self.types.resolve(node.input)} to '
+                        f'{self.types.resolve(node.output)}; say them, as in '
+                        '`ForwardDeclaration(output_type=...)`'
+                    )
+        for node in self.nodes:
+            node.input = self.types.resolve(node.input)
+            node.output = self.types.resolve(node.output)
+
+
+@functools.singledispatch
+def output_type(block: c.Block, node: Typed, state: Inference) -> Type | Steps[Type]:
+    """The output type of `node`; sets its parts, which it yields the steps for."""
+    raise NotImplementedError(f'type inference has no rule for {block!r}')
+
+
+def infer(root: c.Block) -> Typing:
+    """Types an expression whose input is a Python object.
+
+    Raises:
+      TypeError: types clash or cannot be determined; the message starts with the path
+        of the block at fault.
+    """
+    found = users(root)
+    state = Inference(constants(found), observing(found))
+    top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
+    state.solve()
+    metrics: dict[str, Type] = {}
+    for node in state.nodes:
+        if isinstance(node.block, c.Metric):
+            _check_metric(node, metrics)
+    # Names follow from the layers of the whole expression, so nodes get them last.
+    names = numbered(state.functions)
+    for node in state.nodes:
+        node.layer = None if node.layer is None else names[node.layer]
+    layers = tuple(names[layer] for layer in state.layers.values())
+    return Typing(top, state.declarations, layers, metrics)
+
+
+def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
+    assert isinstance(node.block, c.Metric)
+    leaves = list(terminals(node.input))
+    if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
+        sequence = any(isinstance(leaf, SequenceType) for leaf in leaves)
+        hint = (
+            'collect its items by `Map(Metric(...)) >> Void()`'
+            if sequence
+            else TO_TENSORS
+        )
+        fail(node, 'a tensor or a tuple of tensors', str(node.input), hint)
+    known = metrics.setdefault(node.block.name, node.input)
+    if known != node.input:
+        fail(node, f'{known}, as at its other uses', str(node.input))
+
+
+# ---- what several rules ask ----------------------------------------------------------
+
+
+def check_dtype(node: Typed, type_: Type) -> None:
+    """Refuses what JAX, as configured, would silently make narrower."""
+    for leaf in itertools.chain(*map(terminals, levels(type_))):
+        if isinstance(leaf, TensorType):
+            narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
+            if narrow != leaf.dtype:
+                fail(
+                    node,
+                    f'a dtype that JAX keeps, such as {narrow.name}',
+                    leaf.dtype.name,
+                    "say it, or set jax.config.update('jax_enable_x64', True)",
+                )
+
+
+def check_zeros(node: Typed, type_: Type) -> None:
+    """Refuses types that have no zero."""
+    for each in levels(type_):
+        if not all(isinstance(x, TensorType | SequenceType) for x in terminals(each)):
+            fail(node, 'a type that has zeros: tensors, tuples, sequences', str(each))
+
+
+def needs_zeros(node: Typed, type_: Type, state: Inference) -> bool:
+    """Whether it is known that a type has a zero; refuses one that has none."""
+    if not state.types.known(type_):
+        return False
+    check_zeros(node, state.types.resolve(type_))
+    return True

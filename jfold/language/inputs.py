@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of blocks at the boundary of the data: what comes in, and constants."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jfold import combinators as c
+from jfold import instructions as p
+from jfold.language.eager import Eager, value_of, zeros
+from jfold.language.emission import emit, emit_zeros
+from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
+from jfold.language.typed import Typed, fail
+from jfold.language.writer import Value, Writer, Writing
+from jfold.types import Mismatch, ObjectType, Type, VoidType
+
+# ---- Tensor --------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Tensor, node: Typed, state: Inference) -> Type:
+    state.objects(node, 'put it before any block that gives tensors')
+    check_dtype(node, block.type)
+    return block.type
+
+
+@emit.register
+def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    number = w.builder.type_number(block.type)
+    column = yield w.object(value, node)
+    return w.one(p.Convert, (column, places), node, type=number, tensor=block.type)
+
+
+@value_of.register
+def _(block: c.Tensor, node: Typed, x: Any, state: Eager) -> Any:
+    given = np.asarray(x)
+    if given.shape == block.type.shape and given.dtype.kind in 'biufcV':
+        with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
+            made = given.astype(block.type.dtype)
+        if _is_same(given, made):
+            return made
+    raise TypeError(f'{node}: expected {block.type}, got {x!r}')
+
+
+def _is_same(given: Any, made: Any) -> bool:
+    """Whether no number was changed, but for rounding a float to a float."""
+    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (given, made)]
+    if all(kinds):
+        complex_lost = given.dtype.kind == 'c' and made.dtype.kind != 'c'
+        overflow = np.isfinite(given) & ~np.isfinite(made)
+        return not (complex_lost or overflow.any())
+    # Python compares ints and floats exactly, NumPy after rounding.
+    return bool(given.tolist() == made.tolist())
+
+
+# ---- InputTransform ------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.InputTransform, node: Typed, state: Inference) -> Type:
+    state.objects(node, 'use Function to compute with tensors')
+    return ObjectType()
+
+
+@emit.register
+def _(
+    block: c.InputTransform, node: Typed, value: Value, places: int, w: Writer
+) -> Writing:
+    column = yield w.object(value, node)
+    if not isinstance(block.fn, Mapping):
+        return w.one(p.Transform, (column,), node, fn=block.fn)
+    table = {'table': dict(block.fn), 'default': block.default}
+    return w.one(p.Lookup, (column,), node, **table)
+
+
+@value_of.register
+def _(block: c.InputTransform, node: Typed, x: Any, state: Eager) -> Any:
+    if not isinstance(block.fn, Mapping):
+        return block.fn(x)
+    return block.fn.get(x, *block.default) if block.default else block.fn[x]
+
+
+# ---- constants: FromTensor, Zeros ----------------------------------------------------
+
+
+def takes_nothing(node: Typed, state: Inference) -> None:
+    """Demands that there is no input."""
+    try:
+        state.types.unify(node.input, VoidType())
+    except Mismatch:
+        got = state.types.resolve(node.input)
+        fail(node, 'no input', str(got), 'drop it first, by Void()')
+
+
+@output_type.register
+def _(block: c.FromTensor, node: Typed, state: Inference) -> Type:
+    takes_nothing(node, state)
+    check_dtype(node, block.type)
+    return block.type
+
+
+@emit.register
+def _(block: c.FromTensor, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    index = w.builder.constant(id(block.value), block.value)
+    return w.one(p.Constant, (places,), node, index=index)
+
+
+@value_of.register
+def _(block: c.FromTensor, node: Typed, x: Any, state: Eager) -> Any:
+    return block.value
+
+
+@output_type.register
+def _(block: c.Zeros, node: Typed, state: Inference) -> Type:
+    takes_nothing(node, state)
+    type_: Type = block.type
+    check_zeros(node, type_)
+    check_dtype(node, type_)
+    return type_
+
+
+@emit.register
+def _(block: c.Zeros, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    return (yield emit_zeros(block.type, node, places, w))
+
+
+@value_of.register
+def _(block: c.Zeros, node: Typed, x: Any, state: Eager) -> Any:
+    return zeros(block.type)
+
+
+# ---- Void ----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Void, node: Typed, state: Inference) -> Type:
+    return VoidType()
+
+
+@emit.register
+def _(block: c.Void, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    return None
+
+
+@value_of.register
+def _(block: c.Void, node: Typed, x: Any, state: Eager) -> Any:
+    return None

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of blocks over sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jfold import combinators as c
+from jfold import instructions as p
+from jfold.host.objects import why_no_sequence
+from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
+from jfold.language.emission import emit, emit_part, write_body
+from jfold.language.inference import Inference, check_dtype, needs_zeros, output_type
+from jfold.language.typed import Typed, fail
+from jfold.language.writer import (
+    Builder,
+    Ragged,
+    Value,
+    Writer,
+    Writing,
+    flatten,
+    rebuild,
+)
+from jfold.recursion import Steps
+from jfold.types import (
+    BroadcastType,
+    ObjectType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+    terminals,
+)
+
+# ---- what they take ------------------------------------------------------------------
+
+
+def items(node: Typed, state: Inference, item: Type, broadcast: bool = False) -> None:
+    """Links `item` to the items of the input."""
+
+    def link(head: Type) -> None:
+        if isinstance(head, ObjectType):
+            state.equal(node, ObjectType(), item, 'items of type')
+        elif isinstance(head, SequenceType) or (
+            broadcast and isinstance(head, BroadcastType)
+        ):
+            state.equal(node, head.item, item, 'items of type')
+        # An empty tuple would leave the type of the items open for good.
+        elif isinstance(head, TupleType) and head.items:
+            for each in head:
+                state.equal(node, each, item, 'items of one type,')
+        else:
+            expected = 'a sequence, a non-empty tuple of one type, or an object'
+            fail(node, expected, str(state.types.resolve(head)))
+
+    state.when_head(node, link)
+
+
+def _check_state(node: Typed, type_: Type) -> None:
+    for leaf in terminals(type_):
+        if not isinstance(leaf, TensorType | ObjectType):
+            fail(node, 'items and states of tensors or objects', str(type_))
+
+
+def _in_order(node: Typed, x: Any) -> Any:
+    if why := why_no_sequence(type(x)):
+        raise TypeError(f'{node}: expected a sequence, got {x!r}; {why}')
+    return x
+
+
+# ---- Map -----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Map, node: Typed, state: Inference) -> Steps[Type]:
+    item, output = state.types.fresh(), state.types.fresh()
+    items(node, state, item, broadcast=True)
+    fn = yield state.part(node, block.fn, item, '')
+    node.parts = (fn,)
+
+    def link(head: Type) -> None:
+        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
+        state.equal(node, kind(fn.output), output, 'to give')
+
+    state.when_head(node, link)
+    return output
+
+
+@emit.register
+def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    given = yield w.sequence(value, places, node)
+    inner = w.item_places(given.lengths, places, node)
+    items = yield emit_part(node.parts[0], given.items, inner, w)
+    return Ragged(given.lengths, items)
+
+
+@value_of.register
+def _(block: c.Map, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    made = []
+    for item in _in_order(node, x):
+        made.append((yield eval_anew(node.parts[0], item, state)))
+    return made
+
+
+# ---- Fold ----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
+    item = state.types.fresh()
+    items(node, state, item)
+    start: Typed = yield state.part(node, block.start, VoidType(), '.start')
+    # The state is another value in each round, though always of the type of the start.
+    given = TupleType(state.types.named(start.output), item)
+    combine = yield state.part(node, block.combine, given, '.combine')
+    state.equal(combine, combine.output, start.output, 'to give its state,')
+    node.parts = (combine, start)
+    return start.output
+
+
+@emit.register
+def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    combine, start = node.parts
+    assert combine is not None
+    assert start is not None
+    _check_state(node, combine.input)
+    given = yield w.sequence(value, places, node)
+    items = yield emit_of_items(combine, given, places, w)
+    state = yield emit_part(start, None, places, w)
+    states = list(flatten(state))
+    written = w.add(
+        p.FoldLoop,
+        (given.lengths, places, *states, *flatten(items)),
+        node,
+        outputs=len(states),
+        combine=(yield write_combine(w.builder, combine, state, items)),
+        states=len(states),
+        way=next(w.builder.ways),
+    )
+    return (yield rebuild(state, iter(written)))
+
+
+def fields_of_item(combine: Typed) -> list[Typed]:
+    """The parts of a fold's body that read the item alone, and could run before it.
+
+    They are the fields 1 of a leading `Record` over (state, item).
+    """
+    first = combine.parts[0] if isinstance(combine.block, c.Pipe) else combine
+    if first is None or not isinstance(first.block, c.Record):
+        return []
+    keys = [key for key, _ in first.block.fields]
+    if not set(keys) <= {0, 1}:
+        return []  # a negative key, say: rare, and as right without this
+    return [part for key, part in zip(keys, first.parts, strict=True) if part and key]
+
+
+def emit_of_items(combine: Typed, given: Ragged, places: int, w: Writer) -> Writing:
+    """What a fold's body takes as its items: what can be computed for all at once is.
+
+    A recursion in there then runs for all items together, not position by position.
+    """
+    parts = fields_of_item(combine)
+    if not parts:
+        return given.items
+    inner = w.item_places(given.lengths, places, combine)
+    made = []
+    for part in parts:
+        made.append((yield emit_part(part, given.items, inner, w)))
+    return tuple(made)
+
+
+def write_combine(
+    builder: Builder, combine: Typed, state: Value, items: Value
+) -> Steps[p.Body]:
+    """The body of a fold, whose items are as `emit_of_items` makes them."""
+    ready = fields_of_item(combine)
+    if not ready:
+        body: p.Body = yield write_body(builder, str(combine), combine)
+        return body
+    # Its arguments are the state and what was made of the items, not the items: so the
+    # leading record is taken apart here, and only its fields of the state are emitted.
+    w = Writer(builder, None)
+    places = w.new()
+    before = yield rebuild(state, iter(w.new, None))
+    item = yield rebuild(items, iter(w.new, None))
+    piped = isinstance(combine.block, c.Pipe)
+    record = combine.parts[0] if piped else combine
+    assert record is not None
+    assert isinstance(record.block, c.Record)
+    assert isinstance(item, tuple)
+    assert isinstance(combine.input, TupleType)
+    start, _ = combine.input
+    rest = iter(item)
+    given: list[Value] = []
+    for (key, _), part in zip(record.block.fields, record.parts, strict=True):
+        given.append(next(rest) if key else (yield emit_part(part, before, places, w)))
+    value: Value = tuple(given)
+    for part in combine.parts[1:] if piped else ():
+        value = yield emit_part(part, value, places, w)
+    taken = TupleType(start, *(part.output for part in ready))
+    return w.finish(str(combine), taken, value, combine.output)
+
+
+@value_of.register
+def _(block: c.Fold, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    combine, start = node.parts
+    value = yield eval_part(start, None, state)
+    for item in _in_order(node, x):
+        value = yield eval_anew(combine, (value, item), state)
+    return value
+
+
+# ---- Reduce --------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
+    item = state.types.fresh()
+    items(node, state, item)
+    # Two items of one type, but two values: what is used on both is used twice.
+    pair = TupleType(state.types.named(item), state.types.named(item))
+    combine = yield state.part(node, block.combine, pair, '.combine')
+    state.equal(combine, combine.output, item, 'to give an item,')
+    default = None
+    if block.default is not None:
+        default = yield state.part(node, block.default, VoidType(), '.default')
+        state.equal(default, default.output, item, 'to give an item,')
+    else:
+        state.when(node, lambda: needs_zeros(node, item, state))
+    node.parts = (combine, default)
+    return item
+
+
+@emit.register
+def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    combine, default = node.parts
+    assert combine is not None
+    _check_state(node, combine.input)
+    given = yield w.sequence(value, places, node)
+    # Types are known only now, so that zeros have no use that was typed with the rest.
+    if default is None:
+        zeros = c.Zeros(node.output)
+        default = Typed(zeros, str(node), VoidType(), node.output)
+    items = list(flatten(given.items))
+    written = w.add(
+        p.ReduceLoop,
+        (given.lengths, places, *items),
+        node,
+        outputs=len(items),
+        combine=(yield write_body(w.builder, str(combine), combine)),
+        default=(yield write_body(w.builder, str(default), default)),
+        way=next(w.builder.ways),
+    )
+    return (yield rebuild(given.items, iter(written)))
+
+
+@value_of.register
+def _(block: c.Reduce, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    combine, default = node.parts
+    items = list(_in_order(node, x))
+    if not items:
+        if default is None:
+            return zeros(node.output)
+        return (yield eval_part(default, None, state))
+    while len(items) > 1:
+        made = []
+        for pair in zip(items[::2], items[1::2], strict=False):
+            made.append((yield eval_anew(combine, pair, state)))
+        items = made + items[len(made) * 2 :]
+    return items[0]
+
+
+# ---- Length --------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Length, node: Typed, state: Inference) -> Type:
+    def check(head: Type) -> None:
+        if not isinstance(head, ObjectType | SequenceType | TupleType):
+            fail(node, 'a sequence, a tuple or an object', str(head))
+
+    state.when_head(node, check)
+    check_dtype(node, block.type)
+    return block.type
+
+
+@emit.register
+def _(block: c.Length, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    if isinstance(node.input, ObjectType):
+        lengths = w.one(p.Count, (value,), node)
+    elif isinstance(value, Ragged):
+        lengths = value.lengths
+    else:
+        length = len(node.input) if isinstance(node.input, TupleType) else 0
+        lengths = w.one(p.Fixed, (places,), node, length=length)
+    number = w.builder.type_number(block.type)
+    given = (lengths, places)
+    return w.one(p.Numbers, given, node, type=number, tensor=block.type)
+
+
+@value_of.register
+def _(block: c.Length, node: Typed, x: Any, state: Eager) -> Any:
+    return np.asarray(len(x), block.type.dtype)

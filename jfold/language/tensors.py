@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of functions of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jfold import combinators as c
+from jfold import instructions as p
+from jfold.errors import reason, shown
+from jfold.language import eager
+from jfold.language.eager import Eager, value_of
+from jfold.language.emission import emit
+from jfold.language.inference import TO_TENSORS, Inference, output_type
+from jfold.language.layers import (
+    arguments_of,
+    hint,
+    identity,
+    make_layer,
+    result_type,
+)
+from jfold.language.signatures import settings_of
+from jfold.language.typed import Typed, fail
+from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
+from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType, terminals
+
+OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
+
+
+# ---- Function ------------------------------------------------------------------------
+
+
+@output_type.register
+def type_function(block: c.Function, node: Typed, state: Inference) -> Type:
+    """The type that a function gives, once the types of its arguments are known."""
+    output = state.types.fresh()
+
+    def constraint() -> bool:
+        # Tracing needs shapes, so of a type that is known in part nothing follows yet.
+        if not state.types.known(node.input):
+            return False
+        given = state.types.resolve(node.input)
+        for leaf in terminals(given):
+            if not isinstance(leaf, TensorType):
+                sequence = isinstance(leaf, SequenceType)
+                hint = OF_SEQUENCES if sequence else TO_TENSORS
+                fail(node, 'tensors or tuples of tensors', str(given), hint)
+        if _has_void(given):
+            hint = 'take what a sink stands beside by `>> GetItem(...)` first'
+            fail(node, 'tensors or tuples of tensors', str(given), hint)
+        state.equal(node, apply_layer(node, given, block, state), output, 'to give')
+        return True
+
+    state.when(node, constraint)
+    return output
+
+
+def _has_void(type_: Type) -> bool:
+    """Whether nothing stands somewhere inside of a tuple."""
+    waiting = [type_]
+    while waiting:
+        parts = each.items if isinstance(each := waiting.pop(), TupleType) else ()
+        if any(isinstance(part, VoidType) for part in parts):
+            return True
+        waiting.extend(parts)
+    return False
+
+
+def apply_layer(
+    node: Typed, given: Type, function: c.Function, state: Inference
+) -> Type:
+    """Finds or makes the layer of a function, and the type that it gives."""
+    # One layer for all uses of a callable, and one trace for each type of its inputs:
+    # of two thousand cases that end in one function, it is traced once.
+    arguments, key = arguments_of(given), identity(function)
+    if (key, arguments) not in state.results:
+        _check_settings(node, given, function)
+        try:
+            if key not in state.layers:
+                state.layers[key] = make_layer(function, arguments)
+                state.functions[state.layers[key]] = function
+            layer = state.layers[key]
+            of_call = layer.call, layer.params, arguments, layer.batched
+            state.results[key, arguments] = result_type(*of_call)
+        except Exception as error:
+            shown = ', '.join(map(repr, arguments))
+            advice = hint(error, function, given)
+            raise TypeError(
+                f'{node}: expected to run on inputs ({shown}), got {reason(error)}'
+                f'{advice and f"; {advice}"}'
+            ) from error
+    node.layer = state.layers[key]
+    return state.results[key, arguments]
+
+
+def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
+    """Refuses a tuple of which an item would replace a default."""
+    count = len(given) if isinstance(given, TupleType) else 1
+    for each in settings_of(function, count):
+        fail(
+            node,
+            'an input for each argument without a default',
+            f'the tuple {given}, of which an item would be '
+            f'`{each.name}={shown(each.default)}`',
+            'items are arguments of their own: take one by `GetItem`, or write a '
+            f'function that takes {count} inputs, as `lambda *inputs: ...`',
+        )
+
+
+@emit.register
+def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    assert node.layer is not None
+    number = w.builder.operation(node.layer, node.input, node.output)
+    # Of another writer: only the structure is wanted, `add` makes the registers.
+    shape = yield Writer(w.builder, None).like(node.output)
+    inputs = (places, *flatten(value))
+    outputs = len(list(flatten(shape)))
+    written = w.add(p.Apply, inputs, node, outputs=outputs, operation=number)
+    return (yield rebuild(shape, iter(written)))
+
+
+@value_of.register
+def _(block: c.Function, node: Typed, x: Any, state: Eager) -> Any:
+    return eager.call(node, x, state)
+
+
+# ---- Concat: a function, as far as values go -----------------------------------------
+
+
+@output_type.register
+def _(block: c.Concat, node: Typed, state: Inference) -> Type:
+    def check(head: Type) -> None:
+        if isinstance(head, TensorType):
+            hint = 'make one of all that is joined, as in `AllOf(a, b) >> Concat()`'
+            fail(node, 'a tuple of tensors', str(head), hint)
+
+    state.when_head(node, check)
+    return type_function(block, node, state)

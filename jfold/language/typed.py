@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A typed expression: the uses of blocks, their types, and where they are."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from jfold import combinators as c
+from jfold.errors import middle_out
+from jfold.operations import Layer
+from jfold.printing import short
+from jfold.types import Type
+
+
+@dataclass(eq=False, repr=False)
+class Typed:
+    """One use of a block, with its types, or all its uses on one value.
+
+    Attributes:
+      where: the blocks that lead to the first, as `Pipe[1].Record['left']`.
+      parts: the uses inside; `None` where an optional one is absent.
+      layer: of a function, and of an item of a tensor.
+      shared: whether it is used more than once.
+    """
+
+    block: c.Block
+    where: str
+    input: Type
+    output: Type
+    parts: tuple[Typed | None, ...] = ()
+    layer: Layer | None = None
+    shared: bool = False
+
+    @functools.cached_property
+    def path(self) -> str:
+        """The way to it, and the beginning of what it prints as."""
+        shown = short(self.block)
+        return f'{self.where}.{shown}' if self.where else shown
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, eq=False)
+class Typing:
+    """A typed expression: its root, its declarations, its layers in order of use.
+
+    Prints with a line for each use of a block, indented below what it is a part of.
+    """
+
+    root: Typed
+    declarations: dict[c.ForwardDeclaration, Typed]
+    layers: tuple[Layer, ...]
+    metrics: dict[str, Type]
+
+    def __str__(self) -> str:
+        named = [(each.name, root) for each, root in self.declarations.items()]
+        trees = (
+            (f'<{name}>', *_lines(root))
+            for name, root in [('expression', self.root), *named]
+        )
+        return '\n'.join(itertools.chain.from_iterable(trees))
+
+
+def _lines(root: Typed) -> Iterator[str]:
+    """A use and all inside it; of one on a value that it met before, the head alone."""
+    waiting, seen = [(1, root)], set[int]()
+    while waiting:
+        depth, node = waiting.pop()
+        yield f'{"  " * depth}{short(node.block)}: {node.input} -> {node.output}'
+        if id(node) not in seen:
+            seen.add(id(node))
+            parts = [part for part in node.parts if part is not None]
+            waiting += [(depth + 1, part) for part in reversed(parts)]
+
+
+def further(where: str, label: str) -> str:
+    """A longer way; of one that nobody would read, the middle is left out."""
+    text = f'{where}.{label}' if where else label
+    return middle_out(text, 1200)
+
+
+def fail(node: Typed, expected: str, got: str, hint: str = '') -> NoReturn:
+    """Raises the error that names a block, what it expects and what it gets."""
+    raise TypeError(f'{node}: expected {expected}, got {got}{hint and f"; {hint}"}')

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Operations`: what the device runs, whatever makes the graphs of them.
+
+A layer's function at given tensor types is an operation; there is one per distinct
+callable and types. Planning and the device see nothing else of a program, so a front
+end that makes a `Graph` in another way than by bodies states operations alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jfold.kept import Owner
+from jfold.types import TensorType, Type
+
+Makers = int  # a set of operations, or of their results, as bits
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A callable with its parameters; shared by every use of that callable."""
+
+    name: str
+    call: Callable[..., Any]  # (params, *inputs) -> outputs
+    init: Callable[..., Any] | None  # (key) -> params
+    params: Any  # pytree of jax.ShapeDtypeStruct, None without parameters
+    batched: bool = False
+
+    @functools.cached_property
+    def leaves(self) -> tuple[list[Any], Any]:
+        """The parameters as leaves and structure, to compare others with."""
+        return jax.tree.flatten(self.params)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Operation(Owner):
+    """A layer at given types; the unit of batching.
+
+    Types are given twice: as the user wrote them (nested tuples), and flat, as numbers
+    in `Operations.types`.
+    """
+
+    layer: Layer
+    arguments: tuple[Type, ...]
+    result: Type
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        given = ', '.join(map(repr, self.arguments))
+        return f'{self.layer.name}({given}) -> {self.result!r}'
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Of which operations' results, as bits, each value that is read may be.
+
+    Results are numbered through all operations, those of one in their order.
+
+    Attributes:
+      inputs: per operation and input.
+      results: per result and tensor.
+    """
+
+    inputs: tuple[tuple[Makers, ...], ...]
+    results: tuple[tuple[Makers, ...], ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table of rows that a batch gives: the user's value, or what a metric collects.
+
+    Attributes:
+      name: of the metric; `None` for the value of the expression itself.
+      type: of a row, as the user wrote it.
+      tensors: its tensors, as numbers in `Operations.types`.
+    """
+
+    name: str | None
+    type: Type
+    tensors: tuple[int, ...]
+
+    @property
+    def per_example(self) -> bool:
+        """Whether there is one row an example, else any number, which is data."""
+        return self.name is None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Operations(Owner):
+    """What the device runs. Compared and hashed by identity; a copy is itself.
+
+    Attributes:
+      types: the tensor types; each has one buffer on the device.
+      layers: what has parameters, and what has none.
+      operations: in an order that numbers them.
+      constants: arrays that are the same in every batch, with the number of their type.
+      results: what a batch gives; the expression's own value first, then metrics by
+        name.
+      sources: which results may be read where, so what is recurrent; any of its type,
+        if that is `None`.
+    """
+
+    types: tuple[TensorType, ...]
+    layers: tuple[Layer, ...]
+    operations: tuple[Operation, ...]
+    constants: tuple[tuple[int, np.ndarray[Any, Any]], ...]
+    results: tuple[Result, ...]
+    sources: Sources | None
+
+    @property
+    def output(self) -> Type:
+        """The type of one example's result."""
+        return self.results[0].type
+
+    @functools.cached_property
+    def observed(self) -> tuple[int, ...]:
+        """The results with any number of rows: those of metrics."""
+        return tuple(r for r, x in enumerate(self.results) if not x.per_example)
+
+    def __copy__(self) -> Operations:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Operations:
+        return self
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f'{name}({self.output!r}, operations: {len(self.operations)})'
+
+    def __str__(self) -> str:
+        lines = [f'  {i}: {each!r}' for i, each in enumerate(self.operations)]
+        return '\n'.join(['operations', *lines])
+
+
+def check_operations(operations: Operations) -> None:
+    """Refuses operations that refer to what there is not.
+
+    Raises:
+      ValueError: a number of a type is out of range, or sources are of another shape.
+    """
+    known = range(len(operations.types))
+    used = [(repr(each), each.inputs + each.outputs) for each in operations.operations]
+    used += [(f'constant {i}', (t,)) for i, (t, _) in enumerate(operations.constants)]
+    used += [(f'result {r}', each.tensors) for r, each in enumerate(operations.results)]
+    for what, numbers in used:
+        for number in numbers:
+            if number not in known:
+                raise ValueError(
+                    f'{what}: expected numbers of {len(known)} types, got {number}'
+                )
+    if operations.sources is not None:
+        _check_sources(operations, operations.sources)
+
+
+def _check_sources(operations: Operations, sources: Sources) -> None:
+    for name, stated, read in (
+        ('inputs', sources.inputs, [each.inputs for each in operations.operations]),
+        ('results', sources.results, [each.tensors for each in operations.results]),
+    ):
+        got, expected = list(map(len, stated)), list(map(len, read))
+        if got != expected:
+            raise ValueError(f'expected `sources.{name}` of {expected}, got {got}')

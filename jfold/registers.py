@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of registers, and signatures: what a kind of instruction takes and gives.
+
+    objects[a] -> lengths[a: b] objects[b]          Iterate
+    x[a] positions[b of a] -> x[b]                  Select
+    positions[B of a]* x[B]* -> x[a]                Merge
+
+Letters name *rows*: all registers of rows `a` have an item for the same things, in the
+same order. `positions[b of a]` are numbers of items of `a`, `lengths[a: b]` those of
+sequences that have the items `b`, one after another. `x` is any column of values, the
+same wherever it stands. A term with a star stands for any number of registers, in each
+of which a capital letter is another. `+B` are the rows of all of them, one after
+another, `n*a` those of n columns in turns, item by item.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
+
+# What columns hold: Python objects, value ids, places, numbers of cases.
+VALUES = OBJECTS, TENSORS, PLACES, CASES = 'objects', 'tensors', 'places', 'cases'
+POSITIONS, LENGTHS = 'positions', 'lengths'
+
+
+@dataclass(frozen=True)
+class RegisterType:
+    """What a register holds.
+
+    Attributes:
+      kind: objects, tensors, places, cases, positions or lengths.
+      rows: the name of its rows.
+      of: of positions, the rows that they number; of lengths, those of the items.
+      tensor: of value ids, the type.
+    """
+
+    kind: str
+    rows: str
+    of: str = ''
+    tensor: TensorType | None = None
+
+    def __str__(self) -> str:
+        if self.kind == POSITIONS:
+            return f'positions[{self.rows} of {self.of}]'
+        if self.kind == LENGTHS:
+            return f'lengths[{self.rows}: {self.of}]'
+        more = f', {self.tensor!r}' if self.tensor else ''
+        return f'{self.kind}[{self.rows}{more}]'
+
+
+BODY_ROWS = 'a'  # of the items that a body is given
+
+
+def row_names() -> Iterator[str]:
+    """a, b, ..., z, aa, ab, ..."""
+    for size in itertools.count(1):
+        letters = itertools.product(string.ascii_lowercase, repeat=size)
+        yield from map(''.join, letters)
+
+
+def types_of(type_: Type, names: Iterator[str], rows: str) -> Iterator[RegisterType]:
+    """The types of the registers that a value of a type has, a sequence's lengths
+    before its items."""
+    waiting = [(type_, rows)]
+    while waiting:
+        type_, rows = waiting.pop()
+        if isinstance(type_, TupleType):
+            waiting += [(part, rows) for part in reversed(tuple(type_))]
+        elif isinstance(type_, SequenceType):
+            items = next(names)
+            yield RegisterType(LENGTHS, rows, items)
+            waiting.append((type_.item, items))
+        elif isinstance(type_, TensorType):
+            yield RegisterType(TENSORS, rows, tensor=type_)
+        elif not isinstance(type_, VoidType):
+            yield RegisterType(OBJECTS, rows)
+
+
+def owners_of(types: Sequence[RegisterType]) -> tuple[int, ...]:
+    """Of each register, which one holds the lengths of its sequence, or -1."""
+    lengths = {x.of: k for k, x in enumerate(types) if x.kind == LENGTHS}
+    return tuple(lengths.get(each.rows, -1) for each in types)
+
+
+# ---- signatures ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Term:
+    """A register, or `many`, of a signature, whose type has letters for rows."""
+
+    type: RegisterType
+    many: bool = False
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What is taken and what is given."""
+
+    takes: tuple[Term, ...]
+    gives: tuple[Term, ...]
+
+    def gives_any(self, kind: str) -> bool:
+        """Whether a result is of a kind."""
+        return any(term.type.kind == kind for term in self.gives)
+
+
+_TERM = re.compile(r'(\w+)\[([\w+*]+)(?:(?: of |: )([\w+*]+))?\](\*?)')
+
+
+@functools.cache
+def signature(text: str) -> Signature:
+    """Reads a signature, as in the documentation of this module.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if rest := _TERM.sub('', text).replace('->', '').strip():
+        raise ValueError(f'expected terms as `objects[a]` in a signature, got {rest!r}')
+    takes, gives = (
+        tuple(
+            Term(RegisterType(kind, rows, of), bool(star))
+            for kind, rows, of, star in _TERM.findall(part)
+        )
+        for part in text.partition('->')[::2]
+    )
+    return Signature(takes, gives)
+
+
+class TypeClash(Exception):
+    """What was expected, and what was got."""
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """What the letters of a signature stand for in one use of it.
+
+    Attributes:
+      names: gives names for rows that nothing has yet.
+      times: the n of `n*a`.
+      rows: by letter, with the number of the repetition where it is a capital one.
+      columns: by letter, the kind and tensor type of a column.
+    """
+
+    names: Iterator[str]
+    times: int = 0
+    rows: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, tuple[str, TensorType | None]] = field(default_factory=dict)
+
+    def take(self, term: RegisterType, number: int, got: RegisterType) -> None:
+        """Matches an operand, which must not contradict those before it.
+
+        Raises:
+          TypeClash: it does; tells what was expected.
+        """
+        column = term.kind, term.tensor
+        if _is_variable(term.kind):
+            if got.kind not in VALUES:
+                raise TypeClash(f'a column of values, got {got}')
+            key = _key(term.kind, number)
+            column = self.columns.setdefault(key, (got.kind, got.tensor))
+        pairs = [(term.rows, got.rows), (term.of, got.of)]
+        keys = [_key(letter, number) for letter, _ in pairs]
+        # What is bound here stays so where the operand is refused: nobody goes on.
+        found = [
+            self.rows.setdefault(key, rows or letter)
+            for key, (letter, rows) in zip(keys, pairs, strict=True)
+        ]
+        expected = RegisterType(column[0], found[0], found[1], column[1])
+        if expected != got:
+            raise TypeClash(f'{expected}, got {got}')
+
+    def give(self, term: RegisterType, number: int) -> RegisterType:
+        """The type of a result."""
+        kind, tensor = term.kind, term.tensor
+        if _is_variable(kind):
+            kind, tensor = self.columns[_key(kind, number)]
+        rows, of = (self._named(each, number) for each in (term.rows, term.of))
+        return RegisterType(kind, rows, of, tensor)
+
+    def count(self, letter: str) -> int:
+        """How many columns a capital letter stands for."""
+        keys = (f'{letter}{number}' for number in itertools.count())
+        return sum(1 for _ in itertools.takewhile(self.columns.__contains__, keys))
+
+    def _named(self, letter: str, number: int) -> str:
+        if letter.startswith('+'):
+            keys = (f'{letter[1:]}{each}' for each in itertools.count())
+            known = itertools.takewhile(self.rows.__contains__, keys)
+            return '+'.join(map(self.rows.__getitem__, known))
+        if letter.startswith('n*'):
+            return f'{self.times}*{self.rows[letter[2:]]}'
+        key = _key(letter, number)
+        if key and key not in self.rows:
+            self.rows[key] = next(self.names)
+        return self.rows.get(key, '')
+
+
+def _key(letter: str, number: int) -> str:
+    return f'{letter}{number}' if letter.isupper() else letter
+
+
+def _is_variable(kind: str) -> bool:
+    return len(kind) == 1
+
+
+def expanded(
+    terms: Iterable[Term], counts: Iterable[int]
+) -> list[tuple[RegisterType, int]]:
+    """Terms, those with a star as often as `counts` say, numbered from 0."""
+    rest = iter(counts)
+    return [
+        (term.type, number)
+        for term in terms
+        for number in range(next(rest) if term.many else 1)
+    ]

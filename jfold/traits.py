@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kind of instruction does, stated once; whoever treats instructions asks here.
+
+Each table about kinds (which are dead if nobody reads them, which may run before a call
+returns, which have to run again) is a question to traits. So a kind that is new is
+treated right everywhere, or refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from dataclasses import dataclass, field
+
+from jfold.registers import POSITIONS, Signature, signature
+
+
+class Effect(enum.Flag):
+    """What an instruction does besides writing its registers."""
+
+    NONE = 0
+    RAISES = enum.auto()  # on data that do not fit
+    MAKES = enum.auto()  # rows of a graph: constants, nodes, values of a metric
+    RECORDS = enum.auto()  # what is read from outside, though no register tells
+    ANY = RAISES | MAKES | RECORDS
+
+
+class Ordering(enum.Enum):
+    """Where item i of a result comes from."""
+
+    KEEPS = enum.auto()  # item i of the first input
+    NUMBERS = enum.auto()  # the item of the first input whose number it is
+    SELECTS = enum.auto()  # the item of the first that item i of the second numbers
+    FILTERS = enum.auto()  # the i-th item of the first that is of some case
+    EXPANDS = enum.auto()  # sequence i of the first, or the one that i is an item of
+    JOINS = enum.auto()  # item i of all inputs, one after another
+    MERGES = enum.auto()  # of the column of the case that has i among its positions
+    INTERLEAVES = enum.auto()  # item i // n of input i % n
+    PERMUTES = enum.auto()  # a new order of the items of all inputs
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a kind of instruction does.
+
+    Attributes:
+      signature: the types of its registers; see `registers`. With '|' between, for
+        several kinds of columns.
+      effect: what it does besides writing them.
+      order: where the items of its results come from.
+      holds: the bodies inside of it, by field, and the signature of each.
+    """
+
+    signature: str
+    effect: Effect = Effect.NONE
+    order: Ordering = Ordering.KEEPS
+    holds: dict[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def signatures(self) -> tuple[Signature, ...]:
+        """The signatures, read."""
+        return tuple(map(signature, self.signature.split('|')))
+
+    @property
+    def numbers_items(self) -> bool:
+        """Whether results are numbers of items, or depend on how these are grouped:
+        they say something else when other items are beside them."""
+        gives = any(each.gives_any(POSITIONS) for each in self.signatures)
+        return gives or self.order not in _ITEM_BY_ITEM
+
+
+# What becomes of some items is the same wherever they stand among others.
+_ITEM_BY_ITEM = {
+    *(Ordering.KEEPS, Ordering.NUMBERS, Ordering.SELECTS, Ordering.FILTERS),
+    *(Ordering.EXPANDS, Ordering.MERGES, Ordering.INTERLEAVES),
+}

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the code of the package looks like, in numbers.
+
+    python tests/structure.py
+
+prints two tables in Markdown: how long files and functions are, and how many places
+know of a thing: what somebody would touch who adds another of its kind. A place is a
+function, or what else stands at the top of a file, that names one of the words of the
+thing; its definition counts too.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import statistics
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / 'jfold'
+FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+PRAGMAS = '# noqa', '# type:', '# SPDX', '# ----'
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the package.
+
+    Attributes:
+      path: where it is.
+      text: what it says.
+      tree: its syntax tree.
+    """
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        """Its path in the package."""
+        return str(self.path.relative_to(PACKAGE))
+
+    @property
+    def lines(self) -> int:
+        """How many lines it has."""
+        return len(self.text.splitlines())
+
+
+def files(folder: Path = PACKAGE) -> list[File]:
+    """The files of a folder and of those in it, by name."""
+    paths = sorted(folder.rglob('*.py'))
+    return [File(x, t := x.read_text(), ast.parse(t)) for x in paths]
+
+
+# ---- length --------------------------------------------------------------------------
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    """All functions and methods."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def body_lines(function: ast.FunctionDef) -> int:
+    """The lines of a function below its head and docstring."""
+    body = [x for x in function.body if not _is_text(x)]
+    if not body:
+        return 0
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    value = getattr(statement, 'value', None)
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def code_lines(file: File) -> int:
+    """Lines that hold code, not only a comment or a part of a docstring."""
+    texts = {
+        line
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.Expr) and _is_text(node)
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT}
+    layout |= {tokenize.DEDENT, tokenize.ENDMARKER}
+    lines = {
+        line
+        for token in _tokens(file)
+        if token.type not in layout
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(lines - texts)
+
+
+def comments(file: File) -> int:
+    """Lines of comments that explain something."""
+    found = (x.string for x in _tokens(file) if x.type == tokenize.COMMENT)
+    return sum(not text.startswith(PRAGMAS) for text in found)
+
+
+def _tokens(file: File) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(file.text).readline)
+
+
+# ---- annotations ---------------------------------------------------------------------
+
+
+def annotations(tree: ast.AST) -> Iterator[ast.expr]:
+    """Those of arguments, results and fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
+            yield node.annotation
+        elif isinstance(node, FUNCTIONS) and node.returns:
+            yield node.returns
+
+
+def says_any(annotation: ast.expr) -> bool:
+    """Whether an annotation says nothing: `Any` and nothing else."""
+    return isinstance(annotation, ast.Name) and annotation.id == 'Any'
+
+
+# ---- places --------------------------------------------------------------------------
+
+
+def places(words: Sequence[str], among: Sequence[File]) -> list[tuple[str, str]]:
+    """The files, and what at the top of them or in their classes, that name a word."""
+    return [
+        (file.name, name)
+        for file in among
+        for name, node in _parts(file.tree)
+        if not set(words).isdisjoint(_names(node))
+    ]
+
+
+def _parts(tree: ast.AST, inside: str = '') -> Iterator[tuple[str, ast.AST]]:
+    """Functions and methods, and other statements outside them, but imports."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield f'{inside}{node.name}', ast.Name(node.name)
+            yield from _parts(node, f'{node.name}.')
+        elif isinstance(node, FUNCTIONS):
+            yield f'{inside}{node.name}', node
+        elif isinstance(node, ast.stmt) and not isinstance(
+            node, ast.Import | ast.ImportFrom
+        ):
+            yield f'{inside}line {node.lineno}', node
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+
+
+# ---- tables --------------------------------------------------------------------------
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ['---'] * len(head), *rows]
+    return '\n'.join(f'| {" | ".join(map(str, line))} |' for line in lines)
+
+
+def share(found: Sequence[File]) -> float:
+    """The part of annotations that are `Any` alone."""
+    all_of_them = [x for file in found for x in annotations(file.tree)]
+    return sum(map(says_any, all_of_them)) / len(all_of_them)
+
+
+def numbers(found: Sequence[File]) -> list[tuple[str, object]]:
+    """The rows of the first table."""
+    bodies = sorted(body_lines(x) for file in found for x in functions(file.tree))
+    code = sum(map(code_lines, found))
+    explained = 100 * sum(map(comments, found)) / code
+    largest = max(found, key=lambda file: file.lines)
+    typed = [file for file in found if file.path.name != 'jaxprs.py']
+    return [
+        ('files', len(found)),
+        ('lines', sum(file.lines for file in found)),
+        ('lines of code', code),
+        ('median body of a function', statistics.median(bodies)),
+        ('90 % of bodies have at most', bodies[int(0.9 * len(bodies))]),
+        ('longest body', bodies[-1]),
+        ('longest file', f'{largest.lines} ({largest.name})'),
+        ('comments per 100 lines of code', f'{explained:.1f}'),
+        ('annotations that are `Any`', f'{100 * share(typed):.1f} %'),
+    ]
+
+
+def main() -> None:
+    """Prints both tables."""
+    found = files()
+    print(table(['', ''], numbers(found)), end='\n\n')
+    head = 'to add another', 'like', 'places', 'files'
+    rows = []
+    for thing, words in THINGS.items():
+        known = places(words, found)
+        kinds = ', '.join(f'`{word}`' for word in words)
+        rows.append((thing, kinds, len(known), len({file for file, _ in known})))
+    print(table(head, rows))
+
+
+THINGS = {
+    'block over known instructions': ('GetItem',),
+    'block with instructions of its own': ('Length', 'Count'),
+    'instruction that moves items': ('Interleave',),
+    'section of the index array': ('pending',),
+    'kind of result': ('metric',),
+    'loop strategy': ('FIXED',),
+}
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of blocks: each pass has one for each block, and refuses all others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import jfold as jf
+from jfold import combinators
+from jfold.language.eager import value_of
+from jfold.language.emission import emit
+from jfold.language.inference import infer, output_type
+from jfold.lower import FAMILIES
+
+BLOCKS = [
+    each
+    for each in vars(combinators).values()
+    if inspect.isclass(each) and issubclass(each, jf.Block) and each is not jf.Block
+]
+PASSES = [output_type, emit, value_of]
+
+
+@pytest.mark.parametrize('kind', BLOCKS, ids=lambda kind: kind.__name__)
+def test_the_rules_of_a_block_stand_in_one_file(kind: type[jf.Block]) -> None:
+    homes = {each.dispatch(kind).__module__ for each in PASSES}
+    assert len(homes) == 1
+    assert homes <= {family.__name__ for family in FAMILIES}
+
+
+class Unknown(jf.Block):
+    """A block that no pass knows."""
+
+    def __repr__(self) -> str:
+        return 'Unknown()'
+
+
+@pytest.mark.parametrize(
+    ('ask', 'name'),
+    [
+        (lambda: infer(Unknown()), 'type inference'),
+        (lambda: jf.compile(jf.Map(Unknown())), 'type inference'),
+        (lambda: emit(Unknown(), None, None, 0, None), 'lowering'),
+        (lambda: value_of(Unknown(), None, 0, None), 'eager evaluation'),
+    ],
+)
+def test_a_pass_refuses_a_block_that_it_does_not_know(
+    ask: Callable[[], Any], name: str
+) -> None:
+    with pytest.raises(NotImplementedError, match=rf'^{name} has no rule for Unknown'):
+        ask()

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs from outside: whatever would be a wrong row on the device is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checking import add, number, refuses
+from traced_cases import tuples
+
+import jfold as jf
+from jfold import graph_checker
+from jfold.data import storage
+from jfold.graph import Graph, Table
+from jfold.graph_checker import check_graph
+from jfold.host.columns import trace
+from jfold.operations import Sources
+from jfold.program import Program
+
+Array = np.ndarray[Any, Any]
+
+TREES = [(1, 2), (((1, 2), 3), (4, (5, 6)))]
+
+
+def observed() -> jf.Model:
+    """Sums of trees, with a metric of all nodes."""
+    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+    return jf.compile(tuples(number, lambda t: jf.Record((t(), t())) >> add >> seen))
+
+
+def traced() -> tuple[Program, Graph]:
+    """Two trees, of which the first has fewer values."""
+    program = observed().program
+    return program, trace(program, TREES)
+
+
+def changed(table: Table, column: int, values: Array) -> Table:
+    """A table with one column replaced."""
+    parts = list(table.columns)
+    parts[column] = values
+    return Table(table.first, tuple(parts))
+
+
+def damaged(graph: Graph, where: str, damage: Callable[[Array], Array]) -> Graph:
+    """A graph with other numbers in one column."""
+    (nodes,), (own, metric) = graph.operations, graph.results
+    if where == 'result':
+        own = changed(own, 0, damage(own.columns[0]))
+    elif where == 'metric':
+        metric = changed(metric, 0, damage(metric.columns[0]))
+    else:
+        column = 0 if where == 'level' else 2
+        nodes = changed(nodes, column, damage(nodes.columns[column]))
+    return replace(graph, operations=(nodes,), results=(own, metric))
+
+
+def put(row: int, value: int) -> Callable[[Array], Array]:
+    """Another value in a row."""
+
+    def damage(values: Array) -> Array:
+        made = values.copy()
+        made[row] = value
+        return made
+
+    return damage
+
+
+ADD = 'add(float32[], float32[]) -> float32[]'
+VALUES: dict[str, tuple[str, Callable[[Array], Array], str]] = {
+    'a negative number': (
+        'operation',
+        put(0, -1),
+        f'graph: {ADD}, input 1, example 0: expected a number of 3 values '
+        'float32[], got -1',
+    ),
+    'a number beyond all': (
+        'operation',
+        put(3, 1 << 20),
+        f'graph: {ADD}, input 1, example 1: expected a number of 11 values '
+        'float32[], got 1048576',
+    ),
+    'a number of another example': (
+        'operation',
+        put(0, 9),
+        f'graph: {ADD}, input 1, example 0: expected a number of 3 values '
+        'float32[], got 9',
+    ),
+    'a result that there is not': (
+        'result',
+        put(1, 11),
+        'graph: result 0, tensor 0, example 1: expected a number of 11 values '
+        'float32[], got 11',
+    ),
+    'a metric of what there is not': (
+        'metric',
+        put(5, -7),
+        'graph: result 1, tensor 0, example 1: expected a number of 11 values '
+        'float32[], got -7',
+    ),
+    'a level too low': (
+        'level',
+        put(1, 1),
+        f'graph: {ADD}, example 1: expected level 3, one above the inputs that '
+        'operations make which take turns with it, got 1',
+    ),
+    'a level too high': (
+        'level',
+        put(0, 2),
+        f'graph: {ADD}, example 0: expected level 1, one above the inputs that '
+        'operations make which take turns with it, got 2',
+    ),
+    'a row too few': (
+        'operation',
+        lambda values: values[:-1],
+        'graph: expected the shape of column 2 of operations 0 to be (6,), got (5,)',
+    ),
+    'a row too many': (
+        'metric',
+        lambda values: np.append(values, values[:1]),
+        'graph: expected the shape of column 0 of results 1 to be (6,), got (7,)',
+    ),
+    'numbers that are no int32': (
+        'operation',
+        lambda values: values.astype(np.float32),
+        'graph: expected the dtype of column 2 of operations 0 to be int32, got '
+        'float32',
+    ),
+}
+
+
+@pytest.mark.parametrize('name', VALUES)
+@pytest.mark.parametrize('block', [1, 1 << 20])
+def test_wrong_values_are_named(
+    name: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operation, the example and the input; however many are looked at at once."""
+    monkeypatch.setattr(graph_checker, 'BLOCK', block)
+    program, graph = traced()
+    check_graph(program, graph)
+    where, damage, message = VALUES[name]
+    with refuses(message, ValueError):
+        check_graph(program, damaged(graph, where, damage))
+
+
+def test_what_sources_do_not_say_is_refused() -> None:
+    """An operation that is stated to read no result of its own must not."""
+    program, graph = traced()
+    sources = Sources(inputs=((0, 0),), results=((1,), (1,)))
+    text = (
+        f'graph: {ADD}, input 0, example 1: expected what `sources` says, got a '
+        f'result of {ADD}'
+    )
+    with refuses(text, ValueError):
+        check_graph(replace(program, sources=sources), graph)
+
+
+def test_missing_tables_and_columns_are_named() -> None:
+    """And rows that belong to no example, or to several."""
+    program, graph = traced()
+    (nodes,), (own, metric) = graph.operations, graph.results
+    short, late = nodes.first[:-1], nodes.first + 1
+    twice = Table(np.array([0, 0, 2]), own.columns)
+    for lacking, text in (
+        (
+            {'operations': ()},
+            'number of tables of operations to be 1, got 0',
+        ),
+        (
+            {'results': (own,)},
+            'number of tables of results to be 2, got 1',
+        ),
+        (
+            {'constants': ()},
+            'number of tables of constants to be 1, got 0',
+        ),
+        (
+            {'operations': (Table(nodes.first, nodes.columns[:-1]),)},
+            'number of columns of operations 0 to be 3, got 2',
+        ),
+        (
+            {'operations': (Table(short, nodes.columns),)},
+            'shape of `first` of operations 0 to be (3,), got (2,)',
+        ),
+        (
+            {'operations': (Table(late, nodes.columns),)},
+            'beginning of `first` of operations 0 to be 0, got 1',
+        ),
+        (
+            {'operations': (Table(nodes.first[[0, 2, 1]], nodes.columns),)},
+            'lowest step of `first` of operations 0 to be 0, got -5',
+        ),
+        (
+            {'results': (twice, metric)},
+            'least and most rows of an example in results 0 to be (1, 1), got (0, 2)',
+        ),
+    ):
+        with refuses(f'graph: expected the {text}', ValueError):
+            check_graph(program, replace(graph, **lacking))
+
+
+def test_a_graph_of_no_examples_is_right() -> None:
+    program, _ = traced()
+    check_graph(program, trace(program, []))
+
+
+def test_a_corpus_that_was_written_wrongly_is_refused(tmp_path: Path) -> None:
+    """Its checksums may be right, since whoever wrote it made them."""
+    model, path = observed(), tmp_path / 'corpus.npz'
+    model.trace(TREES, progress=False).save(path)
+    arrays, metadata = storage.read(path)
+    arrays = {name: np.array(values) for name, values in arrays.items()}
+    arrays['operations/0/2'][3] = 1 << 20
+    storage.write(path, arrays, metadata)
+    with pytest.raises(ValueError, match=r'corpus\.npz: graph: .*, example 1: '):
+        jf.Corpus.load(path, model)
+
+
+def test_own_traces_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fit by construction."""
+
+    def never(*_: Any) -> None:
+        raise AssertionError
+
+    for name in '_check_tables', '_check_values':
+        monkeypatch.setattr(graph_checker, name, never)
+    model = observed()
+    model.schedule(TREES)
+    model.trace(TREES, progress=False).schedule([0])

@@ -1,0 +1,514 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs are checked where they are made: each register has a type, and only one."""
+
+from __future__ import annotations
+
+import cProfile
+import functools
+import pstats
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checking import refuses
+
+import jfold as jf
+from jfold import instructions as ir
+from jfold.host.columns import trace
+from jfold.host.early import steps
+from jfold.host.frames import LOOPS
+from jfold.host.origin import previous
+from jfold.host.rules import RULES
+from jfold.language.flow import follow
+from jfold.program import HostPlan, Program, check_program
+from jfold.traits import Effect, Ordering, Traits
+
+# ---- right programs ------------------------------------------------------------------
+
+
+@functools.cache
+def trees() -> Program:
+    """A recursion, with a choice, operations and a metric."""
+    tree = jf.ForwardDeclaration(name='tree')
+    embed = jf.Function(lambda w, i: w[i], lambda *_: jnp.ones((8, 4)), name='embed')
+    node = jf.Record((tree(), tree())) >> jf.Function(lambda x, y: x + y, name='cell')
+    leaf = jf.Scalar('int32') >> embed
+    tree.resolve_to(jf.OneOf(type, {int: leaf, tuple: node}))
+    return jf.compile(tree() >> jf.AllOf(jf.Identity(), jf.Metric('root'))).program
+
+
+@functools.cache
+def loops() -> Program:
+    """Loops over a sequence, and parts of it."""
+    fold = jf.Fold(jf.Function(jnp.add), jf.Zeros([]))
+    half = jf.GetItem(slice(0, 2)) >> jf.Sum()
+    parts = jf.AllOf(fold, jf.Max(), jf.GetItem(0), half, jf.Length())
+    return jf.compile(jf.Map(jf.Scalar()) >> parts).program
+
+
+@functools.cache
+def cases() -> Program:
+    """A choice between sequences, one of Python's and one of a tuple."""
+    one = jf.GetItem(1) >> jf.Map(jf.Scalar())
+    two = jf.AllOf(jf.GetItem(1) >> jf.Scalar(), jf.FromTensor(np.float32(2)))
+    chosen = jf.OneOf(jf.GetItem(0), {'a': one, 'b': two >> jf.Map(jf.Identity())})
+    return jf.compile(chosen >> jf.Sum()).program
+
+
+@functools.cache
+def calls() -> Program:
+    """A declaration that takes and gives sequences."""
+    rows = jf.ForwardDeclaration(name='rows')
+    rows.resolve_to(jf.Map(jf.Scalar()))
+    return jf.compile(rows() >> jf.Sum()).program
+
+
+def edited(program: Program, kind: type, nth: int = 0, **changes: Any) -> Program:
+    """The program with the nth instruction of a kind changed."""
+    found = iter(range(1000))
+
+    def body(each: ir.Body) -> ir.Body:
+        def change(i: Any) -> Any:
+            mine = type(i) is kind and next(found) == nth
+            return replace(i, **changes) if mine else i
+
+        stages = (
+            ir.Stage(tuple(map(change, x.instructions)), tuple(map(change, x.calls)))
+            for x in each.stages
+        )
+        return replace(each, stages=tuple(stages))
+
+    first, *others = map(body, (program.plan.body, *program.plan.declarations))
+    assert next(found) > nth
+    return replace(program, plan=HostPlan(first, tuple(others)))
+
+
+def rebuilt(program: Program, **changes: Any) -> Program:
+    """The program with something else about the expression's body."""
+    body = replace(program.plan.body, **changes)
+    return replace(program, plan=replace(program.plan, body=body))
+
+
+def with_tensors(program: Program, result: int, tensors: tuple[int, ...]) -> Program:
+    """The program with other tensors in a result."""
+    results = list(program.results)
+    results[result] = replace(results[result], tensors=tensors)
+    return replace(program, results=tuple(results))
+
+
+def held(program: Program, kind: type, name: str) -> ir.Body:
+    """A body inside the first instruction of a kind."""
+    found = [i for i in program.plan.body.instructions if type(i) is kind]
+    body: ir.Body = getattr(found[0], name)
+    return body
+
+
+TREE = """\
+operations
+  0: embed(int32[]) -> float32[4]
+  1: cell(float32[4], float32[4]) -> float32[4]
+<expression> r0: places[a], r1: objects[a]
+  r2: tensors[a, float32[4]] = Call r0 r1 declaration=0 way=1
+  Observe r0 r2 way=0 metric=0
+  return r2
+<tree> r0: places[a], r1: objects[a]
+  r2: objects[a] = Transform r1 fn=type
+"""
+
+CASES = """\
+  r20: positions[a of b+c] = Order r3 r4
+  r21: lengths[b+c: d+2*c] = Join r8 r17
+  r22: tensors[d+2*c, float32[]] = Join r11 r18
+  r23: lengths[a: e], r24: positions[e of d+2*c] = Ranges r21 r20
+  r25: tensors[e, float32[]] = Select r22 r24
+"""
+
+
+def test_registers_print_with_their_types() -> None:
+    assert str(trees()).startswith(TREE)
+    assert CASES in str(cases())
+    assert '  r2: lengths[a: b], r3: tensors[b, float32[]] = Call r0 r1' in str(calls())
+
+
+def test_right_programs_are_right() -> None:
+    for make in trees, loops, cases, calls:
+        check_program(make())
+
+
+# ---- wrong ones ----------------------------------------------------------------------
+
+WRONG: dict[str, tuple[Callable[[], Program], str]] = {
+    'positions that are value ids': (
+        lambda: edited(trees(), ir.Select, inputs=(0, 2)),
+        '<tree>: r5 = Select r0 r2: expected r2 to be positions[a of a], got '
+        'objects[a]',
+    ),
+    'a column of other rows': (
+        lambda: edited(trees(), ir.Select, 1, inputs=(5, 3)),
+        '<tree>: r6 = Select r5 r3: expected r3 to be positions[b of b], got '
+        'positions[b of a]',
+    ),
+    'an operation with an input too few': (
+        lambda: edited(trees(), ir.Apply, 1, inputs=(9, 12)),
+        '<tree>: r15 = Apply r9 r12 way=0 operation=1: expected 2 tensors, got 1',
+    ),
+    'an operation with an input too many': (
+        lambda: edited(trees(), ir.Apply, inputs=(5, 7, 7)),
+        '<tree>: r8 = Apply r5 r7 r7 way=0 operation=0: expected 1 tensors, got 2',
+    ),
+    'an operation on another type': (
+        lambda: edited(trees(), ir.Apply, operation=1, inputs=(5, 7, 7)),
+        '<tree>: r8 = Apply r5 r7 r7 way=0 operation=1: expected r7 to be '
+        'tensors[b, float32[4]], got tensors[b, int32[]]',
+    ),
+    'an operation at other places': (
+        lambda: edited(trees(), ir.Apply, inputs=(0, 7)),
+        '<tree>: r8 = Apply r0 r7 way=0 operation=0: expected r7 to be '
+        'tensors[a, int32[]], got tensors[b, int32[]]',
+    ),
+    'an operation that there is not': (
+        lambda: edited(trees(), ir.Apply, operation=7),
+        '<tree>: r8 = Apply r5 r7 way=0 operation=7: expected one of 2 '
+        'operations, got number 7',
+    ),
+    'an operation without its result': (
+        lambda: edited(trees(), ir.Apply, outputs=()),
+        '<tree>: Apply r5 r7 way=0 operation=0: expected 1 tensors, got 0',
+    ),
+    'objects where tensors are expected': (
+        lambda: edited(trees(), ir.Observe, inputs=(0, 1)),
+        '<expression>: Observe r0 r1 way=0 metric=0: expected r1 to be '
+        'tensors[a, float32[4]], got objects[a]',
+    ),
+    'a metric that there is not': (
+        lambda: edited(trees(), ir.Observe, metric=1),
+        '<expression>: Observe r0 r2 way=0 metric=1: expected one of 1 '
+        'metrics, got number 1',
+    ),
+    'a conversion to a type of another number': (
+        lambda: edited(trees(), ir.Convert, type=1),
+        '<tree>: r7 = Convert r6 r5 way=0 type=1 tensor=int32[]: expected type '
+        '1 to be float32[4], got int32[]',
+    ),
+    'a conversion of what is no object': (
+        lambda: edited(trees(), ir.Convert, inputs=(5, 5)),
+        '<tree>: r7 = Convert r5 r5 way=0 type=0 tensor=int32[]: expected r5 '
+        'to be objects[b], got places[b]',
+    ),
+    'a constant that there is not': (
+        lambda: edited(loops(), ir.Constant, index=3),
+        '<expression>: r6 = Constant r0 index=3: expected one of 1 constants, '
+        'got number 3',
+    ),
+    'a case too many': (
+        lambda: edited(trees(), ir.Partition, cases=3),
+        "<tree>: r3, r4 = Partition r2 case_of={<class 'int'>: 0, <class "
+        "'tuple'>: 1} cases=3: expected as many outputs as cases, got 2 of 3, "
+        'the highest 1',
+    ),
+    'a case that has no number': (
+        lambda: edited(trees(), ir.Partition, case_of={int: 0, tuple: 2}),
+        "<tree>: r3, r4 = Partition r2 case_of={<class 'int'>: 0, <class "
+        "'tuple'>: 2} cases=2: expected as many outputs as cases, got 2 of 2, "
+        'the highest 2',
+    ),
+    'cases in another order': (
+        lambda: edited(trees(), ir.Merge, inputs=(4, 3, 15, 8)),
+        '<tree>: r16 = Merge r4 r3 r15 r8: expected the positions of all cases '
+        'of a in their order, got positions[c of a], positions[b of a]',
+    ),
+    'a case left out': (
+        lambda: edited(trees(), ir.Merge, inputs=(3, 8)),
+        '<tree>: r16 = Merge r3 r8: expected the positions of all cases of a '
+        'in their order, got positions[b of a]',
+    ),
+    'columns of other cases': (
+        lambda: edited(trees(), ir.Merge, inputs=(3, 4, 15, 8)),
+        '<tree>: r16 = Merge r3 r4 r15 r8: expected r15 to be tensors[b, '
+        'float32[4]], got tensors[c, float32[4]]',
+    ),
+    'a permutation of some of the cases': (
+        lambda: edited(cases(), ir.Order, inputs=(3,)),
+        '<expression>: r20 = Order r3: expected the positions of all cases of '
+        'a in their order, got positions[b of a]',
+    ),
+    'a register that is written later': (
+        lambda: edited(trees(), ir.Select, inputs=(8, 3)),
+        '<tree>: r5 = Select r8 r3: expected a register written before, got r8',
+    ),
+    'a result of a call that has not returned': (
+        lambda: edited(trees(), ir.Call, 2, inputs=(9, 12)),
+        '<tree>: r14 = Call r9 r12 declaration=0 way=3: expected a register '
+        'written before, got r12',
+    ),
+    'a register that is written twice': (
+        lambda: edited(trees(), ir.Select, 1, outputs=(5,)),
+        '<tree>: r5 = Select r1 r3: expected a new register to write, got r5',
+    ),
+    'a register that the body has not': (
+        lambda: edited(trees(), ir.Observe, outputs=(99,)),
+        '<expression>: r99 = Observe r0 r2 way=0 metric=0: expected a new '
+        'register to write, got r99',
+    ),
+    'a call without its value': (
+        lambda: edited(trees(), ir.Call, inputs=(0,)),
+        '<expression>: r2 = Call r0 declaration=0 way=1: expected 2 inputs, got 1',
+    ),
+    'a call with a value of another type': (
+        lambda: edited(trees(), ir.Call, 2, inputs=(9, 8)),
+        '<tree>: r14 = Call r9 r8 declaration=0 way=3: expected r8 to be '
+        'objects[c], got tensors[b, float32[4]]',
+    ),
+    'a call of no declaration': (
+        lambda: edited(trees(), ir.Call, declaration=1),
+        '<expression>: r2 = Call r0 r1 declaration=1 way=1: expected one of 1 '
+        'declarations, got number 1',
+    ),
+    'two calls that write one register': (
+        lambda: edited(trees(), ir.Call, 2, outputs=(12,)),
+        '<tree>: r12 = Call r9 r13 declaration=0 way=3: expected a new '
+        'register to write, got r12',
+    ),
+    'columns of no cases': (
+        lambda: edited(trees(), ir.Merge, inputs=()),
+        '<tree>: r16 = Merge: expected inputs, got none',
+    ),
+    'a call that drops a result': (
+        lambda: edited(calls(), ir.Call, outputs=(2,)),
+        '<expression>: r2 = Call r0 r1 declaration=0 way=1: expected 2 outputs, got 1',
+    ),
+    'a call that says whose items are whose wrongly': (
+        lambda: edited(calls(), ir.Call, owners=(-1, -1)),
+        '<expression>: r2, r3 = Call r0 r1 declaration=0 way=1: expected owners '
+        '(-1, 0), got (-1, -1)',
+    ),
+    'a fold from a state of another type': (
+        lambda: edited(loops(), ir.FoldLoop, inputs=(2, 0, 1, 5)),
+        '<expression>: r7 = FoldLoop r2 r0 r1 r5 '
+        'combine=<Pipe[1].AllOf[0].Fold.combine.Function(add)> states=1 way=2: '
+        'expected <Pipe[1].AllOf[0].Fold.combine.Function(add)> to take '
+        'places[a] objects[a] tensors[a, float32[]], got places[a] tensors[a, '
+        'float32[]] tensors[a, float32[]]',
+    ),
+    'a fold over items of other sequences': (
+        lambda: edited(loops(), ir.FoldLoop, inputs=(2, 0, 6, 6)),
+        '<expression>: r7 = FoldLoop r2 r0 r6 r6 '
+        'combine=<Pipe[1].AllOf[0].Fold.combine.Function(add)> states=1 way=2: '
+        'expected r6 to be tensors[b, float32[]], got tensors[a, float32[]]',
+    ),
+    'a fold whose body takes less': (
+        lambda: edited(
+            loops(), ir.FoldLoop, combine=held(loops(), ir.ReduceLoop, 'default')
+        ),
+        '<expression>: r7 = FoldLoop r2 r0 r6 r5 '
+        'combine=<Pipe[1].AllOf[1].Reduce(Function(maximum)).Zeros(float32[])> '
+        'states=1 way=2: expected '
+        '<Pipe[1].AllOf[1].Reduce(Function(maximum)).Zeros(float32[])> to take '
+        'places[a] tensors[a, float32[]] tensors[a, float32[]], got places[a]',
+    ),
+    'a reduction whose default takes more': (
+        lambda: edited(
+            loops(), ir.ReduceLoop, default=held(loops(), ir.ReduceLoop, 'combine')
+        ),
+        '<expression>: r8 = ReduceLoop r2 r0 r5 '
+        'combine=<Pipe[1].AllOf[1].Reduce.combine.Function(maximum)> '
+        'default=<Pipe[1].AllOf[1].Reduce.combine.Function(maximum)> way=3: '
+        'expected <Pipe[1].AllOf[1].Reduce.combine.Function(maximum)> to take '
+        'places[a], got places[a] tensors[a, float32[]] tensors[a, float32[]]',
+    ),
+    'a reduction of lengths': (
+        lambda: edited(loops(), ir.ReduceLoop, inputs=(2, 0, 2)),
+        '<expression>: r8 = ReduceLoop r2 r0 r2 '
+        'combine=<Pipe[1].AllOf[1].Reduce.combine.Function(maximum)> '
+        'default=<Pipe[1].AllOf[1].Reduce(Function(maximum)).Zeros(float32[])> '
+        'way=3: expected r2 to be a column of values, got lengths[a: b]',
+    ),
+    'lengths of other items': (
+        lambda: edited(cases(), ir.ReduceLoop, inputs=(8, 5, 18)),
+        '<expression>: r26 = ReduceLoop r8 r5 r18 '
+        'combine=<Pipe[1].Reduce.combine.Function(add)> '
+        'default=<Pipe[1].Reduce(Function(add)).Zeros(float32[])> way=3: '
+        'expected r18 to be tensors[d, float32[]], got tensors[2*c, float32[]]',
+    ),
+    'places of other sequences': (
+        lambda: edited(cases(), ir.Enter, inputs=(8, 0)),
+        '<expression>: r10 = Enter r8 r0 way=1: expected r0 to be places[b], '
+        'got places[a]',
+    ),
+    'positions in other items': (
+        lambda: edited(loops(), ir.Select, inputs=(6, 9)),
+        '<expression>: r10 = Select r6 r9: expected r9 to be positions[a of '
+        'a], got positions[a of b]',
+    ),
+    'lengths and items that are joined': (
+        lambda: edited(cases(), ir.Join, 1, inputs=(8, 18)),
+        '<expression>: r22 = Join r8 r18: expected r18 to be lengths[2*c: D], '
+        'got tensors[2*c, float32[]]',
+    ),
+    'columns of several types in turns': (
+        lambda: edited(cases(), ir.Interleave, inputs=(14, 16)),
+        '<expression>: r18 = Interleave r14 r16: expected r16 to be '
+        'objects[c], got tensors[c, float32[]]',
+    ),
+    'a result of another type': (
+        lambda: rebuilt(trees(), outputs=(1,)),
+        '<expression>: return: expected r1 to be tensors[a, float32[4]], got '
+        'objects[a]',
+    ),
+    'a result too few': (
+        lambda: rebuilt(loops(), outputs=(7, 8, 10, 14)),
+        '<expression>: return: expected 5 results, got 4',
+    ),
+    'a result that nothing writes': (
+        lambda: rebuilt(trees(), outputs=(9,)),
+        '<expression>: return: expected a register written before, got r9',
+    ),
+    'another result than the program states': (
+        lambda: with_tensors(trees(), 0, (0,)),
+        '<expression>: expected a result of [int32[]], got [float32[4]]',
+    ),
+}
+
+
+@pytest.mark.parametrize('name', WRONG)
+def test_wrong_programs_are_refused(name: str) -> None:
+    """The message names the body and the instruction, and both types."""
+    make, message = WRONG[name]
+    text = f'jfold made a wrong program, please report it: {message}'
+    with refuses(text, AssertionError):
+        check_program(make())
+
+
+def test_what_the_device_runs_is_checked_too() -> None:
+    """Numbers of types, and what is said of who reads what."""
+    with refuses('result 1: expected numbers of 2 types, got 7', ValueError):
+        check_program(with_tensors(trees(), 1, (7,)))
+    sources = trees().sources
+    assert sources is not None
+    with refuses('expected `sources.inputs` of [1, 2], got [1]', ValueError):
+        check_program(replace(trees(), sources=replace(sources, inputs=((0,),))))
+
+
+def test_checking_takes_time_in_proportion() -> None:
+    """Twice the cases take twice the calls of matching."""
+
+    def matched(count: int) -> int:
+        program = jf.compile(
+            jf.OneOf(abs, {n: jf.Map(jf.Scalar()) for n in range(count)}) >> jf.Sum()
+        ).program
+        with cProfile.Profile() as profile:
+            check_program(program)
+        return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+    matched(2)  # what is done once
+    assert matched(80) < 2.2 * matched(40)
+
+
+# ---- kinds that nobody knows ---------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Reverse(ir.Instruction):
+    """A kind that is made up: the items of a column, from the last."""
+
+    traits = Traits('x[a] -> x[b]', order=Ordering.PERMUTES)
+
+
+REVERSE = Reverse((0,), (1,), 'here')
+
+
+def refuses_kind(part: str) -> Any:
+    """Expects the refusal of the kind that is made up."""
+    text = f'{part}: expected a kind of instruction that it has a rule for, got Reverse'
+    return refuses(text, NotImplementedError)
+
+
+def test_a_kind_states_its_traits() -> None:
+    """They are not inherited, since what is right for one is wrong for another."""
+    for base in ir.Instruction, ir.Select:
+        with refuses('expected `traits` in Silent, got none'):
+            type('Silent', (base,), {})
+
+
+def test_a_signature_is_read_whole() -> None:
+    text = "expected terms as `objects[a]` in a signature, got 'places(a)'"
+    with refuses(text, ValueError):
+        Traits('objects[a] places(a) -> objects[a]').signatures  # noqa: B018
+
+
+def test_evaluation_refuses_an_unknown_kind() -> None:
+    with refuses_kind('evaluation'):
+        RULES[Reverse]
+    model = jf.compile(jf.Scalar())
+    writer = {2: REVERSE}
+    body = replace(model.program.plan.body, stages=(ir.Stage((REVERSE,), ()),))
+    plan = HostPlan(replace(body, writer=writer), ())
+    with refuses_kind('evaluation'):
+        trace(replace(model.program, plan=plan), [1])
+
+
+def test_early_execution_refuses_an_unknown_kind() -> None:
+    with refuses_kind('evaluation'):  # whose rules it takes where it has none
+        steps([REVERSE], set())
+    every = loops().plan.body.instructions
+    fold = next(i for i in every if isinstance(i, ir.FoldLoop))
+    with refuses(
+        'early execution: expected a kind of instruction that it has a rule for, got '
+        'FoldLoop',
+        NotImplementedError,
+    ):
+        steps([fold], set())
+
+
+def test_the_search_for_an_origin_refuses_an_unknown_kind() -> None:
+    with refuses_kind('the search for where a value comes from'):
+        previous(REVERSE, [[1, 2], [2, 1]], 1, 0)
+
+
+def test_who_reads_what_refuses_an_unknown_kind() -> None:
+    @dataclass(frozen=True, eq=False)
+    class Repeat(ir.Instruction):
+        traits = Traits('tensors[a] -> tensors[a]', Effect.MAKES)
+
+    stage = ir.Stage((Repeat((1,), (2,), 'here'),), ())
+    plan = HostPlan(replace(trees().plan.body, stages=(stage,)), ())
+    with pytest.raises(NotImplementedError, match=r'who reads what: .*, got Repeat'):
+        follow(plan, trees().operations, [])
+
+
+KINDS = {
+    each
+    for each in vars(ir).values()
+    if isinstance(each, type) and issubclass(each, ir.Instruction)
+} - {ir.Instruction, ir.Maker}
+
+
+def test_every_kind_has_a_rule_or_is_run_otherwise() -> None:
+    elsewhere = {ir.Call, ir.Among, ir.Fields}  # by who waits for them, and early
+    assert {*RULES, *LOOPS, *elsewhere} == KINDS
+    assert not {*RULES, *LOOPS} & elsewhere
+
+
+def test_what_depends_on_other_items_runs_again() -> None:
+    """The second pass has all items at once: numbers of those of a wave are others."""
+    again = {kind for kind in KINDS if kind.traits.numbers_items}
+    assert again - {ir.Partition, ir.Present} == {
+        *(ir.Positions, ir.Ranges, ir.Order, ir.Position, ir.Cut, ir.Join)
+    }
+    assert Reverse.traits.numbers_items
+
+
+def test_what_makes_rows_says_so() -> None:
+    """Makers do, what holds bodies may do anything, and others never."""
+    for kind in KINDS:
+        effect = kind.traits.effect
+        assert (
+            issubclass(kind, ir.Maker)
+            or kind.traits.holds
+            or kind is ir.Call
+            or (not effect & (Effect.MAKES | Effect.RECORDS))
+        )
+        assert not issubclass(kind, ir.Maker) or effect & Effect.MAKES

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What works around XLA is still needed: the plain form beside each trick.
+
+Each test compiles a model twice, as it is and with one trick taken away, and finds in
+the second program what the trick is there to avoid. If XLA has learned better, the test
+fails and the trick may go.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from binary_trees import binary, binary_tree
+from hlo import Module, compiled_text, large, parse
+
+import jfold as jf
+from jfold.device import loops, xla
+from jfold.device.xla import Chained
+from jfold.planning.tiles import NARROW
+
+LARGE = 1025  # rows; neither a tile nor a chunk has as many, but every buffer
+
+
+def normal(*shape: int) -> Callable[..., Any]:
+    """Draws parameters of a shape."""
+    return lambda key, *_: 0.3 * jax.random.normal(key, shape)
+
+
+def layer(fn: Callable[..., Any], *shape: int) -> jf.Function:
+    """A function of a weight."""
+    return jf.Function(fn, normal(*shape))
+
+
+def trees(size: int, cell: Any) -> jf.Block:
+    """Binary trees of vectors."""
+    return binary(jf.InputTransform(lambda n: [n] * size) >> jf.Vector(size), cell)
+
+
+def program(block: jf.Block, strategy: str, learns: bool = True) -> str:
+    """The optimised HLO of a gradient, or of a sum of values, of 30 trees."""
+    model = jf.compile(block, strategy=strategy)
+    rng = np.random.default_rng(0)
+    schedule = model.schedule([binary_tree(rng, 40) for _ in range(30)])
+
+    def loss(params: Any, schedule: jf.Schedule) -> Any:
+        return sum(x.sum() for x in jax.tree.leaves(model.apply(params, schedule)))
+
+    params = model.init(jax.random.key(0))
+    return compiled_text(jax.grad(loss) if learns else loss, params, schedule)
+
+
+def copies(module: Module) -> int:
+    """How many buffers are copied, in loops or not."""
+    whole = itertools.chain(*module.values())
+    return sum(i.opcode == 'copy' and max(i.rows, default=0) >= LARGE for i in whole)
+
+
+@pytest.mark.slow
+def test_loops_that_are_not_chained_copy_buffers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In reverse `first` reads the cotangents that `second` writes, and neither reads
+    what the other makes."""
+
+    def block() -> jf.Block:
+        def first(w: Any, left: Any, right: Any) -> Any:
+            return jnp.tanh(w @ jnp.concatenate([left, right]))
+
+        def second(w: Any, x: Any) -> Any:
+            return jnp.tanh(w @ x)
+
+        cells = layer(first, 4, 6) >> layer(second, 5, 4) >> layer(jnp.matmul, 3, 5)
+        return trees(3, cells)
+
+    def unchained(step: Any, count: Any, state: Any) -> Any:
+        return Chained(0, xla.loop_after(step, count, state).carry)
+
+    assert not large(parse(program(block(), 'counted')), LARGE)
+    monkeypatch.setattr(loops, 'loop_after', unchained)
+    assert large(parse(program(block(), 'counted')), LARGE)
+
+
+def test_writes_that_are_not_behind_reads_copy_buffers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each part of the result depends on the other part of the states alone."""
+
+    def block() -> jf.Block:
+        def crossed(w: Any, left: Any, right: Any) -> Any:
+            return jnp.tanh(w.T @ (left[1] + right[1])), jnp.tanh(w @ (left[0] ** 2))
+
+        both = jf.AllOf(jf.Identity(), layer(lambda w, x: w @ x, 4, 3))
+        leaf = jf.InputTransform(lambda n: [n] * 3) >> jf.Vector(3) >> both
+        return binary(leaf, layer(crossed, 4, 3))
+
+    assert not large(parse(program(block(), 'fixed', learns=False)), LARGE)
+    monkeypatch.setattr(xla, 'after', lambda read, x, first: x)
+    assert large(parse(program(block(), 'fixed', learns=False)), LARGE)
+
+
+def test_buffers_of_one_length_are_merged_and_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two products of one shape are stored."""
+
+    def block() -> jf.Block:
+        def twins(w: Any, left: Any, right: Any) -> Any:
+            return jnp.tanh(w[0] @ left) * jnp.tanh(w[1] @ right)
+
+        return trees(3, layer(twins, 2, 3, 3))
+
+    assert copies(parse(program(block(), 'fixed'))) == 0
+    monkeypatch.setattr(xla, 'extra_rows', lambda even: itertools.repeat(0))
+    assert copies(parse(program(block(), 'fixed'))) > 0
+
+
+def test_products_that_are_read_once_more_make_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which product is the larger decides about both cotangents."""
+
+    def block() -> jf.Block:
+        def larger(w: Any, left: Any, right: Any) -> Any:
+            return jnp.maximum(left @ w[0], right @ w[1])
+
+        return trees(3, layer(larger, 2, 3, 3))
+
+    assert not large(parse(program(block(), 'fixed')), LARGE)
+    monkeypatch.setattr(xla, 'is_read_before', lambda *_: True)
+    assert large(parse(program(block(), 'fixed')), LARGE)
+
+
+def test_matrices_that_are_not_shared_are_turned_in_every_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Products of few rows sum over the last axis of a matrix, as it is written."""
+
+    def block() -> jf.Block:
+        def cell(w: Any, left: Any, right: Any) -> Any:
+            return jnp.tanh(w @ left) + right
+
+        return trees(3, layer(cell, 3, 3))
+
+    def turned() -> int:
+        text = program(block(), 'counted', learns=False)
+        found = re.findall(r'= f32\[(\d+),\d+\]\S* dot\(.*?\), (\S+ \S+),', text)
+        narrow = [axes for rows, axes in found if int(rows) < NARROW]
+        assert narrow
+        return sum('rhs_contracting_dims={1}' in axes for axes in narrow)
+
+    assert turned() == 0
+    monkeypatch.setattr(xla, 'shares_transposes', lambda rows: False)
+    assert turned() > 0
