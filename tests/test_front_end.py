@@ -26,11 +26,12 @@ from jfold.operations import (
     Sources,
     check_operations,
 )
-from jfold.planning.demands import needed
 from jfold.planning.capacity import grow
-from jfold.spec import COUNTED, FIXED, RESIDUALS, Spec
+from jfold.planning.demands import needed
+from jfold.planning.uses import make_uses
 from jfold.runtime import run
 from jfold.schedule import build
+from jfold.spec import COUNTED, FIXED, RESIDUALS, Spec
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -106,8 +107,9 @@ def test_values_and_gradients_are_those_of_plain_jax(
     operations, graph = walk(SOURCES), graph_of(LISTS)
     check_operations(operations)
     check_graph(operations, graph)
-    capacity = grow(None, needed(operations, graph, len(LISTS)))
-    schedule = build(graph, Spec(operations, capacity, residuals, strategy))
+    uses = make_uses(operations, graph)
+    capacity = grow(None, needed(uses, len(LISTS)))
+    schedule = build(uses, Spec(operations, capacity, residuals, strategy))
 
     def loss(params: Any) -> Any:
         ((values, *_), *_) = run(params, schedule)
