@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -238,8 +238,7 @@ class Model:
         def chance() -> Chance:
             return (demanded or demands(uses)).chance()
 
-        result = build(uses, self._reserve(need, chance))
-        return replace(result, seconds=time.perf_counter() - begin)
+        return build(uses, self._reserve(need, chance), begin)
 
     def _reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
         """The spec for a batch, after which the model keeps its capacity."""

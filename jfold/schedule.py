@@ -7,6 +7,7 @@ which programs are compiled depends on the `Spec` alone.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +108,15 @@ class Schedule:
         return f'Schedule({self.examples} examples, {data})'
 
 
-def build(uses: Uses, spec: Spec) -> Schedule:
-    """The schedule of a graph, given where it uses its values; `spec` must hold it."""
+def build(uses: Uses, spec: Spec, begin: float | None = None) -> Schedule:
+    """The schedule of a graph, given where it uses its values; `spec` must hold it.
+
+    Args:
+      begin: when the work on it began, if its time is to be told.
+    """
     indices, constants = fill(uses, spec)
-    return Schedule(indices, constants, spec)
+    seconds = None if begin is None else time.perf_counter() - begin
+    return Schedule(indices, constants, spec, seconds)
 
 
 def abstract(spec: Spec) -> Schedule:

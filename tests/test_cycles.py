@@ -83,13 +83,13 @@ def test_branching_is_found_before_it_fills_the_memory(
 ) -> None:
     """Few more calls run than are allowed before anyone looks."""
     sizes: list[int] = []
-    sees_again = cycles.Watch.sees_again
+    wakes = cycles.Watch.wakes
 
-    def counted(self: Any, depth: int, number: int, columns: Any) -> bool:
-        sizes.append(len(columns[0]))
-        return sees_again(self, depth, number, columns)
+    def counted(self: Any, depth: int, size: int) -> bool:
+        sizes.append(size)
+        return wakes(self, depth, size)
 
-    monkeypatch.setattr(cycles.Watch, 'sees_again', counted)
+    monkeypatch.setattr(cycles.Watch, 'wakes', counted)
     with pytest.raises(jf.InputError, match='contains itself'):
         model_of('record').schedule([branching()])
     assert sum(sizes) <= 4 * cycles.MANY

@@ -136,7 +136,8 @@ def _evaluate(
                 moment = depth * len(program.plan.declarations) + number
                 frame, callers = _merge(program.plan.declarations[number], pool[number])
                 columns = frame.registers[1 : frame.body.arity]
-                if columns and watch.sees_again(depth, number, columns):
+                woken = columns and watch.wakes(depth, len(columns[0]))
+                if woken and watch.sees_again(depth, number, columns):
                     watch.refuse(number, frame, pool[number][0][3].where)
                 places = frame.registers[0]
                 frame.registers[0] = state.order.entered(places, moment)

@@ -49,12 +49,14 @@ class Watch:
     room: int = 0
     known: dict[int, tuple[set[Key], list[Any]]] = field(default_factory=dict)
 
+    def wakes(self, depth: int, size: int) -> bool:
+        """Whether to look at a wave of so many calls."""
+        self.calls += size
+        return depth >= self.deep or self.calls >= self.many or bool(self.known)
+
     def sees_again(self, depth: int, declaration: int, columns: Sequence[Any]) -> bool:
         """Whether a wave has objects in common with those that are remembered."""
-        self.calls += len(columns[0])
         due = depth >= self.deep or self.calls >= self.many
-        if not due and not self.known:
-            return False
         found, _ = self.known.get(declaration, _NOTHING)
         seen = bool(found) and not found.isdisjoint(_keys(columns))
         if due:

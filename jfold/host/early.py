@@ -20,9 +20,7 @@ import numpy as np
 
 from jfold import instructions as ir
 from jfold.host.objects import (
-    add_up,
     by_attribute,
-    check_lengths,
     fields,
     have_attributes_alone,
 )
@@ -178,8 +176,8 @@ def _fields(i: ir.Fields) -> Step:
         except Exception:  # some have items, others attributes
             for target, key in zip(i.outputs, i.keys, strict=True):
                 r[target] = fields(items, key)
-        if most is not None and not add_up(items, most):  # none has fewer
-            check_lengths(items, most)
+        if most is not None:
+            state.lengths.append((items, most))
 
     return step
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,12 +86,21 @@ def check_lengths(items: list[Any], most: int) -> None:
             raise BadItem(index, f'{text}; {PICK}')
 
 
-def add_up(items: list[Any], most: int) -> bool:
-    """Whether items that have so many or more have no more: faster than one by one."""
+def check_all_lengths(lists: Sequence[tuple[list[Any], int]]) -> None:
+    """As `check_lengths` of each list, none of whose items has fewer: then it is enough
+    to add up, which is faster.
+
+    Raises:
+      BadItem: an item has more.
+    """
     try:
-        return sum(map(len, items)) == most * len(items)
+        counts = map(len, itertools.chain.from_iterable(items for items, _ in lists))
+        if sum(counts) == sum(most * len(items) for items, most in lists):
+            return
     except Exception:  # objects have no length
-        return False
+        pass
+    for items, most in lists:
+        check_lengths(items, most)
 
 
 PICK = 'a record of `{0: ..., 2: ...}` reads some of them alone'

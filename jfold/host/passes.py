@@ -28,7 +28,7 @@ from jfold.graph import Graph, gather, ranges
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.early import Step, steps
 from jfold.host.frames import run
-from jfold.host.objects import Reread
+from jfold.host.objects import Reread, check_all_lengths
 from jfold.host.origin import Frame, start
 from jfold.host.places import example_places, moments, stable_order
 from jfold.host.rules import NONE, Column, join
@@ -244,15 +244,19 @@ def _take_apart(
                 calls[0] if len(calls) == 1 else map(join, zip(*calls, strict=True))
             )
             registers = [None, *inputs, *half.empty]
-            if watch.sees_again(depth, number, registers[1 : half.body.arity]):
+            size = len(registers[1])
+            if watch.wakes(depth, size) and watch.sees_again(
+                depth, number, registers[1 : half.body.arity]
+            ):
                 raise SuspicionError
             items.moments.append(depth * len(halves) + number)
-            items.sizes.append(len(registers[1]))
+            items.sizes.append(size)
             for step in half.early:
                 step(registers, state)
             items.kept.append(half.keep(registers))
             _call(half, registers, items, counts, pool)
         depth += 1
+    check_all_lengths(state.lengths)
     return found
 
 

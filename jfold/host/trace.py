@@ -68,6 +68,7 @@ class Trace:
       tentative: whether examples may be read again, by another trace.
       reread: what has been read of the data that can be read once, for other traces.
       order: what tells rows of an example apart, and puts them in order.
+      lengths: items, and how many items each may have, that are still to be checked.
     """
 
     tentative = False
@@ -85,6 +86,7 @@ class Trace:
         self._shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
+        self.lengths: list[tuple[list[Any], int]] = []
 
     def constants(self, t: int, places: Array, values: Array) -> Array:
         """Ids [n] for constants [n, *shape] of type `t`."""

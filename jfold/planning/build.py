@@ -267,10 +267,10 @@ def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) ->
         rows, edge = tree.rows, tree.edges
     table = places.sections.consumers[t].of(batch.indices)
     table[...] = zero
-    for column in table:
-        if not len(rows):
-            return
+    for f, column in enumerate(table):
         column[rows] = edge
+        if f + 1 == len(table):
+            return  # all others are in the columns before
         left = np.flatnonzero(column[rows] != edge)
         rows, edge = rows[left], edge[left]
 

@@ -56,7 +56,8 @@ class Section:
 
     def of(self, indices: Any) -> Any:
         """The section [*shape] of an index array [size]; of NumPy's arrays, a view."""
-        return indices[self.start : self.stop].reshape(self.shape)
+        part = indices[self.start : self.stop]
+        return part if len(self.shape) == 1 else part.reshape(self.shape)
 
     def write(self, indices: Array, values: Array) -> None:
         """Writes values [*shape] into an index array [size]."""
@@ -67,9 +68,9 @@ class Section:
         """Writes values [n or fewer] into a section [n], and `spare` behind them."""
         fits = values.ndim == len(self.shape) == 1 and len(values) <= self.shape[0]
         _require(fits, self, values)
-        part = self.of(indices)
-        part[: len(values)] = values
-        part[len(values) :] = spare
+        end = self.start + len(values)
+        indices[self.start : end] = values
+        indices[end : self.stop] = spare
 
 
 def _require(fits: bool, section: Section, values: Array) -> None:

@@ -8,8 +8,7 @@ order. So it must be known of every value where it is used, and how often.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,20 +51,33 @@ class Uses(Owner):
     inputs: tuple[tuple[Array, ...], ...]
     results: tuple[tuple[Array, ...], ...]
 
-    def of_type(self, t: int) -> Iterator[Array]:
+    def of_type(self, t: int) -> list[Array]:
         """The values of a type, once for each use, in parts [uses]."""
-        program = self.program
-        types = [each.inputs for each in program.operations]
-        types += [each.tensors for each in program.results]
-        pairs = zip(types, self.inputs + self.results, strict=True)
-        for number, values in itertools.chain(*(zip(*x, strict=True) for x in pairs)):
-            if number == t:
-                yield values
+        columns = self.inputs + self.results
+        return [columns[i][a] for i, a in _uses_of(self.program, t)]
+
+
+@kept
+def _uses_of(program: Operations, t: int) -> tuple[tuple[int, int], ...]:
+    """Where values of a type are used: the number of an operation, or that of a result
+    after all of them, and the number of its input or tensor."""
+    types = [each.inputs for each in program.operations]
+    types += [each.tensors for each in program.results]
+    return tuple(
+        (i, a)
+        for i, numbers in enumerate(types)
+        for a, number in enumerate(numbers)
+        if number == t
+    )
 
 
 def make_uses(program: Operations, graph: Graph) -> Uses:
     """The uses of all values of a graph."""
     numbers = numbering(program, graph)
+    if graph.examples == 1:  # whose numbers are those of all
+        inputs = tuple(table.columns[1:] for table in graph.operations)
+        results = tuple(table.columns for table in graph.results)
+        return Uses(program, graph, numbers, inputs, results)
 
     def among(
         types: Sequence[int], table: Table, columns: Sequence[Array]
@@ -96,7 +108,7 @@ def make_uses(program: Operations, graph: Graph) -> Uses:
 def use_counts(uses: Uses, t: int) -> Array:
     """How often each computed value of a type is used [values]; 0 for constants."""
     first = uses.numbers.first[t]
-    values = list(uses.of_type(t)) or [np.zeros(0, np.int64)]
+    values = uses.of_type(t) or [np.zeros(0, np.int64)]
     counts = np.bincount(concatenated(values), minlength=int(first[-1]))
     shared, own = shared_counts(uses.program)[t], uses.graph.constants[t]
     if shared or len(own):
