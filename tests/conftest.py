@@ -19,13 +19,15 @@ os.environ.setdefault(
 
 import jax
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
     'jfold',
     deadline=None,
     derandomize=True,
     database=None,
+    # Making failures small takes minutes each; `--hypothesis-profile=default` does.
+    phases=(Phase.explicit, Phase.generate),
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
