@@ -142,7 +142,7 @@ def memory_of(setup: Setup) -> Row:
     )
     found = {
         'parameters MB': bytes_of(setup.params),
-        'indices MB': 4 * places.size,
+        'indices MB': 4 * places.sections.size,
         'values MB': int(values),
         'edges MB': int(edges),
     }
