@@ -83,7 +83,10 @@ def with_rules(x: Any, n: Any) -> Any:
     """What has a gradient of its own."""
     fn = jax.checkpoint(lambda x: jax.nn.relu(halved(x)) + jax.nn.silu(x) ** 3)
     noise = jax.random.normal(jax.random.key(0), x.shape)
-    return fn(x), jax.grad(lambda x: jnp.sum(fn(x) * noise))(x)
+    clipped = lambda x: jnp.sum(x.at[n + 2].get(mode='clip') * noise[0])  # noqa: E731
+    raised = lambda x: x[0].at[jnp.arange(2)].max(0.3 * x[1]) @ noise[0]  # noqa: E731
+    grads = [jax.grad(f)(x) for f in (clipped, raised)]
+    return fn(x), jax.grad(lambda x: jnp.sum(fn(x) * noise))(x), grads
 
 
 @pytest.mark.parametrize('fn', [with_loops, with_shapes, with_rules])

@@ -129,21 +129,29 @@ def _scatter_add(equation: Any) -> Callable[..., Any]:
     of_rows = (
         numbers.inserted_window_dims == (0,) == numbers.scatter_dims_to_operand_dims
     )
+    of_rows &= params['mode'] != jax.lax.GatherScatterMode.CLIP
     if of_rows and (numbers.update_window_dims, updates[first:]) == (
         windows,
         whole[1:],
     ):
         return _add_rows
-    options = {
-        name: params[name] for name in ('indices_are_sorted', 'unique_indices', 'mode')
-    }
+    return _scatter(jax.lax.scatter_add)(equation)
 
-    def scatter(*arrays: Any) -> Any:
-        with jax.enable_x64(True):
-            arrays = tuple(map(jnp.asarray, arrays))
-            return widened(jax.lax.scatter_add(*arrays, numbers, **options))
 
-    return scatter
+def _scatter(function: Callable[..., Any]) -> Rule:
+    """JAX's function, in double precision, since gradients compare results and inputs."""
+
+    def rule(equation: Any) -> Callable[..., Any]:
+        names = 'dimension_numbers', 'indices_are_sorted', 'unique_indices', 'mode'
+        options = {name: equation.params[name] for name in names}
+
+        def scatter(*arrays: Any) -> Any:
+            with jax.enable_x64(True):
+                return widened(function(*map(jnp.asarray, arrays), **options))
+
+        return scatter
+
+    return rule
 
 
 def _add_rows(x: Any, indices: Any, updates: Any) -> Any:
@@ -403,7 +411,10 @@ PRIMITIVES: dict[str, Rule] = {
     'pad': _pad,
     'reshape': _reshape,
     'rev': _rev,
+    'scatter': _scatter(jax.lax.scatter),
     'scatter-add': _scatter_add,
+    'scatter-max': _scatter(jax.lax.scatter_max),
+    'scatter-min': _scatter(jax.lax.scatter_min),
     'slice': _slice,
     'split': _split,
     'squeeze': _shaped,
