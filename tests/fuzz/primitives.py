@@ -139,7 +139,7 @@ def _scatter_add(equation: Any) -> Callable[..., Any]:
 
 
 def _scatter(function: Callable[..., Any]) -> Rule:
-    """JAX's function, in double precision, since gradients compare results and inputs."""
+    """JAX's function, in double precision: gradients compare results and inputs."""
 
     def rule(equation: Any) -> Callable[..., Any]:
         names = 'dimension_numbers', 'indices_are_sorted', 'unique_indices', 'mode'
