@@ -76,7 +76,7 @@ def test_agreement_is_to_twelve_digits_in_float64(
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(expressions('whole', 'float64'), options)
 def test_many_expressions_equal_their_eager_twins(
     expression: Expression, options: Options
@@ -87,7 +87,7 @@ def test_many_expressions_equal_their_eager_twins(
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(expressions('tree', 'float64'), options)
 def test_many_recursions_equal_their_eager_twins(
     expression: Expression, options: Options
