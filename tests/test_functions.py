@@ -108,9 +108,9 @@ MOST = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+@pytest.mark.parametrize(('residuals', 'strategy'), [SETTINGS[0], SETTINGS[-1]])
 def test_one_of_each_family_in_growing_batches(residuals: str, strategy: str) -> None:
-    """In double precision, under every setting."""
+    """In double precision, under each policy and each strategy."""
     kinds = bundle(*(KINDS[name] for name in MOST))
     network = Network(kinds, kinds, LEAF)
     compare([network], growing(), 'float64', residuals, strategy)
