@@ -209,9 +209,9 @@ THINGS = {
     'block over known instructions': ('GetItem',),
     'block with instructions of its own': ('Length', 'Count'),
     'instruction that moves items': ('Interleave',),
-    'section of the index array': ('pending',),
-    'kind of result': ('metric',),
-    'loop strategy': ('FIXED',),
+    'section of the index array': ('consumers',),
+    'kind of result': ('per_example',),
+    'loop strategy': ('Counted', 'CountedLoops'),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structure
 
 import jfold as jf
 
@@ -218,12 +220,50 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
+def test_the_map_shows_every_file() -> None:
+    project = PACKAGE.parent / 'CONTRIBUTING.md'
+    if not project.exists():
+        pytest.skip('installed without its project')
+    shown = set(
+        re.findall(r'^\| `jfold/([\w/]+)\.py`', project.read_text(), re.MULTILINE)
+    )
+    assert shown == {name.replace('.', '/') for name in IMPORTS}
+
+
 @pytest.mark.parametrize('path', FILES, ids=named)
 def test_files_and_functions_are_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 700
+    assert len(path.read_text().splitlines()) <= 560
     assert [each for each in functions(path) if each[1] > 60] == []
 
 
 @pytest.mark.parametrize('path', FILES, ids=named)
 def test_files_begin_with_licence_and_docstring(path: Path) -> None:
     assert path.read_text().startswith('# SPDX-License-Identifier: Apache-2.0\n"""')
+
+
+# ---- in how many places a thing is known ---------------------------------------------
+
+
+def places(thing: str) -> tuple[int, int]:
+    """How many places and files know of a thing of `structure.THINGS`."""
+    found = structure.places(structure.THINGS[thing], structure.files())
+    return len(found), len({file for file, _ in found})
+
+
+def test_a_block_is_known_in_three_files() -> None:
+    """Its class; the rules of its family; how one of them shows its way."""
+    assert places('block over known instructions') <= (6, 3)
+
+
+def test_a_loop_strategy_is_two_classes() -> None:
+    """One on the host, one on the device, each chosen in one place."""
+    found = structure.places(structure.THINGS['loop strategy'], structure.files())
+    assert {file for file, _ in found} == {'planning/tiles.py', 'device/loops.py'}
+
+
+def test_bodies_are_short() -> None:
+    """The median, nine tenths, and all."""
+    found = dict(structure.numbers(structure.files()))
+    assert found['median body of a function'] <= 5
+    assert found['90 % of bodies have at most'] <= 20
+    assert found['longest body'] <= 50
