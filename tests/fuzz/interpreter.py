@@ -150,10 +150,18 @@ def _advanced(going: Any, new: Any, old: Any) -> Any:
     return np.where(np.expand_dims(going, axes), new, old) if np.ndim(going) else new
 
 
+def _scan_counts(params: Any) -> tuple[int, int]:
+    """How many values a loop reads in every step, and how many it hands on."""
+    if 'num_consts' in params:
+        return params['num_consts'], params['num_carry']
+    consts, carry, _ = params['ft_in'].unpack()
+    return len(consts), len(carry)
+
+
 def _scan(equation: Any) -> Callable[..., Any]:
     params = equation.params
     body, length = code(params['jaxpr']), params['length']
-    consts, carry = params['num_consts'], params['num_carry']
+    consts, carry = _scan_counts(params)
     order = range(length)[:: -1 if params['reverse'] else 1]
     stacked = [
         (v.aval.shape, kept_dtype(v.aval.dtype)) for v in equation.outvars[carry:]
