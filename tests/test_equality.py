@@ -245,7 +245,8 @@ def test_a_value_used_many_times() -> None:
     rng = np.random.default_rng(0)
     uses = [*cases, 4, 5, 40]
     examples = [{'uses': n, 'x': rng.normal(size=2)} for n in uses]
-    agree(model, model.init(jax.random.key(0)), examples)
+    # Forty steps of a fold, in single precision and in an order of XLA's own.
+    agree(model, model.init(jax.random.key(0)), examples, 1e-4)
 
 
 @pytest.mark.slow
