@@ -131,6 +131,8 @@ def _join(tables: Sequence[Table]) -> Table:
 
 
 def first_of(counts: Array) -> Array:
+    """Where each run begins, of runs [n] one behind the other, and where the last
+    ends [n + 1]."""
     first = np.zeros(len(counts) + 1, np.int64)
     counts.cumsum(out=first[1:])
     return first
