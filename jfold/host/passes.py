@@ -432,8 +432,11 @@ class _Late(Trace):
         def settled(values: Sequence[Array]) -> list[Array]:
             return [_settled(x, found) for x in values] if len(found) else [*values]
 
-        for chunks in (*self._constants, *self._nodes, *self._results):
-            chunks[:] = [Chunk(places.take(at), *rest) for at, *rest in chunks]
+        tables = *self._constants, *self._nodes, *self._results
+        numbers = {id(x.places): x.places for chunks in tables for x in chunks}
+        placed = {key: places[at] for key, at in numbers.items()}
+        for chunks in tables:
+            chunks[:] = [Chunk(placed[id(at)], *rest) for at, *rest in chunks]
         for o, k in self.unsettled:
             at, ids, (heights, *inputs) = self._nodes[o][k]
             self._nodes[o][k] = Chunk(at, ids, (heights, *settled(inputs)))

@@ -69,6 +69,8 @@ class Trace:
       reread: what has been read of the data that can be read once, for other traces.
       order: what tells rows of an example apart, and puts them in order.
       lengths: items, and how many items each may have, that are still to be checked.
+      sorts: by the id of places, the places and how rows there are sorted; tables
+        often have theirs at the same ones, as leaves and what is made of them.
     """
 
     tentative = False
@@ -87,6 +89,7 @@ class Trace:
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
         self.lengths: list[tuple[list[Any], int]] = []
+        self.sorts: dict[int, tuple[Array, Array | None, Array]] = {}
 
     def constants(self, t: int, places: Array, values: Array) -> Array:
         """Ids [n] for constants [n, *shape] of type `t`."""
@@ -164,19 +167,26 @@ class Trace:
         if not chunks:
             return _Sorted(Table(np.zeros(self.examples + 1, np.int64), none), [])
         places, ids, columns = zip(*chunks, strict=True)
-        joined = concatenated(places)
-        order = self.order.order(joined, self.examples)
+        order, first = self._sort(concatenated(places))
 
         def sorted_(parts: Sequence[Array]) -> Array:
             return concatenated(parts) if order is None else concatenated(parts)[order]
 
         made = [sorted_(x) for x in zip(*ids, strict=True)]
         moved = map(sorted_, zip(*columns, strict=True))
-        table = Table(self._first(joined), tuple(moved))
+        table = Table(first, tuple(moved))
         return _Sorted(table, made, len(chunks) == 1 and order is None)
 
+    def _sort(self, places: Array) -> tuple[Array | None, Array]:
+        """The order of rows at places [rows], `None` if they are in order; and where
+        those of each example begin [examples + 1]."""
+        if id(places) not in self.sorts:
+            order = self.order.order(places, self.examples)
+            self.sorts[id(places)] = places, order, self._first(places)
+        _, order, first = self.sorts[id(places)]
+        return order, first
+
     def _first(self, places: Array) -> Array:
-        """Where the rows of each example begin."""
         if self.examples == 1:
             return np.array([0, len(places)])
         return first_of(np.bincount(example_of(places), minlength=self.examples))

@@ -111,7 +111,7 @@ def _by_level(levels: Array, counts: Array) -> Array | slice:
     if len(counts) < 2:
         return slice(None)
     small = len(counts) <= 1 << 15  # sixteen bits are sorted by radix
-    return np.argsort(levels.astype(np.int16) if small else levels, kind='stable')
+    return (levels.astype(np.int16) if small else levels).argsort(kind='stable')
 
 
 # ---- rows of values ------------------------------------------------------------------
@@ -256,7 +256,7 @@ def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) ->
     rows = concatenated([x.rows for x in used] or [np.zeros(0, np.intp)])
     edges = [np.arange(x.edge, x.edge + len(x.rows), dtype=np.int32) for x in used]
     edge = concatenated(edges or [np.zeros(0, np.int32)])
-    kept = np.flatnonzero(rows >= computed) if computed else slice(None)
+    kept = (rows >= computed).nonzero()[0] if computed else slice(None)
     rows, edge = rows[kept] - computed, edge[kept]
     if capacity.sums[t]:
         of_values = use_counts(batch.uses, t)
@@ -271,7 +271,7 @@ def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) ->
         column[rows] = edge
         if f + 1 == len(table):
             return  # all others are in the columns before
-        left = np.flatnonzero(column[rows] != edge)
+        left = (column[rows] != edge).nonzero()[0]
         rows, edge = rows[left], edge[left]
 
 
