@@ -90,12 +90,13 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
     bodies = state.program.plan.declarations
     ready = list(map(_ready, bodies))
     found = [_Items([], [], [], []) for _ in bodies]
-    sent, depth, watch = state.sent, 0, Watch()
-    sent.waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
-    while sent.waiting:
+    depth, watch, (_, waiting) = 0, Watch(), state.sent
+    waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
+    while waiting:
         if depth > cycles.MAX_DEPTH:
             raise RecursionError
-        waves, sent.waiting = sent.waiting, {}
+        waves = waiting.copy()
+        waiting.clear()
         for d in sorted(waves) if len(waves) > 1 else waves:
             parts, body = waves[d], ready[d]
             columns = parts[0] if len(parts) == 1 else _put_together(parts)
