@@ -27,6 +27,7 @@ from jfold.host.rules import NONE, Column, join
 from jfold.host.steps import Step, reader, steps
 from jfold.kept import kept
 from jfold.registers import CASES, LENGTHS, OBJECTS, PLACES, POSITIONS, RegisterType
+from jfold.traits import refusal
 
 Array = np.ndarray[Any, Any]
 Columns = tuple[Column, ...]
@@ -59,7 +60,7 @@ def _ready(body: ir.Body) -> _Ready:
 
 
 def _refuse(i: ir.Instruction) -> Step:
-    raise ir.refusal('a wave', type(i))
+    raise refusal('a wave', type(i))
 
 
 @dataclass(frozen=True, eq=False)
