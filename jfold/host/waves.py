@@ -54,7 +54,9 @@ def _ready(body: ir.Body) -> _Ready:
     (stage,) = steps(body)
     made = tuple(step or _refuse(i) for i, step in stage)
     empty = [None] * (body.registers - body.arity)
-    placed = body.inputs[0].kind == PLACES
+    placed = (
+        body.inputs[0].kind == PLACES
+    )  # else there is one example, and all is in it
     return _Ready(made, empty, reader(body.outputs), placed)
 
 
@@ -92,6 +94,7 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
     _, waiting = state.sent
     waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
     _run_waves(list(map(_ready, bodies)), found, state)
+    # Once for all waves, which costs less than in each.
     check_all_lengths(state.lengths)
     results: list[Column] = []
     for body, items in zip(bodies, found, strict=True):
@@ -108,6 +111,7 @@ def _run_waves(
     while waiting:
         if depth > cycles.MAX_DEPTH:
             raise RecursionError
+        # In the order in which declarations run when calls wait, so rows are the same.
         waves = waiting.copy()
         waiting.clear()
         for d in sorted(waves) if len(waves) > 1 else waves:
@@ -150,7 +154,7 @@ def _places(items: _Items) -> Array:
 
 def _joined(types: Sequence[RegisterType], items: _Items) -> list[Column]:
     """The results of all waves, one wave after another."""
-    if not items.results:
+    if not items.results:  # nothing was sent: no column shows what kind it would be
         return [[] if type_.kind in (OBJECTS, CASES) else NONE for type_ in types]
     named = list(zip(types, zip(*items.results, strict=True), strict=True))
     lengths = {type_.of: parts for type_, parts in named if type_.kind == LENGTHS}
