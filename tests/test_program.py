@@ -238,12 +238,12 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'items sent to where the examples are': (
         lambda: edited(in_waves(), ir.Send, declaration=1),
-        '<expression>: r2, r5, r9, r12, r20, r21, r22, r25 = Waves r0 r1 '
-        'declaration=1: expected nothing sent to declaration 1, got some',
+        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r0 r1 declaration=1: '
+        'expected nothing sent to declaration 1, got some',
     ),
     'results of waves without a register': (
         lambda: edited(in_waves(), ir.Waves, outputs=(2, 5, 9, 12)),
-        '<expression>: r2, r5, r9, r12 = Waves r0 r1 declaration=1: expected 8 '
+        '<expression>: r2, r5, r9, r12 = Waves r0 r1 declaration=1: expected 7 '
         'outputs, got 4',
     ),
     'a promise of another type': (
@@ -256,9 +256,9 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         "<expression>: return: expected promises to be kept, got [(0, ('@0', 1))]",
     ),
     'a promise of other items': (
-        lambda: edited(in_waves(), ir.Promise, inputs=(20, 8)),
-        '<expression>: r15 = Promise r20 r8 slot=0 type=1: expected a register '
-        'written before, got r8',
+        lambda: edited(in_waves(), ir.Promise, inputs=(20, 22)),
+        '<expression>: r15 = Promise r20 r22 slot=0 type=1: expected r22 to be '
+        'places[@0], got places[a]',
     ),
     'cases in another order': (
         lambda: edited(trees(), ir.Merge, inputs=(5, 4, 16, 9)),

@@ -32,7 +32,7 @@ from jfold import instructions as ir
 from jfold.checker import infer
 from jfold.kept import kept
 from jfold.program import HostPlan, Program, check_program, is_breadth_first
-from jfold.registers import TENSORS, RegisterType
+from jfold.registers import PLACES, TENSORS, RegisterType
 from jfold.traits import Effect, Ordering
 
 Instructions = list[ir.Instruction]
@@ -52,7 +52,7 @@ def in_two_passes(program: Program, few: bool) -> Program | None:
     results = itertools.chain(*(plan.declarations[d].results for d in called))
     if any(each.kind != TENSORS for each in results):
         return None  # instructions look into objects and lengths: no token can stand in
-    halves = [_cut(body, few) for body in bodies]
+    halves = [_cut(body, few, _places(body, program)) for body in bodies]
     found = [half for half in halves if half]
     if len(found) < len(halves):
         return None
@@ -60,6 +60,12 @@ def in_two_passes(program: Program, few: bool) -> Program | None:
     made = replace(program, plan=HostPlan(_main(found, early, program), early))
     check_program(made)
     return made
+
+
+def _places(body: ir.Body, program: Program) -> set[int]:
+    """The registers of a body that hold places."""
+    types = program.types_in(body)
+    return {register for register, type_ in types.items() if type_.kind == PLACES}
 
 
 def _calls(body: ir.Body) -> Iterable[ir.Call]:
@@ -90,7 +96,7 @@ class _Half:
     late: Instructions
 
 
-def _cut(body: ir.Body, few: bool) -> _Half | None:
+def _cut(body: ir.Body, few: bool, places: set[int]) -> _Half | None:
     """A body in halves; `None` if the early one would have to wait."""
     calls, inputs = list(_calls(body)), range(int(few), body.arity)
     sends = [
@@ -107,19 +113,26 @@ def _cut(body: ir.Body, few: bool) -> _Half | None:
         unknown = {0} if few else set()
         unknown |= {r for call in calls for r in call.outputs}
         if _may_run_early(early, wanted, unknown):
-            return _halves(body, inputs, early, sends)
+            return _halves(body, inputs, early, sends, places)
     return None
 
 
 def _halves(
-    body: ir.Body, inputs: range, early: Instructions, sends: list[ir.Send]
+    body: ir.Body,
+    inputs: range,
+    early: Instructions,
+    sends: list[ir.Send],
+    places: set[int],
 ) -> _Half:
     every = [i for stage in body.stages for i in stage.instructions]
     place = {i: number for number, i in enumerate(every)}
     late = list(place.keys() - early)
     needed = _read(late) | set(body.outputs)
-    # What numbers the items of a wave has to number those of all waves.
-    late += _sources(_numbering(early), needed)
+    # What numbers the items of a wave has to number those of all waves. Places tell
+    # their moments in the second pass alone.
+    placing = [i for i in early if not places.isdisjoint(i.outputs)]
+    again = {*_numbering(early), *placing}
+    late += _sources([i for i in early if i in again], needed)
     late.sort(key=place.__getitem__)
     written = {r for i in (*late, *_calls(body)) for r in i.outputs}
     read = _read(late) | set(body.outputs)

@@ -71,7 +71,7 @@ class _Items:
     Attributes:
       moments, sizes: when the wave is, a number that grows with the depth of the data,
         and how many items it has.
-      places: of the items, which tell their examples; none if there is one example.
+      places: of whom the items are, which tell their examples; none if there is one.
       results: what the body returns.
     """
 
@@ -98,7 +98,7 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
     check_all_lengths(state.lengths)
     results: list[Column] = []
     for body, items in zip(bodies, found, strict=True):
-        results += [_places(items), *_joined(body.results, items)]
+        results += [_places(items, state), *_joined(body.results, items)]
     for register, column in zip(i.outputs, results, strict=True):
         r[register] = column
 
@@ -138,18 +138,18 @@ def _run(
     items.moments.append(moment)
     items.sizes.append(len(columns[body.placed]))
     if body.placed:
-        registers[0] = state.order.entered(columns[0], moment)
-        items.places.append(registers[0])
+        items.places.append(columns[0])
     for step in body.steps:
         step(registers, state)
     items.results.append(body.results(registers))
 
 
-def _places(items: _Items) -> Array:
+def _places(items: _Items, state: Promises) -> Array:
     """The places of the items of all waves: their examples and their moments."""
-    if items.places:
-        return concatenated(items.places)
-    return np.array(items.moments, np.int64).repeat(items.sizes)
+    moments = np.array(items.moments, np.int64).repeat(items.sizes)
+    if not items.places:
+        return moments
+    return state.order.entered(concatenated(items.places), moments)
 
 
 def _joined(types: Sequence[RegisterType], items: _Items) -> list[Column]:
