@@ -13,10 +13,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jfold.printing import Printed, in_full
 from jfold.recursion import Steps, run
@@ -119,7 +120,7 @@ class TensorType(Type):
     dtype: np.dtype[Any]
 
     @boundary
-    def __init__(self, shape: Iterable[int], dtype: Any = 'float32') -> None:
+    def __init__(self, shape: Iterable[int], dtype: DTypeLike = 'float32') -> None:
         object.__setattr__(self, 'shape', _shape(shape))
         object.__setattr__(self, 'dtype', _dtype(dtype))
 
@@ -148,10 +149,11 @@ class TupleType(Nested):
     items: tuple[Type, ...]
 
     @boundary
-    def __init__(self, *items: Any) -> None:
+    def __init__(self, *items: TypeLike | Iterator[TypeLike]) -> None:
+        given: Iterable[Any] = items
         if len(items) == 1 and isinstance(items[0], tuple | Iterator):
-            items = tuple(items[0])
-        object.__setattr__(self, 'items', tuple(map(convert_to_type, items)))
+            given = items[0]
+        object.__setattr__(self, 'items', tuple(map(convert_to_type, given)))
         self._hold(*self.items)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -182,7 +184,7 @@ class SequenceType(Nested):
     item: Type
 
     @boundary
-    def __init__(self, item: Any) -> None:
+    def __init__(self, item: TypeLike) -> None:
         object.__setattr__(self, 'item', convert_to_type(item))
         self._hold(self.item)
 
@@ -198,7 +200,7 @@ class BroadcastType(Nested):
     _may_hold_objects: ClassVar[bool] = False
 
     @boundary
-    def __init__(self, item: Any) -> None:
+    def __init__(self, item: TypeLike) -> None:
         object.__setattr__(self, 'item', convert_to_type(item))
         self._hold(self.item)
 
@@ -235,8 +237,12 @@ class TypeVariable(Type):
         return '?'
 
 
+# What `convert_to_type` reads.
+TypeLike: TypeAlias = Type | tuple[Any, ...] | list[Any] | int | np.integer | DTypeLike
+
+
 @boundary
-def convert_to_type(spec: Any) -> Type:
+def convert_to_type(spec: TypeLike) -> Type:
     """Reads the short-hands for types.
 
     A `Type` is itself, a tuple a `TupleType`, a list a tensor shape with an optional
@@ -404,7 +410,7 @@ def _shape(shape: Iterable[int]) -> tuple[int, ...]:
     return tuple(map(int, shape))
 
 
-def _dtype(dtype: Any) -> np.dtype[Any]:
+def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
     except (TypeError, ValueError):

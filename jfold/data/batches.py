@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,6 +22,7 @@ import numpy as np
 from jfold.data.plans import (
     KEY_WORDS,
     Settings,
+    Shuffle,
     check_settings,
     different_plans,
     make_plan,
@@ -110,7 +111,7 @@ def _source(model: Scheduler, given: Any) -> _Source:
     )
 
 
-def _taken(given: Any, length: int, places: Array) -> list[Any]:
+def _taken(given: Sequence[Any], length: int, places: Array) -> list[Any]:
     """Items of a sequence, which must be as long as it was."""
     try:
         if len(given) == length:
@@ -234,7 +235,7 @@ def _located(error: InputError, place: int) -> InputError:
 def _on_device(schedule: Schedule) -> Schedule:
     """Moves arrays, but for 64-bit ones, which JAX may know in the caller alone."""
 
-    def moved(x: Any) -> Any:
+    def moved(x: jax.Array | Array) -> jax.Array | Array:
         return x if x.dtype.name.endswith(('64', '128')) else jax.device_put(x)
 
     result: Schedule = jax.tree.map(moved, schedule)
@@ -255,7 +256,7 @@ def _state(settings: Settings, cursor: _Cursor) -> dict[str, Array]:
     }
 
 
-def _cursor(settings: Settings, state: Any) -> _Cursor:
+def _cursor(settings: Settings, state: object) -> _Cursor:
     """The cursor of a state, after checks that it belongs to such a run."""
     if not isinstance(state, Mapping):
         raise TypeError(
@@ -310,7 +311,7 @@ class Batches:
         self._settings, self._source, self._prefetch = settings, source, prefetch
         self._cursor = _Cursor()
         self._skipped: _Skipped = []
-        self._steps: Any = None  # of `_Step`, once the first batch is asked for
+        self._steps: Iterator[_Step] | None = None  # before the first is asked for
         self._has_read = False
 
     def __iter__(self) -> Batches:
@@ -331,7 +332,7 @@ class Batches:
 
     def close(self) -> None:
         """Ends the thread; waits until it is done with the batch that it is at."""
-        if hasattr(self._steps, 'close'):
+        if isinstance(self._steps, Prefetcher | Generator):
             self._steps.close()
         self._steps = iter(())
 
@@ -441,10 +442,10 @@ class Batches:
 @boundary
 def batches(
     model: Scheduler,
-    source: Any,
+    source: object,
     batch_size: int,
     *,
-    shuffle: Any = None,
+    shuffle: Shuffle = None,
     epochs: int | None = 1,
     drop_remainder: bool = False,
     max_nodes: int | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import numpy as np
 from jfold.errors import check_spare_rows, whole
 
 Array = np.ndarray[Any, Any]
+Shuffle: TypeAlias = jax.Array | Array | int | np.integer | None  # key, seed, none
 
 KEY_WORDS = 4  # the most that a key of JAX's own generators has
 
@@ -99,7 +100,10 @@ def different_plans(settings: Settings, nodes: Array | None) -> Iterator[Plan]:
 
 
 def make_settings(
-    shuffle: Any, examples: int | None, limits: Sequence[Any], flags: Sequence[Any]
+    shuffle: Shuffle,
+    examples: int | None,
+    limits: Sequence[int | None],
+    flags: Sequence[Any],
 ) -> Settings:
     """The arguments of `batches`, checked one by one.
 
@@ -125,7 +129,7 @@ def make_settings(
     return Settings(*of_epoch, drops, epochs, skips, puts)
 
 
-def key_words(shuffle: Any) -> tuple[int, ...]:
+def key_words(shuffle: Shuffle) -> tuple[int, ...]:
     """The words of a key; none without one."""
     if shuffle is None:
         return ()
@@ -138,8 +142,12 @@ def key_words(shuffle: Any) -> tuple[int, ...]:
     data = shuffle
     if isinstance(data, jax.Array) and jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(data)
-    is_array = isinstance(data, jax.Array | np.ndarray) and data.dtype == np.uint32
-    if not is_array or data.ndim != 1 or not 1 <= data.size <= KEY_WORDS:
+    if (
+        not isinstance(data, jax.Array | np.ndarray)
+        or data.dtype != np.uint32
+        or data.ndim != 1
+        or not 1 <= data.size <= KEY_WORDS
+    ):
         raise TypeError(
             'expected one PRNG key, an int seed or None as `shuffle`, got '
             f'{shuffle!r}: `shuffle=jax.random.key(0)`'

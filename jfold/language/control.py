@@ -15,12 +15,7 @@ from jfold.language.typed import Typed, fail
 from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
 from jfold.recursion import Steps
 from jfold.registers import owners_of, row_names, types_of
-from jfold.types import (
-    ObjectType,
-    Type,
-    VoidType,
-    is_object,
-)
+from jfold.types import ObjectType, Type, VoidType, is_object
 
 # ---- OneOf ---------------------------------------------------------------------------
 
@@ -98,9 +93,10 @@ def emit_cases(
 
 
 @value_of.register
-def _(block: c.OneOf, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.OneOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
     key, pre, *cases = node.parts
-    chosen = block.key_fn(x) if key is None else (yield eval_part(key, x, state))
+    fn = block.key_fn
+    chosen = (yield eval_part(key, x, state)) if isinstance(fn, c.Block) else fn(x)
     target = block.targets[chosen]
     given = x if pre is None else (yield eval_part(pre, x, state))
     case = next(each for each in cases if each and each.block is target)
@@ -133,7 +129,7 @@ def _(block: c.Optional, node: Typed, value: Value, places: int, w: Writer) -> W
 
 
 @value_of.register
-def _(block: c.Optional, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Optional, node: Typed, x: object, state: Eager) -> Steps[Any]:
     some, none = node.parts
     if x is not None:
         return (yield eval_part(some, x, state))
@@ -201,7 +197,7 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
 
 
 @value_of.register
-def _(block: c.Reference, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Reference, node: Typed, x: object, state: Eager) -> Steps[Any]:
     # Within a recursion the same uses see other values, so nothing known is passed on.
     body = state.typing.declarations[block.declaration].parts[0]
     return (yield eval_anew(body, x, state))
@@ -223,5 +219,5 @@ def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Val
 
 
 @value_of.register
-def _(block: c.Metric, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Metric, node: Typed, x: object, state: Eager) -> None:
     state.metrics[block.name].append(x)

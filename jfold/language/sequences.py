@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sized
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ from jfold.types import (
     terminals,
 )
 
+Array = np.ndarray[Any, Any]
+
 # ---- what they take ------------------------------------------------------------------
 
 
@@ -65,7 +68,7 @@ def _check_state(node: Typed, type_: Type) -> None:
             fail(node, 'items and states of tensors or objects', str(type_))
 
 
-def _in_order(node: Typed, x: Any) -> Any:
+def _in_order(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
     if why := why_no_sequence(type(x)):
         raise TypeError(f'{node}: expected a sequence, got {x!r}; {why}')
     return x
@@ -98,7 +101,7 @@ def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writin
 
 
 @value_of.register
-def _(block: c.Map, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Map, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     made = []
     for item in _in_order(node, x):
         made.append((yield eval_anew(node.parts[0], item, state)))
@@ -205,7 +208,7 @@ def write_combine(
 
 
 @value_of.register
-def _(block: c.Fold, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Fold, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     combine, start = node.parts
     value = yield eval_part(start, None, state)
     for item in _in_order(node, x):
@@ -258,7 +261,7 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
 
 
 @value_of.register
-def _(block: c.Reduce, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     combine, default = node.parts
     items = list(_in_order(node, x))
     if not items:
@@ -302,5 +305,5 @@ def _(block: c.Length, node: Typed, value: Value, places: int, w: Writer) -> Val
 
 
 @value_of.register
-def _(block: c.Length, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Length, node: Typed, x: Sized, state: Eager) -> Array:
     return np.asarray(len(x), block.type.dtype)

@@ -120,7 +120,7 @@ def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> W
 
 
 @value_of.register
-def _(block: c.Function, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Function, node: Typed, x: Any, state: Eager) -> object:
     return eager.call(node, x, state)
 
 

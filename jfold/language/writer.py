@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Ragged:
 # values, a sequence, or nothing (void).
 Value: TypeAlias = int | tuple['Value', ...] | Ragged | None
 Writing: TypeAlias = Steps[Any]  # to a `Value`
+Kind: TypeAlias = type[p.Instruction]
+Inputs: TypeAlias = Iterable[Value]  # of an instruction: registers
 
 
 @dataclass(eq=False)
@@ -53,7 +55,7 @@ class Builder:
     types: dict[TensorType, int] = field(default_factory=dict)
     operations: dict[Operation, int] = field(default_factory=dict)
     constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
-    known: dict[Any, int] = field(default_factory=dict)
+    known: dict[Hashable, int] = field(default_factory=dict)
     declarations: dict[c.ForwardDeclaration, int] = field(default_factory=dict)
     bodies: list[p.Body] = field(default_factory=list)
     unconsumed: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Builder:
         made = Operation(layer, arguments, result, numbers, self.type_numbers(result))
         return self.operations.setdefault(made, len(self.operations))
 
-    def constant(self, key: Any, value: np.ndarray[Any, Any]) -> int:
+    def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
         """The number of a constant; equal keys are one."""
         if key not in self.known:
             self.known[key] = len(self.constants)
@@ -115,17 +117,18 @@ class Writer:
         return self.count - 1
 
     def add(
-        self, kind: Any, inputs: Any, node: Typed, outputs: int = 1, **options: Any
+        self, kind: Kind, inputs: Inputs, node: Typed, outputs: int, **options: Any
     ) -> tuple[int, ...]:
         """Appends an instruction; the registers it writes."""
         written = tuple(self.new() for _ in range(outputs))
-        made = kind(tuple(inputs), written, str(node), **options)
+        registers = cast(tuple[int, ...], tuple(inputs))
+        made = kind(registers, written, str(node), **options)
         self.instructions.append(made)
         return written
 
-    def one(self, kind: Any, inputs: Any, node: Typed, **options: Any) -> int:
+    def one(self, kind: Kind, inputs: Inputs, node: Typed, **options: Any) -> int:
         """Appends an instruction that writes one register."""
-        return self.add(kind, inputs, node, **options)[0]
+        return self.add(kind, inputs, node, 1, **options)[0]
 
     def like(self, type_: Type) -> Writing:
         """New registers for a value of a type."""
@@ -169,7 +172,7 @@ class Writer:
         return result
 
     def ranges(
-        self, kind: Any, inputs: Any, items: Value, node: Typed, **options: Any
+        self, kind: Kind, inputs: Inputs, items: Value, node: Typed, **options: Any
     ) -> Steps[Ragged]:
         """A sequence by an instruction that gives lengths and positions of items."""
         lengths, positions = self.add(kind, inputs, node, outputs=2, **options)
