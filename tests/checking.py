@@ -60,3 +60,10 @@ def check_eager(*cases: Case, params: Any = None) -> None:
 def refuses(text: str, error: type[Exception] = TypeError) -> Any:
     """Expects an error with exactly this message."""
     return pytest.raises(error, match=f'^{re.escape(text)}$')
+
+
+def does_not_compile(block: Any, message: str) -> None:
+    """`compile` fails with exactly this message."""
+    with pytest.raises(TypeError) as caught:
+        jf.compile(block)
+    assert str(caught.value) == message

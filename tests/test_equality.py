@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agreement import agree, close
 from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
-from expressions import Expression, agree, close, expressions
+from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
