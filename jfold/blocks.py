@@ -68,7 +68,8 @@ def block(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass compared by identity, printed by its fields.
 
     Identity, because a block may hold arrays and functions, and because sharing is
-    decided by the callables inside `Function`, not by blocks.
+    decided by the callables inside `Function`, not by blocks. Since it is frozen, what
+    its `__init__` finds goes to its `vars`.
     """
     made = dataclass(frozen=True, eq=False, repr=False)(cls)
     made.__init__ = boundary(made.__init__)  # type: ignore[method-assign]
@@ -125,8 +126,7 @@ class FromTensor(Block):
         type_ = TensorType(value.shape, value.dtype)
         own = np.array(value, type_.dtype)  # a copy, which nobody else changes
         own.flags.writeable = False
-        object.__setattr__(self, 'value', own)
-        object.__setattr__(self, 'type', type_)
+        vars(self).update(value=own, type=type_)
 
     type: ClassVar[TensorType]
 
@@ -202,7 +202,7 @@ class Pipe(Block):
         flat: list[Block] = []
         for each in map(convert_to_block, blocks):
             flat.extend(each.blocks if isinstance(each, Pipe) else [each])
-        object.__setattr__(self, 'blocks', tuple(flat))
+        vars(self).update(blocks=tuple(flat))
 
     def _pieces(self) -> Iterator[str | Printed]:
         for number, each in enumerate(self.blocks):
@@ -234,12 +234,12 @@ class Record(Block):
     length: int | None  # of the value, at most
 
     def __init__(self, spec: Fields) -> None:
-        pairs = [
-            (key, convert_to_block(b)) for key, b in key_value_pairs('Record', spec)
-        ]
+        pairs = key_value_pairs('Record', spec)
         has_keys = isinstance(spec, Mapping) or _has_pairs(spec)
-        object.__setattr__(self, 'fields', tuple(pairs))
-        object.__setattr__(self, 'length', None if has_keys else len(pairs))
+        vars(self).update(
+            fields=tuple((key, convert_to_block(each)) for key, each in pairs),
+            length=None if has_keys else len(pairs),
+        )
 
     def _pieces(self) -> Iterator[str | Printed]:
         yield from ('Record(', *in_braces(self.fields), ')')
@@ -252,7 +252,7 @@ class AllOf(Block):
     blocks: tuple[Block, ...]
 
     def __init__(self, *blocks: Convertible) -> None:
-        object.__setattr__(self, 'blocks', tuple(map(convert_to_block, blocks)))
+        vars(self).update(blocks=tuple(map(convert_to_block, blocks)))
 
     def _pieces(self) -> Iterator[str | Printed]:
         return in_call('AllOf', *self.blocks)

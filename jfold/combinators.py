@@ -66,6 +66,11 @@ __all__ = [
 Transform: TypeAlias = Callable[[Any], Any] | Mapping[Any, Any]
 KeyFunction: TypeAlias = Callable[[Any], Any] | Block
 
+
+def _block_or_none(value: Convertible | None) -> Block | None:
+    return None if value is None else convert_to_block(value)
+
+
 # ---- input ---------------------------------------------------------------------------
 
 
@@ -81,8 +86,8 @@ class Tensor(Block):
     dtype: DTypeLike = 'float32'
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, 'type', TensorType(self.shape, self.dtype))
-        object.__setattr__(self, 'shape', self.type.shape)
+        type_ = TensorType(self.shape, self.dtype)
+        vars(self).update(type=type_, shape=type_.shape)
 
     type: ClassVar[TensorType]
 
@@ -147,8 +152,7 @@ class InputTransform(Block):
                 raise ValueError('InputTransform: expected at least one key, got none')
         elif given or not callable(fn):
             raise TypeError(f'InputTransform: expected {expected}, got {fn!r}')
-        object.__setattr__(self, 'fn', fn)
-        object.__setattr__(self, 'default', given)
+        vars(self).update(fn=fn, default=given)
 
     def __repr__(self) -> str:
         if not isinstance(self.fn, Mapping):
@@ -168,7 +172,7 @@ class Zeros(Block):
     type: Type
 
     def __init__(self, type: TypeLike) -> None:
-        object.__setattr__(self, 'type', convert_to_type(type))
+        vars(self).update(type=convert_to_type(type))
 
     def __repr__(self) -> str:
         return f'Zeros({self.type!r})'
@@ -218,7 +222,7 @@ class GetItem(Block):
 
     def __post_init__(self) -> None:
         if isinstance(self.key, np.integer):
-            object.__setattr__(self, 'key', int(self.key))
+            vars(self).update(key=int(self.key))
 
     def __repr__(self) -> str:
         return f'GetItem({self.key!r})'
@@ -259,15 +263,16 @@ class OneOf(Block):
         pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
-        blocks: dict[int, Block] = {}
-        made = [
-            (k, blocks.setdefault(id(b), convert_to_block(b))) for k, b in pairs.items()
-        ]
-        pre = None if pre_block is None else convert_to_block(pre_block)
-        object.__setattr__(self, 'key_fn', key_fn)
-        object.__setattr__(self, 'cases', tuple(made))
-        object.__setattr__(self, 'pre_block', pre)
-        object.__setattr__(self, 'positional', isinstance(cases, tuple))
+        made: dict[int, Block] = {}
+        vars(self).update(
+            key_fn=key_fn,
+            cases=tuple(
+                (key, made.setdefault(id(each), convert_to_block(each)))
+                for key, each in pairs.items()
+            ),
+            pre_block=_block_or_none(pre_block),
+            positional=isinstance(cases, tuple),
+        )
 
     @property
     def targets(self) -> dict[Any, Block]:
@@ -299,9 +304,8 @@ class Optional(Block):
     def __init__(
         self, some_case: Convertible, none_case: Convertible | None = None
     ) -> None:
-        none = None if none_case is None else convert_to_block(none_case)
-        object.__setattr__(self, 'some_case', convert_to_block(some_case))
-        object.__setattr__(self, 'none_case', none)
+        none, some = _block_or_none(none_case), convert_to_block(some_case)
+        vars(self).update(some_case=some, none_case=none)
 
     def _pieces(self) -> Iterator[str | Printed]:
         none = () if self.none_case is None else (', none_case=', self.none_case)
@@ -406,7 +410,7 @@ class Map(Block):
     fn: Block
 
     def __init__(self, fn: Convertible) -> None:
-        object.__setattr__(self, 'fn', convert_to_block(fn))
+        vars(self).update(fn=convert_to_block(fn))
 
     def _pieces(self) -> Iterator[str | Printed]:
         return in_call('Map', self.fn)
@@ -423,8 +427,9 @@ class Fold(Block):
     start: Block
 
     def __init__(self, combine: Convertible, start: Convertible) -> None:
-        object.__setattr__(self, 'combine', convert_to_block(combine))
-        object.__setattr__(self, 'start', convert_to_block(start))
+        vars(self).update(
+            combine=convert_to_block(combine), start=convert_to_block(start)
+        )
 
     def _pieces(self) -> Iterator[str | Printed]:
         return in_call('Fold', self.combine, self.start)
@@ -444,9 +449,8 @@ class Reduce(Block):
     def __init__(
         self, combine: Convertible, default: Convertible | None = None
     ) -> None:
-        made = None if default is None else convert_to_block(default)
-        object.__setattr__(self, 'combine', convert_to_block(combine))
-        object.__setattr__(self, 'default', made)
+        none, both = _block_or_none(default), convert_to_block(combine)
+        vars(self).update(combine=both, default=none)
 
     def _pieces(self) -> Iterator[str | Printed]:
         default = () if self.default is None else (', default=', self.default)
@@ -463,7 +467,7 @@ class Length(Block):
     dtype: DTypeLike = 'float32'
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, 'type', TensorType((), self.dtype))
+        vars(self).update(type=TensorType((), self.dtype))
 
     type: ClassVar[TensorType]
 

@@ -114,12 +114,11 @@ class Model:
                 f'expected `key` as a PRNG key, got {shown(key)}: pass '
                 '`jax.random.key(0)`'
             )
-        layers = [layer for layer in self.program.layers if layer.init is not None]
-        keys = jax.random.split(key, max(len(layers), 1))
+        inits = {x.name: x.init for x in self.program.layers if x.init is not None}
+        keys = jax.random.split(key, max(len(inits), 1))
         return {
-            layer.name: layer.init(k)
-            for layer, k in zip(layers, keys, strict=False)
-            if layer.init is not None
+            name: init(each)
+            for (name, init), each in zip(inits.items(), keys, strict=False)
         }
 
     @boundary

@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.printing import Printed, in_full
-from jfold.recursion import Steps, run
+from jfold.recursion import Steps, in_turn, run
 from jfold.tracebacks import boundary
 
 
@@ -52,16 +52,15 @@ class Nested(Type):
     _may_hold_objects: ClassVar[bool] = True
 
     def _hold(self, *parts: Type) -> None:
-        made = {
-            'parts': parts,
-            'ground': all(part.ground for part in parts),
-            'of_objects': self._may_hold_objects and _are_objects(parts),
+        objects = bool(parts) and all(part.of_objects for part in parts)
+        vars(self).update(
+            parts=parts,
+            ground=all(part.ground for part in parts),
+            of_objects=self._may_hold_objects and objects,
             # The hashes of parts are known, so this takes no recursion; and it is kept,
             # since types are keys of tables.
-            '_head': (type(self), len(parts), hash(parts)),
-        }
-        for name, value in made.items():
-            object.__setattr__(self, name, value)
+            _head=(type(self), len(parts), hash(parts)),
+        )
 
     def around(self, parts: Iterable[Type]) -> Self:
         """The same type with other parts."""
@@ -80,10 +79,6 @@ class Nested(Type):
 
     def __repr__(self) -> str:
         return in_full(self)
-
-
-def _are_objects(types: tuple[Type, ...]) -> bool:
-    return bool(types) and all(each.of_objects for each in types)
 
 
 def _are_equal(left: Nested, right: Nested) -> bool:
@@ -121,8 +116,7 @@ class TensorType(Type):
 
     @boundary
     def __init__(self, shape: Iterable[int], dtype: DTypeLike = 'float32') -> None:
-        object.__setattr__(self, 'shape', _shape(shape))
-        object.__setattr__(self, 'dtype', _dtype(dtype))
+        vars(self).update(shape=_shape(shape), dtype=_dtype(dtype))
 
     def __repr__(self) -> str:
         return f'{self.dtype.name}[{",".join(map(str, self.shape))}]'
@@ -153,7 +147,7 @@ class TupleType(Nested):
         given: Iterable[Any] = items
         if len(items) == 1 and isinstance(items[0], tuple | Iterator):
             given = items[0]
-        object.__setattr__(self, 'items', tuple(map(convert_to_type, given)))
+        vars(self).update(items=tuple(map(convert_to_type, given)))
         self._hold(*self.items)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -185,7 +179,7 @@ class SequenceType(Nested):
 
     @boundary
     def __init__(self, item: TypeLike) -> None:
-        object.__setattr__(self, 'item', convert_to_type(item))
+        vars(self).update(item=convert_to_type(item))
         self._hold(self.item)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -201,7 +195,7 @@ class BroadcastType(Nested):
 
     @boundary
     def __init__(self, item: TypeLike) -> None:
-        object.__setattr__(self, 'item', convert_to_type(item))
+        vars(self).update(item=convert_to_type(item))
         self._hold(self.item)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -291,11 +285,6 @@ def levels(type_: Type) -> Iterator[Type]:
         found.extend(sequence.item for sequence in sequences)
 
 
-def is_object(type_: Type) -> bool:
-    """Whether values of this type are made of Python objects alone."""
-    return type_.of_objects
-
-
 class Mismatch(Exception):
     """Two types that were to be equal are not."""
 
@@ -340,9 +329,7 @@ class Unifier:
             return head
         made = self.resolved.get(head) or found.get(head)
         if made is None:
-            parts = []
-            for part in head.parts:
-                parts.append((yield self._resolve(part, found)))
+            parts = yield in_turn(self._resolve(part, found) for part in head.parts)
             made = head.around(parts)
             # What has a variable left may resolve to more once that is bound.
             (self.resolved if made.ground else found)[head] = made

@@ -7,7 +7,7 @@ run can be resumed anywhere, on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,6 +35,15 @@ class Settings:
     epochs: int | None
     skip_errors: bool
     device_put: bool
+
+    def __post_init__(self) -> None:
+        for name in ('batch_size', 'max_nodes', 'epochs'):
+            value = getattr(self, name)
+            if value is not None or name == 'batch_size':
+                vars(self)[name] = whole(name, value, 1)
+        for name in ('drop_remainder', 'skip_errors', 'device_put'):
+            if not isinstance(value := getattr(self, name), bool):
+                raise TypeError(f'expected `{name}` as bool, got {value!r}')
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,36 +106,6 @@ def different_plans(settings: Settings, nodes: Array | None) -> Iterator[Plan]:
 
 
 # ---- arguments -----------------------------------------------------------------------
-
-
-def make_settings(
-    shuffle: Shuffle,
-    examples: int | None,
-    limits: Sequence[int | None],
-    flags: Sequence[Any],
-) -> Settings:
-    """The arguments of `batches`, checked one by one.
-
-    Args:
-      shuffle: a key, a seed or `None`.
-      examples: how many the source has; `None` for a stream.
-      limits: `batch_size`, `max_nodes` and `epochs`.
-      flags: `drop_remainder`, `skip_errors` and `device_put`.
-    """
-    names = 'batch_size', 'max_nodes', 'epochs'
-    batch_size, max_nodes, epochs = (
-        None if value is None and name != 'batch_size' else whole(name, value, 1)
-        for name, value in zip(names, limits, strict=True)
-    )
-    drops, skips, puts = flags
-    puts = jax.default_backend() != 'cpu' if puts is None else puts
-    names = 'drop_remainder', 'skip_errors', 'device_put'
-    for name, value in zip(names, (drops, skips, puts), strict=True):
-        if not isinstance(value, bool):
-            raise TypeError(f'expected `{name}` as bool, got {value!r}')
-    assert batch_size is not None
-    of_epoch = key_words(shuffle), examples, batch_size, max_nodes
-    return Settings(*of_epoch, drops, epochs, skips, puts)
 
 
 def key_words(shuffle: Shuffle) -> tuple[int, ...]:

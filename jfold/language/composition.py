@@ -18,7 +18,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.tensors import apply_layer
 from jfold.language.typed import Typed, fail, further
 from jfold.language.writer import Ragged, Value, Writer, Writing
-from jfold.recursion import Steps
+from jfold.recursion import Steps, in_turn
 from jfold.types import (
     ObjectType,
     SequenceType,
@@ -26,7 +26,6 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    is_object,
 )
 
 # ---- Identity, Pipe ------------------------------------------------------------------
@@ -88,18 +87,13 @@ def _(block: c.AllOf, node: Typed, state: Inference) -> Steps[Type]:
 
 @emit.register
 def _(block: c.AllOf, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    made = []
-    for part in node.parts:
-        made.append((yield emit_part(part, value, places, w)))
-    return tuple(made)
+    parts = (emit_part(part, value, places, w) for part in node.parts)
+    return tuple((yield in_turn(parts)))
 
 
 @value_of.register
 def _(block: c.AllOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
-    made = []
-    for each in node.parts:
-        made.append((yield eval_part(each, x, state)))
-    return tuple(made)
+    return tuple((yield in_turn(eval_part(each, x, state) for each in node.parts)))
 
 
 # ---- Record --------------------------------------------------------------------------
@@ -142,7 +136,7 @@ def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
     if isinstance(head, TupleType):
         return _tuple_item(node, head, key, state)
     given = state.types.resolve(head)
-    if not is_object(given):
+    if not given.of_objects:
         fail(node, 'an object or a tuple', str(given))
     return ObjectType()
 

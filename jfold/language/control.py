@@ -12,10 +12,10 @@ from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, emit_zeros
 from jfold.language.inference import Inference, needs_zeros, output_type
 from jfold.language.typed import Typed, fail
-from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
+from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.recursion import Steps
 from jfold.registers import owners_of, row_names, types_of
-from jfold.types import ObjectType, Type, VoidType, is_object
+from jfold.types import ObjectType, Type, VoidType
 
 # ---- OneOf ---------------------------------------------------------------------------
 
@@ -48,8 +48,9 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
 
 
 def _check_key(key: Typed, state: Inference, head: Type) -> None:
-    if not is_object(state.types.resolve(head)):
-        fail(key, 'to give an object, the key', str(state.types.resolve(head)))
+    given = state.types.resolve(head)
+    if not given.of_objects:
+        fail(key, 'to give an object, the key', str(given))
 
 
 @emit.register
@@ -161,7 +162,7 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
         given = state.types.resolve(node.input)
         if not state.types.known(given):
             return False
-        if is_object(given) and declaration.input_type is None:
+        if given.of_objects and declaration.input_type is None:
             given = ObjectType()  # a tuple of objects here may be a list elsewhere
         state.equal(node, given, body.input, 'an input')
         return True
@@ -181,19 +182,17 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
     if w.declaration is not None and w.untouched.issuperset(given):
         unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])
         unconsumed.append((number, str(node)))
-    result = yield Writer(w.builder, None).like(node.output)
-    outputs = len(list(flatten(result)))
-    names = row_names()
-    written = w.add(
+    shape, names = (yield w.shape_of(node.output)), row_names()
+    called = w.shaped(
         p.Call,
         (places, *given),
         node,
-        outputs=outputs,
+        shape,
         declaration=number,
         way=next(w.builder.ways),
         owners=owners_of([*types_of(node.output, names, next(names))]),
     )
-    return (yield rebuild(result, iter(written)))
+    return (yield called)
 
 
 @value_of.register

@@ -23,7 +23,7 @@ from jfold.kept import kept
 from jfold.language.inference import infer
 from jfold.language.layers import check_layer
 from jfold.language.typed import Typed, Typing
-from jfold.recursion import Steps, run
+from jfold.recursion import Steps, in_turn, run
 from jfold.tracebacks import boundary
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
@@ -144,16 +144,13 @@ def zeros(type_: Type) -> object:
 
 
 def _zeros(type_: Type) -> Steps[Any]:
-    if not isinstance(type_, TupleType):
-        if isinstance(type_, SequenceType):
-            return []
-        if isinstance(type_, TensorType):
-            return np.zeros(type_.shape, type_.dtype)
-        return None
-    made = []
-    for item in type_:
-        made.append((yield _zeros(item)))
-    return tuple(made)
+    if isinstance(type_, TupleType):
+        return tuple((yield in_turn(map(_zeros, type_))))
+    if isinstance(type_, SequenceType):
+        return []
+    if isinstance(type_, TensorType):
+        return np.zeros(type_.shape, type_.dtype)
+    return None
 
 
 def call(node: Typed, x: Any, state: Eager) -> object:

@@ -32,7 +32,6 @@ from jfold.types import (
     TypeVariable,
     Unifier,
     VoidType,
-    is_object,
     levels,
     terminals,
 )
@@ -142,7 +141,7 @@ class Inference:
 
         def constraint() -> bool:
             given = self.types.resolve(node.input)
-            if is_object(given):
+            if given.of_objects:
                 return True
             if not self.types.known(given):
                 return False  # a tuple of objects may still come of it

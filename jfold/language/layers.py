@@ -32,7 +32,7 @@ from jfold.errors import shown
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import Layer
 from jfold.printing import callable_name
-from jfold.recursion import Steps, run
+from jfold.recursion import Steps, in_turn, run
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init: TypeAlias = Callable[..., Any]
@@ -62,17 +62,13 @@ def adapt(function: Function) -> tuple[Callable[..., Any], Init | None]:
     """`call(params, *inputs)` and `init(key, *specs)`, `None` without parameters."""
     fn = function.fn
     if function.init is not None:
-        return fn, _with_specs(function.init)
+        init = function.init
+        return fn, init if takes_specs(init) else lambda key, *_: init(key)
     if _is_instance(fn, 'flax.linen'):
         return _linen(fn)
     if _is_instance(fn, 'flax.nnx'):
         return _nnx(fn)
     return (lambda _, *inputs: fn(*inputs)), None
-
-
-def _with_specs(init: Init) -> Init:
-    """`init(key, *specs)`, whether it takes specs or the key alone."""
-    return init if takes_specs(init) else lambda key, *_: init(key)
 
 
 def _is_instance(fn: object, library: str) -> bool:
@@ -358,7 +354,4 @@ def pack(type_: Type, leaves: Iterable[Any]) -> Any:
 def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
     if not isinstance(type_, TupleType):
         return None if isinstance(type_, VoidType) else next(leaves)
-    made = []
-    for item in type_:
-        made.append((yield _pack(item, leaves)))
-    return tuple(made)
+    return tuple((yield in_turn(_pack(item, leaves) for item in type_)))

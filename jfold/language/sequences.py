@@ -24,7 +24,7 @@ from jfold.language.writer import (
     flatten,
     rebuild,
 )
-from jfold.recursion import Steps
+from jfold.recursion import Steps, in_turn
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -102,10 +102,8 @@ def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writin
 
 @value_of.register
 def _(block: c.Map, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
-    made = []
-    for item in _in_order(node, x):
-        made.append((yield eval_anew(node.parts[0], item, state)))
-    return made
+    items = _in_order(node, x)
+    return (yield in_turn(eval_anew(node.parts[0], item, state) for item in items))
 
 
 # ---- Fold ----------------------------------------------------------------------------
@@ -134,16 +132,16 @@ def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writi
     items = yield emit_of_items(combine, given, places, w)
     state = yield emit_part(start, None, places, w)
     states = list(flatten(state))
-    written = w.add(
+    folded = w.shaped(
         p.FoldLoop,
         (given.lengths, places, *states, *flatten(items)),
         node,
-        outputs=len(states),
+        state,
         combine=(yield write_combine(w.builder, combine, state, items)),
         states=len(states),
         way=next(w.builder.ways),
     )
-    return (yield rebuild(state, iter(written)))
+    return (yield folded)
 
 
 def fields_of_item(combine: Typed) -> list[Typed]:
@@ -169,10 +167,8 @@ def emit_of_items(combine: Typed, given: Ragged, places: int, w: Writer) -> Writ
     if not parts:
         return given.items
     inner = w.item_places(given.lengths, places, combine)
-    made = []
-    for part in parts:
-        made.append((yield emit_part(part, given.items, inner, w)))
-    return tuple(made)
+    made = (emit_part(part, given.items, inner, w) for part in parts)
+    return tuple((yield in_turn(made)))
 
 
 def write_combine(
@@ -247,17 +243,16 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
     if default is None:
         zeros = c.Zeros(node.output)
         default = Typed(zeros, str(node), VoidType(), node.output)
-    items = list(flatten(given.items))
-    written = w.add(
+    reduced = w.shaped(
         p.ReduceLoop,
-        (given.lengths, places, *items),
+        (given.lengths, places, *flatten(given.items)),
         node,
-        outputs=len(items),
+        given.items,
         combine=(yield write_body(w.builder, str(combine), combine)),
         default=(yield write_body(w.builder, str(default), default)),
         way=next(w.builder.ways),
     )
-    return (yield rebuild(given.items, iter(written)))
+    return (yield reduced)
 
 
 @value_of.register
@@ -269,9 +264,8 @@ def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any
             return zeros(node.output)
         return (yield eval_part(default, None, state))
     while len(items) > 1:
-        made = []
-        for pair in zip(items[::2], items[1::2], strict=False):
-            made.append((yield eval_anew(combine, pair, state)))
+        pairs = zip(items[::2], items[1::2], strict=False)
+        made = yield in_turn(eval_anew(combine, pair, state) for pair in pairs)
         items = made + items[len(made) * 2 :]
     return items[0]
 

@@ -16,7 +16,7 @@ from jfold import instructions as p
 from jfold.language.layers import arguments_of
 from jfold.language.typed import Typed, Typing, fail
 from jfold.operations import Layer, Operation
-from jfold.recursion import Steps
+from jfold.recursion import Steps, in_turn
 from jfold.registers import PLACES, RegisterType, row_names, types_of
 from jfold.traits import Effect
 from jfold.types import (
@@ -130,13 +130,22 @@ class Writer:
         """Appends an instruction that writes one register."""
         return self.add(kind, inputs, node, 1, **options)[0]
 
+    def shaped(
+        self, kind: Kind, inputs: Inputs, node: Typed, shape: Value, **options: Any
+    ) -> Writing:
+        """Appends an instruction that gives a value of the structure of another."""
+        outputs = len(list(flatten(shape)))
+        written = self.add(kind, inputs, node, outputs, **options)
+        return rebuild(shape, iter(written))
+
+    def shape_of(self, type_: Type) -> Writing:
+        """The structure of a value of a type, in registers of another body."""
+        return Writer(self.builder, None).like(type_)
+
     def like(self, type_: Type) -> Writing:
         """New registers for a value of a type."""
         if isinstance(type_, TupleType):
-            made = []
-            for item in type_:
-                made.append((yield self.like(item)))
-            return tuple(made)
+            return tuple((yield in_turn(map(self.like, type_))))
         if isinstance(type_, SequenceType | BroadcastType):
             return Ragged(self.new(), (yield self.like(type_.item)))
         return None if isinstance(type_, VoidType) else self.new()
@@ -144,9 +153,7 @@ class Writer:
     def object(self, value: Value, node: Typed) -> Steps[int]:
         """A value made of objects as one column of objects."""
         if isinstance(value, tuple):
-            columns = []
-            for each in value:
-                columns.append((yield self.object(each, node)))
+            columns = yield in_turn(self.object(each, node) for each in value)
             return self.one(p.Pack, columns, node)
         if isinstance(value, Ragged):
             items = yield self.object(value.items, node)
@@ -157,10 +164,8 @@ class Writer:
     def select(self, value: Value, positions: int, node: Typed) -> Writing:
         """The items of a value at given positions."""
         if isinstance(value, tuple):
-            made = []
-            for each in value:
-                made.append((yield self.select(each, positions, node)))
-            return tuple(made)
+            parts = (self.select(part, positions, node) for part in value)
+            return tuple((yield in_turn(parts)))
         if isinstance(value, Ragged):
             inputs = value.lengths, positions
             return (yield self.ranges(p.Ranges, inputs, value.items, node))
@@ -263,10 +268,8 @@ class Writer:
 
 def _by_item(tuples: list[Any], fn: Callable[[list[Value]], Writing]) -> Writing:
     """A tuple of what the first items of tuples give, the second ones, and so on."""
-    made = []
-    for part in zip(*tuples, strict=True):
-        made.append((yield fn(list(part))))
-    return tuple(made)
+    parts = map(list, zip(*tuples, strict=True))
+    return tuple((yield in_turn(map(fn, parts))))
 
 
 def _made(each: p.Maker) -> tuple[str, int]:
@@ -323,10 +326,7 @@ def flatten(value: Value) -> Iterator[int]:
 def rebuild(value: Value, registers: Iterator[int]) -> Writing:
     """The same structure around other registers; the inverse of `flatten`."""
     if isinstance(value, tuple):
-        made = []
-        for each in value:
-            made.append((yield rebuild(each, registers)))
-        return tuple(made)
+        return tuple((yield in_turn(rebuild(each, registers) for each in value)))
     if isinstance(value, Ragged):
         return Ragged(next(registers), (yield rebuild(value.items, registers)))
     return None if value is None else next(registers)
