@@ -10,7 +10,7 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, emit_zeros
-from jfold.language.inference import Inference, needs_zeros, output_type
+from jfold.language.inference import Inference, output_type
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.recursion import Steps
@@ -111,12 +111,9 @@ def _(block: c.OneOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
 def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
     state.objects(node)
     some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
-    none = None
-    if block.none_case is not None:
-        none = yield state.part(node, block.none_case, VoidType(), '.none_case')
-        state.equal(none, none.output, some.output, 'to give')
-    else:
-        state.when(node, lambda: needs_zeros(node, some.output, state))
+    none = yield state.substitute(
+        node, block.none_case, '.none_case', some.output, 'to give'
+    )
     node.parts = (some, none)
     return some.output
 

@@ -13,7 +13,7 @@ from jfold import instructions as p
 from jfold.host.objects import why_no_sequence
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, write_body
-from jfold.language.inference import Inference, check_dtype, needs_zeros, output_type
+from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import (
     Builder,
@@ -223,12 +223,9 @@ def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
     pair = TupleType(state.types.named(item), state.types.named(item))
     combine = yield state.part(node, block.combine, pair, '.combine')
     state.equal(combine, combine.output, item, 'to give an item,')
-    default = None
-    if block.default is not None:
-        default = yield state.part(node, block.default, VoidType(), '.default')
-        state.equal(default, default.output, item, 'to give an item,')
-    else:
-        state.when(node, lambda: needs_zeros(node, item, state))
+    default = yield state.substitute(
+        node, block.default, '.default', item, 'to give an item,'
+    )
     node.parts = (combine, default)
     return item
 
