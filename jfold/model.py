@@ -23,7 +23,7 @@ from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.errors import ProgramBudgetError, check_spare_rows, several, shown, whole
 from jfold.functions import ratio
 from jfold.graph import Graph
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.language.eager import evaluate
 from jfold.language.layers import check_params, pack

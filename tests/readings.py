@@ -15,7 +15,7 @@ from expressions import Expression
 import jfold as jf
 from jfold.components import component_of, components
 from jfold.graph import Graph, Table
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.planning.layout import active_types, layout
 from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section
 from jfold.program import Program

@@ -28,7 +28,7 @@ from readings import (
 )
 
 import jfold as jf
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.planning.capacity import grow
 from jfold.planning.demands import demands
 from jfold.planning.layout import layout, running
