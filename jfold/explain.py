@@ -115,11 +115,11 @@ def _table(header: Row, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _bytes(number: int) -> str:
+def _bytes(number: float) -> str:
     for unit in ('B', 'kB', 'MB'):
         if number < 1000:
             return f'{number:.3g} {unit}'
-        number = number / 1000  # type: ignore[assignment]
+        number /= 1000
     return f'{number:.3g} GB'
 
 

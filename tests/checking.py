@@ -22,6 +22,11 @@ add = jf.Function(jnp.add)
 subtract = jf.Function(jnp.subtract)
 
 
+def observed(name: str) -> jf.Block:
+    """Passes its input on and observes it."""
+    return jf.AllOf(jf.Identity(), jf.Metric(name)) >> jf.GetItem(0)
+
+
 def same(got: Any, want: Any) -> None:
     """Equal structure and values; the dtype too, where `want` has one."""
     if isinstance(got, tuple | list):

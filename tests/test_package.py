@@ -273,7 +273,7 @@ def test_the_map_shows_every_file() -> None:
 
 @pytest.mark.parametrize('path', FILES, ids=named)
 def test_files_and_functions_are_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 560
+    assert len(path.read_text().splitlines()) <= 520
     assert [each for each in functions(path) if each[1] > 60] == []
 
 
@@ -300,6 +300,11 @@ def test_a_loop_strategy_is_two_classes() -> None:
     """One on the host, one on the device, each chosen in one place."""
     found = structure.places(structure.THINGS['loop strategy'], structure.files())
     assert {file for file, _ in found} == {'planning/tiles.py', 'device/loops.py'}
+
+
+def test_annotations_say_what_is_meant() -> None:
+    """`Any` and nothing else is rare."""
+    assert structure.share(structure.files()) < 0.04
 
 
 def test_bodies_are_short() -> None:

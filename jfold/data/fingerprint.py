@@ -253,8 +253,8 @@ def _(value: Sequence[object]) -> Said:
     return type(value).__name__, _items(value)
 
 
-@said.register
-def _(value: Mapping) -> Said:  # type: ignore[type-arg]
+@said.register(Mapping)
+def _(value: Mapping[object, object]) -> Said:
     return type(value).__name__, _items(itertools.chain(*value.items()))
 
 
@@ -278,13 +278,13 @@ def _(value: np.ndarray[Any, Any] | jax.Array) -> Said:
     return text, [hashlib.sha256(array.tobytes()).hexdigest()]
 
 
-@said.register
-def _(value: re.Pattern) -> Said:  # type: ignore[type-arg]
+@said.register(re.Pattern)
+def _(value: re.Pattern[str]) -> Said:
     return 'pattern', [value.pattern, value.flags]
 
 
-@said.register
-def _(value: functools.partial) -> Said:  # type: ignore[type-arg]
+@said.register(functools.partial)
+def _(value: functools.partial[object]) -> Said:
     return f'partial({_name(value.func)})', [value.func, value.args, value.keywords]
 
 

@@ -43,12 +43,8 @@ Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
 
 def identity(function: Function) -> Hashable:
     """What makes two `Function` blocks one layer: callables, name and options."""
-    return (
-        _callable_key(function.fn),
-        _callable_key(function.init),
-        function.name,
-        function.batched,
-    )
+    callables = map(_callable_key, (function.fn, function.init))
+    return *callables, function.name, function.batched
 
 
 def _callable_key(fn: object) -> Hashable:

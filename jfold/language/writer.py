@@ -302,11 +302,13 @@ def _stages(instructions: list[p.Instruction]) -> Iterator[p.Stage]:
     for each in instructions:
         stage = max((ready.get(r, 0) for r in each.inputs), default=0)
         plain, calls = stages.setdefault(stage, ([], []))
-        is_call = isinstance(each, p.Call)
-        calls.append(each) if isinstance(each, p.Call) else plain.append(each)
-        ready |= dict.fromkeys(each.outputs, stage + is_call)
-    for number in sorted(stages):
-        yield p.Stage(*map(tuple, stages[number]))  # type: ignore[arg-type]
+        if isinstance(each, p.Call):
+            calls.append(each)
+        else:
+            plain.append(each)
+        ready |= dict.fromkeys(each.outputs, stage + isinstance(each, p.Call))
+    for _, (plain, calls) in sorted(stages.items()):
+        yield p.Stage(tuple(plain), tuple(calls))
 
 
 def flatten(value: Value) -> Iterator[int]:
