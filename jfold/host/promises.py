@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,24 +26,12 @@ Columns = tuple[Any, ...]
 _PENDING = 1 << 62  # a height above all others
 
 
-@dataclass(eq=False)
-class Sent:
-    """What bodies have sent to declarations.
-
-    Attributes:
-      counts: [declarations] of items so far.
-      waiting: per declaration, the columns of what waits for the next wave.
-    """
-
-    counts: list[int]
-    waiting: dict[int, list[Columns]]
-
-
 class Promises(Trace):
     """A trace of rows whose inputs may be tokens.
 
     Attributes:
-      sent: what waits for the next wave.
+      sent: how many items each declaration was sent so far, and by declaration, the
+        columns of those that wait for the next wave.
       slots: of each slot, the number of its first token.
       found: of each slot, the ids that were promised.
       unsettled: of the chunks of nodes that read tokens, operation and number.
@@ -55,7 +42,8 @@ class Promises(Trace):
 
     def __init__(self, program: Program, examples: int, reread: Reread) -> None:
         super().__init__(program, examples, reread)
-        self.sent = Sent([0] * len(program.plan.declarations), {})
+        counts = [0] * len(program.plan.declarations)
+        self.sent: tuple[list[int], dict[int, list[Columns]]] = counts, {}
         self.slots: dict[int, int] = {}
         self.found: dict[int, Array] = {}
         self.tokens = 0

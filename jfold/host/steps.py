@@ -145,14 +145,16 @@ def _fields(i: ir.Fields) -> Step:
 
 def _send(i: ir.Send) -> Step:
     (target,), d, read = i.outputs, i.declaration, reader(i.inputs)
+    source, *others = i.inputs
 
     def step(r: list[Column], state: Promises) -> None:
-        columns, sent = read(r), state.sent
-        first, size = sent.counts[d], len(columns[0])
-        r[target] = range(first, first + size)
+        counts, waiting = state.sent
+        first, size = counts[d], len(r[source])
+        counts[d] = last = first + size
+        r[target] = range(first, last)
         if size:
-            sent.counts[d] += size
-            sent.waiting.setdefault(d, []).append(columns)
+            columns = read(r) if others else (r[source],)
+            waiting.setdefault(d, []).append(columns)
 
     return step
 

@@ -145,6 +145,7 @@ class Trace:
             self._sorted(self._results[r], (NO_NUMBERS,) * len(result.tensors))
             for r, result in enumerate(program.results[1:], 1)
         ]
+        # Results with a row an example are in the order of examples as they come.
         own = _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
         numbering, numbers = self._numbers(constants, nodes)
         graph = Graph(
@@ -182,6 +183,7 @@ class Trace:
         those of each example begin [examples + 1]."""
         if id(places) not in self.sorts:
             order = self.order.order(places, self.examples)
+            # Which keeps the places alive, and so their id theirs.
             self.sorts[id(places)] = places, order, self._first(places)
         _, order, first = self.sorts[id(places)]
         return order, first
@@ -206,6 +208,8 @@ class Trace:
             )
             if sources[table].ids
         ]
+        # With one example, ids are numbers where each table was made at once: nothing
+        # has to be looked up again.
         other = {
             t
             for t, source, output, begin in parts
@@ -277,6 +281,6 @@ class _Values:
             grown = np.zeros(2 * self.count, np.int64)
             grown[:first] = self.heights[:first]
             self.heights = grown
-        if height is not None:
+        if height is not None:  # those of constants are zeros already
             self.heights[first : self.count] = height
         return np.arange(first, self.count, dtype=np.int32)

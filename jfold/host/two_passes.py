@@ -50,8 +50,8 @@ def in_two_passes(program: Program, few: bool) -> Program | None:
         return None  # calls wait for calls, or no data is there to take apart
     called = {c.declaration for body in bodies for c in _calls(body)}
     results = itertools.chain(*(plan.declarations[d].results for d in called))
-    if any(each.kind != TENSORS for each in results):  # for which tokens could stand
-        return None
+    if any(each.kind != TENSORS for each in results):
+        return None  # instructions look into objects and lengths: no token can stand in
     halves = [_cut(body, few) for body in bodies]
     found = [half for half in halves if half]
     if len(found) < len(halves):
@@ -99,7 +99,8 @@ def _cut(body: ir.Body, few: bool) -> _Half | None:
     ]
     every = [i for stage in body.stages for i in stage.instructions]
     needed = _read(sends)
-    # Many objects are better read in their wave than again, lost by the cache.
+    # Many objects are better read in their wave than again, lost by the cache. Where
+    # that would have to wait, what the calls need alone may not.
     read = set() if few else {i.inputs[0] for i in every if isinstance(i, ir.Convert)}
     for wanted in needed | read, needed:
         early = _sources(every, wanted)
@@ -242,6 +243,8 @@ def _early(half: _Half) -> ir.Body:
 
 def _typed(bodies: Sequence[ir.Body], program: Program) -> tuple[ir.Body, ...]:
     """The bodies, with results of the types that they have."""
+    # What a body returns is not asked for where items are sent to it, so types can be
+    # inferred before any is stated.
     stubs = [replace(body, outputs=()) for body in bodies]
     types = [infer(stub, program, stubs) for stub in stubs]
     return tuple(
@@ -298,6 +301,7 @@ def _main(
     for half, begin in zip(halves, begins, strict=False):
         made += _promises(half, begin, begins, slots)
         made += [_moved(i, begin) for i in half.late]
+    # Behind all that promises them: a body may call itself, or one that comes later.
     for (d, output), (slot, type_) in slots.items():
         begin, register = begins[d], halves[d].body.outputs[output]
         read = begin, begin + register
