@@ -17,21 +17,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from measuring import (
-    MODES,
-    Params,
-    begin,
-    clocked,
-    jax_parser,
-    loss,
-    ratio_row,
-    seconds,
-    set_up,
-    take_turns,
-)
+from measuring import MODES, begin, jax_parser, loss, set_up
 from options import among, fill, say
 from report import Row
-from trees import Workload, comb, expression, random_tree
+from trees import Params, Workload, comb, expression, random_tree
+from turns import clocked, ratio_row, seconds, take_turns
 
 import jfold as jf
 from jfold.host.evaluation import trace

@@ -23,10 +23,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from measuring import Params, begin, clocked, jax_parser, loss, take_turns
+from measuring import begin, jax_parser, loss
 from options import fill, numbers, say
 from report import Row
-from trees import Tree, Workload, cell, expression, init_cell
+from trees import Params, Tree, Workload, cell, expression, init_cell
+from turns import clocked, take_turns
 
 import jfold as jf
 

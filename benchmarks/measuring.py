@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several benchmarks share: turns, checks, the perfect batch, one model's setup.
+"""What several benchmarks share: checks, one model's setup, the same in plain JAX.
 
-Contenders take turns in one process, in another order each round, so that drift hits
-all alike; quartiles are those of single calls, ratios are taken round by round. What is
-timed has given the right results before: `agree` raises if it has not.
+What is timed has given the right results before: `agree` raises if it has not.
 """
 
 from __future__ import annotations
@@ -11,11 +9,8 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-import random
 import shlex
-import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,110 +19,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from options import make_parser
+from perfect import Perfect, perfect_batch
 from report import Report, Row
+from trees import Params
+from turns import Times, clocked, compiled
 
 import jfold as jf
-from jfold.language.layers import pack
-from jfold.types import TupleType
 
 MODES = ('infer', 'train')
-WARM = 1  # rounds that are not counted
-WAKE = 0.1  # seconds; a call before that was shorter calls for a spare one first
-ENOUGH = 4  # repeats, after which a slow contender may be spared the rest
 # The largest difference from the reference, over its largest number.
 EXACT, ROUGH = 1e-4, 3e-2
-
-Params = Any
-Contenders = Mapping[str, Callable[[int], Any]]
-
-
-# ---- turns ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of the calls of one contender, round by round."""
-
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """The median."""
-        return statistics.median(self.values)
-
-    @property
-    def ms(self) -> float:
-        """The median in milliseconds."""
-        return 1e3 * self.median
-
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        """The ends of the middle half."""
-        low, _, high = statistics.quantiles(self.values, n=4, method='inclusive')
-        return low, high
-
-    @property
-    def spread(self) -> float:
-        """The width of the middle half in percent of the median."""
-        low, high = self.quartiles
-        return 100 * (high - low) / self.median
-
-    def __add__(self, other: Times) -> Times:
-        pairs = zip(self.values, other.values, strict=False)
-        return Times(tuple(a + b for a, b in pairs))
-
-    def __truediv__(self, other: Times) -> Times:
-        """The ratios of the rounds that both have."""
-        pairs = zip(self.values, other.values, strict=False)
-        return Times(tuple(a / b for a, b in pairs))
-
-
-def take_turns(
-    contenders: Contenders, repeats: int, limit: float = math.inf
-) -> dict[str, Times]:
-    """Times of all contenders.
-
-    Args:
-      contenders: each is called with the number of the round, which picks a batch.
-      repeats: rounds that count, two at least.
-      limit: seconds after which a contender is spared the rest of its rounds.
-    """
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    last = dict.fromkeys(contenders, 0.0)
-    shuffle = random.Random(0)
-    for number in range(WARM + repeats):
-        active = [n for n in found if len(found[n]) < ENOUGH or sum(found[n]) < limit]
-        for name in shuffle.sample(active, len(active)):
-            if last[name] < WAKE:  # of another batch, to wake threads and caches
-                seconds(functools.partial(contenders[name], number + 1))
-            last[name] = seconds(functools.partial(contenders[name], number))
-            if number >= WARM:
-                found[name].append(last[name])
-    return {name: Times(tuple(values)) for name, values in found.items()}
-
-
-def ratio_row(name: str, mode: str, ratios: Times) -> Row:
-    """A ratio with its quartiles."""
-    low, high = ratios.quartiles
-    about = {'ratio': name, 'mode': mode}
-    return about | {'median': ratios.median, 'low': low, 'high': high}
-
-
-def seconds(run: Callable[[], Any]) -> float:
-    """How long one call takes, until its result is there."""
-    return clocked(lambda: jax.block_until_ready(run()))[1]
-
-
-def clocked(run: Callable[[], Any]) -> tuple[Any, float]:
-    """A result and the seconds that it took."""
-    begin = time.perf_counter()
-    result = run()
-    return result, time.perf_counter() - begin
-
-
-def compiled(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """A compiled function, and the seconds of tracing and compiling it."""
-    return clocked(lambda: jax.jit(function).lower(*args).compile())
 
 
 # ---- checks --------------------------------------------------------------------------
@@ -181,100 +82,6 @@ def distance(got: np.ndarray, want: np.ndarray) -> float:
     scale = np.abs(want).max(initial=0)
     error = float(np.abs(got - want).max(initial=0) / (scale or 1))
     return math.inf if math.isnan(error) else error
-
-
-# ---- the perfect batch ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Perfect:
-    """The operations of a batch, each once on as many rows, which lie side by side.
-
-    Attributes:
-      arguments: of both: parameters, inputs through which gradients flow, others.
-      infer: gives the outputs of all operations; compiled.
-      train: gives the sum of these, and its gradients.
-    """
-
-    arguments: tuple[Params, Any, Any]
-    infer: Any
-    train: Any
-
-    def run(self, mode: str) -> Any:
-        """One call."""
-        return getattr(self, mode)(*self.arguments)
-
-
-def perfect_batch(
-    model: jf.Model, params: Params, schedules: Sequence[jf.Schedule], names: Any = None
-) -> Perfect:
-    """The perfect batch for the mean of some batches.
-
-    Args:
-      model: whose operations they are.
-      params: of the model.
-      schedules: of the batches.
-      names: of the layers that count; all when left out.
-    """
-    counts = np.ceil(np.mean([s.counts for s in schedules], axis=0)).astype(int)
-    chosen = {
-        o: operation
-        for o, operation in enumerate(model.program.operations)
-        if counts[o] and (names is None or operation.layer.name in names)
-    }
-    rows = [_inputs(schedules[0], o, int(counts[o])) for o in chosen]
-    moving = jax.tree.map(lambda x: x if _moves(x) else None, rows)
-    fixed = jax.tree.map(lambda x: None if _moves(x) else x, rows)
-
-    def infer(params: Params, moving: Any, fixed: Any) -> Any:
-        rows = jax.tree.map(_first, moving, fixed, is_leaf=lambda x: x is None)
-        pairs = zip(chosen.values(), rows, strict=True)
-        return [_call(operation, params, inputs) for operation, inputs in pairs]
-
-    def total(*arguments: Any) -> jax.Array:
-        outputs = jax.tree.leaves(infer(*arguments))
-        return sum((x.sum() for x in outputs if _moves(x)), jnp.zeros(()))
-
-    used = {operation.layer.name for operation in chosen.values()}
-    own = {name: value for name, value in params.items() if name in used}
-    given = jax.device_put((own, moving, fixed))
-    forward, _ = compiled(infer, *given)
-    training, _ = compiled(jax.value_and_grad(total, argnums=(0, 1)), *given)
-    return Perfect(given, forward, training)
-
-
-def _first(a: Any, b: Any) -> Any:
-    return b if a is None else a
-
-
-def _moves(x: Any) -> bool:
-    """Whether a gradient flows through an array."""
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-
-
-def _call(operation: Any, params: Params, inputs: tuple[Any, ...]) -> Any:
-    layer = operation.layer
-    own = params.get(layer.name)
-    if layer.batched:
-        return layer.call(own, *inputs)
-    return jax.vmap(layer.call, (None, *(0 for _ in inputs)))(own, *inputs)
-
-
-def _inputs(schedule: jf.Schedule, o: int, n: int) -> tuple[Any, ...]:
-    """Inputs of an operation for n rows: random, or of the data if whole numbers."""
-    program, rng = schedule.spec.program, np.random.default_rng(o)
-    operation, flat = program.operations[o], []
-    for a, t in enumerate(operation.inputs):
-        shape, dtype = program.types[t].shape, program.types[t].dtype
-        if jnp.issubdtype(dtype, jnp.inexact):
-            flat.append(rng.uniform(-1, 1, (n, *shape)).astype(dtype))
-            continue
-        constants = np.asarray(schedule.constants[t])
-        rows = schedule.sections.inputs[o][a].of(schedule.indices)
-        places = np.asarray(rows[: int(schedule.counts[o])])
-        known = constants[places[places < len(constants)]]
-        flat.append(np.resize(known.astype(dtype), (n, *shape)))
-    return pack(TupleType(operation.arguments), flat)
 
 
 # ---- one model -----------------------------------------------------------------------

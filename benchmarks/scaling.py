@@ -25,19 +25,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from measuring import (
-    MODES,
-    Setup,
-    Times,
-    begin,
-    jax_parser,
-    set_up,
-    take_turns,
-)
-from models import SHORTEST, chain_block, kind_size, kinds_block, of_kinds
+from measuring import MODES, Setup, begin, jax_parser, set_up
+from model_kinds import SHORTEST, chain_block, kind_size, kinds_block, of_kinds
 from options import among, fill, say
 from report import Report, Row
 from trees import VOCABULARY, random_tree
+from turns import Times, take_turns
 
 from jfold.planning.layout import layout
 

@@ -14,6 +14,7 @@ import jfold as jf
 
 VOCABULARY = 128
 Tree = Any  # a word number, or a pair of trees
+Params = Any  # of a model, by layers
 
 
 @dataclass(frozen=True)

@@ -27,23 +27,14 @@ from jfold.combinators import (
     Zeros,
     convert_to_block,
 )
+from jfold.compiled import CompiledStep
 from jfold.data.batches import Batch, Batches
 from jfold.data.corpus import Corpus
 from jfold.data.storage import DamagedError, UnknownFormatError
 from jfold.data.tracer import Traced, Tracer
 from jfold.errors import InputError, ProgramBudgetError
-from jfold.model import (
-    CompiledStep,
-    MetricValues,
-    Model,
-    compile,
-)
-from jfold.reductions import (
-    Max,
-    Mean,
-    Min,
-    Sum,
-)
+from jfold.model import MetricValues, Model, compile
+from jfold.reductions import Max, Mean, Min, Sum
 from jfold.schedule import Schedule
 from jfold.spec import Capacity
 from jfold.types import (

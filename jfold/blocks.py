@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -45,15 +45,19 @@ class Block(Owner):
         yield repr(self)
 
     @boundary
-    def __rshift__(self, other: Any) -> Pipe:
+    def __rshift__(self, other: Convertible) -> Pipe:
         return Pipe(self, other)
 
     @boundary
-    def __rrshift__(self, other: Any) -> Pipe:
+    def __rrshift__(self, other: Convertible) -> Pipe:
         return Pipe(other, self)
 
 
 T = TypeVar('T')
+Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array
+Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
+# What `convert_to_block` reads.
+Convertible: TypeAlias = Block | Callable[..., Any] | Array | Fields
 ARRAYS = np.ndarray, np.generic, jax.Array
 # Of classes and functions that give blocks.
 MODULES = __name__, 'jfold.combinators', 'jfold.reductions'
@@ -64,7 +68,8 @@ def block(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass compared by identity, printed by its fields.
 
     Identity, because a block may hold arrays and functions, and because sharing is
-    decided by the callables inside `Function`, not by blocks.
+    decided by the callables inside `Function`, not by blocks. Since it is frozen, what
+    its `__init__` finds goes to its `vars`.
     """
     made = dataclass(frozen=True, eq=False, repr=False)(cls)
     made.__init__ = boundary(made.__init__)  # type: ignore[method-assign]
@@ -72,7 +77,7 @@ def block(cls: type[T]) -> type[T]:
 
 
 @boundary
-def convert_to_block(value: Any) -> Block:
+def convert_to_block(value: Convertible) -> Block:
     """Reads the short-hands for blocks.
 
     A block is itself, a dict, list or tuple a `Record`, an array or a scalar of NumPy a
@@ -113,16 +118,15 @@ class FromTensor(Block):
       TypeError: `value` is not a NumPy or JAX array of numbers.
     """
 
-    value: Any
+    value: np.ndarray[Any, Any]
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.value, ARRAYS):
-            raise TypeError(f'FromTensor: expected an array, got {self.value!r}')
-        type_ = TensorType(self.value.shape, self.value.dtype)
-        value = np.array(self.value, type_.dtype)  # a copy, which nobody else changes
-        value.flags.writeable = False
-        object.__setattr__(self, 'value', value)
-        object.__setattr__(self, 'type', type_)
+    def __init__(self, value: Array) -> None:
+        if not isinstance(value, ARRAYS):
+            raise TypeError(f'FromTensor: expected an array, got {value!r}')
+        type_ = TensorType(value.shape, value.dtype)
+        own = np.array(value, type_.dtype)  # a copy, which nobody else changes
+        own.flags.writeable = False
+        vars(self).update(value=own, type=type_)
 
     type: ClassVar[TensorType]
 
@@ -194,11 +198,11 @@ class Pipe(Block):
 
     blocks: tuple[Block, ...]
 
-    def __init__(self, *blocks: Any) -> None:
+    def __init__(self, *blocks: Convertible) -> None:
         flat: list[Block] = []
         for each in map(convert_to_block, blocks):
             flat.extend(each.blocks if isinstance(each, Pipe) else [each])
-        object.__setattr__(self, 'blocks', tuple(flat))
+        vars(self).update(blocks=tuple(flat))
 
     def _pieces(self) -> Iterator[str | Printed]:
         for number, each in enumerate(self.blocks):
@@ -229,13 +233,13 @@ class Record(Block):
     fields: tuple[tuple[Any, Block], ...]
     length: int | None  # of the value, at most
 
-    def __init__(self, spec: Any) -> None:
-        pairs = [
-            (key, convert_to_block(b)) for key, b in key_value_pairs('Record', spec)
-        ]
+    def __init__(self, spec: Fields) -> None:
+        pairs = key_value_pairs('Record', spec)
         has_keys = isinstance(spec, Mapping) or _has_pairs(spec)
-        object.__setattr__(self, 'fields', tuple(pairs))
-        object.__setattr__(self, 'length', None if has_keys else len(pairs))
+        vars(self).update(
+            fields=tuple((key, convert_to_block(each)) for key, each in pairs),
+            length=None if has_keys else len(pairs),
+        )
 
     def _pieces(self) -> Iterator[str | Printed]:
         yield from ('Record(', *in_braces(self.fields), ')')
@@ -247,14 +251,14 @@ class AllOf(Block):
 
     blocks: tuple[Block, ...]
 
-    def __init__(self, *blocks: Any) -> None:
-        object.__setattr__(self, 'blocks', tuple(map(convert_to_block, blocks)))
+    def __init__(self, *blocks: Convertible) -> None:
+        vars(self).update(blocks=tuple(map(convert_to_block, blocks)))
 
     def _pieces(self) -> Iterator[str | Printed]:
         return in_call('AllOf', *self.blocks)
 
 
-def key_value_pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
+def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
     """The (key, value) pairs of a dict, a list of pairs, or a tuple or list."""
     if type(spec) is dict:
         try:
@@ -273,15 +277,15 @@ def key_value_pairs(name: str, spec: Any) -> list[tuple[Any, Any]]:
     raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
 
 
-def _has_pairs(spec: Any) -> bool:
+def _has_pairs(spec: object) -> bool:
     return isinstance(spec, list) and all(map(_is_pair, spec))
 
 
-def _is_pair(item: Any) -> bool:
+def _is_pair(item: object) -> bool:
     return isinstance(item, tuple) and len(item) == 2 and _is_key(item[0])
 
 
-def _is_key(value: Any) -> bool:
+def _is_key(value: object) -> bool:
     """Whether a value is a key rather than a block: scalars of NumPy are keys here."""
     if isinstance(value, tuple):
         return all(map(_is_key, value))

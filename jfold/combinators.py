@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jfold.blocks import (
     AllOf,
     Block,
+    Convertible,
+    Fields,
     FromTensor,
     Function,
     Pipe,
@@ -27,15 +30,9 @@ from jfold.blocks import (
     key_value_pairs,
 )
 from jfold.functions import concatenate
-from jfold.printing import (
-    Printed,
-    callable_name,
-    in_braces,
-    in_call,
-    shown_table,
-)
+from jfold.printing import Printed, callable_name, in_braces, in_call, shown_table
 from jfold.tracebacks import boundary
-from jfold.types import TensorType, convert_to_type
+from jfold.types import TensorType, Type, TypeLike, convert_to_type
 
 __all__ = [
     'AllOf',
@@ -65,6 +62,15 @@ __all__ = [
     'convert_to_block',
 ]
 
+# Of the data: a function, or a table of what it gives; a function, or a block.
+Transform: TypeAlias = Callable[[Any], Any] | Mapping[Any, Any]
+KeyFunction: TypeAlias = Callable[[Any], Any] | Block
+
+
+def _block_or_none(value: Convertible | None) -> Block | None:
+    return None if value is None else convert_to_block(value)
+
+
 # ---- input ---------------------------------------------------------------------------
 
 
@@ -77,11 +83,11 @@ class Tensor(Block):
     """
 
     shape: tuple[int, ...]
-    dtype: Any = 'float32'
+    dtype: DTypeLike = 'float32'
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, 'type', TensorType(self.shape, self.dtype))
-        object.__setattr__(self, 'shape', self.type.shape)
+        type_ = TensorType(self.shape, self.dtype)
+        vars(self).update(type=type_, shape=type_.shape)
 
     type: ClassVar[TensorType]
 
@@ -94,7 +100,7 @@ class Tensor(Block):
 
 
 @boundary
-def Scalar(dtype: Any = 'float32') -> Tensor:
+def Scalar(dtype: DTypeLike = 'float32') -> Tensor:
     """A Python number as a tensor []; see `Tensor`.
 
     >>> print(Scalar('int32').eval(3))
@@ -104,7 +110,7 @@ def Scalar(dtype: Any = 'float32') -> Tensor:
 
 
 @boundary
-def Vector(size: int, dtype: Any = 'float32') -> Tensor:
+def Vector(size: int, dtype: DTypeLike = 'float32') -> Tensor:
     """A list or array of `size` numbers as a tensor [size]; see `Tensor`."""
     return Tensor((size,), dtype)
 
@@ -134,10 +140,10 @@ class InputTransform(Block):
         keys and no default.
     """
 
-    fn: Callable[[Any], Any] | Mapping[Any, Any]
+    fn: Transform
     default: tuple[Any, ...]  # holds the one there is
 
-    def __init__(self, fn: Any, *, default: Any = MISSING) -> None:
+    def __init__(self, fn: Transform, *, default: object = MISSING) -> None:
         given = () if default is MISSING else (default,)
         expected = 'a mapping beside `default`' if given else 'a callable or a mapping'
         if isinstance(fn, Mapping):
@@ -146,8 +152,7 @@ class InputTransform(Block):
                 raise ValueError('InputTransform: expected at least one key, got none')
         elif given or not callable(fn):
             raise TypeError(f'InputTransform: expected {expected}, got {fn!r}')
-        object.__setattr__(self, 'fn', fn)
-        object.__setattr__(self, 'default', given)
+        vars(self).update(fn=fn, default=given)
 
     def __repr__(self) -> str:
         if not isinstance(self.fn, Mapping):
@@ -164,10 +169,10 @@ class Zeros(Block):
     (array(0, dtype=int32), array([0., 0.], dtype=float32))
     """
 
-    type: Any
+    type: Type
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, 'type', convert_to_type(self.type))
+    def __init__(self, type: TypeLike) -> None:
+        vars(self).update(type=convert_to_type(type))
 
     def __repr__(self) -> str:
         return f'Zeros({self.type!r})'
@@ -217,7 +222,7 @@ class GetItem(Block):
 
     def __post_init__(self) -> None:
         if isinstance(self.key, np.integer):
-            object.__setattr__(self, 'key', int(self.key))
+            vars(self).update(key=int(self.key))
 
     def __repr__(self) -> str:
         return f'GetItem({self.key!r})'
@@ -244,27 +249,30 @@ class OneOf(Block):
       TypeError: `key_fn` is not callable; ValueError: no cases.
     """
 
-    key_fn: Any
+    key_fn: KeyFunction
     cases: tuple[tuple[Any, Block], ...]
     pre_block: Block | None
     positional: bool
 
-    def __init__(self, key_fn: Any, cases: Any, pre_block: Any = None) -> None:
+    def __init__(
+        self, key_fn: KeyFunction, cases: Fields, pre_block: Convertible | None = None
+    ) -> None:
         if not callable(key_fn) and not isinstance(key_fn, Block):
             raise TypeError(f'OneOf: expected a callable `key_fn`, got {key_fn!r}')
         is_mapping = isinstance(cases, Mapping)
         pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
-        blocks: dict[int, Block] = {}
-        made = [
-            (k, blocks.setdefault(id(b), convert_to_block(b))) for k, b in pairs.items()
-        ]
-        pre = None if pre_block is None else convert_to_block(pre_block)
-        object.__setattr__(self, 'key_fn', key_fn)
-        object.__setattr__(self, 'cases', tuple(made))
-        object.__setattr__(self, 'pre_block', pre)
-        object.__setattr__(self, 'positional', isinstance(cases, tuple))
+        made: dict[int, Block] = {}
+        vars(self).update(
+            key_fn=key_fn,
+            cases=tuple(
+                (key, made.setdefault(id(each), convert_to_block(each)))
+                for key, each in pairs.items()
+            ),
+            pre_block=_block_or_none(pre_block),
+            positional=isinstance(cases, tuple),
+        )
 
     @property
     def targets(self) -> dict[Any, Block]:
@@ -275,10 +283,9 @@ class OneOf(Block):
         return found
 
     def _pieces(self) -> Iterator[str | Printed]:
-        is_block = isinstance(self.key_fn, Block)
-        yield from ('OneOf(', self.key_fn if is_block else callable_name(self.key_fn))
-        yield ', '
-        yield from in_braces(self.cases)
+        key = self.key_fn
+        shown = key if isinstance(key, Block) else callable_name(key)
+        yield from ('OneOf(', shown, ', ', *in_braces(self.cases))
         yield from () if self.pre_block is None else (', pre_block=', self.pre_block)
         yield ')'
 
@@ -294,10 +301,11 @@ class Optional(Block):
     some_case: Block
     none_case: Block | None
 
-    def __init__(self, some_case: Any, none_case: Any = None) -> None:
-        none = None if none_case is None else convert_to_block(none_case)
-        object.__setattr__(self, 'some_case', convert_to_block(some_case))
-        object.__setattr__(self, 'none_case', none)
+    def __init__(
+        self, some_case: Convertible, none_case: Convertible | None = None
+    ) -> None:
+        none, some = _block_or_none(none_case), convert_to_block(some_case)
+        vars(self).update(some_case=some, none_case=none)
 
     def _pieces(self) -> Iterator[str | Printed]:
         none = () if self.none_case is None else (', none_case=', self.none_case)
@@ -322,7 +330,10 @@ class ForwardDeclaration:
 
     @boundary
     def __init__(
-        self, input_type: Any = None, output_type: Any = None, name: str | None = None
+        self,
+        input_type: TypeLike | None = None,
+        output_type: TypeLike | None = None,
+        name: str | None = None,
     ) -> None:
         self.input_type = None if input_type is None else convert_to_type(input_type)
         self.output_type = None if output_type is None else convert_to_type(output_type)
@@ -337,7 +348,7 @@ class ForwardDeclaration:
         return Reference(self)
 
     @boundary
-    def resolve_to(self, target: Any) -> None:
+    def resolve_to(self, target: Convertible) -> None:
         """Says which block this is.
 
         Raises:
@@ -398,8 +409,8 @@ class Map(Block):
 
     fn: Block
 
-    def __init__(self, fn: Any) -> None:
-        object.__setattr__(self, 'fn', convert_to_block(fn))
+    def __init__(self, fn: Convertible) -> None:
+        vars(self).update(fn=convert_to_block(fn))
 
     def _pieces(self) -> Iterator[str | Printed]:
         return in_call('Map', self.fn)
@@ -415,9 +426,10 @@ class Fold(Block):
     combine: Block
     start: Block
 
-    def __init__(self, combine: Any, start: Any) -> None:
-        object.__setattr__(self, 'combine', convert_to_block(combine))
-        object.__setattr__(self, 'start', convert_to_block(start))
+    def __init__(self, combine: Convertible, start: Convertible) -> None:
+        vars(self).update(
+            combine=convert_to_block(combine), start=convert_to_block(start)
+        )
 
     def _pieces(self) -> Iterator[str | Printed]:
         return in_call('Fold', self.combine, self.start)
@@ -434,10 +446,11 @@ class Reduce(Block):
     combine: Block
     default: Block | None
 
-    def __init__(self, combine: Any, default: Any = None) -> None:
-        made = None if default is None else convert_to_block(default)
-        object.__setattr__(self, 'combine', convert_to_block(combine))
-        object.__setattr__(self, 'default', made)
+    def __init__(
+        self, combine: Convertible, default: Convertible | None = None
+    ) -> None:
+        none, both = _block_or_none(default), convert_to_block(combine)
+        vars(self).update(combine=both, default=none)
 
     def _pieces(self) -> Iterator[str | Printed]:
         default = () if self.default is None else (', default=', self.default)
@@ -451,10 +464,10 @@ class Length(Block):
     Mappings and sets have one too.
     """
 
-    dtype: Any = 'float32'
+    dtype: DTypeLike = 'float32'
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, 'type', TensorType((), self.dtype))
+        vars(self).update(type=TensorType((), self.dtype))
 
     type: ClassVar[TensorType]
 

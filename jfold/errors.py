@@ -84,7 +84,7 @@ def check_spare_rows(name: str, rows: int, examples: int) -> None:
         )
 
 
-def several(examples: Any) -> Iterable[Any]:
+def several(examples: object) -> Iterable[Any]:
     """The argument, if it holds examples and cannot be taken for a single one.
 
     Raises:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,21 +14,14 @@ from jfold.schedule import Schedule
 from jfold.spec import Spec
 
 SHOWN_LEVELS = 12
+Row: TypeAlias = tuple[str, ...]  # its cells
 
 
 def explain(schedule: Schedule, programs: int, max_programs: int) -> str:
     """Levels by operations, spare rows, capacities, bytes, compiled programs, time."""
-    return '\n'.join(
-        [
-            _summary(schedule, programs, max_programs),
-            '',
-            *_operations(schedule),
-            '',
-            *_levels(schedule),
-            '',
-            *_memory(schedule),
-        ]
-    )
+    summary = _summary(schedule, programs, max_programs)
+    tables = _operations(schedule), _levels(schedule), _memory(schedule)
+    return '\n\n'.join([summary, *map('\n'.join, tables)])
 
 
 def _summary(schedule: Schedule, programs: int, max_programs: int) -> str:
@@ -109,7 +103,7 @@ def _training(spec: Spec, values: int, edges: int) -> list[str]:
     ]
 
 
-def _table(header: tuple[str, ...], rows: list[Any]) -> list[str]:
+def _table(header: Row, rows: Sequence[Row]) -> list[str]:
     lines = [header, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     return [
@@ -121,11 +115,11 @@ def _table(header: tuple[str, ...], rows: list[Any]) -> list[str]:
     ]
 
 
-def _bytes(number: int) -> str:
+def _bytes(number: float) -> str:
     for unit in ('B', 'kB', 'MB'):
         if number < 1000:
             return f'{number:.3g} {unit}'
-        number = number / 1000  # type: ignore[assignment]
+        number /= 1000
     return f'{number:.3g} GB'
 
 

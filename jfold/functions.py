@@ -15,7 +15,7 @@ import jax.numpy as jnp
 def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
     """Joins its arguments along an axis; one object per axis, so one layer."""
 
-    def concat(*inputs: Any) -> jax.Array:
+    def concat(*inputs: jax.Array) -> jax.Array:
         arrays = jax.tree.leaves(inputs) if flatten else inputs
         if not flatten and any(isinstance(x, tuple) for x in inputs):
             raise TypeError('expected tensors, got a tuple; pass `flatten=True`')
@@ -26,7 +26,7 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
     return concat
 
 
-def ratio(total: Any, count: Any) -> Any:
+def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
     """`total / max(count, 1)`, in float32 at least: float16 counts to 2048 only."""
     is_inexact, is_float = (
         jnp.issubdtype(x.dtype, jnp.inexact) for x in (total, count)
@@ -38,7 +38,7 @@ def ratio(total: Any, count: Any) -> Any:
     return result.astype(total.dtype) if is_inexact else result
 
 
-def take_item(key: Any) -> Callable[[Any], Any]:
+def take_item(key: object) -> Callable[[Any], Any]:
     """The function `x[key]`; one object per key, so that its uses are one layer.
 
     Raises:
@@ -48,7 +48,7 @@ def take_item(key: Any) -> Callable[[Any], Any]:
 
 
 @functools.cache
-def _take_item(frozen: Any) -> Callable[[Any], Any]:
+def _take_item(frozen: tuple[Any, ...]) -> Callable[[Any], Any]:
     key = _thawed(frozen)
 
     def item(x: Any) -> Any:
@@ -57,7 +57,7 @@ def _take_item(frozen: Any) -> Callable[[Any], Any]:
     return item
 
 
-def _frozen(key: Any) -> tuple[Any, ...]:
+def _frozen(key: object) -> tuple[Any, ...]:
     """A key as a hashable value: slices are not, and `True` is not 1."""
     if isinstance(key, slice):
         return slice, key.start, key.stop, key.step

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,17 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import explain as explaining
+from jfold.blocks import Convertible
 from jfold.combinators import Block, convert_to_block
+from jfold.compiled import CompiledStep, compile_step
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus, trace_corpus
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
-from jfold.errors import (
-    ProgramBudgetError,
-    check_spare_rows,
-    several,
-    shown,
-    whole,
-)
+from jfold.errors import ProgramBudgetError, check_spare_rows, several, shown, whole
 from jfold.functions import ratio
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
@@ -38,7 +34,7 @@ from jfold.planning.tiles import best_strategy
 from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.runtime import make_execute
-from jfold.schedule import Schedule, abstract, build
+from jfold.schedule import Schedule, build
 from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity, Spec
 from jfold.tracebacks import boundary
 
@@ -60,8 +56,8 @@ class MetricValues:
     """
 
     values: Any
-    example: Any
-    mask: Any
+    example: jax.Array
+    mask: jax.Array
 
     def sum(self) -> Any:
         """The sum over all real rows."""
@@ -71,38 +67,6 @@ class MetricValues:
         """The mean over all real rows; zero if there are none."""
         count = self.mask.sum()
         return jax.tree.map(lambda x: ratio(x.sum(0), count), self.values)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class CompiledStep:
-    """A step that was compiled ahead of time; made by `Model.precompile`.
-
-    Attributes:
-      compiled: what JAX made, with its text, its costs and the memory it takes.
-      specs: of the schedules it takes.
-    """
-
-    compiled: jax.stages.Compiled
-    specs: tuple[Spec, ...]
-
-    @boundary
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Runs the step.
-
-        Raises:
-          ValueError: a schedule is not of the capacity that the step was compiled for.
-          TypeError: other arguments differ from those it was compiled for.
-        """
-        try:
-            return self.compiled(*args, **options)
-        except TypeError:
-            for each in jax.tree.leaves((args, options), is_leaf=_is_schedule):
-                if _is_schedule(each) and each.spec not in self.specs:
-                    raise ValueError(_other_spec(self.specs, each.spec)) from None
-            raise
-
-    def __repr__(self) -> str:
-        return f'CompiledStep({", ".join(str(x.capacity) for x in self.specs)})'
 
 
 @dataclass(eq=False)
@@ -150,12 +114,11 @@ class Model:
                 f'expected `key` as a PRNG key, got {shown(key)}: pass '
                 '`jax.random.key(0)`'
             )
-        layers = [layer for layer in self.program.layers if layer.init is not None]
-        keys = jax.random.split(key, max(len(layers), 1))
+        inits = {x.name: x.init for x in self.program.layers if x.init is not None}
+        keys = jax.random.split(key, max(len(inits), 1))
         return {
-            layer.name: layer.init(k)
-            for layer, k in zip(layers, keys, strict=False)
-            if layer.init is not None
+            name: init(each)
+            for (name, init), each in zip(inits.items(), keys, strict=False)
         }
 
     @boundary
@@ -340,20 +303,7 @@ class Model:
         >>> step({}, corpus.schedule([0, 2])).tolist()
         [3.0, 3.0]
         """
-        leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_capacity)
-        if not any(map(_is_capacity, leaves)):
-            raise TypeError(
-                'expected a `Capacity` among the arguments, in place of the schedule, '
-                'got none: call '
-                '`model.precompile(step, params, corpus.capacities(batch_size))`'
-            )
-        specs = [
-            abstract(self._adopt(x)) if isinstance(x, Capacity) else x for x in leaves
-        ]
-        args, options = jax.tree.unflatten(tree, specs)
-        compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
-        taken = [x.spec for x in specs if isinstance(x, Schedule)]
-        return CompiledStep(compilable.lower(*args, **options).compile(), tuple(taken))
+        return compile_step(step, args, options, self._adopt)
 
     def _adopt(self, capacity: Capacity) -> Spec:
         """Makes a capacity that of all batches with its number of results."""
@@ -372,7 +322,7 @@ class Model:
         return self._keep(old, capacity, new)
 
     @boundary
-    def apply(self, params: dict[str, Any], schedule: Schedule) -> Any:
+    def apply(self, params: Mapping[str, Any], schedule: Schedule) -> Any:
         """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
 
         Args:
@@ -402,7 +352,7 @@ class Model:
         ]
         return _given(self.program, values, schedule)
 
-    def _check(self, params: Any, schedule: Schedule) -> None:
+    def _check(self, params: object, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
@@ -416,7 +366,7 @@ class Model:
         check_params(self.program.layers, params)
 
     @boundary
-    def eval(self, example: Any, params: Any = None) -> Any:
+    def eval(self, example: object, params: Mapping[str, Any] | None = None) -> Any:
         """Runs one example eagerly; see `Block.eval`."""
         return evaluate(self.block, example, params)
 
@@ -437,7 +387,7 @@ class Model:
 
 @boundary
 def compile(
-    block: Any,
+    block: Convertible,
     max_programs: int = 8,
     *,
     residuals: str = SAVE_PRODUCTS,
@@ -475,7 +425,7 @@ def compile(
     return Model(root, lower(root), max_programs, residuals, strategy)
 
 
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         names = ' or '.join(map(repr, choices))
         raise ValueError(f'expected `{name}` as {names}, got {value!r}')
@@ -490,42 +440,6 @@ def _given(program: Program, values: list[Any], schedule: Schedule) -> Any:
         mask = example < schedule.examples
         metrics[str(program.results[r].name)] = MetricValues(values[r], example, mask)
     return (own, metrics) if metrics else own
-
-
-def _is_capacity(value: Any) -> bool:
-    return isinstance(value, Capacity)
-
-
-def _is_schedule(value: Any) -> bool:
-    return isinstance(value, Schedule)
-
-
-def _other_spec(expected: tuple[Spec, ...], got: Spec) -> str:
-    """Why a compiled step takes other schedules than one of spec `got`."""
-    if all(spec.program is not got.program for spec in expected):
-        return (
-            'expected `schedule` of the model that compiled the step, got one of '
-            'another: make it by the first'
-        )
-    rows = [spec.capacity.examples for spec in expected]
-    if got.capacity.examples not in rows:
-        return (
-            f'expected a schedule of {rows[0]} rows of results, for which the step was '
-            f'compiled, got one of {got.capacity.examples}: make it with '
-            f'`size={rows[0]}`'
-        )
-    old = expected[rows.index(got.capacity.examples)].capacity
-    return (
-        'expected a schedule of the capacity that the step was compiled for, got one '
-        f'with {_changes(old, got.capacity)}. Since then a batch had no room, or '
-        'another step was compiled for batches of this size: call `model.precompile` '
-        'again'
-    )
-
-
-def _changes(old: Capacity, new: Capacity) -> str:
-    pairs = zip(old.dimensions(), new.dimensions(), strict=True)
-    return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)
 
 
 def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:

@@ -66,7 +66,7 @@ def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
     yield '}'
 
 
-def callable_name(fn: Any) -> str:
+def callable_name(fn: object) -> str:
     """What a callable is called in prints and as a key of the parameters."""
     inner = fn.func if isinstance(fn, functools.partial) else fn
     given = getattr(inner, '__name__', None) or getattr(inner, 'name', None)

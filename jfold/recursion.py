@@ -7,7 +7,7 @@ generator of that call, and is sent what it returns or is thrown what it raises.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar('T')
@@ -40,3 +40,11 @@ def run(steps: Steps[T]) -> T:
         raise error
     finally:
         error = None  # else its traceback would hold it, and this frame
+
+
+def in_turn(calls: Iterable[Steps[T]]) -> Steps[list[T]]:
+    """What several calls return, each made when the one before it has returned."""
+    results = []
+    for call in calls:
+        results.append((yield call))
+    return results

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
+from jfold.blocks import Convertible
 from jfold.combinators import AllOf, Function, Length, Pipe, Reduce
 from jfold.functions import ratio
 from jfold.tracebacks import boundary
@@ -18,13 +17,13 @@ def Sum() -> Reduce:
 
 
 @boundary
-def Max(default: Any = None) -> Reduce:
+def Max(default: Convertible | None = None) -> Reduce:
     """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
     return Reduce(jnp.maximum, default)
 
 
 @boundary
-def Min(default: Any = None) -> Reduce:
+def Min(default: Convertible | None = None) -> Reduce:
     """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
     return Reduce(jnp.minimum, default)
 

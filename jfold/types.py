@@ -13,13 +13,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jfold.printing import Printed, in_full
-from jfold.recursion import Steps, run
+from jfold.recursion import Steps, in_turn, run
 from jfold.tracebacks import boundary
 
 
@@ -51,16 +52,15 @@ class Nested(Type):
     _may_hold_objects: ClassVar[bool] = True
 
     def _hold(self, *parts: Type) -> None:
-        made = {
-            'parts': parts,
-            'ground': all(part.ground for part in parts),
-            'of_objects': self._may_hold_objects and _are_objects(parts),
+        objects = bool(parts) and all(part.of_objects for part in parts)
+        vars(self).update(
+            parts=parts,
+            ground=all(part.ground for part in parts),
+            of_objects=self._may_hold_objects and objects,
             # The hashes of parts are known, so this takes no recursion; and it is kept,
             # since types are keys of tables.
-            '_head': (type(self), len(parts), hash(parts)),
-        }
-        for name, value in made.items():
-            object.__setattr__(self, name, value)
+            _head=(type(self), len(parts), hash(parts)),
+        )
 
     def around(self, parts: Iterable[Type]) -> Self:
         """The same type with other parts."""
@@ -79,10 +79,6 @@ class Nested(Type):
 
     def __repr__(self) -> str:
         return in_full(self)
-
-
-def _are_objects(types: tuple[Type, ...]) -> bool:
-    return bool(types) and all(each.of_objects for each in types)
 
 
 def _are_equal(left: Nested, right: Nested) -> bool:
@@ -119,9 +115,8 @@ class TensorType(Type):
     dtype: np.dtype[Any]
 
     @boundary
-    def __init__(self, shape: Iterable[int], dtype: Any = 'float32') -> None:
-        object.__setattr__(self, 'shape', _shape(shape))
-        object.__setattr__(self, 'dtype', _dtype(dtype))
+    def __init__(self, shape: Iterable[int], dtype: DTypeLike = 'float32') -> None:
+        vars(self).update(shape=_shape(shape), dtype=_dtype(dtype))
 
     def __repr__(self) -> str:
         return f'{self.dtype.name}[{",".join(map(str, self.shape))}]'
@@ -148,10 +143,11 @@ class TupleType(Nested):
     items: tuple[Type, ...]
 
     @boundary
-    def __init__(self, *items: Any) -> None:
+    def __init__(self, *items: TypeLike | Iterator[TypeLike]) -> None:
+        given: Iterable[Any] = items
         if len(items) == 1 and isinstance(items[0], tuple | Iterator):
-            items = tuple(items[0])
-        object.__setattr__(self, 'items', tuple(map(convert_to_type, items)))
+            given = items[0]
+        vars(self).update(items=tuple(map(convert_to_type, given)))
         self._hold(*self.items)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -182,8 +178,8 @@ class SequenceType(Nested):
     item: Type
 
     @boundary
-    def __init__(self, item: Any) -> None:
-        object.__setattr__(self, 'item', convert_to_type(item))
+    def __init__(self, item: TypeLike) -> None:
+        vars(self).update(item=convert_to_type(item))
         self._hold(self.item)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -198,8 +194,8 @@ class BroadcastType(Nested):
     _may_hold_objects: ClassVar[bool] = False
 
     @boundary
-    def __init__(self, item: Any) -> None:
-        object.__setattr__(self, 'item', convert_to_type(item))
+    def __init__(self, item: TypeLike) -> None:
+        vars(self).update(item=convert_to_type(item))
         self._hold(self.item)
 
     def _pieces(self) -> Iterator[str | Printed]:
@@ -235,8 +231,12 @@ class TypeVariable(Type):
         return '?'
 
 
+# What `convert_to_type` reads.
+TypeLike: TypeAlias = Type | tuple[Any, ...] | list[Any] | int | np.integer | DTypeLike
+
+
 @boundary
-def convert_to_type(spec: Any) -> Type:
+def convert_to_type(spec: TypeLike) -> Type:
     """Reads the short-hands for types.
 
     A `Type` is itself, a tuple a `TupleType`, a list a tensor shape with an optional
@@ -285,11 +285,6 @@ def levels(type_: Type) -> Iterator[Type]:
         found.extend(sequence.item for sequence in sequences)
 
 
-def is_object(type_: Type) -> bool:
-    """Whether values of this type are made of Python objects alone."""
-    return type_.of_objects
-
-
 class Mismatch(Exception):
     """Two types that were to be equal are not."""
 
@@ -334,9 +329,7 @@ class Unifier:
             return head
         made = self.resolved.get(head) or found.get(head)
         if made is None:
-            parts = []
-            for part in head.parts:
-                parts.append((yield self._resolve(part, found)))
+            parts = yield in_turn(self._resolve(part, found) for part in head.parts)
             made = head.around(parts)
             # What has a variable left may resolve to more once that is bound.
             (self.resolved if made.ground else found)[head] = made
@@ -404,7 +397,7 @@ def _shape(shape: Iterable[int]) -> tuple[int, ...]:
     return tuple(map(int, shape))
 
 
-def _dtype(dtype: Any) -> np.dtype[Any]:
+def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
     except (TypeError, ValueError):

@@ -22,6 +22,11 @@ add = jf.Function(jnp.add)
 subtract = jf.Function(jnp.subtract)
 
 
+def observed(name: str) -> jf.Block:
+    """Passes its input on and observes it."""
+    return jf.AllOf(jf.Identity(), jf.Metric(name)) >> jf.GetItem(0)
+
+
 def same(got: Any, want: Any) -> None:
     """Equal structure and values; the dtype too, where `want` has one."""
     if isinstance(got, tuple | list):
@@ -60,3 +65,10 @@ def check_eager(*cases: Case, params: Any = None) -> None:
 def refuses(text: str, error: type[Exception] = TypeError) -> Any:
     """Expects an error with exactly this message."""
     return pytest.raises(error, match=f'^{re.escape(text)}$')
+
+
+def does_not_compile(block: Any, message: str) -> None:
+    """`compile` fails with exactly this message."""
+    with pytest.raises(TypeError) as caught:
+        jf.compile(block)
+    assert str(caught.value) == message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random expressions with data that fits them, and what the tests share.
+"""Random expressions with data that fits them.
 
 `expressions()` is a hypothesis strategy. It goes by types: a *source* of a type is a
 block that makes values of that type from Python data, together with a way to draw such
@@ -9,25 +9,22 @@ of types, so that one operation occurs at many sites.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
+from function_makers import TABLE, dense, linen, nested, plain, whole_tiles
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.types import TensorType, TupleType, terminals
+from jfold.types import TensorType, TupleType
 
 Rng = np.random.Generator
-TABLE = 7
 
 
 @dataclass(frozen=True)
@@ -52,116 +49,6 @@ class Expression:
     def batch(self, rng: Rng, size: int) -> list[Any]:
         """Draws examples."""
         return [self.sample(rng) for _ in range(size)]
-
-
-# ---- functions from types to types ---------------------------------------------------
-
-
-def numbers(inputs: Any, dtype: str) -> tuple[Any, Any]:
-    """All floats of the inputs as one vector, all ints as another."""
-    flat = [jnp.ravel(x) for x in jax.tree.leaves(inputs)]
-    floats = [x for x in flat if jnp.issubdtype(x.dtype, jnp.inexact)]
-    ints = [x for x in flat if not jnp.issubdtype(x.dtype, jnp.inexact)]
-    joined = jnp.concatenate([jnp.zeros(0, dtype), *floats])
-    return joined, jnp.concatenate([jnp.zeros(0, 'int32'), *ints])
-
-
-def float_leaves(type_: Any) -> list[TensorType]:
-    """The float tensors in nested tuples."""
-    return [t for t in terminals(type_) if t.differentiable]
-
-
-def width(type_: Any) -> int:
-    """How many floats a type has."""
-    return sum(t.size for t in float_leaves(type_))
-
-
-def filled(type_: Any, floats: Any, ints: Any) -> Any:
-    """A value of a type: its floats from a vector, its ints from other ints."""
-    rest = iter(jnp.split(floats, np.cumsum([t.size for t in float_leaves(type_)])))
-
-    def fill(part: Any) -> Any:
-        if isinstance(part, TupleType):
-            return tuple(map(fill, part))
-        if part.differentiable:
-            return next(rest).reshape(part.shape)
-        return jnp.broadcast_to((ints.sum() + 1) % TABLE, part.shape).astype(part.dtype)
-
-    return fill(type_)
-
-
-def dense(want: Any, dtype: str) -> jf.Function:
-    """A dense layer with an `init`; ints look up a table."""
-
-    def init(key: Any, *specs: Any) -> Any:
-        floats, ints = jax.eval_shape(lambda *x: numbers(x, dtype), *specs)
-        inner = floats.size + ints.size
-        keys = jax.random.split(key, 3)
-        scale = 1 / math.sqrt(max(inner, 1))
-        return {
-            'weight': scale * jax.random.normal(keys[0], (width(want), inner), dtype),
-            'bias': jax.random.normal(keys[1], (width(want),), dtype),
-            'table': jax.random.normal(keys[2], (TABLE,), dtype),
-        }
-
-    def layer(params: Any, *inputs: Any) -> Any:
-        floats, ints = numbers(inputs, dtype)
-        x = jnp.concatenate([floats, params['table'][ints % TABLE]])
-        return filled(want, jnp.tanh(params['weight'] @ x + params['bias']), ints)
-
-    return jf.Function(layer, init, name='dense')
-
-
-def plain(want: Any, dtype: str) -> jf.Function:
-    """A function without parameters."""
-
-    def mixed(*inputs: Any) -> Any:
-        floats, ints = numbers(inputs, dtype)
-        x = jnp.concatenate([floats, jnp.sin(ints.astype(dtype)), jnp.ones(1, dtype)])
-        return filled(want, jnp.sin(jnp.resize(x, width(want)) + x.mean()), ints)
-
-    return jf.Function(mixed, name='plain')
-
-
-class Dense(nn.Module):
-    """A dense layer as a Flax Linen module."""
-
-    want: Any
-    dtype: str
-
-    @nn.compact
-    def __call__(self, *inputs: Any) -> Any:
-        floats, ints = numbers(inputs, self.dtype)
-        x = jnp.concatenate([floats, jnp.cos(ints.astype(self.dtype))])
-        kind = {'dtype': self.dtype, 'param_dtype': self.dtype}
-        made = nn.Dense(width(self.want), **kind)(x)
-        return filled(self.want, nn.sigmoid(made), ints)
-
-
-def linen(want: Any, dtype: str) -> jf.Function:
-    """A Flax Linen module as a block."""
-    return jf.Function(Dense(want, dtype))
-
-
-def whole_tiles(want: Any, dtype: str) -> jf.Function:
-    """A function with parameters that takes whole tiles."""
-    one = dense(want, dtype)
-
-    def tile(params: Any, *inputs: Any) -> Any:
-        return jax.vmap(one.fn, (None, *(0 for _ in inputs)))(params, *inputs)
-
-    return jf.Function(tile, one.init, name='tile', batched=True)
-
-
-def nested(want: Any, dtype: str) -> jf.Function:
-    """A layer with a `jit`, a loop and a product of parameters alone inside."""
-    one = dense(want, dtype)
-
-    def layer(params: Any, *inputs: Any) -> Any:
-        weight = params['weight'] @ (params['weight'].T @ params['weight'])
-        return jax.jit(one.fn)(params | {'weight': weight}, *inputs)
-
-    return jf.Function(layer, one.init, name='nested')
 
 
 # ---- the generator -------------------------------------------------------------------
@@ -538,133 +425,3 @@ def expressions(draw: Any, root: str = 'whole', dtype: str = 'float32') -> Expre
     maker = Maker(draw, dtype)
     made = getattr(maker, root)(maker.type(), 2)
     return Expression(jf.Pipe(made.block), made.sample, dtype)
-
-
-# ---- comparing a model with its eager twin -------------------------------------------
-
-
-def projection(shape: tuple[int, ...], dtype: Any, salt: int = 0) -> Any:
-    """Weights that differ from entry to entry, the same at every call."""
-    size = math.prod(shape)
-    return jnp.asarray(np.cos(1.7 * np.arange(size) + salt).reshape(shape), dtype)
-
-
-def weighted(tree: Any, salt: int = 0) -> Any:
-    """A number that depends on every float of a pytree in its own way."""
-    leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
-    terms = [
-        jnp.sum(jnp.asarray(x) * projection(jnp.shape(x), x.dtype, salt + i))
-        for i, x in enumerate(leaves)
-    ]
-    return sum(terms, jnp.zeros((), 'float32'))
-
-
-def is_float(x: Any) -> bool:
-    """Whether an array holds floats."""
-    return bool(jnp.issubdtype(jnp.asarray(x).dtype, jnp.inexact))
-
-
-def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
-    """A number made of everything that `apply` returns, and what it returns."""
-    made = model.apply(params, schedule)
-    values, metrics = made if model.program.observed else (made, {})
-    total = jnp.zeros((), 'float32')
-    for i in range(schedule.examples):
-        total += weighted(jax.tree.map(lambda x, i=i: x[i], values), i)
-    for metric in metrics.values():
-        for x in jax.tree.leaves(metric.values):
-            if is_float(x):
-                total += jnp.sum(x * projection(x.shape[1:], x.dtype))
-    return total, (values, metrics)
-
-
-def eager_loss(params: Any, model: jf.Model, examples: list[Any]) -> Any:
-    """The same by evaluating one example after another."""
-    total, found = jnp.zeros((), 'float32'), []
-    for i, example in enumerate(examples):
-        made = model.eval(example, params)
-        value, metrics = made if model.program.observed else (made, {})
-        found.append((value, metrics))
-        total += weighted(value, i)
-        for rows in metrics.values():
-            for x in jax.tree.leaves(rows):
-                if is_float(x):
-                    total += jnp.sum(x * projection(jnp.shape(x), x.dtype))
-    return total, found
-
-
-# Compiling dominates these tests, so it is asked not to try hard.
-_batched_grad = jax.jit(
-    jax.value_and_grad(batched_loss, has_aux=True),
-    static_argnums=1,
-    compiler_options={'xla_backend_optimization_level': 0},
-)
-_eager_grad = jax.value_and_grad(eager_loss, has_aux=True)
-
-
-def agree(
-    model: jf.Model,
-    params: Any,
-    examples: list[Any],
-    rtol: float = 1e-5,
-    forward: bool = False,
-) -> None:
-    """Values, metrics and gradients equal those of the eager twin.
-
-    With `forward`, also those of `apply` where no gradient is asked for.
-    """
-    schedule = model.schedule(examples)
-    (total, (values, metrics)), grads = _batched_grad(params, model, schedule)
-    (expected, found), expected_grads = _eager_grad(params, model, examples)
-    same_results(values, metrics, found, rtol)
-    close(total, expected, 10 * rtol)
-    close(grads, expected_grads, rtol)
-    if forward:
-        _, (values, metrics) = batched_loss(params, model, schedule)
-        same_results(values, metrics, found, rtol)
-
-
-def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> None:
-    """A batch's values and metrics are those of its examples."""
-    for i, (value, rows) in enumerate(found):
-        close(jax.tree.map(lambda x, i=i: x[i], values), value, rtol)
-        for name, metric in metrics.items():
-            mine = np.asarray(metric.mask & (metric.example == i))
-            here = jax.tree.map(lambda x, mine=mine: np.asarray(x)[mine], metric.values)
-            same_multiset(list(_rows(here, int(mine.sum()))), rows[name], rtol)
-
-
-def _rows(columns: Any, count: int) -> Iterator[Any]:
-    for i in range(count):
-        yield jax.tree.map(lambda x, i=i: x[i], columns)
-
-
-def same_multiset(left: list[Any], right: list[Any], rtol: float) -> None:
-    """Both hold the same rows, in any order."""
-    assert len(left) == len(right)
-    rest = [_flat(row) for row in right]
-    for row in map(_flat, left):
-        distances = [np.abs(row - each).max(initial=0) for each in rest]
-        best = int(np.argmin(distances))
-        close(row, rest.pop(best), 10 * rtol)
-
-
-def _flat(row: Any) -> Any:
-    leaves = [np.ravel(x).astype('float64') for x in jax.tree.leaves(row)]
-    return np.concatenate([np.zeros(0), *leaves])
-
-
-def close(left: Any, right: Any, rtol: float) -> None:
-    """Two pytrees agree, relative to the largest entry of each array."""
-    lefts, rights = (map(np.asarray, jax.tree.leaves(x)) for x in (left, right))
-    assert jax.tree.structure(left) == jax.tree.structure(right)
-    for a, b in zip(lefts, rights, strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        if a.dtype.kind in 'iub':
-            np.testing.assert_array_equal(a, b)
-            continue
-        scale = max(float(np.abs(b).max(initial=0)), 1e-2)
-        wide = 'complex128' if a.dtype.kind == 'c' else 'float64'
-        difference = np.abs(a.astype(wide) - b.astype(wide)).max(initial=0)
-        assert difference <= rtol * scale, f'{a} is not {b}'  # nor if it is no number

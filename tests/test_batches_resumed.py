@@ -14,15 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from checking import refuses
-from fake_sources import (
-    Array,
-    Stream,
-    corpus,
-    made,
-    real,
-    started,
-    told,
-)
+from fake_sources import Array, Stream, corpus, made, real, started, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -24,10 +24,14 @@ sys.path += [str(BENCHMARKS), str(ROOT / 'examples')]
 
 import iclr2017  # noqa: E402
 import measuring  # noqa: E402
-import models  # noqa: E402
+import model_kinds  # noqa: E402
+import paper_model  # noqa: E402
 import scaling  # noqa: E402
-from measuring import Disagreement, Times, agree, take_turns  # noqa: E402
+import turns  # noqa: E402
+from measuring import Disagreement, agree  # noqa: E402
 from treebank import made_up_lines  # noqa: E402
+from trees import random_tree  # noqa: E402
+from turns import Times, take_turns  # noqa: E402
 
 # ---- turns and checks ----------------------------------------------------------------
 
@@ -49,7 +53,7 @@ def test_contenders_take_turns() -> None:
     assert calls['a'] == calls['b']
     assert set(range(7)) <= set(calls['a'])
     stopped = take_turns(contenders, 6, limit=0)
-    assert len(stopped['a'].values) == measuring.ENOUGH
+    assert len(stopped['a'].values) == turns.ENOUGH
 
 
 @pytest.mark.parametrize(
@@ -130,28 +134,28 @@ def recursive(params: Any, tree: Any) -> jax.Array:
 def test_all_ways_to_the_root() -> None:
     """By hand by node and by level, and the reference, against recursion."""
     rng = random.Random(0)
-    shape = iclr2017.random_tree(9, rng)
+    shape = random_tree(9, rng)
     words = iter(lambda: rng.randrange(128), None)
-    trees = [iclr2017.with_words(shape, words) for _ in range(3)]
-    params = jf.compile(iclr2017.expression(4)).init(jax.random.key(0))
+    trees = [paper_model.with_words(shape, words) for _ in range(3)]
+    params = jf.compile(paper_model.expression(4)).init(jax.random.key(0))
     params['cell'] |= {'b0': jnp.arange(4.0), 'b1': jnp.arange(16.0) / 8}
     want = np.stack([recursive(params, tree) for tree in trees])
-    given = iclr2017.words_of(trees)
-    for roots in (iclr2017.roots_by_node, iclr2017.roots_by_level):
+    given = paper_model.words_of(trees)
+    for roots in (paper_model.roots_by_node, paper_model.roots_by_level):
         np.testing.assert_allclose(roots(shape, params, given), want, rtol=1e-5)
-    got = jax.jit(iclr2017.roots_in_step)(params, *iclr2017.postorder(trees))
+    got = jax.jit(paper_model.roots_in_step)(params, *paper_model.postorder(trees))
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_levels_of_a_tree() -> None:
     """Leaves come first, then cells by height, each before its parent."""
     tree = ((0, 0), ((0, 0), 0))
-    assert iclr2017.levels(tree) == [[(0, 1), (2, 3)], [(6, 4)], [(5, 7)]]
+    assert paper_model.levels(tree) == [[(0, 1), (2, 3)], [(6, 4)], [(5, 7)]]
 
 
 def test_weights_have_the_variance_asked_for() -> None:
     """A sum over inputs of mean square 1 has the square of the factor."""
-    weights = iclr2017.uniform(jax.random.key(0), (200, 300), 1.43)
+    weights = paper_model.uniform(jax.random.key(0), (200, 300), 1.43)
     assert 200 * jnp.mean(weights**2) == pytest.approx(1.43**2, rel=0.02)
 
 
@@ -194,22 +198,22 @@ def test_bushes_have_the_size_asked_for() -> None:
             return []
         return [len(tree), *(n for part in tree for n in widths(part))]
 
-    trees = [models.bush(20, 4, rng) for _ in range(20)]
-    assert {models.bush_size(tree) for tree in trees} == {20}
+    trees = [model_kinds.bush(20, 4, rng) for _ in range(20)]
+    assert {model_kinds.bush_size(tree) for tree in trees} == {20}
     assert {n for tree in trees for n in widths(tree)} == {1, 2, 3, 4}
 
 
 def test_linen_parameters_there_and_back() -> None:
     """Renaming loses nothing."""
-    block = models.chain_block(3)
+    block = model_kinds.chain_block(3)
     params = jf.compile(block).init(jax.random.key(0))
-    back = models.from_linen(models.to_linen(params))
+    back = model_kinds.from_linen(model_kinds.to_linen(params))
     jax.tree.map(np.testing.assert_array_equal, back, params)
 
 
 def test_padding() -> None:
     """Words first, zeros behind."""
-    rows, lengths = models.padded(3, [[5, 6], [7], []])
+    rows, lengths = model_kinds.padded(3, [[5, 6], [7], []])
     assert rows.tolist() == [[5, 6, 0], [7, 0, 0], [0, 0, 0]]
     assert lengths.tolist() == [2, 1, 0]
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agreement import agree
 from binary_trees import binary, binary_tree, chain
-from expressions import agree
 from hlo import compiled_text, large, parse, scatters
 
 import jfold as jf

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,28 +11,10 @@ import jax
 import numpy as np
 import pytest
 from binary_trees import binary_tree, tree_block
+from compilations import compilations
 
 import jfold as jf
 from jfold.spec import Spec
-
-COMPILED = '/jax/core/compile/backend_compile_duration'
-
-
-@contextlib.contextmanager
-def compilations(name: str) -> Iterator[list[str]]:
-    """Collects the names of functions compiled meanwhile that contain `name`."""
-    found: list[str] = []
-
-    def listen(event: str, duration: float, **details: Any) -> None:
-        compiled = str(details.get('fun_name', ''))
-        if event == COMPILED and name in compiled:
-            found.append(compiled)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield found
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def batch(rng: np.random.Generator, size: int, most: int) -> list[Any]:

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agreement import agree, close
 from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
-from expressions import Expression, agree, close, expressions
+from checking import observed
+from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,14 +135,9 @@ def test_two_declarations_in_turn() -> None:
 # ---- the edges of a batch ------------------------------------------------------------
 
 
-def seen(name: str) -> Any:
-    """Passes its input on and observes it."""
-    return jf.AllOf(jf.Identity(), jf.Metric(name)) >> jf.GetItem(0)
-
-
 def test_an_empty_batch() -> None:
     """Arrays of no rows, empty metrics, gradients of zero."""
-    model = jf.compile(tree_block() >> seen('root'))
+    model = jf.compile(tree_block() >> observed('root'))
     params = model.init(jax.random.key(0))
     schedule = model.schedule([])
     values, metrics = model.apply(params, schedule)
@@ -277,7 +274,7 @@ def test_a_metric_at_every_node() -> None:
         'pair': jf.Record((tree(), tree())) >> dense_cell(3),
     }
     node = jf.OneOf(kind_of, cases)
-    tree.resolve_to(node >> seen('state') >> seen('again'))
+    tree.resolve_to(node >> observed('state') >> observed('again'))
     model = jf.compile(tree())
     rng = np.random.default_rng(0)
     trees = [binary_tree(rng, n) for n in (1, 9, 4, 20)]
@@ -303,7 +300,7 @@ def test_metrics_of_tuples_and_ints() -> None:
 
 def test_the_order_of_a_batch_does_not_matter() -> None:
     """An example's result and the gradients are the same in any order."""
-    model = jf.compile(tree_block() >> seen('root'))
+    model = jf.compile(tree_block() >> observed('root'))
     params = model.init(jax.random.key(0))
     rng = np.random.default_rng(0)
     trees = [binary_tree(rng, n) for n in (1, 40, 7, 7, 90)]

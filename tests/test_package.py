@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -48,6 +49,46 @@ def test_the_version_is_that_of_the_project() -> None:
     if not project.exists():
         pytest.skip('installed without its project')
     assert f'version = "{jf.__version__}"' in project.read_text()
+
+
+# ---- dependencies --------------------------------------------------------------------
+
+
+def run_imports(node: ast.AST) -> Iterator[str]:
+    """What code imports when it runs, from packages; not what only types need."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.Import):
+            yield from (alias.name.partition('.')[0] for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
+            yield each.module.partition('.')[0]
+        elif not (isinstance(each, ast.If) and 'TYPE_CHECKING' in ast.dump(each.test)):
+            yield from run_imports(each)
+
+
+def packages(files: list[Path]) -> set[str]:
+    """The packages that files import, but for Python's own and one another."""
+    found = {name for file in files for name in run_imports(parsed(file))}
+    own = {'jfold', *(file.stem for file in files)}
+    return found - own - sys.stdlib_module_names
+
+
+def test_what_is_imported_is_named_as_a_dependency_and_nothing_else() -> None:
+    path = PACKAGE.parent / 'pyproject.toml'
+    if not path.exists():
+        pytest.skip('installed without its project')
+    project = tomllib.loads(path.read_text())['project']
+    named, examples, dev = (
+        {re.split('[<>=]', each)[0] for each in group}
+        for group in (
+            project['dependencies'],
+            project['optional-dependencies']['examples'],
+            project['optional-dependencies']['dev'],
+        )
+    )
+    assert packages(FILES) == named
+    programs = packages(list((PACKAGE.parent / 'examples').glob('*.py')))
+    assert programs - named == examples
+    assert not examples & dev
 
 
 # ---- public names --------------------------------------------------------------------
@@ -232,7 +273,7 @@ def test_the_map_shows_every_file() -> None:
 
 @pytest.mark.parametrize('path', FILES, ids=named)
 def test_files_and_functions_are_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 560
+    assert len(path.read_text().splitlines()) <= 500
     assert [each for each in functions(path) if each[1] > 60] == []
 
 
@@ -261,9 +302,24 @@ def test_a_loop_strategy_is_two_classes() -> None:
     assert {file for file, _ in found} == {'planning/tiles.py', 'device/loops.py'}
 
 
+def test_annotations_say_what_is_meant() -> None:
+    """`Any` and nothing else is rare."""
+    assert structure.share(structure.files()) < 0.04
+
+
 def test_bodies_are_short() -> None:
     """The median, nine tenths, and all."""
     found = dict(structure.numbers(structure.files()))
     assert found['median body of a function'] <= 5
     assert found['90 % of bodies have at most'] <= 20
     assert found['longest body'] <= 50
+
+
+# ---- the tests themselves ------------------------------------------------------------
+
+
+def test_no_test_module_imports_another() -> None:
+    """What they share is in files whose names do not begin with `test_`."""
+    for path in Path(__file__).parent.rglob('*.py'):
+        found = [name for name in run_imports(parsed(path)) if name[:5] == 'test_']
+        assert found == [], path.name

@@ -14,12 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from agreement import close, weighted
 from binary_trees import binary_tree, chain, tree_block
 from checking import refuses
-from expressions import Expression, close, expressions, weighted
+from compilations import compilations
+from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_compilation import compilations
 
 import jfold as jf
 from jfold.data.corpus import Corpus

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from agreement import agree, close
 from binary_trees import binary, binary_tree, tree_block
-from expressions import agree, close
 from jax import lax
 
 import jfold as jf

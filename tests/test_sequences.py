@@ -17,6 +17,7 @@ from checking import (
     check_eager,
     number,
     numbers,
+    observed,
     refuses,
     same,
     subtract,
@@ -369,11 +370,6 @@ def test_double_precision() -> None:
 
 
 # ---- metrics -------------------------------------------------------------------------
-
-
-def observed(name: str) -> jf.Block:
-    """Passes its input on and observes it."""
-    return jf.AllOf(jf.Identity(), jf.Metric(name)) >> jf.GetItem(0)
 
 
 def test_metrics() -> None:

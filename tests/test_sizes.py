@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agreement import close, is_float, projection
 from binary_trees import binary, binary_tree, dense_cell, embedding, tree_block
 from checking import refuses
-from expressions import Expression, close, expressions, is_float, projection
+from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -16,15 +16,9 @@ import pytest
 from binary_trees import tree_block
 from expressions import Expression, expressions
 from hypothesis import given, settings
+from tree_corpora import assert_same
 
 import jfold as jf
-
-
-def assert_same(found: jf.Schedule, expected: jf.Schedule) -> None:
-    assert found.spec == expected.spec
-    np.testing.assert_array_equal(found.indices, expected.indices)
-    for a, b in zip(found.constants, expected.constants, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 @given(expressions())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.types import Mismatch, TypeVariable, Unifier, is_object, terminals
+from jfold.types import Mismatch, TypeVariable, Unifier, terminals
 
 TENSOR = jf.TensorType([3])
 
@@ -144,11 +144,11 @@ def test_terminals_and_objects() -> None:
     type_ = jf.TupleType((2, jf.VoidType()), seq, ())
     assert list(terminals(type_)) == [jf.TensorType((2,)), seq]
     any_ = jf.ObjectType()
-    assert is_object(any_)
-    assert is_object(jf.TupleType(any_, (any_,)))
-    assert is_object(jf.SequenceType(jf.TupleType(any_, any_)))
-    assert not is_object(jf.TupleType())
-    assert not is_object(jf.TupleType(any_, jf.VoidType()))
+    assert any_.of_objects
+    assert jf.TupleType(any_, (any_,)).of_objects
+    assert jf.SequenceType(jf.TupleType(any_, any_)).of_objects
+    assert not jf.TupleType().of_objects
+    assert not jf.TupleType(any_, jf.VoidType()).of_objects
 
 
 # ---- unification ---------------------------------------------------------------------

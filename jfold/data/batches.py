@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
 
+from jfold.data.cursor import Cursor, cursor_of, state_of
 from jfold.data.plans import (
-    KEY_WORDS,
     Settings,
+    Shuffle,
     check_settings,
     different_plans,
+    key_words,
     make_plan,
-    make_settings,
 )
 from jfold.data.prefetch import Prefetcher
 from jfold.errors import InputError, whole
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from jfold.data.corpus import Corpus, Scheduler
 
 Array = np.ndarray[Any, Any]
-
-FORMAT = 1  # of what `Batches.state` returns
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +109,7 @@ def _source(model: Scheduler, given: Any) -> _Source:
     )
 
 
-def _taken(given: Any, length: int, places: Array) -> list[Any]:
+def _taken(given: Sequence[Any], length: int, places: Array) -> list[Any]:
     """Items of a sequence, which must be as long as it was."""
     try:
         if len(given) == length:
@@ -124,22 +123,12 @@ def _taken(given: Any, length: int, places: Array) -> list[Any]:
     )
 
 
-@dataclass(frozen=True)
-class _Cursor:
-    """How far a run has been delivered."""
-
-    epoch: int = 0  # of the last batch
-    position: int = 0  # how many examples of the epoch are done with, bad ones too
-    batches: int = 0  # how many were delivered
-    skipped: int = 0  # how many examples were left out
-
-
 # Some examples, not yet a batch: the epoch, the position behind them, their places in
 # the source [count] int64, their items.
 _Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
 
 
-def _chunks(settings: Settings, source: _Source, start: _Cursor) -> Iterator[_Chunk]:
+def _chunks(settings: Settings, source: _Source, start: Cursor) -> Iterator[_Chunk]:
     """The examples of all batches behind a cursor."""
     position = start.position
     if source.items is None:
@@ -179,16 +168,16 @@ def _read_chunks(
 _Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and messages
 # What became of a chunk: its batch, unless all of it was left out; what was left out;
 # where the run stands behind it.
-_Step: TypeAlias = tuple[Batch | None, _Skipped, _Cursor]
+_Step: TypeAlias = tuple[Batch | None, _Skipped, Cursor]
 
 
-def _steps(settings: Settings, source: _Source, cursor: _Cursor) -> Iterator[_Step]:
+def _steps(settings: Settings, source: _Source, cursor: Cursor) -> Iterator[_Step]:
     """Makes the batches behind a cursor."""
     in_vain = 0
     for chunk in _chunks(settings, source, cursor):
         batch, skipped = _built(settings, source, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
-        cursor = _Cursor(*chunk[:2], *done)
+        cursor = Cursor(*chunk[:2], *done)
         in_vain = in_vain + len(skipped) if batch is None else 0
         # So many in a row hold a whole epoch, and all others will be like it.
         if settings.epochs is None and in_vain >= 2 * (settings.examples or 0):
@@ -234,7 +223,7 @@ def _located(error: InputError, place: int) -> InputError:
 def _on_device(schedule: Schedule) -> Schedule:
     """Moves arrays, but for 64-bit ones, which JAX may know in the caller alone."""
 
-    def moved(x: Any) -> Any:
+    def moved(x: jax.Array | Array) -> jax.Array | Array:
         return x if x.dtype.name.endswith(('64', '128')) else jax.device_put(x)
 
     result: Schedule = jax.tree.map(moved, schedule)
@@ -242,61 +231,6 @@ def _on_device(schedule: Schedule) -> Schedule:
 
 
 # ---- the iterator --------------------------------------------------------------------
-
-
-def _state(settings: Settings, cursor: _Cursor) -> dict[str, Array]:
-    """The state of a run, in arrays of fixed shapes; -1 for none."""
-    key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
-    fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
-    numbers = {'format': FORMAT} | {name: getattr(settings, name) for name in fixed}
-    return {'key': np.array(key, np.uint32)} | {
-        name: np.array(-1 if number is None else number, np.int64)
-        for name, number in (numbers | vars(cursor)).items()
-    }
-
-
-def _cursor(settings: Settings, state: Any) -> _Cursor:
-    """The cursor of a state, after checks that it belongs to such a run."""
-    if not isinstance(state, Mapping):
-        raise TypeError(
-            'expected `state` as a dict, which `Batches.state` returns, got '
-            f'{type(state).__name__}'
-        )
-    own = _state(settings, _Cursor())
-    arrays = {name: np.asarray(x) for name, x in state.items()}
-    expected, got = ({k: x.shape for k, x in d.items()} for d in (own, arrays))
-    if expected != got:
-        raise ValueError(
-            f'expected a state of arrays of shapes {expected}, got {got}: pass what '
-            '`Batches.state` returned'
-        )
-    cursor = {name: _whole(name, arrays[name]) for name in vars(_Cursor())}
-    differing = [
-        f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
-        for name, value in own.items()
-        if name not in cursor and not np.array_equal(arrays[name], value)
-    ]
-    if differing:
-        raise ValueError(
-            'expected `state` of batches made with the same arguments, got one with '
-            f'{", ".join(differing)}: make them with these'
-        )
-    return _Cursor(**cursor)
-
-
-def _whole(name: str, value: Array) -> int:
-    if value.dtype.kind not in 'iu' or value < 0:
-        raise ValueError(
-            f'expected `{name}` of a state as an int of 0 or more, got {value} '
-            f'({value.dtype}): pass what `Batches.state` returned'
-        )
-    return int(value)
-
-
-def _shown(name: str, value: Array) -> str:
-    if name == 'key':
-        return str(value[1 : 1 + int(value[0])].tolist())
-    return 'none' if value == -1 else str(value)
 
 
 class Batches:
@@ -308,9 +242,9 @@ class Batches:
 
     def __init__(self, settings: Settings, source: _Source, prefetch: int) -> None:
         self._settings, self._source, self._prefetch = settings, source, prefetch
-        self._cursor = _Cursor()
+        self._cursor = Cursor()
         self._skipped: _Skipped = []
-        self._steps: Any = None  # of `_Step`, once the first batch is asked for
+        self._steps: Iterator[_Step] | None = None  # before the first is asked for
         self._has_read = False
 
     def __iter__(self) -> Batches:
@@ -331,7 +265,7 @@ class Batches:
 
     def close(self) -> None:
         """Ends the thread; waits until it is done with the batch that it is at."""
-        if hasattr(self._steps, 'close'):
+        if isinstance(self._steps, Prefetcher | Generator):
             self._steps.close()
         self._steps = iter(())
 
@@ -392,7 +326,7 @@ class Batches:
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs: a pytree of small arrays, always of the same shapes."""
-        return _state(self._settings, self._cursor)
+        return state_of(self._settings, self._cursor)
 
     @boundary
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -406,7 +340,7 @@ class Batches:
           ValueError: `state` is of batches of other arguments, or the source is an
             iterator that was begun. Nothing has changed then.
         """
-        cursor, source = _cursor(self._settings, state), self._source
+        cursor, source = cursor_of(self._settings, state), self._source
         is_begun = self._has_read and isinstance(source.given, Iterator)
         if source.items is None and is_begun:
             raise ValueError(
@@ -441,10 +375,10 @@ class Batches:
 @boundary
 def batches(
     model: Scheduler,
-    source: Any,
+    source: object,
     batch_size: int,
     *,
-    shuffle: Any = None,
+    shuffle: Shuffle = None,
     epochs: int | None = 1,
     drop_remainder: bool = False,
     max_nodes: int | None = None,
@@ -493,8 +427,8 @@ def batches(
         raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
     origin = _source(model, source)
     examples = None if origin.items is None else len(origin.given)
-    limits = batch_size, max_nodes, epochs
-    flags = drop_remainder, skip_errors, device_put
-    settings = make_settings(shuffle, examples, limits, flags)
+    puts = jax.default_backend() != 'cpu' if device_put is None else device_put
+    of_epoch = key_words(shuffle), examples, batch_size, max_nodes, drop_remainder
+    settings = Settings(*of_epoch, epochs, skip_errors, puts)
     check_settings(settings, origin.nodes)
     return Batches(settings, origin, whole('prefetch', prefetch, 0))

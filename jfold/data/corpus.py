@@ -9,8 +9,9 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import jax
 import numpy as np
 
 from jfold.data import storage
@@ -27,7 +28,11 @@ from jfold.schedule import Schedule
 from jfold.spec import Capacity
 from jfold.tracebacks import boundary
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
 Array = np.ndarray[Any, Any]
+Indices: TypeAlias = Sequence[int] | Array | jax.Array
 CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
 FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; the next may be larger than any yet
 DEMANDS = 'added', 'highest'  # arrays of `Demands`
@@ -81,7 +86,7 @@ class Corpus:
         return sum(x.nbytes for x in _arrays(self).values())
 
     @boundary
-    def schedule(self, indices: Any, *, size: int | None = None) -> Schedule:
+    def schedule(self, indices: Indices, *, size: int | None = None) -> Schedule:
         """The schedule of the given examples: `model.schedule` of them, to the bit.
 
         Args:
@@ -98,7 +103,7 @@ class Corpus:
             self.graph.pick(chosen), self.demands.pick(chosen), size
         )
 
-    def _checked(self, indices: Any) -> Array:
+    def _checked(self, indices: Indices) -> Array:
         chosen = _whole_numbers(indices)
         outside = (chosen < 0) | (chosen >= len(self))
         if outside.any():
@@ -149,7 +154,7 @@ class Corpus:
         return limit
 
     @boundary
-    def capacities_of(self, batches: Iterable[Any], size: int) -> Capacity:
+    def capacities_of(self, batches: Iterable[Indices], size: int) -> Capacity:
         """The capacity that some batches need.
 
         Args:
@@ -258,7 +263,7 @@ def _noted(expected: str) -> Iterator[None]:
         raise
 
 
-def _whole_numbers(indices: Any) -> Array:
+def _whole_numbers(indices: Indices) -> Array:
     """Indices as an array [n] of some integer type."""
     try:
         array = np.asarray(indices)
@@ -420,7 +425,7 @@ class Tracing:
         return graph, demands(make_uses(self.program, graph)), source
 
 
-def _bar(total: int | None, progress: bool) -> Any:
+def _bar(total: int | None, progress: bool) -> tqdm[object]:
     """A progress bar on the terminal, once it takes a while."""
     from tqdm import tqdm
 

@@ -19,7 +19,7 @@ import operator
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import SequenceMatcher
 from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
@@ -31,7 +31,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -47,7 +47,9 @@ ATOMS = {str, bytes, int, float, bool, type(None)}
 EMPTY = CellType()  # a variable that a function closes over before it has a value
 SECTIONS = 'types', 'constants', 'operations', 'results', 'steps', 'functions'
 
-Line = list[str]  # text, hash of what the text leaves out, place in the expression
+Said: TypeAlias = tuple[str, Iterable[object]]
+# Text, hash of what the text leaves out, place in the expression.
+Line: TypeAlias = list[str]
 
 
 def fingerprint(program: Program) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def _options(step: Instruction, plan: HostPlan) -> dict[str, Any]:
     return dict(sorted(values.items()))
 
 
-def _is_shown(name: str, value: Any) -> bool:
+def _is_shown(name: str, value: object) -> bool:
     """Whether an option tells people anything: numbers of things do not."""
     return name in ('key', 'length') or not isinstance(value, int | tuple | None)
 
@@ -160,7 +162,7 @@ def _is_function(step: Instruction | Body, plan: HostPlan) -> bool:
     return any(map(callable, options.values()))
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """A text for people."""
     if isinstance(value, Mapping):
         text = f'{{{", ".join(map(_short, value))}}}'
@@ -172,15 +174,15 @@ def _short(value: Any) -> str:
 # ---- what values say -----------------------------------------------------------------
 
 
-def contents(*values: Any, code: bool = True) -> str:
+def contents(*values: object, code: bool = True) -> str:
     """A hash of what values say, and the values inside them, however deep.
 
     What contains itself ends where it does so; a function or object that occurs again
     is not read again.
     """
     state = hashlib.sha256()
-    known: dict[int, Any] = {}
-    waiting: list[Any] = list(reversed(values))
+    known: dict[int, object] = {}
+    waiting: list[object] = list(reversed(values))
     while waiting:
         value = waiting.pop()
         if isinstance(value, _End):
@@ -201,11 +203,11 @@ def contents(*values: Any, code: bool = True) -> str:
 class _End:
     """Stands behind all that is in a container."""
 
-    container: Any
+    container: object
 
 
 @functools.singledispatch
-def said(value: Any) -> tuple[str, Iterable[Any]]:
+def said(value: object) -> Said:
     """What a value says by itself, and the values that say the rest."""
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
     parts: list[Any] = [each for each in code if isinstance(each, FunctionType)]
@@ -217,7 +219,7 @@ def said(value: Any) -> tuple[str, Iterable[Any]]:
     return _name(value), parts
 
 
-def _is_data(value: Any) -> bool:
+def _is_data(value: object) -> bool:
     """Whether an attribute is plain data: more could be anything, without end."""
     if isinstance(value, dict):
         return ATOMS.issuperset(map(type, itertools.chain(*value.items())))
@@ -226,7 +228,7 @@ def _is_data(value: Any) -> bool:
     return type(value) in ATOMS or isinstance(value, np.ndarray)
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     """The name of a function or class; of anything else, that of its class."""
     for name in ('__qualname__', '__name__'):
         text = getattr(value, name, None)
@@ -237,38 +239,38 @@ def _name(value: Any) -> str:
 
 @said.register(type(None) | type(...) | str | bytes | int | float | complex)
 @said.register(range | slice | enum.Enum | np.generic | np.dtype | Type)
-def _(value: Any) -> tuple[str, Iterable[Any]]:
+def _(value: object) -> Said:
     return repr(value), ()
 
 
 @said.register
-def _(value: type) -> tuple[str, Iterable[Any]]:
+def _(value: type) -> Said:
     return _name(value), ()
 
 
 @said.register(list | tuple)
-def _(value: Any) -> tuple[str, Iterable[Any]]:
+def _(value: Sequence[object]) -> Said:
     return type(value).__name__, _items(value)
 
 
-@said.register
-def _(value: Mapping) -> tuple[str, Iterable[Any]]:  # type: ignore[type-arg]
+@said.register(Mapping)
+def _(value: Mapping[object, object]) -> Said:
     return type(value).__name__, _items(itertools.chain(*value.items()))
 
 
-def _items(values: Iterable[Any]) -> list[Any]:
+def _items(values: Iterable[object]) -> list[object]:
     """Values one by one, or in one text where that says all, for large tables."""
     items = list(values)
     return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
 
 
 @said.register(set | frozenset)
-def _(value: Any) -> tuple[str, Iterable[Any]]:
+def _(value: Set[object]) -> Said:
     return type(value).__name__, sorted(map(contents, value))
 
 
 @said.register(np.ndarray | jax.Array)
-def _(value: Any) -> tuple[str, Iterable[Any]]:
+def _(value: np.ndarray[Any, Any] | jax.Array) -> Said:
     array = np.asarray(value)
     text = f'{array.dtype.name}{array.shape}'
     if array.dtype.hasobject:
@@ -276,40 +278,40 @@ def _(value: Any) -> tuple[str, Iterable[Any]]:
     return text, [hashlib.sha256(array.tobytes()).hexdigest()]
 
 
-@said.register
-def _(value: re.Pattern) -> tuple[str, Iterable[Any]]:  # type: ignore[type-arg]
+@said.register(re.Pattern)
+def _(value: re.Pattern[str]) -> Said:
     return 'pattern', [value.pattern, value.flags]
 
 
-@said.register
-def _(value: functools.partial) -> tuple[str, Iterable[Any]]:  # type: ignore[type-arg]
+@said.register(functools.partial)
+def _(value: functools.partial[object]) -> Said:
     return f'partial({_name(value.func)})', [value.func, value.args, value.keywords]
 
 
 @said.register(operator.itemgetter | operator.attrgetter | operator.methodcaller)
-def _(value: Any) -> tuple[str, Iterable[Any]]:
+def _(value: object) -> Said:
     return _name(value), value.__reduce__()[1:]
 
 
 @said.register
-def _(value: MethodType) -> tuple[str, Iterable[Any]]:
+def _(value: MethodType) -> Said:
     return _name(value), [value.__func__, value.__self__]
 
 
 @said.register
-def _(value: BuiltinMethodType) -> tuple[str, Iterable[Any]]:
+def _(value: BuiltinMethodType) -> Said:
     return _name(value), [value.__self__]
 
 
 @said.register
-def _(value: FunctionType) -> tuple[str, Iterable[Any]]:
+def _(value: FunctionType) -> Said:
     closed = [cell.cell_contents for cell in value.__closure__ or () if cell != EMPTY]
     given = [value.__defaults__, value.__kwdefaults__, closed]
     return _name(value), [value.__code__, *given, *_globals(value)]
 
 
 @said.register
-def _(value: CodeType) -> tuple[str, Iterable[Any]]:
+def _(value: CodeType) -> Said:
     arguments = [value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount]
     flags = value.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
     names = [value.co_names, value.co_varnames]
@@ -317,7 +319,7 @@ def _(value: CodeType) -> tuple[str, Iterable[Any]]:
     return 'code', [*arguments, flags, *names, *body]
 
 
-def _globals(fn: FunctionType) -> Iterator[Any]:
+def _globals(fn: FunctionType) -> Iterator[object]:
     """What a function uses of its module; of installed packages, names alone."""
     for name in sorted(set(_global_names(fn.__code__))):
         value = fn.__globals__.get(name)

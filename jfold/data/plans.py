@@ -7,9 +7,9 @@ run can be resumed anywhere, on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import numpy as np
 from jfold.errors import check_spare_rows, whole
 
 Array = np.ndarray[Any, Any]
+Shuffle: TypeAlias = jax.Array | Array | int | np.integer | None  # key, seed, none
 
 KEY_WORDS = 4  # the most that a key of JAX's own generators has
 
@@ -34,6 +35,15 @@ class Settings:
     epochs: int | None
     skip_errors: bool
     device_put: bool
+
+    def __post_init__(self) -> None:
+        for name in ('batch_size', 'max_nodes', 'epochs'):
+            value = getattr(self, name)
+            if value is not None or name == 'batch_size':
+                vars(self)[name] = whole(name, value, 1)
+        for name in ('drop_remainder', 'skip_errors', 'device_put'):
+            if not isinstance(value := getattr(self, name), bool):
+                raise TypeError(f'expected `{name}` as bool, got {value!r}')
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,34 +108,7 @@ def different_plans(settings: Settings, nodes: Array | None) -> Iterator[Plan]:
 # ---- arguments -----------------------------------------------------------------------
 
 
-def make_settings(
-    shuffle: Any, examples: int | None, limits: Sequence[Any], flags: Sequence[Any]
-) -> Settings:
-    """The arguments of `batches`, checked one by one.
-
-    Args:
-      shuffle: a key, a seed or `None`.
-      examples: how many the source has; `None` for a stream.
-      limits: `batch_size`, `max_nodes` and `epochs`.
-      flags: `drop_remainder`, `skip_errors` and `device_put`.
-    """
-    names = 'batch_size', 'max_nodes', 'epochs'
-    batch_size, max_nodes, epochs = (
-        None if value is None and name != 'batch_size' else whole(name, value, 1)
-        for name, value in zip(names, limits, strict=True)
-    )
-    drops, skips, puts = flags
-    puts = jax.default_backend() != 'cpu' if puts is None else puts
-    names = 'drop_remainder', 'skip_errors', 'device_put'
-    for name, value in zip(names, (drops, skips, puts), strict=True):
-        if not isinstance(value, bool):
-            raise TypeError(f'expected `{name}` as bool, got {value!r}')
-    assert batch_size is not None
-    of_epoch = key_words(shuffle), examples, batch_size, max_nodes
-    return Settings(*of_epoch, drops, epochs, skips, puts)
-
-
-def key_words(shuffle: Any) -> tuple[int, ...]:
+def key_words(shuffle: Shuffle) -> tuple[int, ...]:
     """The words of a key; none without one."""
     if shuffle is None:
         return ()
@@ -138,8 +121,12 @@ def key_words(shuffle: Any) -> tuple[int, ...]:
     data = shuffle
     if isinstance(data, jax.Array) and jnp.issubdtype(data.dtype, jax.dtypes.prng_key):
         data = jax.random.key_data(data)
-    is_array = isinstance(data, jax.Array | np.ndarray) and data.dtype == np.uint32
-    if not is_array or data.ndim != 1 or not 1 <= data.size <= KEY_WORDS:
+    if (
+        not isinstance(data, jax.Array | np.ndarray)
+        or data.dtype != np.uint32
+        or data.ndim != 1
+        or not 1 <= data.size <= KEY_WORDS
+    ):
         raise TypeError(
             'expected one PRNG key, an int seed or None as `shuffle`, got '
             f'{shuffle!r}: `shuffle=jax.random.key(0)`'

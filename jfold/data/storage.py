@@ -191,7 +191,7 @@ def _encoded(name: str) -> bytes:
         return b''
 
 
-def _plain(name: str, value: Any) -> Array:
+def _plain(name: str, value: object) -> Array:
     array = np.asarray(value)
     if not _known(array.dtype):
         hint = '' if array.dtype != object else '; objects would have to be pickled'
@@ -222,7 +222,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.name if dtype.name in EXTENDED else dtype.str
 
 
-def _check_json(value: Any, where: str) -> None:
+def _check_json(value: object, where: str) -> None:
     """Refuses what would be read as something else."""
     if isinstance(value, dict):
         for key, item in value.items():
@@ -374,7 +374,7 @@ def _parse(source: _Source, text: bytes) -> tuple[Described, dict[str, Any]]:
     return described, metadata
 
 
-def _check_format(source: _Source, document: Any) -> None:
+def _check_format(source: _Source, document: object) -> None:
     said = document if isinstance(document, dict) else {}
     form, version = said.get('format'), said.get('version')
     if form != FORMAT:

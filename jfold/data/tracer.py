@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from jfold.data.fingerprint import fingerprint
 from jfold.errors import several
@@ -78,5 +78,5 @@ def make_digest(program: Program) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _missing(*inputs: Any) -> Any:
+def _missing(*inputs: object) -> NoReturn:
     raise AssertionError('a tracer does not run layers')

@@ -18,7 +18,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.tensors import apply_layer
 from jfold.language.typed import Typed, fail, further
 from jfold.language.writer import Ragged, Value, Writer, Writing
-from jfold.recursion import Steps
+from jfold.recursion import Steps, in_turn
 from jfold.types import (
     ObjectType,
     SequenceType,
@@ -26,7 +26,6 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    is_object,
 )
 
 # ---- Identity, Pipe ------------------------------------------------------------------
@@ -43,7 +42,7 @@ def _(block: c.Identity, node: Typed, value: Value, places: int, w: Writer) -> V
 
 
 @value_of.register
-def _(block: c.Identity, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Identity, node: Typed, x: object, state: Eager) -> object:
     return x
 
 
@@ -68,7 +67,7 @@ def _(block: c.Pipe, node: Typed, value: Value, places: int, w: Writer) -> Writi
 
 
 @value_of.register
-def _(block: c.Pipe, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Pipe, node: Typed, x: object, state: Eager) -> Steps[Any]:
     for each in node.parts:
         x = yield eval_part(each, x, state)
     return x
@@ -88,18 +87,13 @@ def _(block: c.AllOf, node: Typed, state: Inference) -> Steps[Type]:
 
 @emit.register
 def _(block: c.AllOf, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    made = []
-    for part in node.parts:
-        made.append((yield emit_part(part, value, places, w)))
-    return tuple(made)
+    parts = (emit_part(part, value, places, w) for part in node.parts)
+    return tuple((yield in_turn(parts)))
 
 
 @value_of.register
-def _(block: c.AllOf, node: Typed, x: Any, state: Eager) -> Steps[Any]:
-    made = []
-    for each in node.parts:
-        made.append((yield eval_part(each, x, state)))
-    return tuple(made)
+def _(block: c.AllOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
+    return tuple((yield in_turn(eval_part(each, x, state) for each in node.parts)))
 
 
 # ---- Record --------------------------------------------------------------------------
@@ -138,16 +132,16 @@ def _check_length(node: Typed, given: TupleType, most: int, state: Inference) ->
         fail(node, f'at most {count_of(most)}', str(state.types.resolve(given)), PICK)
 
 
-def _field_type(node: Typed, head: Type, key: Any, state: Inference) -> Type:
+def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
     if isinstance(head, TupleType):
         return _tuple_item(node, head, key, state)
     given = state.types.resolve(head)
-    if not is_object(given):
+    if not given.of_objects:
         fail(node, 'an object or a tuple', str(given))
     return ObjectType()
 
 
-def _tuple_item(node: Typed, given: TupleType, key: Any, state: Inference) -> Type:
+def _tuple_item(node: Typed, given: TupleType, key: object, state: Inference) -> Type:
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
         shown = state.types.resolve(given)
         fail(node, f'int keys, for its input is the tuple {shown}', repr(key))
@@ -175,7 +169,7 @@ def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Wri
 
 
 @value_of.register
-def _(block: c.Record, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Record, node: Typed, x: object, state: Eager) -> Steps[Any]:
     most = None if isinstance(node.input, VoidType) else block.length
     if most is not None and length_of(x) > most:
         raise TypeError(f'{node}: expected {count_of(most)}, got {x!r}; {PICK}')
@@ -222,7 +216,7 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
     fail(node, 'an object, tuple, sequence or tensor', str(head))
 
 
-def _part_type(node: Typed, given: TensorType, key: Any, state: Inference) -> Type:
+def _part_type(node: Typed, given: TensorType, key: object, state: Inference) -> Type:
     # JAX clamps an index that is out of range, and says nothing.
     first = key[0] if isinstance(key, tuple) and key else key
     size = given.shape[0] if given.shape else 0
@@ -253,7 +247,7 @@ def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Wr
 
 
 @value_of.register
-def _(block: c.GetItem, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.GetItem, node: Typed, x: object, state: Eager) -> object:
     if isinstance(node.input, TensorType):
         return eager.call(node, x, state)
     return get(x, block.key)

@@ -10,17 +10,12 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, emit_zeros
-from jfold.language.inference import Inference, needs_zeros, output_type
+from jfold.language.inference import Inference, output_type
 from jfold.language.typed import Typed, fail
-from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
+from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.recursion import Steps
 from jfold.registers import owners_of, row_names, types_of
-from jfold.types import (
-    ObjectType,
-    Type,
-    VoidType,
-    is_object,
-)
+from jfold.types import ObjectType, Type, VoidType
 
 # ---- OneOf ---------------------------------------------------------------------------
 
@@ -53,8 +48,9 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
 
 
 def _check_key(key: Typed, state: Inference, head: Type) -> None:
-    if not is_object(state.types.resolve(head)):
-        fail(key, 'to give an object, the key', str(state.types.resolve(head)))
+    given = state.types.resolve(head)
+    if not given.of_objects:
+        fail(key, 'to give an object, the key', str(given))
 
 
 @emit.register
@@ -99,9 +95,10 @@ def emit_cases(
 
 
 @value_of.register
-def _(block: c.OneOf, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.OneOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
     key, pre, *cases = node.parts
-    chosen = block.key_fn(x) if key is None else (yield eval_part(key, x, state))
+    fn = block.key_fn
+    chosen = (yield eval_part(key, x, state)) if isinstance(fn, c.Block) else fn(x)
     target = block.targets[chosen]
     given = x if pre is None else (yield eval_part(pre, x, state))
     case = next(each for each in cases if each and each.block is target)
@@ -115,12 +112,9 @@ def _(block: c.OneOf, node: Typed, x: Any, state: Eager) -> Steps[Any]:
 def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
     state.objects(node)
     some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
-    none = None
-    if block.none_case is not None:
-        none = yield state.part(node, block.none_case, VoidType(), '.none_case')
-        state.equal(none, none.output, some.output, 'to give')
-    else:
-        state.when(node, lambda: needs_zeros(node, some.output, state))
+    none = yield state.substitute(
+        node, block.none_case, '.none_case', some.output, 'to give'
+    )
     node.parts = (some, none)
     return some.output
 
@@ -135,7 +129,7 @@ def _(block: c.Optional, node: Typed, value: Value, places: int, w: Writer) -> W
 
 
 @value_of.register
-def _(block: c.Optional, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Optional, node: Typed, x: object, state: Eager) -> Steps[Any]:
     some, none = node.parts
     if x is not None:
         return (yield eval_part(some, x, state))
@@ -167,7 +161,7 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
         given = state.types.resolve(node.input)
         if not state.types.known(given):
             return False
-        if is_object(given) and declaration.input_type is None:
+        if given.of_objects and declaration.input_type is None:
             given = ObjectType()  # a tuple of objects here may be a list elsewhere
         state.equal(node, given, body.input, 'an input')
         return True
@@ -187,23 +181,21 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
     if w.declaration is not None and w.untouched.issuperset(given):
         unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])
         unconsumed.append((number, str(node)))
-    result = yield Writer(w.builder, None).like(node.output)
-    outputs = len(list(flatten(result)))
-    names = row_names()
-    written = w.add(
+    shape, names = (yield w.shape_of(node.output)), row_names()
+    called = w.shaped(
         p.Call,
         (places, *given),
         node,
-        outputs=outputs,
+        shape,
         declaration=number,
         way=next(w.builder.ways),
         owners=owners_of([*types_of(node.output, names, next(names))]),
     )
-    return (yield rebuild(result, iter(written)))
+    return (yield called)
 
 
 @value_of.register
-def _(block: c.Reference, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Reference, node: Typed, x: object, state: Eager) -> Steps[Any]:
     # Within a recursion the same uses see other values, so nothing known is passed on.
     body = state.typing.declarations[block.declaration].parts[0]
     return (yield eval_anew(body, x, state))
@@ -225,5 +217,5 @@ def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Val
 
 
 @value_of.register
-def _(block: c.Metric, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Metric, node: Typed, x: object, state: Eager) -> None:
     state.metrics[block.name].append(x)

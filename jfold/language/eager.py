@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from jfold.kept import kept
 from jfold.language.inference import infer
 from jfold.language.layers import check_layer
 from jfold.language.typed import Typed, Typing
-from jfold.recursion import Steps, run
+from jfold.recursion import Steps, in_turn, run
 from jfold.tracebacks import boundary
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
@@ -38,14 +39,16 @@ class Eager:
     """
 
     typing: Typing
-    params: dict[str, Any]
+    params: Mapping[str, Any]
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     noted: list[Exception] = field(default_factory=list)
     found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
 
 
 @boundary
-def evaluate(block: c.Block, example: Any, params: Any = None) -> Any:
+def evaluate(
+    block: c.Block, example: object, params: Mapping[str, Any] | None = None
+) -> Any:
     """Runs a block on one example, without batching.
 
     Args:
@@ -75,7 +78,9 @@ def _typing(block: c.Block, widest: np.dtype[Any]) -> Typing:
     return infer(block)
 
 
-def evaluate_typed(typing: Typing, example: Any, params: Any = None) -> Any:
+def evaluate_typed(
+    typing: Typing, example: object, params: Mapping[str, Any] | None = None
+) -> Any:
     """`evaluate`, for an expression that is typed already."""
     params = params or {}
     for layer in typing.layers:
@@ -89,7 +94,7 @@ def evaluate_typed(typing: Typing, example: Any, params: Any = None) -> Any:
 c.Block.eval = evaluate
 
 
-def eval_part(node: Typed | None, x: Any, state: Eager) -> Steps[Any]:
+def eval_part(node: Typed | None, x: object, state: Eager) -> Steps[Any]:
     """The value of a block inside another; not again, if it is known."""
     assert node is not None
     x = None if isinstance(node.input, VoidType) else x
@@ -109,18 +114,18 @@ def eval_part(node: Typed | None, x: Any, state: Eager) -> Steps[Any]:
     return value
 
 
-def eval_anew(node: Typed | None, x: Any, state: Eager) -> Steps[Any]:
+def eval_anew(node: Typed | None, x: object, state: Eager) -> Steps[Any]:
     """The same, where the block is given many values, one after another."""
     return eval_part(node, x, replace(state, found={}))
 
 
 @functools.singledispatch
-def value_of(block: c.Block, node: Typed, x: Any, state: Eager) -> Any:
+def value_of(block: c.Block, node: Typed, x: object, state: Eager) -> object:
     """The value of one use of a block; evaluates the blocks inside by steps."""
     raise NotImplementedError(f'eager evaluation has no rule for {block!r}')
 
 
-def _note(error: Exception, node: Typed, x: Any, state: Eager) -> None:
+def _note(error: Exception, node: Typed, x: object, state: Eager) -> None:
     """Adds to an error in which block, and on what, unless it says so."""
     # On its way out an error passes every block around it; the innermost says most.
     if any(each is error for each in state.noted):
@@ -133,25 +138,22 @@ def _note(error: Exception, node: Typed, x: Any, state: Eager) -> None:
     state.noted.append(error)
 
 
-def zeros(type_: Type) -> Any:
+def zeros(type_: Type) -> object:
     """The zero of a type."""
     return run(_zeros(type_))
 
 
 def _zeros(type_: Type) -> Steps[Any]:
-    if not isinstance(type_, TupleType):
-        if isinstance(type_, SequenceType):
-            return []
-        if isinstance(type_, TensorType):
-            return np.zeros(type_.shape, type_.dtype)
-        return None
-    made = []
-    for item in type_:
-        made.append((yield _zeros(item)))
-    return tuple(made)
+    if isinstance(type_, TupleType):
+        return tuple((yield in_turn(map(_zeros, type_))))
+    if isinstance(type_, SequenceType):
+        return []
+    if isinstance(type_, TensorType):
+        return np.zeros(type_.shape, type_.dtype)
+    return None
 
 
-def call(node: Typed, x: Any, state: Eager) -> Any:
+def call(node: Typed, x: Any, state: Eager) -> object:
     """Calls the layer of a node on one example."""
     layer = node.layer
     assert layer is not None
@@ -170,16 +172,16 @@ def call(node: Typed, x: Any, state: Eager) -> Any:
     return _tuples(jax.tree.map(_strong, result))
 
 
-def _strong(x: Any) -> jax.Array:
+def _strong(x: jax.Array) -> jax.Array:
     """An array whose dtype does not give way: weak types do not reach a buffer."""
     return jnp.asarray(x, jnp.result_type(x))
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> object:
     return tuple(map(_tuples, value)) if isinstance(value, tuple | list) else value
 
 
-def get(x: Any, key: Any) -> Any:
+def get(x: Any, key: object) -> object:
     """A field of a mapping or sequence, or an attribute of an object."""
     try:
         return x[key]

@@ -16,7 +16,7 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.language.typed import Typed
 from jfold.language.writer import Builder, Ragged, Value, Writer, Writing, flatten
-from jfold.recursion import Steps
+from jfold.recursion import Steps, in_turn
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
 
@@ -47,10 +47,8 @@ def emit_part(part: Typed | None, value: Value, places: int, w: Writer) -> Writi
 def emit_zeros(type_: Type, node: Typed, places: int, w: Writer) -> Writing:
     """Zeros of a type for every item."""
     if isinstance(type_, TupleType):
-        made = []
-        for item in type_:
-            made.append((yield emit_zeros(item, node, places, w)))
-        return tuple(made)
+        parts = (emit_zeros(item, node, places, w) for item in type_)
+        return tuple((yield in_turn(parts)))
     if isinstance(type_, TensorType):
         zeros = np.zeros(type_.shape, type_.dtype)
         index = w.builder.constant(type_, zeros)

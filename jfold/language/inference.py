@@ -32,7 +32,6 @@ from jfold.types import (
     TypeVariable,
     Unifier,
     VoidType,
-    is_object,
     levels,
     terminals,
 )
@@ -100,6 +99,24 @@ class Inference:
         where = further(node.where, f'{type(node.block).__name__}{label}')
         return self.visit(block, self.given_to(block, given), where)
 
+    def substitute(
+        self, node: Typed, block: c.Block | None, label: str, type_: Type, verb: str
+    ) -> Steps[Typed | None]:
+        """Types the block that stands in for a value of a type; if `None`, zeros do."""
+        if block is not None:
+            part: Typed = yield self.part(node, block, VoidType(), label)
+            self.equal(part, part.output, type_, verb)
+            return part
+
+        def constraint() -> bool:
+            if self.types.known(type_):
+                check_zeros(node, self.types.resolve(type_))
+                return True
+            return False
+
+        self.when(node, constraint)
+        return None
+
     def item(self, node: Typed, place: int, item: Type) -> TypeVariable:
         """The variable of an item of the tuple that is the input of `node`."""
         if isinstance(item, TypeVariable):
@@ -142,7 +159,7 @@ class Inference:
 
         def constraint() -> bool:
             given = self.types.resolve(node.input)
-            if is_object(given):
+            if given.of_objects:
                 return True
             if not self.types.known(given):
                 return False  # a tuple of objects may still come of it
@@ -265,11 +282,3 @@ def check_zeros(node: Typed, type_: Type) -> None:
     for each in levels(type_):
         if not all(isinstance(x, TensorType | SequenceType) for x in terminals(each)):
             fail(node, 'a type that has zeros: tensors, tuples, sequences', str(each))
-
-
-def needs_zeros(node: Typed, type_: Type, state: Inference) -> bool:
-    """Whether it is known that a type has a zero; refuses one that has none."""
-    if not state.types.known(type_):
-        return False
-    check_zeros(node, state.types.resolve(type_))
-    return True

@@ -19,6 +19,8 @@ from jfold.language.typed import Typed, fail
 from jfold.language.writer import Value, Writer, Writing
 from jfold.types import Mismatch, ObjectType, Type, VoidType
 
+Array = np.ndarray[Any, Any]
+
 # ---- Tensor --------------------------------------------------------------------------
 
 
@@ -37,7 +39,7 @@ def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Wri
 
 
 @value_of.register
-def _(block: c.Tensor, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Tensor, node: Typed, x: object, state: Eager) -> Array:
     given = np.asarray(x)
     if given.shape == block.type.shape and given.dtype.kind in 'biufcV':
         with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
@@ -47,7 +49,7 @@ def _(block: c.Tensor, node: Typed, x: Any, state: Eager) -> Any:
     raise TypeError(f'{node}: expected {block.type}, got {x!r}')
 
 
-def _is_same(given: Any, made: Any) -> bool:
+def _is_same(given: Array, made: Array) -> bool:
     """Whether no number was changed, but for rounding a float to a float."""
     kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (given, made)]
     if all(kinds):
@@ -79,7 +81,7 @@ def _(
 
 
 @value_of.register
-def _(block: c.InputTransform, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.InputTransform, node: Typed, x: object, state: Eager) -> object:
     if not isinstance(block.fn, Mapping):
         return block.fn(x)
     return block.fn.get(x, *block.default) if block.default else block.fn[x]
@@ -111,17 +113,16 @@ def _(block: c.FromTensor, node: Typed, value: Value, places: int, w: Writer) ->
 
 
 @value_of.register
-def _(block: c.FromTensor, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.FromTensor, node: Typed, x: None, state: Eager) -> Array:
     return block.value
 
 
 @output_type.register
 def _(block: c.Zeros, node: Typed, state: Inference) -> Type:
     takes_nothing(node, state)
-    type_: Type = block.type
-    check_zeros(node, type_)
-    check_dtype(node, type_)
-    return type_
+    check_zeros(node, block.type)
+    check_dtype(node, block.type)
+    return block.type
 
 
 @emit.register
@@ -130,7 +131,7 @@ def _(block: c.Zeros, node: Typed, value: Value, places: int, w: Writer) -> Writ
 
 
 @value_of.register
-def _(block: c.Zeros, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Zeros, node: Typed, x: None, state: Eager) -> object:
     return zeros(block.type)
 
 
@@ -148,5 +149,5 @@ def _(block: c.Void, node: Typed, value: Value, places: int, w: Writer) -> Value
 
 
 @value_of.register
-def _(block: c.Void, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Void, node: Typed, x: object, state: Eager) -> None:
     return None

@@ -15,38 +15,39 @@ import types
 from collections.abc import (
     Callable,
     Container,
+    Hashable,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jfold.combinators import Function
 from jfold.errors import shown
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import Layer
 from jfold.printing import callable_name
-from jfold.recursion import Steps, run
+from jfold.recursion import Steps, in_turn, run
 from jfold.types import TensorType, TupleType, Type, VoidType
 
-Init = Callable[..., Any]
+Init: TypeAlias = Callable[..., Any]
+Struct: TypeAlias = jax.ShapeDtypeStruct
+Specs: TypeAlias = 'Struct | tuple[Specs, ...]'  # of a value: an array or a tuple
+Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
 
 
-def identity(function: Function) -> tuple[Any, ...]:
+def identity(function: Function) -> Hashable:
     """What makes two `Function` blocks one layer: callables, name and options."""
-    return (
-        _callable_key(function.fn),
-        _callable_key(function.init),
-        function.name,
-        function.batched,
-    )
+    callables = map(_callable_key, (function.fn, function.init))
+    return *callables, function.name, function.batched
 
 
-def _callable_key(fn: Any) -> Any:
+def _callable_key(fn: object) -> Hashable:
     # A bound method is a new object at each access; its parts are not.
     if isinstance(fn, types.MethodType):
         return id(fn.__self__), fn.__func__
@@ -57,7 +58,8 @@ def adapt(function: Function) -> tuple[Callable[..., Any], Init | None]:
     """`call(params, *inputs)` and `init(key, *specs)`, `None` without parameters."""
     fn = function.fn
     if function.init is not None:
-        return fn, _with_specs(function.init)
+        init = function.init
+        return fn, init if takes_specs(init) else lambda key, *_: init(key)
     if _is_instance(fn, 'flax.linen'):
         return _linen(fn)
     if _is_instance(fn, 'flax.nnx'):
@@ -65,18 +67,13 @@ def adapt(function: Function) -> tuple[Callable[..., Any], Init | None]:
     return (lambda _, *inputs: fn(*inputs)), None
 
 
-def _with_specs(init: Init) -> Init:
-    """`init(key, *specs)`, whether it takes specs or the key alone."""
-    return init if takes_specs(init) else lambda key, *_: init(key)
-
-
-def _is_instance(fn: Any, library: str) -> bool:
+def _is_instance(fn: object, library: str) -> bool:
     module = getattr(sys.modules.get(library), 'Module', None)
     return module is not None and isinstance(fn, module)
 
 
 def _linen(module: Any) -> tuple[Callable[..., Any], Init]:
-    def init(key: jax.Array, *specs: Any) -> Any:
+    def init(key: jax.Array, *specs: Specs) -> Any:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), specs)
         variables = module.init(key, *zeros)
         if other := sorted(set(variables) - {'params'}):
@@ -120,7 +117,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     return Layer(name, call, draw, params, function.batched)
 
 
-def _draw(init: Init, specs: list[Any], key: jax.Array) -> Any:
+def _draw(init: Init, specs: list[Specs], key: jax.Array) -> Any:
     return jax.tree.map(jnp.asarray, init(key, *specs))
 
 
@@ -152,7 +149,7 @@ def _place(function: Function) -> tuple[Any, ...]:
     return *_place_of_code(function.fn), *_place_of_code(function.init)
 
 
-def _innermost(fn: Any, limit: int = 32) -> Any:
+def _innermost(fn: object, limit: int = 32) -> object:
     """The function inside of partials, methods and wrappers, of so many at most."""
     for _ in range(limit):
         if isinstance(fn, functools.partial):
@@ -164,7 +161,7 @@ def _innermost(fn: Any, limit: int = 32) -> Any:
     return fn
 
 
-def _place_of_code(fn: Any) -> tuple[str, int, tuple[int, int]]:
+def _place_of_code(fn: object) -> tuple[str, int, tuple[int, int]]:
     fn = _innermost(fn)
     if not isinstance(fn, types.FunctionType):
         return '', 0, (0, 0)
@@ -176,14 +173,16 @@ def _place_of_code(fn: Any) -> tuple[str, int, tuple[int, int]]:
 # ---- parameters ----------------------------------------------------------------------
 
 
-def check_params(layers: Sequence[Layer], params: Any) -> None:
+def check_params(layers: Sequence[Layer], params: object) -> None:
     """Compares parameters with those that the layers would draw.
 
     Raises:
       TypeError: they lack a layer, or those of one have other names, shapes or dtypes.
     """
     known = {layer.name: layer for layer in layers if layer.params is not None}
-    if known and not isinstance(params, Mapping):
+    if not known:
+        return
+    if not isinstance(params, Mapping):
         raise TypeError(
             f'expected parameters as a dict by layers, {list(known)}, got '
             f'{shown(params)}; `model.init(key)` makes them'
@@ -194,7 +193,7 @@ def check_params(layers: Sequence[Layer], params: Any) -> None:
         check_layer(layer, params[name])
 
 
-def _lacking(missing: list[str], given: list[Any], known: Container[Any]) -> str:
+def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str:
     """Which layers are missing, and which may stand in their place."""
     names = ', '.join(map(repr, missing))
     others = ', '.join(repr(name) for name in given if name not in known)
@@ -205,7 +204,7 @@ def _lacking(missing: list[str], given: list[Any], known: Container[Any]) -> str
     )
 
 
-def check_layer(layer: Layer, params: Any) -> None:
+def check_layer(layer: Layer, params: object) -> None:
     """Compares the parameters of one layer.
 
     Raises:
@@ -227,29 +226,28 @@ def check_layer(layer: Layer, params: Any) -> None:
             raise TypeError(_unlike(layer.name, path, spec, got[path]))
 
 
-def _places(paths: Iterable[Any]) -> str:
+def _places(paths: Iterable[Path]) -> str:
     return ', '.join(jax.tree_util.keystr(path) or '()' for path in paths)
 
 
-def _by_path(params: Any) -> dict[Any, Any]:
+def _by_path(params: object) -> dict[Path, Any]:
     """Leaves by what leads to them, whatever kinds of dicts and lists hold them."""
     return dict(jax.tree_util.tree_leaves_with_path(params))
 
 
-def _is_like(leaf: Any, spec: Any) -> bool:
+def _is_like(leaf: Any, spec: Struct) -> bool:
     """Whether an array has a shape and, once JAX holds it, a dtype."""
-    dtype = getattr(leaf, 'dtype', None)
-    if dtype is None or leaf.shape != spec.shape:
+    if not hasattr(leaf, 'dtype') or leaf.shape != spec.shape:
         return False
-    return bool(dtype == spec.dtype) or _as_held(dtype) == spec.dtype
+    return bool(leaf.dtype == spec.dtype) or _as_held(leaf.dtype) == spec.dtype
 
 
-def _as_held(dtype: Any) -> Any:
+def _as_held(dtype: DTypeLike) -> object:
     """What JAX, as configured, makes of an array of NumPy's."""
     return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
 
 
-def _unlike(name: str, path: Any, spec: Any, leaf: Any) -> str:
+def _unlike(name: str, path: Path, spec: Struct, leaf: Any) -> str:
     got, hint = f'{shown(leaf)}, which is no array', ''
     if hasattr(leaf, 'dtype'):
         got = f'{leaf.dtype}{list(leaf.shape)}'
@@ -265,17 +263,16 @@ def _unlike(name: str, path: Any, spec: Any, leaf: Any) -> str:
 # ---- types and arrays ----------------------------------------------------------------
 
 
-def to_spec(type_: Type, rows: int | None = None) -> Any:
+def to_spec(type_: Type, rows: int | None = None) -> Specs:
     """A type as `jax.ShapeDtypeStruct`s in tuples, with a leading axis if `rows`."""
     if isinstance(type_, TupleType):
         return tuple(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)
     leading = () if rows is None else (rows,)
-    struct: Any = jax.ShapeDtypeStruct
-    return struct(leading + type_.shape, type_.dtype)
+    return Struct(leading + type_.shape, type_.dtype)  # type: ignore[no-untyped-call]
 
 
-def to_type(value: Any, rows: int | None = None) -> Type:
+def to_type(value: object, rows: int | None = None) -> Type:
     """The type of arrays in (nested) tuples or lists; the inverse of `to_spec`.
 
     Raises:
@@ -353,7 +350,4 @@ def pack(type_: Type, leaves: Iterable[Any]) -> Any:
 def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
     if not isinstance(type_, TupleType):
         return None if isinstance(type_, VoidType) else next(leaves)
-    made = []
-    for item in type_:
-        made.append((yield _pack(item, leaves)))
-    return tuple(made)
+    return tuple((yield in_turn(_pack(item, leaves) for item in type_)))

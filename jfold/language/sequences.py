@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sized
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from jfold import instructions as p
 from jfold.host.objects import why_no_sequence
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, write_body
-from jfold.language.inference import Inference, check_dtype, needs_zeros, output_type
+from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import (
     Builder,
@@ -23,7 +24,7 @@ from jfold.language.writer import (
     flatten,
     rebuild,
 )
-from jfold.recursion import Steps
+from jfold.recursion import Steps, in_turn
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -34,6 +35,8 @@ from jfold.types import (
     VoidType,
     terminals,
 )
+
+Array = np.ndarray[Any, Any]
 
 # ---- what they take ------------------------------------------------------------------
 
@@ -65,7 +68,7 @@ def _check_state(node: Typed, type_: Type) -> None:
             fail(node, 'items and states of tensors or objects', str(type_))
 
 
-def _in_order(node: Typed, x: Any) -> Any:
+def _in_order(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
     if why := why_no_sequence(type(x)):
         raise TypeError(f'{node}: expected a sequence, got {x!r}; {why}')
     return x
@@ -98,11 +101,9 @@ def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writin
 
 
 @value_of.register
-def _(block: c.Map, node: Typed, x: Any, state: Eager) -> Steps[Any]:
-    made = []
-    for item in _in_order(node, x):
-        made.append((yield eval_anew(node.parts[0], item, state)))
-    return made
+def _(block: c.Map, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
+    items = _in_order(node, x)
+    return (yield in_turn(eval_anew(node.parts[0], item, state) for item in items))
 
 
 # ---- Fold ----------------------------------------------------------------------------
@@ -131,16 +132,16 @@ def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writi
     items = yield emit_of_items(combine, given, places, w)
     state = yield emit_part(start, None, places, w)
     states = list(flatten(state))
-    written = w.add(
+    folded = w.shaped(
         p.FoldLoop,
         (given.lengths, places, *states, *flatten(items)),
         node,
-        outputs=len(states),
+        state,
         combine=(yield write_combine(w.builder, combine, state, items)),
         states=len(states),
         way=next(w.builder.ways),
     )
-    return (yield rebuild(state, iter(written)))
+    return (yield folded)
 
 
 def fields_of_item(combine: Typed) -> list[Typed]:
@@ -166,10 +167,8 @@ def emit_of_items(combine: Typed, given: Ragged, places: int, w: Writer) -> Writ
     if not parts:
         return given.items
     inner = w.item_places(given.lengths, places, combine)
-    made = []
-    for part in parts:
-        made.append((yield emit_part(part, given.items, inner, w)))
-    return tuple(made)
+    made = (emit_part(part, given.items, inner, w) for part in parts)
+    return tuple((yield in_turn(made)))
 
 
 def write_combine(
@@ -205,7 +204,7 @@ def write_combine(
 
 
 @value_of.register
-def _(block: c.Fold, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Fold, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     combine, start = node.parts
     value = yield eval_part(start, None, state)
     for item in _in_order(node, x):
@@ -224,12 +223,9 @@ def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
     pair = TupleType(state.types.named(item), state.types.named(item))
     combine = yield state.part(node, block.combine, pair, '.combine')
     state.equal(combine, combine.output, item, 'to give an item,')
-    default = None
-    if block.default is not None:
-        default = yield state.part(node, block.default, VoidType(), '.default')
-        state.equal(default, default.output, item, 'to give an item,')
-    else:
-        state.when(node, lambda: needs_zeros(node, item, state))
+    default = yield state.substitute(
+        node, block.default, '.default', item, 'to give an item,'
+    )
     node.parts = (combine, default)
     return item
 
@@ -244,21 +240,20 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
     if default is None:
         zeros = c.Zeros(node.output)
         default = Typed(zeros, str(node), VoidType(), node.output)
-    items = list(flatten(given.items))
-    written = w.add(
+    reduced = w.shaped(
         p.ReduceLoop,
-        (given.lengths, places, *items),
+        (given.lengths, places, *flatten(given.items)),
         node,
-        outputs=len(items),
+        given.items,
         combine=(yield write_body(w.builder, str(combine), combine)),
         default=(yield write_body(w.builder, str(default), default)),
         way=next(w.builder.ways),
     )
-    return (yield rebuild(given.items, iter(written)))
+    return (yield reduced)
 
 
 @value_of.register
-def _(block: c.Reduce, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     combine, default = node.parts
     items = list(_in_order(node, x))
     if not items:
@@ -266,9 +261,8 @@ def _(block: c.Reduce, node: Typed, x: Any, state: Eager) -> Steps[Any]:
             return zeros(node.output)
         return (yield eval_part(default, None, state))
     while len(items) > 1:
-        made = []
-        for pair in zip(items[::2], items[1::2], strict=False):
-            made.append((yield eval_anew(combine, pair, state)))
+        pairs = zip(items[::2], items[1::2], strict=False)
+        made = yield in_turn(eval_anew(combine, pair, state) for pair in pairs)
         items = made + items[len(made) * 2 :]
     return items[0]
 
@@ -302,5 +296,5 @@ def _(block: c.Length, node: Typed, value: Value, places: int, w: Writer) -> Val
 
 
 @value_of.register
-def _(block: c.Length, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Length, node: Typed, x: Sized, state: Eager) -> Array:
     return np.asarray(len(x), block.type.dtype)

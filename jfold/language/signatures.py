@@ -14,24 +14,22 @@ from jfold.errors import shown
 POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+def _parameters(fn: Callable[..., Any]) -> list[Parameter] | None:
+    """Those of a signature; some functions that are written in C have none."""
     try:
-        return inspect.signature(fn)
-    except (TypeError, ValueError):  # of some functions that are written in C
+        return [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
         return None
 
 
 def _positional(fn: Callable[..., Any]) -> list[Parameter]:
-    signature = _signature(fn)
-    given = signature.parameters.values() if signature else ()
-    return [each for each in given if each.kind in POSITIONAL]
+    return [each for each in _parameters(fn) or () if each.kind in POSITIONAL]
 
 
 def _takes_any_number(fn: Callable[..., Any]) -> bool:
     """Whether a signature tells nothing of how many arguments there may be."""
-    signature = _signature(fn)
-    given = signature.parameters.values() if signature else ()
-    return not signature or any(x.kind is Parameter.VAR_POSITIONAL for x in given)
+    given = _parameters(fn)
+    return given is None or any(x.kind is Parameter.VAR_POSITIONAL for x in given)
 
 
 def _is_setting(parameter: Parameter) -> bool:
@@ -114,10 +112,9 @@ def _binds(fn: Callable[..., Any], count: int, error: Exception) -> bool:
 
 
 def _can_bind(fn: Callable[..., Any], count: int) -> bool:
-    signature = _signature(fn)
-    assert signature is not None
+    """Whether a function that has a signature can be called so."""
     try:
-        signature.bind(*range(count))
+        inspect.signature(fn).bind(*range(count))
     except TypeError:
         return False
     return True

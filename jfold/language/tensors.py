@@ -12,16 +12,10 @@ from jfold.language import eager
 from jfold.language.eager import Eager, value_of
 from jfold.language.emission import emit
 from jfold.language.inference import TO_TENSORS, Inference, output_type
-from jfold.language.layers import (
-    arguments_of,
-    hint,
-    identity,
-    make_layer,
-    result_type,
-)
+from jfold.language.layers import arguments_of, hint, identity, make_layer, result_type
 from jfold.language.signatures import settings_of
 from jfold.language.typed import Typed, fail
-from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
+from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType, terminals
 
 OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
@@ -111,16 +105,12 @@ def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
 def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert node.layer is not None
     number = w.builder.operation(node.layer, node.input, node.output)
-    # Of another writer: only the structure is wanted, `add` makes the registers.
-    shape = yield Writer(w.builder, None).like(node.output)
-    inputs = (places, *flatten(value))
-    outputs = len(list(flatten(shape)))
-    written = w.add(p.Apply, inputs, node, outputs=outputs, operation=number)
-    return (yield rebuild(shape, iter(written)))
+    inputs, shape = (places, *flatten(value)), (yield w.shape_of(node.output))
+    return (yield w.shaped(p.Apply, inputs, node, shape, operation=number))
 
 
 @value_of.register
-def _(block: c.Function, node: Typed, x: Any, state: Eager) -> Any:
+def _(block: c.Function, node: Typed, x: Any, state: Eager) -> object:
     return eager.call(node, x, state)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from jfold import instructions as p
 from jfold.language.layers import arguments_of
 from jfold.language.typed import Typed, Typing, fail
 from jfold.operations import Layer, Operation
-from jfold.recursion import Steps
+from jfold.recursion import Steps, in_turn
 from jfold.registers import PLACES, RegisterType, row_names, types_of
 from jfold.traits import Effect
 from jfold.types import (
@@ -43,6 +43,8 @@ class Ragged:
 # values, a sequence, or nothing (void).
 Value: TypeAlias = int | tuple['Value', ...] | Ragged | None
 Writing: TypeAlias = Steps[Any]  # to a `Value`
+Kind: TypeAlias = type[p.Instruction]
+Inputs: TypeAlias = Iterable[Value]  # of an instruction: registers
 
 
 @dataclass(eq=False)
@@ -53,7 +55,7 @@ class Builder:
     types: dict[TensorType, int] = field(default_factory=dict)
     operations: dict[Operation, int] = field(default_factory=dict)
     constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
-    known: dict[Any, int] = field(default_factory=dict)
+    known: dict[Hashable, int] = field(default_factory=dict)
     declarations: dict[c.ForwardDeclaration, int] = field(default_factory=dict)
     bodies: list[p.Body] = field(default_factory=list)
     unconsumed: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Builder:
         made = Operation(layer, arguments, result, numbers, self.type_numbers(result))
         return self.operations.setdefault(made, len(self.operations))
 
-    def constant(self, key: Any, value: np.ndarray[Any, Any]) -> int:
+    def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
         """The number of a constant; equal keys are one."""
         if key not in self.known:
             self.known[key] = len(self.constants)
@@ -115,25 +117,35 @@ class Writer:
         return self.count - 1
 
     def add(
-        self, kind: Any, inputs: Any, node: Typed, outputs: int = 1, **options: Any
+        self, kind: Kind, inputs: Inputs, node: Typed, outputs: int, **options: Any
     ) -> tuple[int, ...]:
         """Appends an instruction; the registers it writes."""
         written = tuple(self.new() for _ in range(outputs))
-        made = kind(tuple(inputs), written, str(node), **options)
+        registers = cast(tuple[int, ...], tuple(inputs))
+        made = kind(registers, written, str(node), **options)
         self.instructions.append(made)
         return written
 
-    def one(self, kind: Any, inputs: Any, node: Typed, **options: Any) -> int:
+    def one(self, kind: Kind, inputs: Inputs, node: Typed, **options: Any) -> int:
         """Appends an instruction that writes one register."""
-        return self.add(kind, inputs, node, **options)[0]
+        return self.add(kind, inputs, node, 1, **options)[0]
+
+    def shaped(
+        self, kind: Kind, inputs: Inputs, node: Typed, shape: Value, **options: Any
+    ) -> Writing:
+        """Appends an instruction that gives a value of the structure of another."""
+        outputs = len(list(flatten(shape)))
+        written = self.add(kind, inputs, node, outputs, **options)
+        return rebuild(shape, iter(written))
+
+    def shape_of(self, type_: Type) -> Writing:
+        """The structure of a value of a type, in registers of another body."""
+        return Writer(self.builder, None).like(type_)
 
     def like(self, type_: Type) -> Writing:
         """New registers for a value of a type."""
         if isinstance(type_, TupleType):
-            made = []
-            for item in type_:
-                made.append((yield self.like(item)))
-            return tuple(made)
+            return tuple((yield in_turn(map(self.like, type_))))
         if isinstance(type_, SequenceType | BroadcastType):
             return Ragged(self.new(), (yield self.like(type_.item)))
         return None if isinstance(type_, VoidType) else self.new()
@@ -141,9 +153,7 @@ class Writer:
     def object(self, value: Value, node: Typed) -> Steps[int]:
         """A value made of objects as one column of objects."""
         if isinstance(value, tuple):
-            columns = []
-            for each in value:
-                columns.append((yield self.object(each, node)))
+            columns = yield in_turn(self.object(each, node) for each in value)
             return self.one(p.Pack, columns, node)
         if isinstance(value, Ragged):
             items = yield self.object(value.items, node)
@@ -154,10 +164,8 @@ class Writer:
     def select(self, value: Value, positions: int, node: Typed) -> Writing:
         """The items of a value at given positions."""
         if isinstance(value, tuple):
-            made = []
-            for each in value:
-                made.append((yield self.select(each, positions, node)))
-            return tuple(made)
+            parts = (self.select(part, positions, node) for part in value)
+            return tuple((yield in_turn(parts)))
         if isinstance(value, Ragged):
             inputs = value.lengths, positions
             return (yield self.ranges(p.Ranges, inputs, value.items, node))
@@ -169,7 +177,7 @@ class Writer:
         return result
 
     def ranges(
-        self, kind: Any, inputs: Any, items: Value, node: Typed, **options: Any
+        self, kind: Kind, inputs: Inputs, items: Value, node: Typed, **options: Any
     ) -> Steps[Ragged]:
         """A sequence by an instruction that gives lengths and positions of items."""
         lengths, positions = self.add(kind, inputs, node, outputs=2, **options)
@@ -260,10 +268,8 @@ class Writer:
 
 def _by_item(tuples: list[Any], fn: Callable[[list[Value]], Writing]) -> Writing:
     """A tuple of what the first items of tuples give, the second ones, and so on."""
-    made = []
-    for part in zip(*tuples, strict=True):
-        made.append((yield fn(list(part))))
-    return tuple(made)
+    parts = map(list, zip(*tuples, strict=True))
+    return tuple((yield in_turn(map(fn, parts))))
 
 
 def _made(each: p.Maker) -> tuple[str, int]:
@@ -296,11 +302,13 @@ def _stages(instructions: list[p.Instruction]) -> Iterator[p.Stage]:
     for each in instructions:
         stage = max((ready.get(r, 0) for r in each.inputs), default=0)
         plain, calls = stages.setdefault(stage, ([], []))
-        is_call = isinstance(each, p.Call)
-        calls.append(each) if isinstance(each, p.Call) else plain.append(each)
-        ready |= dict.fromkeys(each.outputs, stage + is_call)
-    for number in sorted(stages):
-        yield p.Stage(*map(tuple, stages[number]))  # type: ignore[arg-type]
+        if isinstance(each, p.Call):
+            calls.append(each)
+        else:
+            plain.append(each)
+        ready |= dict.fromkeys(each.outputs, stage + isinstance(each, p.Call))
+    for _, (plain, calls) in sorted(stages.items()):
+        yield p.Stage(tuple(plain), tuple(calls))
 
 
 def flatten(value: Value) -> Iterator[int]:
@@ -320,10 +328,7 @@ def flatten(value: Value) -> Iterator[int]:
 def rebuild(value: Value, registers: Iterator[int]) -> Writing:
     """The same structure around other registers; the inverse of `flatten`."""
     if isinstance(value, tuple):
-        made = []
-        for each in value:
-            made.append((yield rebuild(each, registers)))
-        return tuple(made)
+        return tuple((yield in_turn(rebuild(each, registers) for each in value)))
     if isinstance(value, Ragged):
         return Ragged(next(registers), (yield rebuild(value.items, registers)))
     return None if value is None else next(registers)

@@ -14,8 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from expressions import Maker, Source, filled, numbers, width
+from expressions import Maker, Source
 from function_kinds import ALL
+from function_makers import filled, numbers, width
 from functions import draw_function
 
 import jfold as jf

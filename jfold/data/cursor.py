@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a run of batches has been delivered, and as arrays, to go on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold.data.plans import KEY_WORDS, Settings
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = 1  # of what `Batches.state` returns
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far a run has been delivered."""
+
+    epoch: int = 0  # of the last batch
+    position: int = 0  # how many examples of the epoch are done with, bad ones too
+    batches: int = 0  # how many were delivered
+    skipped: int = 0  # how many examples were left out
+
+
+def state_of(settings: Settings, cursor: Cursor) -> dict[str, Array]:
+    """The state of a run, in arrays of fixed shapes; -1 for none."""
+    key = [len(settings.key), *settings.key, *[0] * KEY_WORDS][: 1 + KEY_WORDS]
+    fixed = 'examples', 'batch_size', 'max_nodes', 'drop_remainder'
+    numbers = {'format': FORMAT} | {name: getattr(settings, name) for name in fixed}
+    return {'key': np.array(key, np.uint32)} | {
+        name: np.array(-1 if number is None else number, np.int64)
+        for name, number in (numbers | vars(cursor)).items()
+    }
+
+
+def cursor_of(settings: Settings, state: object) -> Cursor:
+    """The cursor of a state, after checks that it belongs to such a run."""
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            'expected `state` as a dict, which `Batches.state` returns, got '
+            f'{type(state).__name__}'
+        )
+    own = state_of(settings, Cursor())
+    arrays = {name: np.asarray(x) for name, x in state.items()}
+    expected, got = ({k: x.shape for k, x in d.items()} for d in (own, arrays))
+    if expected != got:
+        raise ValueError(
+            f'expected a state of arrays of shapes {expected}, got {got}: pass what '
+            '`Batches.state` returned'
+        )
+    cursor = {name: _whole(name, arrays[name]) for name in vars(Cursor())}
+    differing = [
+        f'{name} {_shown(name, arrays[name])} instead of {_shown(name, value)}'
+        for name, value in own.items()
+        if name not in cursor and not np.array_equal(arrays[name], value)
+    ]
+    if differing:
+        raise ValueError(
+            'expected `state` of batches made with the same arguments, got one with '
+            f'{", ".join(differing)}: make them with these'
+        )
+    return Cursor(**cursor)
+
+
+def _whole(name: str, value: Array) -> int:
+    if value.dtype.kind not in 'iu' or value < 0:
+        raise ValueError(
+            f'expected `{name}` of a state as an int of 0 or more, got {value} '
+            f'({value.dtype}): pass what `Batches.state` returned'
+        )
+    return int(value)
+
+
+def _shown(name: str, value: Array) -> str:
+    if name == 'key':
+        return str(value[1 : 1 + int(value[0])].tolist())
+    return 'none' if value == -1 else str(value)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparing a model with its eager twin: values, metrics and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jfold as jf
+
+
+def projection(shape: tuple[int, ...], dtype: Any, salt: int = 0) -> Any:
+    """Weights that differ from entry to entry, the same at every call."""
+    size = math.prod(shape)
+    return jnp.asarray(np.cos(1.7 * np.arange(size) + salt).reshape(shape), dtype)
+
+
+def weighted(tree: Any, salt: int = 0) -> Any:
+    """A number that depends on every float of a pytree in its own way."""
+    leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
+    terms = [
+        jnp.sum(jnp.asarray(x) * projection(jnp.shape(x), x.dtype, salt + i))
+        for i, x in enumerate(leaves)
+    ]
+    return sum(terms, jnp.zeros((), 'float32'))
+
+
+def is_float(x: Any) -> bool:
+    """Whether an array holds floats."""
+    return bool(jnp.issubdtype(jnp.asarray(x).dtype, jnp.inexact))
+
+
+def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
+    """A number made of everything that `apply` returns, and what it returns."""
+    made = model.apply(params, schedule)
+    values, metrics = made if model.program.observed else (made, {})
+    total = jnp.zeros((), 'float32')
+    for i in range(schedule.examples):
+        total += weighted(jax.tree.map(lambda x, i=i: x[i], values), i)
+    for metric in metrics.values():
+        for x in jax.tree.leaves(metric.values):
+            if is_float(x):
+                total += jnp.sum(x * projection(x.shape[1:], x.dtype))
+    return total, (values, metrics)
+
+
+def eager_loss(params: Any, model: jf.Model, examples: list[Any]) -> Any:
+    """The same by evaluating one example after another."""
+    total, found = jnp.zeros((), 'float32'), []
+    for i, example in enumerate(examples):
+        made = model.eval(example, params)
+        value, metrics = made if model.program.observed else (made, {})
+        found.append((value, metrics))
+        total += weighted(value, i)
+        for rows in metrics.values():
+            for x in jax.tree.leaves(rows):
+                if is_float(x):
+                    total += jnp.sum(x * projection(jnp.shape(x), x.dtype))
+    return total, found
+
+
+# Compiling dominates these tests, so it is asked not to try hard.
+_batched_grad = jax.jit(
+    jax.value_and_grad(batched_loss, has_aux=True),
+    static_argnums=1,
+    compiler_options={'xla_backend_optimization_level': 0},
+)
+_eager_grad = jax.value_and_grad(eager_loss, has_aux=True)
+
+
+def agree(
+    model: jf.Model,
+    params: Any,
+    examples: list[Any],
+    rtol: float = 1e-5,
+    forward: bool = False,
+) -> None:
+    """Values, metrics and gradients equal those of the eager twin.
+
+    With `forward`, also those of `apply` where no gradient is asked for.
+    """
+    schedule = model.schedule(examples)
+    (total, (values, metrics)), grads = _batched_grad(params, model, schedule)
+    (expected, found), expected_grads = _eager_grad(params, model, examples)
+    same_results(values, metrics, found, rtol)
+    close(total, expected, 10 * rtol)
+    close(grads, expected_grads, rtol)
+    if forward:
+        _, (values, metrics) = batched_loss(params, model, schedule)
+        same_results(values, metrics, found, rtol)
+
+
+def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> None:
+    """A batch's values and metrics are those of its examples."""
+    for i, (value, rows) in enumerate(found):
+        close(jax.tree.map(lambda x, i=i: x[i], values), value, rtol)
+        for name, metric in metrics.items():
+            mine = np.asarray(metric.mask & (metric.example == i))
+            here = jax.tree.map(lambda x, mine=mine: np.asarray(x)[mine], metric.values)
+            same_multiset(list(_rows(here, int(mine.sum()))), rows[name], rtol)
+
+
+def _rows(columns: Any, count: int) -> Iterator[Any]:
+    for i in range(count):
+        yield jax.tree.map(lambda x, i=i: x[i], columns)
+
+
+def same_multiset(left: list[Any], right: list[Any], rtol: float) -> None:
+    """Both hold the same rows, in any order."""
+    assert len(left) == len(right)
+    rest = [_flat(row) for row in right]
+    for row in map(_flat, left):
+        distances = [np.abs(row - each).max(initial=0) for each in rest]
+        best = int(np.argmin(distances))
+        close(row, rest.pop(best), 10 * rtol)
+
+
+def _flat(row: Any) -> Any:
+    leaves = [np.ravel(x).astype('float64') for x in jax.tree.leaves(row)]
+    return np.concatenate([np.zeros(0), *leaves])
+
+
+def close(left: Any, right: Any, rtol: float) -> None:
+    """Two pytrees agree, relative to the largest entry of each array."""
+    lefts, rights = (map(np.asarray, jax.tree.leaves(x)) for x in (left, right))
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for a, b in zip(lefts, rights, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        if a.dtype.kind in 'iub':
+            np.testing.assert_array_equal(a, b)
+            continue
+        scale = max(float(np.abs(b).max(initial=0)), 1e-2)
+        wide = 'complex128' if a.dtype.kind == 'c' else 'float64'
+        difference = np.abs(a.astype(wide) - b.astype(wide)).max(initial=0)
+        assert difference <= rtol * scale, f'{a} is not {b}'  # nor if it is no number

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A corpus in a file: read as it was, or refused."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from binary_trees import binary, dense_cell, embedding
+from checking import refuses
+from tree_corpora import TREES, assert_equal, trees
+
+import jfold as jf
+from jfold.data import corpus as corpora
+from jfold.data.corpus import Corpus
+from jfold.data.storage import DamagedError, write
+
+
+def test_a_file_that_numpy_reads(tmp_path: Path) -> None:
+    """An open format: names as documented, metadata as JSON, nothing pickled."""
+    model = trees()
+    corpus = model.trace(TREES)
+    corpus.save(tmp_path / 'c.npz')
+    with np.load(tmp_path / 'c.npz', allow_pickle=False) as file:
+        names = [name for name in file.files if name != 'metadata.json']
+        arrays = {name: file[name] for name in names}
+    assert sorted(arrays) == sorted(corpora._arrays(corpus))
+    np.testing.assert_array_equal(arrays['constants/0/first'], [0, 1, 3, 7, 8, 11])
+    words = np.split(arrays['constants/0/0'], [1, 3, 7, 8])
+    assert [sorted(each) for each in words] == [
+        [1],
+        [2, 3],
+        [1, 2, 3, 4],
+        [5],
+        [6, 7, 8],
+    ]
+    np.testing.assert_array_equal(arrays['operations/1/first'], [0, 0, 1, 4, 4, 6])
+    with zipfile.ZipFile(tmp_path / 'c.npz') as archive:
+        assert archive.testzip() is None
+        document = json.loads(archive.read('metadata.json'))
+    saved = document['metadata']['corpus']
+    assert saved['fingerprint']['format'] == 2
+    assert saved['skipped'] == []
+
+
+def test_what_was_skipped_is_saved(tmp_path: Path) -> None:
+    """With the places of the others."""
+    model = trees()
+    corpus = model.trace([1, 'ä\ud800', (2, 3)], skip_errors=True)
+    corpus.save(tmp_path / 'c')
+    loaded = Corpus.load(tmp_path / 'c', model)
+    assert_equal(loaded, corpus)
+    assert loaded.source.tolist() == [0, 2]
+    assert len(loaded.skipped) == 1
+
+
+def test_a_loaded_corpus_stays_in_its_file(tmp_path: Path) -> None:
+    """Its arrays are read-only maps; the file may be replaced meanwhile."""
+    model = trees()
+    first, second = model.trace(TREES), model.trace(TREES[::-1])
+    first.save(tmp_path / 'c')
+    loaded = Corpus.load(str(tmp_path / 'c'), model)
+    for name, array in corpora._arrays(loaded).items():
+        base = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        assert isinstance(base, mmap.mmap) or not array.size, name
+        assert not array.flags.writeable, name
+    second.save(tmp_path / 'c')
+    assert_equal(loaded, first)
+    assert_equal(Corpus.load(tmp_path / 'c', model), second)
+    loaded.save(tmp_path / 'c')
+    assert_equal(Corpus.load(tmp_path / 'c', model), first)
+    assert [each.name for each in tmp_path.iterdir()] == ['c']
+
+
+def test_loading_for_another_expression(tmp_path: Path) -> None:
+    """Is an error that says what differs and what to do."""
+    path = tmp_path / 'c.npz'
+    trees().trace(TREES).save(path)
+    other = jf.compile(
+        binary(jf.Scalar('int32') >> embedding(4), dense_cell(4, 'lstm'))
+    )
+    text = (
+        f'{path}: expected a corpus of the expression of this model, got one of '
+        'another, with `operation cell(float32[4], float32[4]) -> float32[4]` instead '
+        'of `operation lstm(float32[4], float32[4]) -> float32[4]`. Trace the examples '
+        'again with `model.trace`'
+    )
+    with refuses(text, ValueError):
+        Corpus.load(path, other)
+
+
+def test_files_of_other_kinds(tmp_path: Path) -> None:
+    """None of them passes for a corpus."""
+    path, model = tmp_path / 'c.npz', trees()
+    with pytest.raises(FileNotFoundError, match=str(path)):
+        Corpus.load(path, model)
+    np.savez(path, a=np.arange(3))
+    with pytest.raises(DamagedError, match=f'^{path}: '):
+        Corpus.load(path, model)
+    for metadata in {}, {'corpus': 3}:
+        write(path, {'source': np.zeros(3)}, metadata)
+        with refuses(f'{path}: expected a corpus, got other arrays', ValueError):
+            Corpus.load(path, model)
+    write(path, {'source': np.zeros(3)}, {'corpus': {}})
+    with pytest.raises(ValueError, match='with graphs of format None, not 2'):
+        Corpus.load(path, model)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    """Cut short, or with a byte changed anywhere; never read as something else."""
+    path, model = tmp_path / 'c.npz', trees()
+    model.trace(TREES).save(path)
+    content = path.read_bytes()
+    for length in 0, 1, 100, len(content) // 2, len(content) - 1:
+        path.write_bytes(content[:length])
+        with pytest.raises(DamagedError, match=f'^{path}: '):
+            Corpus.load(path, model, verify=False)
+    for place in np.random.default_rng(0).integers(len(content), size=40).tolist():
+        changed = bytearray(content)
+        changed[place] ^= 0x40
+        path.write_bytes(changed)
+        with pytest.raises(DamagedError, match=f'^{path}: '):
+            Corpus.load(path, model)
+    path.write_bytes(content)
+    assert len(Corpus.load(path, model)) == len(TREES)
+
+
+KILLED = """
+import os, signal, sys, tree_corpora
+corpus = tree_corpora.trees().trace([(1, 2)] * 1000)
+os.fsync = lambda number: os.kill(os.getpid(), signal.SIGKILL)
+corpus.save(sys.argv[1])
+"""
+
+
+def test_killed_while_it_saves(tmp_path: Path) -> None:
+    """The file that was there before is intact."""
+    path, model = tmp_path / 'c.npz', trees()
+    corpus = model.trace(TREES)
+    corpus.save(path)
+    command = [sys.executable, '-c', KILLED, str(path)]
+    done = subprocess.run(command, cwd=Path(__file__).parent, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2  # what was begun is another file
+    assert_equal(Corpus.load(path, model), corpus)
