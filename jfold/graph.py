@@ -19,14 +19,14 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from jfold.kept import kept
 from jfold.operations import Operations
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 NO_NUMBERS = np.zeros(0, np.int32)
 
 

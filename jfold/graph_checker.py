@@ -30,11 +30,10 @@ from jfold.components import (
     results_in,
     sources,
 )
-from jfold.graph import Graph, Table, among_all, number_values, ranges
+from jfold.graph import Array, Graph, Table, among_all, number_values, ranges
 from jfold.operations import Makers, Operations
 from jfold.types import TensorType
 
-Array = np.ndarray[Any, Any]
 BLOCK = 1 << 16  # nodes that are looked at at once: they stay in the cache
 
 

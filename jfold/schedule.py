@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.components import component_of
+from jfold.graph import Array
 from jfold.planning.build import fill
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
 from jfold.spec import Spec, SpecKey, key_of
-
-Array = np.ndarray[Any, Any]
 
 
 @jax.tree_util.register_pytree_node_class

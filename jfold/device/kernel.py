@@ -45,9 +45,7 @@ Owner = TypeVar('Owner')
 Result = TypeVar('Result')
 
 
-def per_rows(
-    method: Callable[[Owner, int], Result],
-) -> Callable[[Owner, int], Result]:
+def per_rows(method: Callable[[Owner, int], Result]) -> Callable[[Owner, int], Result]:
     """Computes a method once per object and number of rows; freed with the object."""
 
     @functools.wraps(method)

@@ -14,12 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jfold.components import (
-    Component,
-    component_of,
-    first_results,
-    sources,
-)
+from jfold.components import Component, component_of, first_results, sources
 from jfold.device.arrays import Varying
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.loops import Loops, make_loops
@@ -27,13 +22,7 @@ from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
 from jfold.device.results import Returned, returned
 from jfold.device.reverse import Reverse, make_reverse
 from jfold.operations import Makers, Operation, Operations
-from jfold.planning.layout import (
-    Layout,
-    active_types,
-    has_gradient,
-    layout,
-    running,
-)
+from jfold.planning.layout import Layout, active_types, has_gradient, layout, running
 from jfold.spec import RECOMPUTE_ALL, Spec
 
 if TYPE_CHECKING:

@@ -14,13 +14,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from jfold.device.arrays import Arrays, Specs
-from jfold.device.jaxprs import (
-    apply,
-    dependent,
-    evaluate,
-    opened,
-    variables,
-)
+from jfold.device.jaxprs import apply, dependent, evaluate, opened, variables
 
 
 def rows_first(

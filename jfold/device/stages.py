@@ -73,10 +73,7 @@ class Staged:
         return _of_used(values, self.frontier)(*given.values())
 
     def run_late(
-        self,
-        frontier: Iterable[Array],
-        arguments: Sequence[Array],
-        rules: Rules,
+        self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
         """The outputs, from the frontier and the other arguments."""
         jaxpr, constants = jaxprs.opened(self.closed)
@@ -181,10 +178,7 @@ def _is_jaxpr(value: object) -> bool:
 
 
 def _dropping(
-    equation: core.JaxprEqn,
-    operands: Arrays,
-    of_rows: Sequence[bool],
-    real: Array,
+    equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
     """The results of an equation, whose reverse is dropped for rows not real."""
 

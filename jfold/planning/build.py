@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from jfold.components import Component
-from jfold.graph import Graph, Table, concatenated, gather, ranges, shared_counts
+from jfold.graph import Array, Graph, Table, concatenated, gather, ranges, shared_counts
 from jfold.planning.layout import Layout, active_types, layout, running
 from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section, Sections
 from jfold.planning.tiles import strategy_of
 from jfold.planning.uses import SumTree, Uses, in_order, sum_tree, use_counts
 from jfold.spec import Spec
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)

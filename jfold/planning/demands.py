@@ -11,19 +11,16 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from jfold.graph import shared_counts
+from jfold.graph import Array, shared_counts
 from jfold.operations import Operations
 from jfold.planning.capacity import Chance
 from jfold.planning.layout import active_types
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.uses import Uses, sum_room, use_counts
 from jfold.spec import Capacity
-
-Array = np.ndarray[Any, Any]
 
 ADDED = 'constants', 'rows', 'sums', 'metrics'  # the dimensions that add up
 FEW = 16  # examples, whose spread tells nothing of others
@@ -59,11 +56,7 @@ class Demands:
 
     def pick(self, examples: Array) -> Demands:
         """The demands of the given examples."""
-        return Demands(
-            self.program,
-            self.added[examples],
-            self.highest[examples],
-        )
+        return Demands(self.program, self.added[examples], self.highest[examples])
 
     def capacity(self, size: int) -> Capacity:
         """The least capacity for all examples in one batch; `size` rows of results."""

@@ -20,13 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from jfold.components import components
+from jfold.graph import Array
 from jfold.operations import Operations
 from jfold.spec import Spec
-
-Array = np.ndarray[Any, Any]
 
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64  # sums that are taken at once

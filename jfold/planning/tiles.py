@@ -18,18 +18,18 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import jax
 import numpy as np
 
 from jfold.components import Component, components
+from jfold.graph import Array
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.capacity import power_of_two
 from jfold.spec import COUNTED, FIXED, Spec
 
-Array = np.ndarray[Any, Any]
 Widths: TypeAlias = tuple[int, ...]  # rows per tile, widest first
 
 NARROW = 64  # rows; tiles of fewer share matrices that are transposed once

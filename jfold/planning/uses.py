@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from jfold.graph import (
+    Array,
     Graph,
     Numbering,
     Table,
@@ -27,8 +27,6 @@ from jfold.graph import (
 from jfold.kept import Owner, kept
 from jfold.operations import Operations
 from jfold.planning.sections import SUM_ARITY
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
