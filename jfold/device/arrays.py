@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 Arrays: TypeAlias = list[jax.Array]
 Spec: TypeAlias = jax.ShapeDtypeStruct
-Specs: TypeAlias = list[jax.ShapeDtypeStruct]
-Axes: TypeAlias = frozenset[Hashable]
+Specs: TypeAlias = list[Spec]
 
 
 @dataclass(frozen=True)
@@ -30,9 +28,8 @@ class Varying:
       sharding, type_: of specs of such arrays.
     """
 
-    axes: Axes
     sharding: jax.sharding.NamedSharding
-    type_: Hashable
+    type_: jax.sharding.ManualAxisType
 
 
 def varying_axes(arrays: ArrayTree) -> Varying | None:
@@ -43,7 +40,7 @@ def varying_axes(arrays: ArrayTree) -> Varying | None:
         return None
     everywhere = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
     sharding = jax.sharding.NamedSharding(found.sharding.mesh, everywhere)
-    return Varying(found.manual_axis_type.varying, sharding, found.manual_axis_type)
+    return Varying(sharding, found.manual_axis_type)
 
 
 def varied(x: jax.Array, varying: Varying | None) -> jax.Array:
@@ -53,7 +50,8 @@ def varied(x: jax.Array, varying: Varying | None) -> jax.Array:
     """
     if varying is None or x.dtype == jax.dtypes.float0:
         return x
-    missing = varying.axes.difference(jax.typeof(x).manual_axis_type.varying)
+    axes = varying.type_.varying
+    missing = axes.difference(jax.typeof(x).manual_axis_type.varying)
     return lax.pcast(x, tuple(missing), to='varying') if missing else x
 
 

@@ -44,7 +44,7 @@ from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
 from jfold.device.loops import Tile
 from jfold.device.plan import Plan, Pullback
-from jfold.device.rows import Rows, chosen
+from jfold.device.rows import Rows
 from jfold.device.sections import Batch, Number
 from jfold.device.stages import is_zero
 from jfold.device.sums import sum_uses
@@ -192,7 +192,7 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
     """Of each live output [rows, *shape], summed over the uses of its values."""
     o, capacity = tile.operation, reads.plan.spec.capacity
     outputs, bases = reads.plan.operations[o].outputs, reads.plan.layout.value_base[o]
-    for k in reads.pullbacks[o].reverse.live:
+    for k in reads.pullbacks[o].reverse.flow.live:
         t = outputs[k]
         # The section begins behind the constants, which have no cotangents. Of values
         # with fewer uses the rest of the indices point to the row of zeros.
@@ -208,11 +208,11 @@ def _write_edges(
     """The edges, with the cotangents of the inputs of a tile [rows, *shape] each."""
     operation = reads.plan.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
-    live = [operation.outputs[k] for k in reverse.live]
+    live = [operation.outputs[k] for k in reverse.flow.live]
     # Each use of a value has edge rows of its own, as many as the operation has rows:
     # what is written is dense, and no two uses write to one place.
     bases = reads.plan.layout.edge_base[tile.operation]
-    places = chosen(list(zip(operation.inputs, bases, strict=True)), reverse.active)
+    places = reverse.flow.chosen(list(zip(operation.inputs, bases, strict=True)))
     for (t, base), x, known in zip(
         places, moving, reverse.cotangents_read, strict=True
     ):
@@ -228,9 +228,11 @@ def crossing_specs(plan: Plan, o: int, pullback: Pullback) -> list[Spec | None]:
     """Buffers for what crosses; `None` for what takes the place of something."""
     if not pullback.defers:
         return []
-    rows, reverse = plan.layout.region[o], pullback.reverse
-    pairs = zip(reverse.crossing, reverse.replaced, strict=True)
-    return [buffer_of(rows, row) if j is None else None for row, j in pairs]
+    rows = plan.layout.region[o]
+    return [
+        buffer_of(rows, each.row) if each.replaces is None else None
+        for each in pullback.reverse.crossing
+    ]
 
 
 def _write_crossing(
@@ -251,13 +253,12 @@ def _write_crossing(
     o = tile.operation
     width = reads.plan.layout.widths[o][0]
     saved, own = list(residuals.saved[o]), list(residuals.crossing[o])
-    replaced = reads.pullbacks[o].reverse.replaced
-    for k, (x, j) in enumerate(zip(crossing, replaced, strict=True)):
-        buffer = own[k]
-        if j is not None:
-            saved[j] = write(saved[j], x, tile.first + width)
-        elif buffer is not None:
+    pairs = zip(crossing, reads.pullbacks[o].reverse.crossing, strict=True)
+    for k, (x, of) in enumerate(pairs):
+        if (buffer := own[k]) is not None:
             own[k] = write(buffer, x, tile.first)
+        elif of.replaces is not None:
+            saved[of.replaces] = write(saved[of.replaces], x, tile.first + width)
     return residuals.replaced(o, saved, own)
 
 
@@ -266,15 +267,18 @@ def _crossing(
 ) -> Iterator[Array]:
     """What crossed from the rows of a chunk [rows, ...] each."""
     o = tile.operation
-    reverse, width = reads.pullbacks[o].reverse, reads.plan.layout.widths[o][0]
-    buffers = zip(residuals.crossing[o], reverse.replaced, reverse.linear, strict=True)
-    for buffer, j, is_linear in buffers:
-        if j is not None:
-            x = slice_rows(residuals.saved[o][j], tile.first + width, tile.rows)
-        elif buffer is not None:
+    crossing, width = (
+        reads.pullbacks[o].reverse.crossing,
+        reads.plan.layout.widths[o][0],
+    )
+    for buffer, of in zip(residuals.crossing[o], crossing, strict=True):
+        if buffer is not None:
             x = slice_rows(buffer, tile.first, tile.rows)
+        elif of.replaces is not None:
+            saved = residuals.saved[o][of.replaces]
+            x = slice_rows(saved, tile.first + width, tile.rows)
         # A norm or the sum of a softmax may cross too: zero would give NaN there.
-        yield masked(x, real) if is_linear else repeated(x, real)
+        yield masked(x, real) if of.is_linear else repeated(x, real)
 
 
 # ---- gradients of weights ------------------------------------------------------------
@@ -325,7 +329,7 @@ def _of_weights(
     whatever the values, for those that nothing reads that has a cotangent."""
     found: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
-        live = reads.pullbacks[o].reverse.live
+        live = reads.pullbacks[o].reverse.flow.live
         if any(reads.plan.kernel(o).reads_weight(k, w) for k in live):
             found[w] = grad
     return found
@@ -360,7 +364,7 @@ def _types(reads: Reads) -> set[int]:
     """The types of values that have cotangents."""
     found: set[int] = set()
     for o, pullback in reads.pullbacks.items():
-        operation, reverse = reads.plan.operations[o], pullback.reverse
-        found.update(operation.outputs[k] for k in reverse.live)
-        found.update(chosen(operation.inputs, reverse.active))
+        operation, flow = reads.plan.operations[o], pullback.reverse.flow
+        found.update(operation.outputs[k] for k in flow.live)
+        found.update(flow.chosen(operation.inputs))
     return found

@@ -9,9 +9,9 @@ one kernel serves all batches and both passes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from jfold.device.arrays import (
 )
 from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
-from jfold.kept import kept
+from jfold.kept import Owner, kept
 from jfold.language.layers import pack
 from jfold.operations import Operation
 from jfold.types import TensorType, TupleType
@@ -40,23 +40,6 @@ if TYPE_CHECKING:
     from chex import ArrayTree
 
     from jfold.device.jaxprs import Environment
-
-Owner = TypeVar('Owner')
-Result = TypeVar('Result')
-
-
-def per_rows(method: Callable[[Owner, int], Result]) -> Callable[[Owner, int], Result]:
-    """Computes a method once per object and number of rows; freed with the object."""
-
-    @functools.wraps(method)
-    def cached(self: Owner, rows: int) -> Result:
-        key = f'{method.__name__}({rows})'
-        if key not in vars(self):
-            vars(self)[key] = method(self, rows)
-        result: Result = vars(self)[key]
-        return result
-
-    return cached
 
 
 @jax.tree_util.register_dataclass
@@ -77,23 +60,19 @@ class Weights:
 
 
 @dataclass(eq=False)
-class Kernel:
+class Kernel(Owner):
     """An operation at given shapes; inputs and outputs are flat lists of arrays.
 
     Attributes:
       params: specs of its parameters, a pytree.
       types: of its inputs.
       varying: over which axes of an enclosing `jax.shard_map` all arrays vary.
-      reverses: made so far, by the outputs and inputs that have cotangents.
     """
 
     operation: Operation
     params: ArrayTree
     types: tuple[TensorType, ...]
     varying: Varying | None
-    reverses: dict[tuple[tuple[int, ...], tuple[bool, ...]], object] = field(
-        default_factory=dict, init=False, repr=False
-    )
 
     def outputs(self, weights: Weights, inputs: Arrays, rows: int) -> Arrays:
         """Runs the operation on rows.
@@ -130,7 +109,7 @@ class Kernel:
         """The weights: parameters, and what is computed of them alone."""
         return self.staged(2).run_early(*jax.tree.leaves(params))
 
-    @per_rows
+    @kept
     def staged(self, rows: int) -> Staged:
         """The layer's function on a row, in two stages; on `rows` rows if it takes
         whole tiles."""
@@ -161,7 +140,7 @@ class Kernel:
                 f'else for 2 and for {rows}: let it not depend on the number of rows'
             )
 
-    @per_rows
+    @kept
     def forward(self, rows: int) -> core.ClosedJaxpr:
         """The jaxpr of the operation on `rows` rows."""
         batched, count = self.operation.layer.batched, self.weight_count

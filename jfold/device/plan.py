@@ -21,6 +21,7 @@ from jfold.device.loops import Loops, make_loops
 from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
 from jfold.device.results import Returned, returned
 from jfold.device.reverse import Reverse, make_reverse
+from jfold.device.rows import Flow
 from jfold.operations import Makers, Operation, Operations
 from jfold.planning.layout import Layout, active_types, has_gradient, layout, running
 from jfold.spec import RECOMPUTE_ALL, Spec
@@ -160,7 +161,7 @@ class Plan:
 
     def _reverse(self, o: int, flow: Flow) -> Reverse:
         try:
-            return make_reverse(self.kernel(o), flow.live, flow.active)
+            return make_reverse(self.kernel(o), flow)
         except Exception as error:
             name = self.operations[o].layer.name
             error.add_note(
@@ -169,19 +170,6 @@ class Plan:
                 'the function one by jax.custom_vjp'
             )
             raise
-
-
-@dataclass(frozen=True)
-class Flow:
-    """How cotangents flow through an operation.
-
-    Attributes:
-      live: the outputs that have a cotangent.
-      active: per input, whether it gets one.
-    """
-
-    live: tuple[int, ...]
-    active: tuple[bool, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +190,7 @@ class Pullback:
     @property
     def to_inputs(self) -> bool:
         """Whether inputs get cotangents."""
-        return any(self.reverse.active)
+        return any(self.reverse.flow.active)
 
     @property
     def defers(self) -> bool:

@@ -41,7 +41,7 @@ class Split:
 
     Attributes:
       crossing: variables that the early part makes and the late part reads.
-      linear: of each, whether it depends on the last arguments, the cotangents.
+      linear: those of them that depend on the last arguments, the cotangents.
     """
 
     closed: core.ClosedJaxpr
@@ -50,7 +50,7 @@ class Split:
     early_outputs: tuple[Atom, ...]
     late_outputs: tuple[Atom, ...]
     crossing: tuple[core.Var, ...]
-    linear: tuple[bool, ...]
+    linear: frozenset[core.Var]
 
     def run_early(self, arguments: Arrays, known: Environment) -> tuple[Arrays, Arrays]:
         """The early outputs, and the values that cross.
@@ -120,7 +120,7 @@ def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> S
         tuple(early_outputs),
         tuple(late_outputs),
         tuple(crossing),
-        tuple(v in pulled for v in crossing),
+        frozenset(pulled.intersection(crossing)),
     )
 
 

@@ -21,27 +21,21 @@ from jax.extend import core
 from jfold.device import jaxprs, products
 from jfold.device.arrays import Arrays, Spec, Specs
 from jfold.device.jaxprs import is_inexact
-from jfold.device.kernel import Kernel, Weights, per_rows
-from jfold.device.rows import Rows, chosen, merged, one_row, row_axis
+from jfold.device.kernel import Kernel, Weights
+from jfold.device.rows import Crossing, Flow, Rows, one_row, row_axis
 from jfold.device.split import Split, split
+from jfold.kept import Owner, kept
 
 if TYPE_CHECKING:
     from jfold.device.jaxprs import Rule
 
 
 @dataclass(eq=False)
-class SplitReverse:
-    """The split form; see `Reverse`.
-
-    Attributes:
-      kernel: what it is the reverse of.
-      live: the outputs that have a cotangent.
-      active: per input, whether it gets one.
-    """
+class SplitReverse(Owner):
+    """The split form; see `Reverse`."""
 
     kernel: Kernel
-    live: tuple[int, ...]
-    active: tuple[bool, ...]
+    flow: Flow
 
     @functools.cached_property
     def is_possible(self) -> bool:
@@ -55,42 +49,34 @@ class SplitReverse:
         return [one_row(two[i], axis) for i, axis in self._products_read]
 
     @functools.cached_property
-    def crossing(self) -> Specs:
-        """As found by dependence."""
-        two, axes = _specs(self._split(2)), self._crossing_axes
-        return [one_row(x, a) for x, a in zip(two, axes, strict=True) if a is not None]
-
-    @property
-    def linear(self) -> tuple[bool, ...]:
-        """As found by dependence."""
-        return self._split(2).linear
-
-    @functools.cached_property
-    def replaced(self) -> tuple[int | None, ...]:
-        """Products of the same shape that have been read by then, each at most once."""
-        halves, found = self._split(2), list[int | None]()
-        first = self._first_product
+    def crossing(self) -> list[Crossing]:
+        """As found by dependence; each takes the place of a product of the same shape
+        that has been read by then, if there is one left."""
+        halves, first = self._split(2), self._first_product
         places = [first + self._row_products.index(x) for x in self._products_read]
+        found, taken = list[Crossing](), set[int | None]()
         # A product is stored for the derivatives of what reads it. Once its own
         # cotangent is there they have been taken, and the one may lie where the other
         # lay.
-        for variable, spec in zip(halves.crossing, self.crossing, strict=True):
+        for variable, axis in zip(halves.crossing, self._crossing_axes, strict=True):
+            row = one_row(jaxprs.spec(variable), axis or 0)
             fit = (
                 j
                 for j, place in enumerate(places)
-                if self.residuals[j] == spec and j not in found
+                if self.residuals[j] == row and j not in taken
                 if halves.is_read_before(place, variable)
                 and not halves.reads_late(place)
             )
-            found.append(next(fit, None))
-        return tuple(found)
+            found.append(Crossing(row, variable in halves.linear, next(fit, None)))
+            taken.add(found[-1].replaces)
+        return found
 
     @functools.cached_property
     def cotangents_read(self) -> list[set[int]]:
         """As found by dependence."""
         closed = self._split(2).closed
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
-        first = len(closed.in_avals) - len(self.live)
+        first = len(closed.in_avals) - len(self.flow.live)
         return [{i - first for i in places if i >= first} for places in used]
 
     def weights(self, arrays: Arrays) -> Weights:
@@ -138,7 +124,7 @@ class SplitReverse:
         known = self.kernel.shared(closed, weights.forward, rows)
         return jaxprs.evaluate(closed, arguments, rules, known), made
 
-    @per_rows
+    @kept
     def _products(self, rows: int) -> Specs:
         """All products of the forward pass."""
 
@@ -183,7 +169,7 @@ class SplitReverse:
         rows = [*given.inputs, given.real, *made, *given.cotangents]
         return [*given.weights.arrays, *rows]
 
-    @per_rows
+    @kept
     def _split(self, rows: int) -> Split:
         specs, ends = self._argument_specs(rows)
         numbers = [i for i, _ in self._row_products]
@@ -196,15 +182,15 @@ class SplitReverse:
             known = dict(zip(numbers, made, strict=True))
 
             def live_outputs(trained: Arrays, moving: Arrays) -> Arrays:
-                given = merged(inputs, self.active, moving)
+                given = self.flow.merged(inputs, moving)
                 rules = {'dot_general': _stored_products(known)}
                 outputs = jaxprs.evaluate(
                     forward, [*trained, *others, *given, *real], rules
                 )
-                return [outputs[k] for k in self.live]
+                return [outputs[k] for k in self.flow.live]
 
             # Products come from the arguments; elementwise values are computed again.
-            moving = chosen(inputs, self.active)
+            moving = self.flow.chosen(inputs)
             of_weights, of_inputs = jax.vjp(live_outputs, trained, moving)[1](
                 cotangents
             )
@@ -214,7 +200,7 @@ class SplitReverse:
         shares = self.kernel.shares(rows)
         closed = products.rows_first(closed, specs, fixed, shares)
         late = self.kernel.trained_count
-        return split(closed, late, fixed, cotangents=len(self.live))
+        return split(closed, late, fixed, cotangents=len(self.flow.live))
 
     def _argument_specs(self, rows: int) -> tuple[Specs, list[int]]:
         """The arguments of the reverse, and where each kind of them ends."""
@@ -227,7 +213,7 @@ class SplitReverse:
             rest[kernel.weight_count :],
             [real],
             [made[i] for i, _ in self._row_products],
-            [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.live],
+            [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.flow.live],
         )
         ends = [int(n) for n in np.cumsum([0, *map(len, groups)])]
         return [spec for group in groups for spec in group], ends
