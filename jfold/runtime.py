@@ -96,14 +96,10 @@ def _weights(plan: Plan, params: Params) -> list[Arrays]:
     ]
 
 
-def _batch(plan: Plan, indices: Array, constants: tuple[Array, ...]) -> Batch:
-    return Batch(plan.layout, plan.spec.capacity.stages, indices, constants)
-
-
 def _run(
     plan: Plan, weights: list[Arrays], indices: Array, constants: tuple[Array, ...]
 ) -> Arrays:
-    batch = _batch(plan, indices, constants)
+    batch = Batch(plan.layout, indices, constants)
     nothing = [RECOMPUTE for _ in plan.operations]
     values, _ = forward(plan, nothing, weights, batch)
     return gathered(plan.tensors, batch, values)
@@ -115,7 +111,7 @@ def _run_forward(
     _check_traced(plan, given[0])
     arrays: Given = custom_vjp_primal_tree_values(given)  # type: ignore[no-untyped-call]
     weights, indices, constants = arrays
-    batch = _batch(plan, indices, constants)
+    batch = Batch(plan.layout, indices, constants)
     values, residuals = forward(plan, plan.policies, weights, batch)
     return gathered(plan.tensors, batch, values), (arrays, values, residuals)
 
@@ -128,7 +124,7 @@ def _run_backward(
 ) -> tuple[list[list[Array | None]], None, None]:
     (weights, indices, constants), values, residuals = stored
     pullbacks = plan.pullbacks([not is_zero(x) for x in cotangents])
-    batch = _batch(plan, indices, constants)
+    batch = Batch(plan.layout, indices, constants)
     grads = backward(plan, pullbacks, weights, batch, values, residuals, cotangents)
     return grads, None, None
 

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.components import component_of
 from jfold.graph import Array
 from jfold.planning.build import fill
 from jfold.planning.layout import layout
@@ -94,7 +93,7 @@ class Schedule:
         size = 2 + len(places.widths[operation])
         if not self.spec.capacity.rows[operation]:
             return np.zeros((0, size), np.int32)
-        component = component_of(self.spec.program)[operation]
+        component = places.component[operation]
         table = np.asarray(self.sections.tiles[component].of(self.indices))
         first = places.column[operation]
         return table[: int(self.depths[component]), first : first + size]

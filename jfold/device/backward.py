@@ -42,7 +42,7 @@ from jfold.device.buffers import (
 )
 from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
-from jfold.device.loops import Tile
+from jfold.device.loops import Loops, Tile, make_loops
 from jfold.device.plan import Plan, Pullback
 from jfold.device.rows import Rows
 from jfold.device.sections import Batch, Number
@@ -69,6 +69,7 @@ class Reads:
     weights: Mapping[int, Weights]
     batch: Batch
     values: Values
+    loops: Loops
 
     def runs_at_once(self, operations: Sequence[int]) -> bool:
         """Whether those of a component are one that has no levels, and weights."""
@@ -97,7 +98,8 @@ def backward(
     """
     flowing = {o: each for o, each in enumerate(pullbacks) if each is not None}
     weights = {o: each.reverse.weights(arrays[o]) for o, each in flowing.items()}
-    reads = Reads(plan, flowing, weights, batch, values)
+    loops = make_loops(plan.spec, batch, down=True)
+    reads = Reads(plan, flowing, weights, batch, values, loops)
     # Cotangents of results are edges, too: a result is one more use of a value.
     carry = _new_carry(reads, cotangents, saved)
     state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
@@ -109,7 +111,7 @@ def backward(
             state, grads[operations[0]] = _pull_at_once(reads, c, operations[0], state)
         elif operations:
             level = functools.partial(_pull_level, reads, c, operations)
-            state = plan.loops.levels(batch, c, level, state, down=True)
+            state = loops.levels(c, level, state)
     # Of recurrent operations a chunk takes rows of any level: few large products.
     for o in sorted(flowing):
         if flowing[o].defers:
@@ -128,8 +130,7 @@ def _pull_level(
     tile = functools.partial(_pull_tile, reads)
     for o in operations:
         if reads.pullbacks[o].to_inputs:
-            loops = reads.plan.loops
-            state = loops.tiles(reads.batch, o, level, tile, state, down=True)
+            state = reads.loops.tiles(o, level, tile, state)
     return state
 
 
@@ -294,7 +295,7 @@ def _deferred(reads: Reads, o: int, edges: Edges, residuals: Residuals) -> Array
 
     # All edges are there, and only read: there is no loop to wait for.
     state = Chained(0, (edges, _no_grads(reads, o)))
-    return reads.plan.loops.chunks(reads.batch, o, chunk, state).carry[1]
+    return reads.loops.chunks(o, chunk, state).carry[1]
 
 
 def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
@@ -311,7 +312,7 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
         return edges, pullback.reverse.pull_to_weights(given, crossing)
 
     start = Chained(state.zero, (edges, _no_grads(reads, o)))
-    done = reads.plan.loops.chunks(reads.batch, o, chunk, start)
+    done = reads.loops.chunks(o, chunk, start)
     edges, grads = done.carry
     return Chained(done.zero, (edges, residuals)), grads
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jfold.device import xla
 from jfold.device.arrays import Arrays, Specs, array_spec, varied
 from jfold.device.buffers import Residuals, Values, new_buffer, take, write
-from jfold.device.loops import Tile
+from jfold.device.loops import Tile, make_loops
 from jfold.device.plan import Plan
 from jfold.device.residuals import Policy
 from jfold.device.sections import Batch, Number
@@ -43,6 +43,7 @@ def forward(
     """
     runs = [o for o, kernel in enumerate(plan.kernels) if kernel is not None]
     weights = {o: plan.kernel(o).weights(arrays[o]) for o in runs}
+    loops = make_loops(plan.spec, batch, down=False)
 
     # All of the batch and the weights is constant to the loops, which carry what they
     # write alone.
@@ -56,7 +57,7 @@ def forward(
 
     def run_level(c: int, level: Number, state: Chained[Carry]) -> Chained[Carry]:
         for o in plan.components[c].operations:
-            state = plan.loops.tiles(batch, o, level, run_tile, state, down=False)
+            state = loops.tiles(o, level, run_tile, state)
         return state
 
     extra = xla.extra_rows(even=True)
@@ -65,7 +66,7 @@ def forward(
     for c, component in enumerate(plan.components):
         if component.operations:
             level = functools.partial(run_level, c)
-            state = plan.loops.levels(batch, c, level, state, down=False)
+            state = loops.levels(c, level, state)
     return state.carry
 
 

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jfold.components import Component, component_of, first_results, sources
+from jfold.components import Component, first_results, sources
 from jfold.device.arrays import Varying
 from jfold.device.kernel import Kernel, make_kernel
-from jfold.device.loops import Loops, make_loops
 from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
 from jfold.device.results import Returned, returned
 from jfold.device.reverse import Reverse, make_reverse
@@ -38,7 +37,6 @@ class Plan:
       layout: where everything lies.
       components: in their order, with the operations that there is room for.
       kernels: per operation; `None` where there is no room for it.
-      loops: the strategy.
       tensors: what is returned.
       varying: over which axes of an enclosing `jax.shard_map` the arrays vary.
     """
@@ -47,7 +45,6 @@ class Plan:
     layout: Layout
     components: tuple[Component, ...]
     kernels: tuple[Kernel | None, ...]
-    loops: Loops
     tensors: tuple[Returned, ...]
     varying: Varying | None
 
@@ -69,7 +66,7 @@ class Plan:
 
     def is_recurrent(self, o: int) -> bool:
         """Whether an operation is of a recurrent component."""
-        return self.components[component_of(self.program)[o]].recurrent
+        return self.components[self.layout.component[o]].recurrent
 
     def is_trained(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs have."""
@@ -219,4 +216,4 @@ def make_plan(
         for operation, rows in zip(program.operations, spec.capacity.rows, strict=True)
     )
     places = layout(spec), running(spec)
-    return Plan(spec, *places, kernels, make_loops(spec), returned(spec), varying)
+    return Plan(spec, *places, kernels, returned(spec), varying)

@@ -22,7 +22,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jfold.components import Component, components
+from jfold.components import Component, component_of, components
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.sections import SUM_WIDTH, Cursor, Sections, lay_out
@@ -80,6 +80,7 @@ class Layout:
       results: [results] rows of each.
       chunk: [operations] rows per step of the deferred parameter gradients.
       widths: per operation, rows per tile, widest first.
+      component: [operations] the number of each one's.
       column: [operations] where each one's numbers begin in a row of its component's
         table of tiles.
       tables: per component, rows and columns of its table of tiles: as many rows as
@@ -97,6 +98,7 @@ class Layout:
     results: Numbers
     chunk: Numbers
     widths: tuple[Numbers, ...]
+    component: Numbers
     column: Numbers
     tables: tuple[tuple[int, int], ...]
     value_base: tuple[Numbers, ...]
@@ -126,7 +128,7 @@ def layout(spec: Spec) -> Layout:
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
     edges = _edges(spec, region, results)
     sections = lay_out(spec, tables, region, results, computed)
-    of_rows = region, results, chunk, widths, column, tables
+    of_rows = region, results, chunk, widths, component_of(program), column, tables
     return Layout(*of_rows, base, rows, *edges, sections)
 
 
