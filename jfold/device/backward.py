@@ -71,13 +71,6 @@ class Reads:
     values: Values
     loops: Loops
 
-    def runs_at_once(self, operations: Sequence[int]) -> bool:
-        """Whether those of a component are one that has no levels, and weights."""
-        if not operations:
-            return False
-        pullback = self.pullbacks[operations[0]]
-        return pullback.to_weights and not pullback.is_recurrent
-
 
 def backward(
     plan: Plan,
@@ -107,16 +100,18 @@ def backward(
     for c in reversed(range(len(plan.components))):
         # What no cotangent reaches does not run, be it in the middle of a component.
         operations = [o for o in plan.components[c].operations if o in flowing]
-        if reads.runs_at_once(operations):
-            state, grads[operations[0]] = _pull_at_once(reads, c, operations[0], state)
-        elif operations:
+        if not operations:
+            continue
+        if flowing[first := operations[0]].runs_at_once:
+            state, grads[first] = _pull_at_once(reads, c, first, state)
+        else:
             level = functools.partial(_pull_level, reads, c, operations)
             state = loops.levels(c, level, state)
     # Of recurrent operations a chunk takes rows of any level: few large products.
     for o in sorted(flowing):
         if flowing[o].defers:
             grads[o] = _deferred(reads, o, *state.carry)
-        elif flowing[o].to_weights and o not in grads:
+        elif flowing[o].to_weights and not flowing[o].runs_at_once:
             state, grads[o] = _whole(reads, o, state)
     return [_of_weights(reads, o, grads.get(o), len(x)) for o, x in enumerate(arrays)]
 
@@ -307,7 +302,7 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
         given = _rows(reads, tile, edges, residuals)
         # What crosses need not be stored here; what is not used is dead code to XLA.
         moving, crossing = pullback.reverse.pull_to_inputs(given)
-        if pullback.to_inputs and not pullback.is_recurrent:
+        if pullback.to_inputs and pullback.runs_at_once:
             edges = _write_edges(reads, tile, edges, moving, given.cotangents)
         return edges, pullback.reverse.pull_to_weights(given, crossing)
 

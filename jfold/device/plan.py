@@ -9,12 +9,11 @@ infinity nor a function without a gradient can harm there.
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jfold.components import Component, first_results, sources
+from jfold.components import Component, first_results, sources, union
 from jfold.device.arrays import Varying
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
@@ -70,7 +69,8 @@ class Plan:
 
     def is_trained(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs have."""
-        if self.kernels[o] is None or not self.kernel(o).trained_count:
+        kernel = self.kernels[o]
+        if kernel is None or not kernel.trained_count:
             return False
         # A value that a function closes over, traced outside, is a weight as well.
         operation = self.operations[o]
@@ -105,7 +105,7 @@ class Plan:
         made = zip(self.tensors, used, strict=True)
         inputs = sources(self.program).inputs
         # A result of a recurrence may flow into itself: until nothing changes.
-        live, before = _union(tensor.makers for tensor, yes in made if yes), 0
+        live, before = union(tensor.makers for tensor, yes in made if yes), 0
         flows: list[Flow | None] = [None for _ in self.operations]
         while live != before:
             before = live
@@ -113,7 +113,7 @@ class Plan:
                 flows[o] = flow = self._flow(o, live)
                 if flow is not None:
                     pairs = zip(inputs[o], flow.active, strict=True)
-                    live |= _union(makers for makers, active in pairs if active)
+                    live |= union(makers for makers, active in pairs if active)
         return tuple(flows)
 
     def _flow(self, o: int, live: Makers) -> Flow | None:
@@ -190,13 +190,14 @@ class Pullback:
         return any(self.reverse.flow.active)
 
     @property
+    def runs_at_once(self) -> bool:
+        """Whether weights and inputs get theirs together, from all rows."""
+        return self.to_weights and not self.is_recurrent
+
+    @property
     def defers(self) -> bool:
         """Whether gradients of weights wait for what crosses from the loops."""
         return self.to_weights and self.is_recurrent and self.policy.stores
-
-
-def _union(sets: Iterable[Makers]) -> Makers:
-    return functools.reduce(operator.or_, sets, 0)
 
 
 def make_plan(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend import core
 
 from jfold.device import jaxprs, products
@@ -171,14 +170,13 @@ class SplitReverse(Owner):
 
     @kept
     def _split(self, rows: int) -> Split:
-        specs, ends = self._argument_specs(rows)
+        specs, structure = jax.tree.flatten(self._argument_specs(rows))
         numbers = [i for i, _ in self._row_products]
         forward = self.kernel.forward(rows)
 
         def reverse(*arguments: jax.Array) -> Arrays:
-            trained, others, inputs, real, made, cotangents = (
-                list(arguments[a:b]) for a, b in itertools.pairwise(ends)
-            )
+            parts = jax.tree.unflatten(structure, arguments)
+            trained, others, inputs, real, made, cotangents = parts
             known = dict(zip(numbers, made, strict=True))
 
             def live_outputs(trained: Arrays, moving: Arrays) -> Arrays:
@@ -202,21 +200,19 @@ class SplitReverse(Owner):
         late = self.kernel.trained_count
         return split(closed, late, fixed, cotangents=len(self.flow.live))
 
-    def _argument_specs(self, rows: int) -> tuple[Specs, list[int]]:
-        """The arguments of the reverse, and where each kind of them ends."""
+    def _argument_specs(self, rows: int) -> list[Specs]:
+        """The arguments of the reverse, by kind."""
         kernel, made = self.kernel, self._products(rows)
         *rest, real = kernel.row_specs(rows)
         outputs = kernel.forward(rows).out_avals
-        groups = (
+        return [
             rest[: kernel.trained_count],
             rest[kernel.trained_count : kernel.weight_count],
             rest[kernel.weight_count :],
             [real],
             [made[i] for i, _ in self._row_products],
             [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.flow.live],
-        )
-        ends = [int(n) for n in np.cumsum([0, *map(len, groups)])]
-        return [spec for group in groups for spec in group], ends
+        ]
 
     @functools.cached_property
     def _crossing_axes(self) -> list[int | None]:

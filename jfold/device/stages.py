@@ -8,6 +8,7 @@ rule need not give zero for a cotangent of zero.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -151,17 +152,25 @@ def _of_used(
             for v, x in pairs
             if not is_zero(x) and jaxprs.is_inexact(jaxprs.spec(v))
         }
-        moving = {i: x for i, x in enumerate(arguments) if jaxprs.is_inexact(x)}
-
-        def of_moving(moving: dict[int, Array]) -> Arrays:
-            merged = [moving.get(i, x) for i, x in enumerate(arguments)]
-            return values(merged, tuple(used))
-
-        (pulled,) = jax.vjp(of_moving, moving)[1](list(used.values()))
+        moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
+        pull = _pull(lambda given: values(given, tuple(used)), arguments, moving)
+        (pulled,) = pull(list(used.values()))
         return tuple(map(pulled.get, range(len(arguments))))
 
     early.defvjp(forward, reverse, symbolic_zeros=True)
     return early
+
+
+def _pull(
+    function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
+) -> Pull:
+    """The reverse of a function, for those arguments alone whose numbers are given."""
+
+    def of_moving(moving: dict[int, Array]) -> Arrays:
+        return function([moving.get(i, x) for i, x in enumerate(arguments)])
+
+    pull: Pull = jax.vjp(of_moving, {i: arguments[i] for i in moving})[1]
+    return pull
 
 
 def _has_own_reverse(equation: core.JaxprEqn) -> bool:
@@ -190,13 +199,8 @@ def _dropping(
         real: CustomVJPPrimal, *operands: CustomVJPPrimal
     ) -> tuple[Arrays, Residuals]:
         values = [x.value for x in operands]
-        moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
-
-        def of_moving(moving: dict[int, Array]) -> Arrays:
-            merged = [moving.get(i, x) for i, x in enumerate(values)]
-            return jaxprs.bind(equation, merged)
-
-        _, pull = jax.vjp(of_moving, moving)
+        moving = [i for i, x in enumerate(operands) if x.perturbed]
+        pull = _pull(functools.partial(jaxprs.bind, equation), values, moving)
         # As without a gradient: `vmap` may put the rows of a result elsewhere else.
         return jaxprs.bind(equation, values), (real.value, pull)
 

@@ -72,34 +72,22 @@ def _uses_of(program: Operations, t: int) -> tuple[tuple[int, int], ...]:
 def make_uses(program: Operations, graph: Graph) -> Uses:
     """The uses of all values of a graph."""
     numbers = numbering(program, graph)
-    if graph.examples == 1:  # whose numbers are those of all
-        inputs = tuple(table.columns[1:] for table in graph.operations)
-        results = tuple(table.columns for table in graph.results)
-        return Uses(program, graph, numbers, inputs, results)
 
     def among(
         types: Sequence[int], table: Table, columns: Sequence[Array]
     ) -> tuple[Array, ...]:
+        if graph.examples == 1:  # whose numbers are those of all
+            return tuple(columns)
         return tuple(
             among_all(values, numbers.first[t], table.counts)
             for t, values in zip(types, columns, strict=True)
         )
 
-    return Uses(
-        program,
-        graph,
-        numbers,
-        tuple(
-            among(operation.inputs, table, table.columns[1:])
-            for operation, table in zip(
-                program.operations, graph.operations, strict=True
-            )
-        ),
-        tuple(
-            among(result.tensors, table, table.columns)
-            for result, table in zip(program.results, graph.results, strict=True)
-        ),
-    )
+    of_nodes = zip(program.operations, graph.operations, strict=True)
+    of_rows = zip(program.results, graph.results, strict=True)
+    inputs = tuple(among(each.inputs, x, x.columns[1:]) for each, x in of_nodes)
+    results = tuple(among(each.tensors, x, x.columns) for each, x in of_rows)
+    return Uses(program, graph, numbers, inputs, results)
 
 
 @kept
