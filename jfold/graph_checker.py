@@ -19,7 +19,7 @@ import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -115,7 +115,7 @@ def _check_table(
         _require(got, wanted, f'the dtype of column {k} of {what}')
 
 
-def _require(got: Any, expected: Any, what: str) -> None:
+def _require(got: object, expected: object, what: str) -> None:
     if got != expected:
         raise ValueError(f'graph: expected {what} to be {expected}, got {got}')
 

@@ -35,8 +35,8 @@ class Schedule:
       seconds: how long building took; `None` after a pytree transformation.
     """
 
-    indices: Any
-    constants: tuple[Any, ...]
+    indices: Array | jax.Array
+    constants: tuple[Array | jax.Array, ...]
     spec: Spec
     seconds: float | None = None
 
@@ -61,7 +61,7 @@ class Schedule:
         return self.spec.capacity.examples
 
     @property
-    def mask(self) -> Any:
+    def mask(self) -> jax.Array:
         """Which rows of the results are examples [examples] bool.
 
         The others repeat the last example, without its gradient: a loss weighs by this.
