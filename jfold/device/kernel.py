@@ -113,6 +113,7 @@ class Kernel(Owner):
     def staged(self, rows: int) -> Staged:
         """The layer's function on a row, in two stages; on `rows` rows if it takes
         whole tiles."""
+        # Two stands for any number of rows, of which one row's function knows nothing.
         layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
         if not layer.batched and rows != 2:
             return self.staged(2)
@@ -237,6 +238,7 @@ def make_kernel(
     """The kernel of an operation whose parameters look like `params`; made once."""
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))
+    # Settings of JAX on which a trace depends.
     context = (
         jax.dtypes.canonicalize_dtype(float),
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]

@@ -106,6 +106,7 @@ class CountedLoops(_Pass):
 
         def run(rows: int, begin: Array, i: Array, carry: Carry) -> Carry:
             first = begin + i * (-rows if self.down else rows)
+            # Past its end a level reads in reverse what is done, else what is not.
             count = None if self.down else end - first
             return step(Tile(o, first, rows, count), carry)
 

@@ -102,6 +102,7 @@ def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> S
     first = len(jaxpr.invars) - cotangents
     _, pulled = dependent(jaxpr, jaxpr.invars[first:])
     late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
+    # Cotangents of inputs are wanted in the loop, so all that they need is early.
     early = needed(jaxpr.eqns, early_outputs)
     # What of it has rows, and is not cheaper to run twice, may cross.
     varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
@@ -139,6 +140,7 @@ def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
     at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
     for equation in jaxpr.eqns:
         inputs = variables(equation.invars)
+        # From cotangents on, cheap equations would add up to the whole reverse, twice.
         chosen = MOVES if pulled.intersection(inputs) else _CHEAP
         if equation.primitive.name in chosen and at_hand.issuperset(inputs):
             at_hand.update(equation.outvars)

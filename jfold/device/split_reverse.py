@@ -80,6 +80,7 @@ class SplitReverse(Owner):
 
     def weights(self, arrays: Arrays) -> Weights:
         """With what the early half reads."""
+        # What is transposed in one pass is mostly not so in the other.
         forward, reverse = self.kernel.forward(2), self._split(2).closed
         parts = (self.kernel.transposes(each, arrays) for each in (forward, reverse))
         return Weights(arrays, *parts)
@@ -112,6 +113,7 @@ class SplitReverse(Owner):
         self, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
         """Outputs, and all products of the forward pass in their order."""
+        # Known by their order: every run of the jaxpr makes them in the same one.
         made: Arrays = []
 
         def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
@@ -196,6 +198,7 @@ class SplitReverse(Owner):
 
         fixed, closed = self.kernel.weight_count, jaxprs.trace(reverse, specs)
         shares = self.kernel.shares(rows)
+        # It has products of its own, of cotangents.
         closed = products.rows_first(closed, specs, fixed, shares)
         late = self.kernel.trained_count
         return split(closed, late, fixed, cotangents=len(self.flow.live))

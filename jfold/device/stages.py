@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function of the user, as far as its parameters decide, and the rest.
 
-What depends on parameters alone is computed, and its reverse runs, once a step. In the
-rest, reverse rules of the user's own are made to drop what rows not real give: such a
-rule need not give zero for a cotangent of zero.
+What depends on parameters alone is computed, and its reverse runs, once a step:
+
+    parameters ─▶ early ─▶ frontier: the weights of a kernel ─┐
+                                                              ▼
+    inputs ─────────────────────────────────────────────────▶ late, in every tile
+
+In the rest, reverse rules of the user's own are made to drop what rows not real give:
+such a rule need not give zero for a cotangent of zero.
 """
 
 from __future__ import annotations
@@ -59,6 +64,8 @@ class Staged:
         The reverse runs for those alone that have a cotangent, as if the others were
         not there: JAX would run rules on zeros, and refuse loops without a reverse.
         """
+        # A constant that is traced outside may have a gradient there: it is no constant
+        # of the rule below, which JAX would refuse, but one of its arguments.
         jaxpr, constants = jaxprs.opened(self.closed)
         known = dict(zip(jaxpr.constvars, constants, strict=True))
         given = {v: known.pop(v) for v in jaxpr.constvars if _is_traced(known[v])}
@@ -112,10 +119,12 @@ def stage(closed: core.ClosedJaxpr, fixed: int) -> Staged:
     first = [*jaxpr.invars[:fixed], *traced]
     of_rows, varying = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
     fixed_alone = jaxprs.dependent(jaxpr, first)[0] - of_rows
+    # To move data is no work; products take a matrix either way round.
     work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
     results = [v for e in work for v in e.outvars]
     early = jaxprs.needed(jaxpr.eqns, results, keep=work)
     made = {v for e in early if e in fixed_alone for v in e.outvars}
+    # What prints or checks something is there for its effect: nothing reads it.
     others = {e for e in jaxpr.eqns if e.effects and e not in work}
     late = jaxprs.needed(jaxpr.eqns, jaxpr.outvars, made, keep=others)
     read = jaxprs.variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
@@ -208,8 +217,11 @@ def _dropping(
         residuals: Residuals, cotangents: Sequence[Cotangent]
     ) -> tuple[Array | None, ...]:
         real, pull = residuals
+        # Rules are given zeros as arrays, which vary like the rows do.
         axes = varying_axes(real)
         (pulled,) = pull([varied(instantiated(x), axes) for x in cotangents])
+        # Of a whole tile, a weight's is a sum over rows by now. Of one row there is no
+        # sum yet: `vmap` takes it, and of rows not real nothing is left to add.
         dropped = {
             i: x if np.ndim(real) and not of_rows[i] else masked(x, real)
             for i, x in pulled.items()

@@ -71,6 +71,7 @@ def loop_after(
 
     start = jnp.zeros((), jnp.int32)
     done, carry = lax.while_loop(lambda s: s[0] < count, body, (start, state.carry))
+    # Zero, but XLA does not know that.
     return Chained(done - count, carry)
 
 
@@ -138,6 +139,7 @@ def is_read_before(
     training a batch of 256 of the paper's trees took 1.71 times as long as node by
     node, since then 1.19.
     """
+    # What simple equations have made of the argument is as good as the argument.
     at_hand = {argument}
     before = set(needed(equations, [made]))
     for equation in equations:
@@ -147,6 +149,7 @@ def is_read_before(
             at_hand.update(equation.outvars)
         elif equation not in before:
             return False
+    # Without equations before it `made` would be an argument, there from the start.
     return bool(before) and at_hand.isdisjoint(variables(outputs))
 
 

@@ -58,6 +58,7 @@ def fill(uses: Uses, spec: Spec) -> tuple[Array, tuple[Array, ...]]:
       uses: of the graph, for which `spec` must have room.
     """
     places = layout(spec)
+    # Not cleared before: each section is written whole.
     indices = np.empty(places.sections.size, np.int32)
     batch = _Batch(uses, spec, places, running(spec), indices)
     order = _order_of(batch)
@@ -117,15 +118,18 @@ def _by_level(levels: Array, counts: Array) -> Array | slice:
 def _value_rows(batch: _Batch, order: _Order) -> list[Array]:
     """Per type, the row of the value buffer of each value [values]."""
     program, graph, numbers = batch.spec.program, batch.graph, batch.uses.numbers
+    # As wide as pointers, for NumPy indexes by such numbers several times as fast.
     rows = [np.empty(int(first[-1]), np.intp) for first in numbers.first]
     shared, bases = shared_counts(program), batch.places.value_base
     for t, table in enumerate(graph.constants):
         own = np.arange(shared[t], shared[t] + len(table), dtype=np.int32)
         _put(rows[t], numbers.constants[t], table, own)
+        # Every example numbers the program's constants; a batch holds them once.
         for n in range(shared[t]):
             rows[t][numbers.first[t][:-1] + n] = n
     for o, operation in enumerate(program.operations):
         table = graph.operations[o]
+        # Nodes are numbered as traced, rows go by level.
         place = np.empty(len(table), np.int32)
         place[order.nodes[o]] = np.arange(len(table), dtype=np.int32)
         outputs = zip(operation.outputs, numbers.outputs[o], bases[o], strict=True)
@@ -192,6 +196,7 @@ def _write_owners(batch: _Batch) -> None:
     """Whose the rows of results are that have any number of them."""
     graph, none = batch.graph, batch.spec.capacity.examples
     for r in batch.spec.program.observed:
+        # Spare rows belong to an example that is not there.
         owners = np.repeat(np.arange(graph.examples), graph.results[r].counts)
         batch.sections.owners[r].fill(batch.indices, owners, none)
 
@@ -253,6 +258,7 @@ def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) ->
     rows = concatenated([x.rows for x in used] or [np.zeros(0, np.intp)])
     edges = [np.arange(x.edge, x.edge + len(x.rows), dtype=np.int32) for x in used]
     edge = concatenated(edges or [np.zeros(0, np.int32)])
+    # Constants lie first in the buffer of values, and have no cotangents.
     kept = (rows >= computed).nonzero()[0] if computed else slice(None)
     rows, edge = rows[kept] - computed, edge[kept]
     if capacity.sums[t]:
@@ -296,6 +302,7 @@ def _row_steps(batch: _Batch, order: _Order, t: int) -> Array:
     through the components."""
     places, computed = batch.places, batch.spec.capacity.constants[t]
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
+    # A level may take several steps; in reverse it begins with the last of them.
     begin = 0
     for c, component in enumerate(batch.components):
         for o in component.operations:

@@ -2,7 +2,12 @@
 """What examples demand of a schedule, one by one.
 
 A batch's capacity follows from its examples' demands by sums and maxima, so batches of
-examples that were traced before need no look into their graphs.
+examples that were traced before need no look into their graphs:
+
+    example  constants  nodes  sums   levels  uses at once  rounds of sums
+       0         3        5      0       3         1               0
+       1         2        9      7       2         4               2
+    batch        5       14      7       3         4               2
 """
 
 from __future__ import annotations
@@ -72,6 +77,7 @@ class Demands:
         """
         if len(self.added) < FEW:
             return {}
+        # Of as many examples as these, drawn apart, variances add up.
         deviations = np.sqrt(len(self.added) * self.added.var(axis=0))
         more = np.ceil(6 * deviations).astype(np.int64).tolist()
         return dict(zip(ADDED, _parts(self.program, more), strict=True))
@@ -129,6 +135,7 @@ def demands(uses: Uses) -> Demands:
     for t in sorted(active_types(program)):
         counts, first = use_counts(uses, t), uses.numbers.first[t]
         widest = _largest(counts, first)
+        # One at least, even if no value is used: a sum of no rows has no shape.
         fans[t] = np.minimum(np.maximum(widest, 1), SUM_ARITY)
         if widest.max(initial=0) > SUM_ARITY:
             sums[t], rounds = sum_room(counts, first)
@@ -154,6 +161,7 @@ def _largest(values: Array, first: Array) -> Array:
     """The largest value of each example, 0 for none."""
     if len(first) == 2:
         return np.array([values.max(initial=0)], np.int64)
+    # `reduceat` would give an example without values the first value of the next.
     result = np.zeros(len(first) - 1, np.int64)
     filled = np.flatnonzero(np.diff(first))
     if len(filled):

@@ -41,6 +41,7 @@ def has_gradient(operation: Operation) -> bool:
 @kept
 def active_types(program: Operations) -> frozenset[int]:
     """The types through which gradients flow: made, somewhere, from parameters."""
+    # Until nothing is added: in a recurrence later operations feed earlier ones.
     active: set[int] = set()
     while True:
         before = len(active)
@@ -118,6 +119,8 @@ def layout(spec: Spec) -> Layout:
         chunk_rows(program, operation, rows)
         for operation, rows in zip(program.operations, capacity.rows, strict=True)
     )
+    # A tile may begin in the last row that stands for a node; chunks begin at multiples
+    # of their size.
     region = tuple(
         max(rows + widest, -(-rows // size) * size) if rows else 0
         for (widest, *_), rows, size in zip(widths, capacity.rows, chunk, strict=True)
@@ -174,6 +177,7 @@ def _edges(
     sums: list[int] = []
     for t, rows in enumerate(spec.capacity.sums):
         sums += take([t], rows + SUM_WIDTH if rows else 0)
+    # Behind all that is written, so the zeros that a new buffer is made of stay there.
     ends = tuple(cursor.take(1) + 1 for cursor in cursors)
     return base, of_results, tuple(sums), ends
 
