@@ -91,8 +91,10 @@ def run(params: Params, schedule: Schedule) -> Results:
 def _weights(plan: Plan, params: Params) -> list[Arrays]:
     """The weights of each operation [*shape each], from parameters by layer."""
     return [
-        kernel.weights_of(params.get(operation.layer.name)) if kernel else []
-        for operation, kernel in zip(plan.operations, plan.kernels, strict=True)
+        plan.kernels[o].weights_of(params.get(each.layer.name))
+        if o in plan.kernels
+        else []
+        for o, each in enumerate(plan.operations)
     ]
 
 
@@ -150,7 +152,6 @@ def residual_bytes(spec: Spec) -> int:
     plan = make_plan(spec, {layer.name: layer.params for layer in layers})
     pullbacks = plan.pullbacks([True for _ in plan.tensors])
     specs = list(itertools.chain(*saved_specs(plan, plan.policies)))
-    for o, pullback in enumerate(pullbacks):
-        if pullback is not None:
-            specs += filter(None, crossing_specs(plan, o, pullback))
+    for o, pullback in pullbacks.items():
+        specs += filter(None, crossing_specs(plan, o, pullback))
     return sum(int(np.prod(each.shape)) * each.dtype.itemsize for each in specs)

@@ -74,7 +74,7 @@ class Reads:
 
 def backward(
     plan: Plan,
-    pullbacks: Sequence[Pullback | None],
+    pullbacks: Mapping[int, Pullback],
     arrays: Sequence[Arrays],
     batch: Batch,
     values: Values,
@@ -84,34 +84,33 @@ def backward(
     """Gradients of the weights of each operation; `None` for what is known to be zero.
 
     Args:
-      pullbacks: per operation; `None` for those without cotangents.
+      pullbacks: by operation, of those through which cotangents flow.
       arrays: the weights of each operation [*shape each].
       saved: by the forward pass.
       cotangents: of the results, in the order of `plan.tensors` [rows, *shape] each.
     """
-    flowing = {o: each for o, each in enumerate(pullbacks) if each is not None}
-    weights = {o: each.reverse.weights(arrays[o]) for o, each in flowing.items()}
+    weights = {o: each.reverse.weights(arrays[o]) for o, each in pullbacks.items()}
     loops = make_loops(plan.spec, batch, down=True)
-    reads = Reads(plan, flowing, weights, batch, values, loops)
+    reads = Reads(plan, pullbacks, weights, batch, values, loops)
     # Cotangents of results are edges, too: a result is one more use of a value.
     carry = _new_carry(reads, cotangents, saved)
     state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
     grads: dict[int, Arrays] = {}
     for c in reversed(range(len(plan.components))):
         # What no cotangent reaches does not run, be it in the middle of a component.
-        operations = [o for o in plan.components[c].operations if o in flowing]
+        operations = [o for o in plan.components[c].operations if o in pullbacks]
         if not operations:
             continue
-        if flowing[first := operations[0]].runs_at_once:
+        if pullbacks[first := operations[0]].runs_at_once:
             state, grads[first] = _pull_at_once(reads, c, first, state)
         else:
             level = functools.partial(_pull_level, reads, c, operations)
             state = loops.levels(c, level, state)
     # Of recurrent operations a chunk takes rows of any level: few large products.
-    for o in sorted(flowing):
-        if flowing[o].defers:
+    for o, pullback in pullbacks.items():
+        if pullback.defers:
             grads[o] = _deferred(reads, o, *state.carry)
-        elif flowing[o].to_weights and not flowing[o].runs_at_once:
+        elif pullback.to_weights and not pullback.runs_at_once:
             state, grads[o] = _whole(reads, o, state)
     return [_of_weights(reads, o, grads.get(o), len(x)) for o, x in enumerate(arrays)]
 
@@ -314,7 +313,7 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
 
 def _no_grads(reads: Reads, o: int) -> Arrays:
     # Integers come last among weights, and have no gradient.
-    trained = reads.weights[o].arrays[: reads.plan.kernel(o).trained_count]
+    trained = reads.weights[o].arrays[: reads.plan.kernels[o].trained_count]
     return [varied(jnp.zeros_like(x), reads.plan.varying) for x in trained]
 
 
@@ -326,7 +325,7 @@ def _of_weights(
     found: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
         live = reads.pullbacks[o].reverse.flow.live
-        if any(reads.plan.kernel(o).reads_weight(k, w) for k in live):
+        if any(reads.plan.kernels[o].reads_weight(k, w) for k in live):
             found[w] = grad
     return found
 
@@ -347,12 +346,13 @@ def _new_carry(
         for tensor, x in zip(plan.tensors, cotangents, strict=True):
             if tensor.type == t and not is_zero(x):
                 buffers[t] = write(buffers[t], x, tensor.edge)
-    crossing: list[list[Array | None]] = [[] for _ in residuals.saved]
-    for o, pullback in reads.pullbacks.items():
-        crossing[o] = [
+    crossing = {
+        o: [
             None if spec is None else new_buffer(spec, extra, plan.varying)
             for spec in crossing_specs(plan, o, pullback)
         ]
+        for o, pullback in reads.pullbacks.items()
+    }
     return Edges(buffers), Residuals(residuals.saved, crossing)
 
 

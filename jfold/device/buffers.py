@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,6 @@ from jax import Array, lax
 
 from jfold.device.arrays import Arrays, Spec, Varying, array_spec, varied
 from jfold.device.sections import Batch, Number
-
-T = TypeVar('T')
 
 
 @jax.tree_util.register_dataclass
@@ -65,29 +62,25 @@ class Residuals:
     """What is stored for later, row by row of each operation.
 
     Attributes:
-      saved: per operation, by the forward pass for the reverse [rows, ...] each.
-      crossing: per operation, by the loops of the reverse for the gradients of weights
+      saved: by operation, by the forward pass for the reverse [rows, ...] each.
+      crossing: by operation, by the loops of the reverse for the gradients of weights
         [rows, ...] each; `None` for what takes the place of something saved.
     """
 
-    saved: list[Arrays]
-    crossing: list[list[Array | None]]
+    saved: dict[int, Arrays]
+    crossing: dict[int, list[Array | None]]
 
     def with_saved(self, o: int, rows: Arrays, first: Number) -> Residuals:
         """With rows [count, ...] of an operation from number `first` on."""
         pairs = zip(self.saved[o], rows, strict=True)
         saved = [write(buffer, x, first) for buffer, x in pairs]
-        return Residuals(_put(self.saved, o, saved), self.crossing)
+        return Residuals(self.saved | {o: saved}, self.crossing)
 
     def replaced(
         self, o: int, saved: Arrays, crossing: list[Array | None]
     ) -> Residuals:
         """With other buffers of one operation."""
-        return Residuals(_put(self.saved, o, saved), _put(self.crossing, o, crossing))
-
-
-def _put(items: list[T], place: int, new: T) -> list[T]:
-    return [*items[:place], new, *items[place + 1 :]]
+        return Residuals(self.saved | {o: saved}, self.crossing | {o: crossing})
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:

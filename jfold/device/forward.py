@@ -41,8 +41,7 @@ def forward(
       policies: per operation, what is stored.
       arrays: the weights of each operation [*shape each].
     """
-    runs = [o for o, kernel in enumerate(plan.kernels) if kernel is not None]
-    weights = {o: plan.kernel(o).weights(arrays[o]) for o in runs}
+    weights = {o: kernel.weights(arrays[o]) for o, kernel in plan.kernels.items()}
     loops = make_loops(plan.spec, batch, down=False)
 
     # All of the batch and the weights is constant to the loops, which carry what they
@@ -51,7 +50,8 @@ def forward(
         values, residuals = carry
         o = tile.operation
         inputs = gather_inputs(plan, batch, values, tile)
-        outputs, saved = policies[o].run(plan.kernel(o), weights[o], inputs, tile.rows)
+        kernel = plan.kernels[o]
+        outputs, saved = policies[o].run(kernel, weights[o], inputs, tile.rows)
         residuals = residuals.with_saved(o, saved, tile.first)
         return _write_outputs(plan, values, tile, inputs, outputs), residuals
 
@@ -91,7 +91,7 @@ def _write_outputs(
     """The values, with the outputs of a tile [rows, *shape] each."""
     o = tile.operation
     operation, bases = plan.operations[o], plan.layout.value_base[o]
-    reads = plan.kernel(o).reads
+    reads = plan.kernels[o].reads
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
         read = xla.others(t, operation.inputs, inputs, known)
         values = values.written(t, xla.after(read, x, tile.first), base + tile.first)
@@ -116,11 +116,11 @@ def _new_values(plan: Plan, batch: Batch, extra: Iterator[int]) -> Values:
 def _new_residuals(
     plan: Plan, policies: Sequence[Policy], extra: Iterator[int]
 ) -> Residuals:
-    saved = [
-        [new_buffer(spec, extra, plan.varying) for spec in specs]
-        for specs in saved_specs(plan, policies)
-    ]
-    return Residuals(saved, [[] for _ in saved])
+    saved = {
+        o: [new_buffer(spec, extra, plan.varying) for spec in specs]
+        for o, specs in enumerate(saved_specs(plan, policies))
+    }
+    return Residuals(saved, {})
 
 
 def saved_specs(plan: Plan, policies: Sequence[Policy]) -> list[Specs]:

@@ -35,7 +35,7 @@ class Plan:
     Attributes:
       layout: where everything lies.
       components: in their order, with the operations that there is room for.
-      kernels: per operation; `None` where there is no room for it.
+      kernels: by operation, of those that there is room for.
       tensors: what is returned.
       varying: over which axes of an enclosing `jax.shard_map` the arrays vary.
     """
@@ -43,7 +43,7 @@ class Plan:
     spec: Spec
     layout: Layout
     components: tuple[Component, ...]
-    kernels: tuple[Kernel | None, ...]
+    kernels: Mapping[int, Kernel]
     tensors: tuple[Returned, ...]
     varying: Varying | None
 
@@ -57,20 +57,13 @@ class Plan:
         """Of the program, whether there is room for them or not."""
         return self.program.operations
 
-    def kernel(self, o: int) -> Kernel:
-        """The kernel of an operation that there is room for."""
-        kernel = self.kernels[o]
-        assert kernel is not None
-        return kernel
-
     def is_recurrent(self, o: int) -> bool:
         """Whether an operation is of a recurrent component."""
         return self.components[self.layout.component[o]].recurrent
 
     def is_trained(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs have."""
-        kernel = self.kernels[o]
-        if kernel is None or not kernel.trained_count:
+        if o not in self.kernels or not self.kernels[o].trained_count:
             return False
         # A value that a function closes over, traced outside, is a weight as well.
         operation = self.operations[o]
@@ -86,7 +79,8 @@ class Plan:
         if self.spec.residuals == RECOMPUTE_ALL:
             return tuple(RECOMPUTE for _ in self.operations)
         flows = self.flows([True for _ in self.tensors])
-        return tuple(self._policy(o, flow) for o, flow in enumerate(flows))
+        numbers = range(len(self.operations))
+        return tuple(self._policy(o, flows.get(o)) for o in numbers)
 
     def _policy(self, o: int, flow: Flow | None) -> Policy:
         try:
@@ -96,30 +90,28 @@ class Plan:
 
     # ---- the reverse
 
-    def flows(self, used: Sequence[bool]) -> tuple[Flow | None, ...]:
-        """How cotangents flow through each operation; `None` where none do.
+    def flows(self, used: Sequence[bool]) -> dict[int, Flow]:
+        """By operation, how cotangents flow through those that they reach.
 
         Args:
           used: which of the returned tensors have a cotangent.
         """
-        made = zip(self.tensors, used, strict=True)
-        inputs = sources(self.program).inputs
-        # A result of a recurrence may flow into itself: until nothing changes.
+        made, inputs = (
+            zip(self.tensors, used, strict=True),
+            sources(self.program).inputs,
+        )
         live, before = union(tensor.makers for tensor, yes in made if yes), 0
-        flows: list[Flow | None] = [None for _ in self.operations]
+        flows: dict[int, Flow] = {}
+        # A result of a recurrence may flow into itself: until nothing changes.
         while live != before:
-            before = live
-            for o in range(len(flows)):
-                flows[o] = flow = self._flow(o, live)
-                if flow is not None:
-                    pairs = zip(inputs[o], flow.active, strict=True)
-                    live |= union(makers for makers, active in pairs if active)
-        return tuple(flows)
+            before, found = live, ((o, self._flow(o, live)) for o in self.kernels)
+            flows = {o: flow for o, flow in found if flow is not None}
+            for o, flow in flows.items():
+                live |= union(flow.chosen(inputs[o]))
+        return flows
 
     def _flow(self, o: int, live: Makers) -> Flow | None:
         """What flows through an operation, given all results with a cotangent."""
-        if self.kernels[o] is None:
-            return None
         operation, active = self.operations[o], active_types(self.program)
         first = first_results(self.program)[o]
         outputs = tuple(
@@ -131,13 +123,13 @@ class Plan:
             return None
         # An input that no live output depends on has a cotangent of zero, not worth an
         # edge; without inputs there may still be weights to train.
-        read = set().union(*(self.kernel(o).reads[k] for k in outputs))
+        read = set().union(*(self.kernels[o].reads[k] for k in outputs))
         given = enumerate(operation.inputs)
         inputs = tuple(a in read and t in active for a, t in given)
         return Flow(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
-    def pullbacks(self, used: Sequence[bool]) -> tuple[Pullback | None, ...]:
-        """Per operation, what the reverse pass does; `None` where nothing.
+    def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
+        """By operation, what the reverse pass does with those that cotangents reach.
 
         Args:
           used: which of the returned tensors have a cotangent.
@@ -145,10 +137,7 @@ class Plan:
         Raises:
           Exception: whatever a function without a gradient does; a note names it.
         """
-        return tuple(
-            None if flow is None else self._pullback(o, flow)
-            for o, flow in enumerate(self.flows(used))
-        )
+        return {o: self._pullback(o, flow) for o, flow in self.flows(used).items()}
 
     def _pullback(self, o: int, flow: Flow) -> Pullback:
         reverse, policy = self._reverse(o, flow), self.policies[o]
@@ -158,7 +147,7 @@ class Plan:
 
     def _reverse(self, o: int, flow: Flow) -> Reverse:
         try:
-            return make_reverse(self.kernel(o), flow)
+            return make_reverse(self.kernels[o], flow)
         except Exception as error:
             name = self.operations[o].layer.name
             error.add_note(
@@ -205,16 +194,15 @@ def make_plan(
 ) -> Plan:
     """The plan for parameters, or what looks like them, by layer."""
     program = spec.program
-    kernels = tuple(
-        make_kernel(
+    kernels = {
+        o: make_kernel(
             operation,
             params.get(operation.layer.name),
             tuple(program.types[t] for t in operation.inputs),
             varying,
         )
-        if rows
-        else None
-        for operation, rows in zip(program.operations, spec.capacity.rows, strict=True)
-    )
+        for o, operation in enumerate(program.operations)
+        if spec.capacity.rows[o]
+    }
     places = layout(spec), running(spec)
     return Plan(spec, *places, kernels, returned(spec), varying)
