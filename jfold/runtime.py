@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
-from jfold.device.arrays import Arrays, masked, varied, varying_axes
+from jfold.device.arrays import Arrays, ByOperation, masked, varied, varying_axes
 from jfold.device.backward import backward, crossing_specs
 from jfold.device.buffers import Residuals, Values
 from jfold.device.forward import forward, saved_specs
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     Results: TypeAlias = list[Arrays]  # per result and tensor [rows, ...]
     Params: TypeAlias = Mapping[str, ArrayTree]
     Execute: TypeAlias = Callable[[Params, Schedule], Results]
-    # Weights of each operation; the index array [size]; constants per type.
-    Given: TypeAlias = tuple[list[Arrays], Array, tuple[Array, ...]]
+    # Weights [*shape each]; the index array [size]; constants per type [rows, *shape].
+    Given: TypeAlias = tuple[ByOperation, Array, tuple[Array, ...]]
 
 
 def make_execute() -> Execute:
@@ -88,18 +88,16 @@ def run(params: Params, schedule: Schedule) -> Results:
     return results
 
 
-def _weights(plan: Plan, params: Params) -> list[Arrays]:
-    """The weights of each operation [*shape each], from parameters by layer."""
-    return [
-        plan.kernels[o].weights_of(params.get(each.layer.name))
-        if o in plan.kernels
-        else []
-        for o, each in enumerate(plan.operations)
-    ]
+def _weights(plan: Plan, params: Params) -> ByOperation:
+    """The weights, from parameters by layer."""
+    return {
+        o: kernel.weights_of(params.get(kernel.operation.layer.name))
+        for o, kernel in plan.kernels.items()
+    }
 
 
 def _run(
-    plan: Plan, weights: list[Arrays], indices: Array, constants: tuple[Array, ...]
+    plan: Plan, weights: ByOperation, indices: Array, constants: tuple[Array, ...]
 ) -> Arrays:
     batch = Batch(plan.layout, indices, constants)
     nothing = [RECOMPUTE for _ in plan.operations]
@@ -123,7 +121,7 @@ def _run_backward(
     plan: Plan,
     stored: tuple[Given, Values, Residuals],
     cotangents: Sequence[Array | SymbolicZero],
-) -> tuple[list[list[Array | None]], None, None]:
+) -> tuple[dict[int, list[Array | None]], None, None]:
     (weights, indices, constants), values, residuals = stored
     pullbacks = plan.pullbacks([not is_zero(x) for x in cotangents])
     batch = Batch(plan.layout, indices, constants)
@@ -133,7 +131,7 @@ def _run_backward(
 
 def _check_traced(plan: Plan, weights: ArrayTree) -> None:
     """Refuses to drop the gradient of what functions without parameters close over."""
-    for o, leaves in enumerate(weights):
+    for o, leaves in weights.items():
         if any(x.perturbed for x in leaves) and not plan.is_trained(o):
             raise TypeError(
                 f'{plan.operations[o]!r}: expected a function that is '

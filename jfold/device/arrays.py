@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = list[jax.Array]
 Spec: TypeAlias = jax.ShapeDtypeStruct
 Specs: TypeAlias = list[Spec]
+ByOperation: TypeAlias = Mapping[int, Arrays]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 from jfold.device import xla
-from jfold.device.arrays import Arrays, Spec, array_spec, masked, varied
+from jfold.device.arrays import Arrays, ByOperation, Spec, array_spec, masked, varied
 from jfold.device.buffers import (
     Edges,
     Residuals,
@@ -75,17 +75,17 @@ class Reads:
 def backward(
     plan: Plan,
     pullbacks: Mapping[int, Pullback],
-    arrays: Sequence[Arrays],
+    arrays: ByOperation,
     batch: Batch,
     values: Values,
     saved: Residuals,
     cotangents: Sequence[Cotangent],
-) -> list[list[Array | None]]:
-    """Gradients of the weights of each operation; `None` for what is known to be zero.
+) -> dict[int, list[Array | None]]:
+    """By operation, gradients of its weights; `None` for what is known to be zero.
 
     Args:
       pullbacks: by operation, of those through which cotangents flow.
-      arrays: the weights of each operation [*shape each].
+      arrays: by operation, its weights [*shape each].
       saved: by the forward pass.
       cotangents: of the results, in the order of `plan.tensors` [rows, *shape] each.
     """
@@ -112,7 +112,7 @@ def backward(
             grads[o] = _deferred(reads, o, *state.carry)
         elif pullback.to_weights and not pullback.runs_at_once:
             state, grads[o] = _whole(reads, o, state)
-    return [_of_weights(reads, o, grads.get(o), len(x)) for o, x in enumerate(arrays)]
+    return {o: _of_weights(reads, o, grads.get(o), len(x)) for o, x in arrays.items()}
 
 
 def _pull_level(

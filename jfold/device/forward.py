@@ -21,7 +21,7 @@ from typing import TypeAlias
 import jax.numpy as jnp
 
 from jfold.device import xla
-from jfold.device.arrays import Arrays, Specs, array_spec, varied
+from jfold.device.arrays import Arrays, ByOperation, Specs, array_spec, varied
 from jfold.device.buffers import Residuals, Values, new_buffer, take, write
 from jfold.device.loops import Tile, make_loops
 from jfold.device.plan import Plan
@@ -33,13 +33,13 @@ Carry: TypeAlias = tuple[Values, Residuals]
 
 
 def forward(
-    plan: Plan, policies: Sequence[Policy], arrays: Sequence[Arrays], batch: Batch
+    plan: Plan, policies: Sequence[Policy], arrays: ByOperation, batch: Batch
 ) -> Carry:
     """All values, and what the reverse pass needs.
 
     Args:
       policies: per operation, what is stored.
-      arrays: the weights of each operation [*shape each].
+      arrays: by operation, its weights [*shape each].
     """
     weights = {o: kernel.weights(arrays[o]) for o, kernel in plan.kernels.items()}
     loops = make_loops(plan.spec, batch, down=False)
