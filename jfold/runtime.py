@@ -89,7 +89,7 @@ def run(params: Params, schedule: Schedule) -> Results:
 
 
 def _weights(plan: Plan, params: Params) -> ByOperation:
-    """The weights, from parameters by layer."""
+    """The weights [*shape each] by operation, from parameters by layer."""
     return {
         o: kernel.weights_of(params.get(kernel.operation.layer.name))
         for o, kernel in plan.kernels.items()

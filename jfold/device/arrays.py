@@ -46,7 +46,7 @@ def varying_axes(arrays: ArrayTree) -> Varying | None:
 
 
 def varied(x: jax.Array, varying: Varying | None) -> jax.Array:
-    """`x`, of a type that may vary over the given axes.
+    """`x` [*shape], of a type that may vary over the given axes.
 
     Loops need what they carry to be of one type from the start.
     """
@@ -69,7 +69,7 @@ def array_spec(
 
 
 def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
-    """The spec of an array, or of what stands for one."""
+    """The spec of an array [*shape], or of what stands for one."""
     return array_spec(np.shape(x), x.dtype)
 
 

@@ -145,7 +145,8 @@ def _pull_tile(reads: Reads, tile: Tile, carry: Carry) -> Carry:
 
 
 def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Arrays]:
-    """The reverse of a component that is one operation and runs once."""
+    """The reverse of a component that is one operation and runs once, and gradients of
+    its trained weights [*shape each]."""
     # Sums are filed under the last step that runs, as of any level.
     last = jnp.maximum(reads.batch.levels(c) - 1, 0)
     return _whole(reads, o, _sum_uses(reads, c, last, state))
@@ -200,7 +201,8 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
 def _write_edges(
     reads: Reads, tile: Tile, edges: Edges, moving: Arrays, cotangents: Arrays
 ) -> Edges:
-    """The edges, with the cotangents of the inputs of a tile [rows, *shape] each."""
+    """The edges, with the cotangents of the inputs of a tile [rows, *shape] each, made
+    from those of its outputs [rows, *shape] each."""
     operation = reads.plan.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
     live = [operation.outputs[k] for k in reverse.flow.live]
@@ -260,7 +262,7 @@ def _write_crossing(
 def _crossing(
     reads: Reads, tile: Tile, residuals: Residuals, real: Array
 ) -> Iterator[Array]:
-    """What crossed from the rows of a chunk [rows, ...] each."""
+    """What crossed from the rows of a chunk [rows, ...] each, `real` ones [rows]."""
     o = tile.operation
     crossing, width = (
         reads.pullbacks[o].reverse.crossing,
@@ -320,8 +322,9 @@ def _no_grads(reads: Reads, o: int) -> Arrays:
 def _of_weights(
     reads: Reads, o: int, grads: Arrays | None, count: int
 ) -> list[Array | None]:
-    """The gradients of all weights of an operation; `None`, which is known to be zero
-    whatever the values, for those that nothing reads that has a cotangent."""
+    """The gradients of all weights of an operation [*shape each], given those of the
+    trained ones [*shape each]; `None`, which is known to be zero whatever the values,
+    for those that nothing reads that has a cotangent."""
     found: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
         live = reads.pullbacks[o].reverse.flow.live

@@ -79,12 +79,12 @@ class Residuals:
     def replaced(
         self, o: int, saved: Arrays, crossing: list[Array | None]
     ) -> Residuals:
-        """With other buffers of one operation."""
+        """With other buffers of one operation [rows, ...] each."""
         return Residuals(self.saved | {o: saved}, self.crossing | {o: crossing})
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
-    """Zeros, some rows longer than asked for; see `xla.extra_rows`."""
+    """Zeros [rows, ...], some more than asked for; see `xla.extra_rows`."""
     rows, *shape = spec.shape
     return varied(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 
@@ -95,29 +95,29 @@ def buffer_of(rows: int, row: Spec) -> Spec:
 
 
 def take(buffer: Array, rows: Array) -> Array:
-    """Rows of a buffer at the given places [count]."""
+    """Rows [count, ...] of a buffer [size, ...] at the given places [count]."""
     if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
         return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)
     return buffer.at[rows].get(mode='promise_in_bounds')
 
 
 def slice_rows(buffer: Array, first: Number, rows: int) -> Array:
-    """Rows of a buffer, one after another [rows, ...]."""
+    """Rows of a buffer [size, ...], one after another [rows, ...]."""
     return lax.dynamic_slice_in_dim(buffer, first, rows)
 
 
 def write(buffer: Array, rows: Array, first: Number) -> Array:
-    """The buffer with rows [count, ...] written from number `first` on."""
+    """The buffer [size, ...] with rows [count, ...] written from number `first` on."""
     rows = rows.astype(buffer.dtype)
     return lax.dynamic_update_slice_in_dim(buffer, rows, first, 0)
 
 
 def gather_sum(buffer: Array, indices: Sequence[Array]) -> Array:
-    """The sum of several rows of a buffer, for each place."""
+    """Sums [count, ...] of rows of a buffer [size, ...] at several indices [count]."""
     return functools.reduce(jnp.add, [take(buffer, rows) for rows in indices])
 
 
 def repeated(x: Array, real: Array) -> Array:
-    """Rows [count, ...], the first in place of those that are not real."""
+    """Rows [count, ...], the first in place of those that are not real [count]."""
     real = real.reshape(real.shape + (1,) * (x.ndim - 1))
     return jnp.where(real, x, x[:1])

@@ -88,7 +88,8 @@ def gather_inputs(plan: Plan, batch: Batch, values: Values, tile: Tile) -> Array
 def _write_outputs(
     plan: Plan, values: Values, tile: Tile, inputs: Arrays, outputs: Arrays
 ) -> Values:
-    """The values, with the outputs of a tile [rows, *shape] each."""
+    """The values, with the outputs of a tile [rows, *shape] each, made from its inputs
+    [rows, *shape] each."""
     o = tile.operation
     operation, bases = plan.operations[o], plan.layout.value_base[o]
     reads = plan.kernels[o].reads

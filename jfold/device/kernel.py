@@ -75,7 +75,7 @@ class Kernel(Owner):
     varying: Varying | None
 
     def outputs(self, weights: Weights, inputs: Arrays, rows: int) -> Arrays:
-        """Runs the operation on rows.
+        """Runs the operation on rows; gives [rows, *shape] each.
 
         Args:
           inputs: [rows, *shape] each.
@@ -106,7 +106,7 @@ class Kernel(Owner):
         return sum(map(is_inexact, self.weight_specs))
 
     def weights_of(self, params: ArrayTree) -> Arrays:
-        """The weights: parameters, and what is computed of them alone."""
+        """The weights [*shape] each: parameters, and what is computed of them alone."""
         return self.staged(2).run_early(*jax.tree.leaves(params))
 
     @kept
@@ -169,7 +169,7 @@ class Kernel(Owner):
     # ---- transposed matrices that narrow tiles share
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Weights for tiles of all widths, in the forward pass."""
+        """Weights [*shape each] for tiles of all widths, in the forward pass."""
         return Weights(arrays, self.transposes(self.forward(2), arrays))
 
     def shares(self, rows: int) -> bool:
@@ -178,13 +178,14 @@ class Kernel(Owner):
         return xla.shares_transposes(rows) and not self.operation.layer.batched
 
     def transposes(self, closed: core.ClosedJaxpr, arrays: Arrays) -> Arrays:
-        """What narrow tiles share, of the jaxpr of one of them."""
+        """What narrow tiles share [n, m] each, of the jaxpr of one of them, given the
+        weights [*shape each]."""
         return xla.transposes(closed, arrays) if self.shares(2) else []
 
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """What a jaxpr of so many rows need not compute."""
+        """What a jaxpr of so many rows need not compute: transposes [n, m] each."""
         if not self.shares(rows):
             return {}
         return xla.shared(closed, self.weight_count, transposes)

@@ -18,6 +18,13 @@ Two forms give the same gradients: a `SplitReverse` runs nothing in both places,
     crossing           the arrays that cross between the two places
     cotangents_read    of each input's cotangent, the outputs' it depends on, as far as
                        that is known
+
+and does, with what is of a weight [*shape] each and all else [rows, ...] each,
+
+    weights            adds to the weights what tiles of both passes share
+    save_residuals     inputs to outputs and residuals, in the forward pass
+    pull_to_inputs     to cotangents of the active inputs, and what crosses
+    pull_to_weights    what crosses to gradients of the trained weights
 """
 
 from __future__ import annotations

@@ -53,9 +53,10 @@ class Split:
     linear: frozenset[core.Var]
 
     def run_early(self, arguments: Arrays, known: Environment) -> tuple[Arrays, Arrays]:
-        """The early outputs, and the values that cross.
+        """The early outputs, and the values that cross [*shape] each.
 
         Args:
+          arguments: of the jaxpr [*shape] each.
           known: variables that need not be computed.
         """
         wanted = self.early_outputs + self.crossing
@@ -65,7 +66,7 @@ class Split:
         return made[:count], made[count:]
 
     def run_late(self, arguments: Arrays, crossing: Arrays) -> Arrays:
-        """The late outputs."""
+        """The late outputs, from arguments and what crossed [*shape] each."""
         env = environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
         return run(self.late, env, self.late_outputs)

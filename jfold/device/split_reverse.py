@@ -112,7 +112,8 @@ class SplitReverse(Owner):
     def _with_products(
         self, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
-        """Outputs, and all products of the forward pass in their order."""
+        """Outputs [rows, *shape] each, and all products of the forward pass in their
+        order [rows, ...] each, some without rows."""
         # Known by their order: every run of the jaxpr makes them in the same one.
         made: Arrays = []
 
@@ -158,7 +159,8 @@ class SplitReverse(Owner):
     # ---- the two halves
 
     def _arguments(self, given: Rows) -> Arrays:
-        """Of the jaxpr of the reverse; products that it does not read are zeros."""
+        """Of the jaxpr of the reverse, weights [*shape] each, then others [rows, ...]
+        each; products that it does not read are zeros."""
         # The zeros are read by nothing, so XLA never makes them.
         read, specs = iter(given.residuals), self._products(given.count)
         made = [
@@ -230,7 +232,8 @@ def _specs(halves: Split) -> list[Spec]:
 
 
 def _stored_products(known: dict[int, jax.Array]) -> Rule:
-    """A rule that gives products as stored, with the derivatives of the product."""
+    """A rule that gives products as stored [rows, ...] each, by number, with the
+    derivatives of the product."""
     count = itertools.count()
 
     def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:

@@ -59,7 +59,7 @@ class Staged:
     varying: frozenset[core.Var]
 
     def run_early(self, *arguments: Array) -> Arrays:
-        """The values of the frontier, from the first arguments.
+        """The values of the frontier [*shape each], from the first arguments.
 
         The reverse runs for those alone that have a cotangent, as if the others were
         not there: JAX would run rules on zeros, and refuse loops without a reverse.
@@ -83,7 +83,7 @@ class Staged:
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
-        """The outputs, from the frontier and the other arguments."""
+        """The outputs [*shape each], from the frontier and the other arguments."""
         jaxpr, constants = jaxprs.opened(self.closed)
         env = dict(zip(jaxpr.constvars, constants, strict=True))
         first = len(jaxpr.invars) - len(arguments)
@@ -134,7 +134,7 @@ def stage(closed: core.ClosedJaxpr, fixed: int) -> Staged:
 
 
 def _is_traced(constant: Array) -> bool:
-    """Whether an enclosing transformation traces a constant."""
+    """Whether an enclosing transformation traces a constant [*shape]."""
     return isinstance(constant, jax.core.Tracer)
 
 
@@ -142,7 +142,8 @@ def _of_used(
     values: Callable[[Sequence[Array], Sequence[core.Var]], Arrays],
     wanted: Sequence[core.Var],
 ) -> Callable[..., Arrays]:
-    """`values(arguments, wanted)`, with the reverse of what of it is used alone."""
+    """`values(arguments, wanted)` [*shape each], with the reverse of what of it is used
+    alone."""
 
     @jax.custom_vjp
     def early(*arguments: Array) -> Arrays:
@@ -173,7 +174,8 @@ def _of_used(
 def _pull(
     function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
 ) -> Pull:
-    """The reverse of a function, for those arguments alone whose numbers are given."""
+    """The reverse of a function of arguments [*shape each], for those alone whose
+    numbers are given."""
 
     def of_moving(moving: dict[int, Array]) -> Arrays:
         return function([moving.get(i, x) for i, x in enumerate(arguments)])
@@ -198,7 +200,14 @@ def _is_jaxpr(value: object) -> bool:
 def _dropping(
     equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
-    """The results of an equation, whose reverse is dropped for rows not real."""
+    """The results of an equation [*shape each], whose reverse is dropped for rows not
+    real.
+
+    Args:
+      operands: [*shape] each.
+      of_rows: of each, whether it depends on rows.
+      real: [], or [rows] if the operands are of a whole tile.
+    """
 
     @jax.custom_vjp
     def results(real: Array, *operands: Array) -> Arrays:
@@ -238,7 +247,7 @@ def is_zero(cotangent: object) -> TypeIs[SymbolicZero]:
 
 
 def instantiated(cotangent: Cotangent) -> Array:
-    """A cotangent as an array."""
+    """A cotangent as an array [*shape]."""
     if not is_zero(cotangent):
         return cotangent
     if cotangent.dtype == jax.dtypes.float0:

@@ -108,7 +108,8 @@ class WholeReverse:
     def _linearized(
         self, weights: Arrays, inputs: Arrays, real: jax.Array, rows: int
     ) -> tuple[Arrays, Pullback]:
-        """The outputs, and the reverse of those that are live."""
+        """The outputs [rows, *shape] each, and the reverse of those that are live, from
+        weights [*shape each], inputs [rows, *shape each] and which are real [rows]."""
         policy = jax.checkpoint_policies.dots_saveable
         forward, end = self.kernel.forward(rows), self.kernel.trained_count
 

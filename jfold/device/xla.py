@@ -60,7 +60,7 @@ class Chained(Generic[Carry]):
 def loop_after(
     step: Callable[[Array, Carry], Carry], count: Array, state: Chained[Carry]
 ) -> Chained[Carry]:
-    """`step(i, carry)` for i from 0 on, so many times.
+    """`step(i, carry)` for i [] from 0 on, so many [] times.
 
     The step adds `state.zero` to what it reads of a schedule.
     """
@@ -82,7 +82,8 @@ def after(read: Arrays, x: Array, first: Array | int) -> Array:
     before it reads the other, and then copies the whole buffer for each tile.
 
     Args:
-      read: rows of the buffer that `x` will be written to.
+      read: rows [rows, *shape] each of the buffer that `x` will be written to.
+      x: [rows, *shape].
       first: a row number, of which XLA does not know that it is never negative.
     """
     for each in read:
@@ -93,8 +94,8 @@ def after(read: Arrays, x: Array, first: Array | int) -> Array:
 def others(
     t: int, types: Sequence[int], arrays: Sequence[Array], known: set[int]
 ) -> Arrays:
-    """The arrays of a type, without those whose places are known: XLA sees that what is
-    made of these comes after them."""
+    """The arrays [rows, *shape] of a type, without those whose places are known: XLA
+    sees that what is made of these comes after them."""
     pairs = enumerate(zip(types, arrays, strict=True))
     return [x for place, (n, x) in pairs if n == t and place not in known]
 
@@ -179,14 +180,14 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 
 
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
-    """The values of these, from the first arguments."""
+    """The values of these [n, m] each, from the first arguments."""
     wanted = transposed(closed, len(fixed))
     equations = needed(opened(closed)[0].eqns, wanted)
     return run(equations, environment(closed, fixed, strict=False), wanted)
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """What a jaxpr need not compute, given the values of its transposes."""
+    """What a jaxpr need not compute, given the values [n, m] of its transposes."""
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A constant may have rows, as cotangents that are zero do.
     return {v: x for v, x in pairs if spec(v).shape == x.shape}

@@ -148,7 +148,7 @@ def _put(rows: Array, begin: Array, table: Table, values: Array) -> None:
 
 
 def _constants(graph: Graph, spec: Spec) -> tuple[Array, ...]:
-    """The constants of each type, the program's first, with room to spare."""
+    """The constants of each type [capacity, *shape], the program's first."""
     shared: list[list[Array]] = [[] for _ in spec.program.types]
     for t, value in spec.program.constants:
         shared[t].append(value)
@@ -217,7 +217,11 @@ class _Used:
 
 
 def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[_Used]]:
-    """The rows that operations read and results consist of; per type, its uses."""
+    """The rows that operations read and results consist of; per type, its uses.
+
+    Args:
+      rows: per type, the row of each value [values].
+    """
     program, uses, places = batch.spec.program, batch.uses, batch.places
     sections = places.sections
     used: list[list[_Used]] = [[] for _ in program.types]

@@ -60,7 +60,7 @@ class Demands:
         return np.asarray(rows.sum(axis=1, dtype=np.int64))
 
     def pick(self, examples: Array) -> Demands:
-        """The demands of the given examples."""
+        """The demands of the given examples [n]."""
         return Demands(self.program, self.added[examples], self.highest[examples])
 
     def capacity(self, size: int) -> Capacity:
@@ -158,7 +158,8 @@ def _by_example(numbers: list[Array]) -> Array:
 
 
 def _largest(values: Array, first: Array) -> Array:
-    """The largest value of each example, 0 for none."""
+    """The largest of the values [n] of each example [examples], 0 for none; they begin
+    at `first` [examples + 1]."""
     if len(first) == 2:
         return np.array([values.max(initial=0)], np.int64)
     # `reduceat` would give an example without values the first value of the next.

@@ -125,7 +125,7 @@ def sum_room(counts: Array, first: Array) -> tuple[Array, Array]:
 
 
 def _after_sums(counts: Array) -> Array:
-    """How many sums so many uses make, each of `SUM_ARITY` at most."""
+    """How many sums so many uses [n] make, each of `SUM_ARITY` at most."""
     return -(-counts // SUM_ARITY)
 
 
