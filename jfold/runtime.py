@@ -100,7 +100,7 @@ def _run(
     plan: Plan, weights: ByOperation, indices: Array, constants: tuple[Array, ...]
 ) -> Arrays:
     batch = Batch(plan.layout, indices, constants)
-    nothing = [RECOMPUTE for _ in plan.operations]
+    nothing = dict.fromkeys(plan.kernels, RECOMPUTE)
     values, _ = forward(plan, nothing, weights, batch)
     return gathered(plan.tensors, batch, values)
 
@@ -149,7 +149,7 @@ def residual_bytes(spec: Spec) -> int:
     layers = spec.program.layers
     plan = make_plan(spec, {layer.name: layer.params for layer in layers})
     pullbacks = plan.pullbacks([True for _ in plan.tensors])
-    specs = list(itertools.chain(*saved_specs(plan, plan.policies)))
+    specs = list(itertools.chain(*saved_specs(plan, plan.policies).values()))
     for o, pullback in pullbacks.items():
         specs += filter(None, crossing_specs(plan, o, pullback))
     return sum(int(np.prod(each.shape)) * each.dtype.itemsize for each in specs)

@@ -15,7 +15,7 @@ runs the kernel and writes its rows in place:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -33,12 +33,12 @@ Carry: TypeAlias = tuple[Values, Residuals]
 
 
 def forward(
-    plan: Plan, policies: Sequence[Policy], arrays: ByOperation, batch: Batch
+    plan: Plan, policies: Mapping[int, Policy], arrays: ByOperation, batch: Batch
 ) -> Carry:
     """All values, and what the reverse pass needs.
 
     Args:
-      policies: per operation, what is stored.
+      policies: by operation, what is stored.
       arrays: by operation, its weights [*shape each].
     """
     weights = {o: kernel.weights(arrays[o]) for o, kernel in plan.kernels.items()}
@@ -115,16 +115,16 @@ def _new_values(plan: Plan, batch: Batch, extra: Iterator[int]) -> Values:
 
 
 def _new_residuals(
-    plan: Plan, policies: Sequence[Policy], extra: Iterator[int]
+    plan: Plan, policies: Mapping[int, Policy], extra: Iterator[int]
 ) -> Residuals:
     saved = {
         o: [new_buffer(spec, extra, plan.varying) for spec in specs]
-        for o, specs in enumerate(saved_specs(plan, policies))
+        for o, specs in saved_specs(plan, policies).items()
     }
     return Residuals(saved, {})
 
 
-def saved_specs(plan: Plan, policies: Sequence[Policy]) -> list[Specs]:
-    """Per operation, the buffers for what the forward pass stores."""
-    places = zip(plan.layout.region, plan.layout.widths, policies, strict=True)
-    return [policy.buffers(region, widest) for region, (widest, *_), policy in places]
+def saved_specs(plan: Plan, policies: Mapping[int, Policy]) -> dict[int, Specs]:
+    """By operation, the buffers for what the forward pass stores."""
+    region, widths = plan.layout.region, plan.layout.widths
+    return {o: each.buffers(region[o], widths[o][0]) for o, each in policies.items()}

@@ -71,16 +71,15 @@ class Plan:
         return bool(active) or has_gradient(operation)
 
     @functools.cached_property
-    def policies(self) -> tuple[Policy, ...]:
-        """Per operation, what the forward pass stores if the loss uses all results.
+    def policies(self) -> dict[int, Policy]:
+        """By operation, what the forward pass stores if the loss uses all results.
 
         Nothing of functions without a gradient: who asks for one is told then.
         """
         if self.spec.residuals == RECOMPUTE_ALL:
-            return tuple(RECOMPUTE for _ in self.operations)
+            return dict.fromkeys(self.kernels, RECOMPUTE)
         flows = self.flows([True for _ in self.tensors])
-        numbers = range(len(self.operations))
-        return tuple(self._policy(o, flows.get(o)) for o in numbers)
+        return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
     def _policy(self, o: int, flow: Flow | None) -> Policy:
         try:

@@ -8,7 +8,6 @@ values with many uses get sums in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,23 +148,16 @@ def _put(rows: Array, begin: Array, table: Table, values: Array) -> None:
 
 def _constants(graph: Graph, spec: Spec) -> tuple[Array, ...]:
     """The constants of each type [capacity, *shape], the program's first."""
-    shared: list[list[Array]] = [[] for _ in spec.program.types]
+    made, ends = [], [0 for _ in spec.program.types]
+    for table, rows in zip(graph.constants, spec.capacity.constants, strict=True):
+        own = table.columns[0]
+        made.append(np.zeros((rows, *own.shape[1:]), own.dtype))
     for t, value in spec.program.constants:
-        shared[t].append(value)
-    return tuple(
-        _padded(of_all, table.columns[0], rows)
-        for of_all, table, rows in zip(
-            shared, graph.constants, spec.capacity.constants, strict=True
-        )
-    )
-
-
-def _padded(shared: Sequence[Array], own: Array, rows: int) -> Array:
-    result = np.zeros((rows, *own.shape[1:]), own.dtype)
-    for place, value in enumerate(shared):
-        result[place] = value
-    result[len(shared) : len(shared) + len(own)] = own
-    return result
+        made[t][ends[t]] = value
+        ends[t] += 1
+    for t, table in enumerate(graph.constants):
+        made[t][ends[t] : ends[t] + len(table)] = table.columns[0]
+    return tuple(made)
 
 
 # ---- what the forward pass reads -----------------------------------------------------
