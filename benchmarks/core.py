@@ -34,7 +34,7 @@ from report import Row
 from trees import Workload, comb, expression, random_tree
 
 import jfold as jf
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.planning.uses import make_uses
 from jfold.schedule import build
 from jfold.spec import Capacity, Spec

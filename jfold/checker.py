@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,8 +23,10 @@ from jfold import instructions as ir
 from jfold.operations import Operations
 from jfold.registers import (
     BODY_ROWS,
+    PLACES,
     POSITIONS,
     TENSORS,
+    WAVES,
     Match,
     RegisterType,
     Signature,
@@ -50,6 +53,7 @@ class Checked:
       written: those that have been, also by calls that have not returned.
       names: gives names of rows that no input has.
       parts: the rows that others have been cut into, and these.
+      promised, fulfilled: of each slot, the rows of the declaration and the type.
     """
 
     operations: Operations
@@ -58,6 +62,8 @@ class Checked:
     written: set[int]
     names: Iterator[str]
     parts: set[tuple[tuple[str, ...], str]] = field(default_factory=set)
+    promised: dict[int, tuple[str, int]] = field(default_factory=dict)
+    fulfilled: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def read(self, registers: Iterable[int]) -> list[RegisterType]:
         """The types of registers that are read."""
@@ -93,6 +99,8 @@ def infer(
         stated = [(each, 0) for each in body.results]
         match = Match(names, rows={BODY_ROWS: BODY_ROWS})
         _take(stated, body.outputs, match, state, 'results')
+        if broken := sorted(state.promised.items() - state.fulfilled.items()):
+            raise TypeClash(f'promises to be kept, got {broken}')
     except TypeClash as clash:
         text = f'{_WRONG}: {body}: return: expected {clash}'
         raise AssertionError(text) from None
@@ -119,12 +127,12 @@ def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
     taken, given = _tensors(i, state.operations)
     types, chosen = state.operations.types, _signature(i, state)
     match = Match(state.names, i.times)
-    terms = _filled(expanded(chosen.takes, i.repeats), taken, types)
+    terms = _filled(expanded(chosen.takes, i.repeats, i.chosen), taken, types)
     if not terms and chosen.takes:
         raise TypeClash('inputs, got none')
     operands = _take(terms, i.inputs, match, state, 'inputs')
     counts = [_count(t, len(i.outputs), match) for t in chosen.gives if t.many]
-    results = _filled(expanded(chosen.gives, counts), given, types)
+    results = _filled(expanded(chosen.gives, counts, i.chosen), given, types)
     if len(results) != len(i.outputs):
         raise TypeClash(f'{len(results)} outputs, got {len(i.outputs)}')
     made = [match.give(term, number) for term, number in results]
@@ -136,15 +144,55 @@ def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
 
 def _signature(i: ir.Instruction, state: Checked) -> Signature:
     """The signature that fits the first operand; of a call, that of its body."""
-    if isinstance(i, ir.Call):
+    if isinstance(i, ir.Call | ir.Send | ir.Waves):
         body = _numbered(state.declarations, i.declaration, 'declarations')
-        if i.owners != body.owners:
+        if isinstance(i, ir.Call) and i.owners != body.owners:
             raise TypeClash(f'owners {body.owners}, got {i.owners}')
-        return Signature(tuple(map(Term, body.inputs)), tuple(map(Term, body.results)))
+        return Signature(_terms(body.inputs), _terms(_given(i, body, state)))
     first, *others = i.traits.signatures
     kinds = [each.kind for each in state.read(i.inputs[:1])]
     fitting = [each for each in others if each.takes[0].type.kind in kinds]
     return fitting[0] if fitting else first
+
+
+def _terms(types: Iterable[RegisterType]) -> tuple[Term, ...]:
+    return tuple(map(Term, types))
+
+
+def _given(
+    i: ir.Call | ir.Send | ir.Waves, body: ir.Body, state: Checked
+) -> Iterable[RegisterType]:
+    """What an instruction gives that has a declaration's body run."""
+    if isinstance(i, ir.Call):
+        return body.results
+    if isinstance(i, ir.Send):
+        return [RegisterType(POSITIONS, BODY_ROWS, f'{WAVES}{i.declaration}')]
+    sent = (each for one in state.declarations for each in one.instructions)
+    if any(isinstance(x, ir.Send) and x.declaration == i.declaration for x in sent):
+        raise TypeClash(f'nothing sent to declaration {i.declaration}, got some')
+    # So its items are those that it is given here, and no others.
+    rows = [f'{WAVES}{d}' for d in range(len(state.declarations))]
+    rows[i.declaration] = BODY_ROWS
+    return itertools.chain.from_iterable(
+        (RegisterType(PLACES, row), *(_of_all_waves(x, row, d) for x in each.results))
+        for d, (row, each) in enumerate(zip(rows, state.declarations, strict=True))
+    )
+
+
+def _of_all_waves(type_: RegisterType, items: str, declaration: int) -> RegisterType:
+    """The type of a result of a body, whose items of all waves are given."""
+
+    def named(match: re.Match[str]) -> str:
+        rows = match[0]
+        if rows.startswith(WAVES):
+            return rows
+        return items if rows == BODY_ROWS else f'{rows}{WAVES}{declaration}'
+
+    rows, of = (_ROWS.sub(named, each) for each in (type_.rows, type_.of))
+    return replace(type_, rows=rows, of=of)
+
+
+_ROWS = re.compile(rf'{WAVES}\d+|[a-z]+')
 
 
 def _take(
@@ -203,6 +251,16 @@ def _(i: Any, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
 
 
 @_tensors.register
+def _(i: ir.Promise, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+    return (), (i.type,)
+
+
+@_tensors.register
+def _(i: ir.Fulfil, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+    return (i.type,), ()
+
+
+@_tensors.register
 def _(i: ir.Constant, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
     number, _ = _numbered(operations.constants, i.index, 'constants')
     return (), (number,)
@@ -233,13 +291,10 @@ def _(i: Any, operations: Operations) -> None:
 
 
 @_check_options.register
-def _(i: ir.Partition, operations: Operations) -> None:
-    highest = max(i.case_of.values(), default=0)
-    if not i.cases == len(i.outputs) > highest:
-        raise TypeClash(
-            f'as many outputs as cases, got {len(i.outputs)} of {i.cases}, the highest '
-            f'{highest}'
-        )
+def _(i: ir.Cases, operations: Operations) -> None:
+    highest = 1 if i.case_of is None else max(i.case_of.values(), default=0)
+    if i.cases <= highest:
+        raise TypeClash(f'more than {highest} cases, got {i.cases}')
 
 
 def _check_parts(
@@ -249,7 +304,16 @@ def _check_parts(
     made: list[RegisterType],
     state: Checked,
 ) -> None:
-    """Refuses to put together what has not been taken apart so."""
+    """Refuses to put together what has not been taken apart so, or promised so."""
+    if isinstance(i, ir.Promise | ir.Fulfil):
+        found = operands[0].of or operands[0].rows, i.type
+        slots = state.promised if isinstance(i, ir.Promise) else state.fulfilled
+        if slots.setdefault(i.slot, found) != found:
+            raise TypeClash(f'slot {i.slot} to be of {slots[i.slot]}, got {found}')
+    if isinstance(i, ir.Positions) and len(made) != _cases_of(operands[0]):
+        raise TypeClash(f'an output for each case of {operands[0]}, got {len(made)}')
+    if isinstance(i, ir.Among) and not 0 <= i.case < _cases_of(operands[1]):
+        raise TypeClash(f'a case of {operands[1]}, got number {i.case}')
     if i.traits.order is Ordering.NUMBERS:
         state.parts.add((tuple(each.rows for each in made), made[0].of))
     elif chosen.takes and chosen.takes[0] == _PARTS:
@@ -258,6 +322,10 @@ def _check_parts(
         if (rows, cut[0].of) not in state.parts:
             all_ = f'the positions of all cases of {cut[0].of}'
             raise TypeClash(f'{all_} in their order, got {", ".join(map(str, cut))}')
+
+
+def _cases_of(type_: RegisterType) -> int:
+    return len(type_.of.split('/'))
 
 
 _PARTS = Term(RegisterType(POSITIONS, 'B', 'a'), many=True)

@@ -133,6 +133,8 @@ def _join(tables: Sequence[Table]) -> Table:
 def first_of(counts: Array) -> Array:
     """Where each run begins, of runs [n] one behind the other, and where the last
     ends [n + 1]."""
+    if len(counts) == 1:
+        return np.array([0, counts[0]])
     first = np.zeros(len(counts) + 1, np.int64)
     counts.cumsum(out=first[1:])
     return first

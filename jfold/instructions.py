@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
+from jfold.kept import Owner
 from jfold.registers import OBJECTS, RegisterType, owners_of
 from jfold.traits import Effect, Ordering, Traits
 from jfold.types import TensorType
@@ -50,8 +51,13 @@ class Instruction:
 
     @property
     def times(self) -> int:
-        """The n of `n*a` in the signature."""
+        """The n of `n*a` in the signature, and how many `/B` are."""
         return len(self.inputs)
+
+    @property
+    def chosen(self) -> int:
+        """Which of the rows that `B` stands for a term without a star has."""
+        return 0
 
     def __str__(self) -> str:
         return self.shown([f'r{register}' for register in self.outputs])
@@ -193,46 +199,37 @@ class Observe(Maker):
 
 
 @dataclass(frozen=True, eq=False)
-class Partition(Instruction):
-    """Keys to the positions of each case."""
-
-    traits = Traits('objects[a] -> positions[B of a]*', Effect.RAISES, Ordering.NUMBERS)
-    case_of: dict[Any, int]
-    cases: int
-
-
-@dataclass(frozen=True, eq=False)
-class Present(Instruction):
-    """Objects to the positions of those that are not `None`, and of those that are."""
-
-    traits = Traits(
-        'objects[a] -> positions[b of a] positions[c of a]', order=Ordering.NUMBERS
-    )
-
-
-@dataclass(frozen=True, eq=False)
 class Cases(Instruction):
-    """The first half of a `Partition` or `Present`: items, or what `key` makes of them,
-    to the numbers of cases, in bytes if they fit."""
+    """Items, or what `key_fn` makes of them, to the numbers of their cases, in bytes if
+    they fit. Without `case_of`, the second case is of those that are `None`."""
 
-    traits = Traits('objects[a] -> cases[a]', Effect.RAISES)
-    whole: Partition | Present
-    key: Callable[[Any], Any] | None = None
+    traits = Traits('objects[a] -> cases[a: /B]', Effect.RAISES)
+    case_of: dict[Any, int] | None
+    cases: int
+    key_fn: Callable[[Any], Any] | None = None
+
+    @property
+    def times(self) -> int:
+        return self.cases
 
 
 @dataclass(frozen=True, eq=False)
 class Positions(Instruction):
-    """The second half: numbers of cases to the positions of each case."""
+    """Numbers of cases to the positions of each case."""
 
-    traits = Traits('cases[a] -> positions[B of a]*', order=Ordering.NUMBERS)
+    traits = Traits('cases[a: /B] -> positions[B of a]*', order=Ordering.NUMBERS)
 
 
 @dataclass(frozen=True, eq=False)
 class Among(Instruction):
     """A column's items of one case."""
 
-    traits = Traits('x[a] cases[a] -> x[b]', order=Ordering.FILTERS)
+    traits = Traits('x[a] cases[a: /B] -> x[B]', order=Ordering.FILTERS)
     case: int
+
+    @property
+    def chosen(self) -> int:
+        return self.case
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,6 +396,49 @@ class Call(Instruction):
     owners: tuple[int, ...] = field(repr=False, metadata=CHECK)
 
 
+# ---- waves: what a plan in two passes has instead of calls ---------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Waves(Instruction):
+    """Takes data apart: a declaration's body on a column, then the bodies of all that
+    was sent, wave by wave, until nothing more is sent.
+
+    Gives, for each declaration, the places of its items of all waves, and what its body
+    returns of them.
+    """
+
+    traits = Traits('', Effect.ANY, Ordering.PERMUTES)
+    declaration: int
+
+
+@dataclass(frozen=True, eq=False)
+class Send(Instruction):
+    """Items for a declaration's body, in the next wave; where they are among its items
+    of all waves."""
+
+    traits = Traits('', Effect.RECORDS)
+    declaration: int
+
+
+@dataclass(frozen=True, eq=False)
+class Promise(Instruction):
+    """Results of a declaration for some of its items, before anybody knows them."""
+
+    traits = Traits('positions[a of b] places[b] -> tensors[a]', Effect.RECORDS)
+    slot: int
+    type: int
+
+
+@dataclass(frozen=True, eq=False)
+class Fulfil(Instruction):
+    """What was promised, of all items of the declaration."""
+
+    traits = Traits('places[a] tensors[a] ->', Effect.RECORDS)
+    slot: int
+    type: int
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """Instructions, then calls that wait together."""
@@ -411,7 +451,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
+class Body(Owner):
     """A straight line of instructions.
 
     Attributes:

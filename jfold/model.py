@@ -27,7 +27,7 @@ from jfold.errors import (
 )
 from jfold.functions import ratio
 from jfold.graph import Graph
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.language.eager import evaluate
 from jfold.language.layers import check_params, pack

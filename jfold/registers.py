@@ -4,13 +4,16 @@
     objects[a] -> lengths[a: b] objects[b]          Iterate
     x[a] positions[b of a] -> x[b]                  Select
     positions[B of a]* x[B]* -> x[a]                Merge
+    cases[a: /B] -> positions[B of a]*              Positions
 
 Letters name *rows*: all registers of rows `a` have an item for the same things, in the
 same order. `positions[b of a]` are numbers of items of `a`, `lengths[a: b]` those of
 sequences that have the items `b`, one after another. `x` is any column of values, the
 same wherever it stands. A term with a star stands for any number of registers, in each
 of which a capital letter is another. `+B` are the rows of all of them, one after
-another, `n*a` those of n columns in turns, item by item.
+another, `n*a` those of n columns in turns, item by item. `cases[a: /B]` are numbers of
+cases, of which each has rows of its own. Rows `@0` are the items of the first
+declaration, of all waves in which data is taken apart.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ class RegisterType:
     Attributes:
       kind: objects, tensors, places, cases, positions or lengths.
       rows: the name of its rows.
-      of: of positions, the rows that they number; of lengths, those of the items.
+      of: of positions, the rows that they number; of lengths, those of the items; of
+        cases, those of each, with '/' between.
       tensor: of value ids, the type.
     """
 
@@ -48,13 +52,14 @@ class RegisterType:
     def __str__(self) -> str:
         if self.kind == POSITIONS:
             return f'positions[{self.rows} of {self.of}]'
-        if self.kind == LENGTHS:
-            return f'lengths[{self.rows}: {self.of}]'
+        if self.of:
+            return f'{self.kind}[{self.rows}: {self.of}]'
         more = f', {self.tensor!r}' if self.tensor else ''
         return f'{self.kind}[{self.rows}{more}]'
 
 
 BODY_ROWS = 'a'  # of the items that a body is given
+WAVES = '@'  # before the number of a declaration: its items of all waves
 
 
 def row_names() -> Iterator[str]:
@@ -111,7 +116,7 @@ class Signature:
         return any(term.type.kind == kind for term in self.gives)
 
 
-_TERM = re.compile(r'(\w+)\[([\w+*]+)(?:(?: of |: )([\w+*]+))?\](\*?)')
+_TERM = re.compile(r'(\w+)\[([\w+*]+)(?:(?: of |: )([\w+*/]+))?\](\*?)')
 
 
 @functools.cache
@@ -143,7 +148,7 @@ class Match:
 
     Attributes:
       names: gives names for rows that nothing has yet.
-      times: the n of `n*a`.
+      times: the n of `n*a`, and how many `/B` are.
       rows: by letter, with the number of the repetition where it is a capital one.
       columns: by letter, the kind and tensor type of a column.
     """
@@ -165,14 +170,10 @@ class Match:
                 raise TypeClash(f'a column of values, got {got}')
             key = _key(term.kind, number)
             column = self.columns.setdefault(key, (got.kind, got.tensor))
-        pairs = [(term.rows, got.rows), (term.of, got.of)]
-        keys = [_key(letter, number) for letter, _ in pairs]
         # What is bound here stays so where the operand is refused: nobody goes on.
-        found = [
-            self.rows.setdefault(key, rows or letter)
-            for key, (letter, rows) in zip(keys, pairs, strict=True)
-        ]
-        expected = RegisterType(column[0], found[0], found[1], column[1])
+        rows = self._bound(term.rows, number, got.rows)
+        of = self._bound(term.of, number, got.of)
+        expected = RegisterType(column[0], rows, of, column[1])
         if expected != got:
             raise TypeClash(f'{expected}, got {got}')
 
@@ -189,13 +190,38 @@ class Match:
         keys = (f'{letter}{number}' for number in itertools.count())
         return sum(1 for _ in itertools.takewhile(self.columns.__contains__, keys))
 
+    def _bound(self, letter: str, number: int, got: str) -> str:
+        """What a letter stands for, which is what it meets first."""
+        if '/' in letter:
+            parts = got.split('/')
+            letters = self._cases(letter, len(parts))
+            pairs = zip(letters, parts, strict=False)
+            return '/'.join(self._bound(x, k, y) for k, (x, y) in enumerate(pairs))
+        if letter.startswith(WAVES):
+            return letter
+        return self.rows.setdefault(_key(letter, number), got or letter)
+
+    def _cases(self, letter: str, count: int) -> list[str]:
+        """The letters of the cases that `/B`, or `b/c`, are."""
+        return [letter[1:]] * count if letter.startswith('/') else letter.split('/')
+
     def _named(self, letter: str, number: int) -> str:
+        if '/' in letter:
+            cases = self._cases(letter, self.times)
+            return '/'.join(map(self._named, cases, range(len(cases))))
+        if letter.startswith(WAVES):
+            return letter
         if letter.startswith('+'):
             keys = (f'{letter[1:]}{each}' for each in itertools.count())
             known = itertools.takewhile(self.rows.__contains__, keys)
             return '+'.join(map(self.rows.__getitem__, known))
-        if letter.startswith('n*'):
-            return f'{self.times}*{self.rows[letter[2:]]}'
+        if '+' in letter:
+            return '+'.join(self._named(each, number) for each in letter.split('+'))
+        if '*' in letter:
+            times, _, rows = letter.partition('*')
+            return (
+                f'{self.times if times == "n" else times}*{self._named(rows, number)}'
+            )
         key = _key(letter, number)
         if key and key not in self.rows:
             self.rows[key] = next(self.names)
@@ -211,12 +237,13 @@ def _is_variable(kind: str) -> bool:
 
 
 def expanded(
-    terms: Iterable[Term], counts: Iterable[int]
+    terms: Iterable[Term], counts: Iterable[int], case: int = 0
 ) -> list[tuple[RegisterType, int]]:
-    """Terms, those with a star as often as `counts` say, numbered from 0."""
+    """Terms, those with a star as often as `counts` say, numbered from 0; the others
+    have the number of a case."""
     rest = iter(counts)
     return [
         (term.type, number)
         for term in terms
-        for number in range(next(rest) if term.many else 1)
+        for number in (range(next(rest)) if term.many else (case,))
     ]

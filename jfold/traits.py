@@ -12,7 +12,7 @@ import enum
 import functools
 from dataclasses import dataclass, field
 
-from jfold.registers import POSITIONS, Signature, signature
+from jfold.registers import LENGTHS, POSITIONS, Signature, signature
 
 
 class Effect(enum.Flag):
@@ -60,6 +60,15 @@ class Traits:
     def signatures(self) -> tuple[Signature, ...]:
         """The signatures, read."""
         return tuple(map(signature, self.signature.split('|')))
+
+    @property
+    def names_rows(self) -> bool:
+        """Whether results are lengths and the positions of the items, whose rows
+        nothing has had before."""
+        return all(
+            each.gives_any(LENGTHS) and each.gives_any(POSITIONS)
+            for each in self.signatures
+        )
 
     @property
     def numbers_items(self) -> bool:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.components import component_of, components
 from jfold.graph import Graph, numbering
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.program import Program
 
 

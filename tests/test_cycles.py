@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.host import columns, cycles, passes
+from jfold.host import cycles, evaluation, waves
 
 
 def model_of(kind: str) -> jf.Model:
@@ -60,7 +60,7 @@ def test_data_that_contain_themselves(
     kind: str, make: Any, path: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names example, path and block; long before the limit of depth."""
-    monkeypatch.setattr(columns, 'MAX_DEPTH', 3 * cycles.DEEP)
+    monkeypatch.setattr(cycles, 'MAX_DEPTH', 3 * cycles.DEEP)
     model = model_of(kind)
     with pytest.raises(jf.InputError, match='contains itself') as caught:
         model.schedule([3, [1, 2], make()])
@@ -114,18 +114,18 @@ def test_ordinary_data_are_never_compared(monkeypatch: pytest.MonkeyPatch) -> No
     """Deep data of numbers, many times as deep as where looking begins, are not traced
     twice."""
     monkeypatch.setattr(cycles.Watch, 'deep', 4)
-    monkeypatch.setattr(columns, '_evaluate', None)
+    monkeypatch.setattr(evaluation, 'Trace', None)
     data: Any = 1
     for _ in range(500):
         data = [1, data]
     model = model_of('record')
     assert model.schedule([data]).depth == 500
-    assert passes.Watch is columns.Watch
+    assert waves.Watch is evaluation.Watch
 
 
 def test_objects_made_anew_are_told_by_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that never ends cannot be told from deep data, but for the limit."""
-    monkeypatch.setattr(columns, 'MAX_DEPTH', 2000)
+    monkeypatch.setattr(cycles, 'MAX_DEPTH', 2000)
     tree = jf.ForwardDeclaration(name='tree')
     again = jf.InputTransform(lambda x: [x]) >> tree()
     tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: again}))

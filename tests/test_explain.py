@@ -52,21 +52,21 @@ operations
   return r2
 <tree> r0: places[a], r1: objects[a]
   r2: objects[a] = Transform r1 fn=is_leaf
-  r3: positions[b of a], r4: positions[c of a] = \
-Partition r2 case_of={True: 0, False: 1} cases=2
-  r5: places[b] = Select r0 r3
-  r6: objects[b] = Select r1 r3
-  r7: tensors[b, int32[]] = Convert r6 r5 way=0 type=0 tensor=int32[]
-  r8: tensors[b, float32[4]] = Apply r5 r7 way=0 operation=0
-  r9: places[c] = Select r0 r4
-  r10: objects[c] = Select r1 r4
-  r11: objects[c] = Field r10 key=0 most=2
-  r13: objects[c] = Field r10 key=1
-  r12: tensors[c, float32[4]] = Call r9 r11 declaration=0 way=2
-  r14: tensors[c, float32[4]] = Call r9 r13 declaration=0 way=3
-  r15: tensors[c, float32[4]] = Apply r9 r12 r14 way=0 operation=1
-  r16: tensors[a, float32[4]] = Merge r3 r4 r8 r15
-  return r16"""
+  r3: cases[a: b/c] = Cases r2 case_of={True: 0, False: 1} cases=2
+  r4: positions[b of a], r5: positions[c of a] = Positions r3
+  r6: places[b] = Select r0 r4
+  r7: objects[b] = Select r1 r4
+  r8: tensors[b, int32[]] = Convert r7 r6 way=0 type=0 tensor=int32[]
+  r9: tensors[b, float32[4]] = Apply r6 r8 way=0 operation=0
+  r10: places[c] = Select r0 r5
+  r11: objects[c] = Select r1 r5
+  r12: objects[c] = Field r11 key=0 most=2
+  r14: objects[c] = Field r11 key=1
+  r13: tensors[c, float32[4]] = Call r10 r12 declaration=0 way=2
+  r15: tensors[c, float32[4]] = Call r10 r14 declaration=0 way=3
+  r16: tensors[c, float32[4]] = Apply r10 r13 r15 way=0 operation=1
+  r17: tensors[a, float32[4]] = Merge r4 r5 r9 r16
+  return r17"""
 
 
 def test_a_program_prints_its_operations_and_bodies(model: jf.Model) -> None:
@@ -166,7 +166,7 @@ def test_explain_a_schedule_without_operations() -> None:
 
 
 def test_graphs_print_their_counts(model: jf.Model) -> None:
-    from jfold.host.columns import trace
+    from jfold.host.evaluation import trace
 
     graph = trace(model.program, EXAMPLES)
     assert str(graph) == 'Graph(3 examples, nodes (8, 5), depth 3)'

@@ -407,8 +407,8 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             one_of(type, int, str),
             one_of(type, int, float),
             [
-                '`Partition case_of={int, str}` instead of '
-                '`Partition case_of={int, float}` in '
+                '`Cases case_of={int, str}` instead of '
+                '`Cases case_of={int, float}` in '
                 "OneOf(type, {<class 'int'>: Scalar('float32') >> Function..."
             ],
         ),
@@ -417,7 +417,7 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             one_of(type, int),
             [
                 '`operation function_1(float32[]) -> float32[]` instead of nothing',
-                '`Partition case_of={int, str}` instead of `Partition case_of={int}` '
+                '`Cases case_of={int, str}` instead of `Cases case_of={int}` '
                 "in OneOf(type, {<class 'int'>: Scalar('float32') >> Function...",
             ],
         ),

@@ -252,7 +252,7 @@ def test_a_planted_fault_is_found_made_small_and_kept(
     test()  # nothing is wrong any more
 
 
-def test_failures_alike_are_counted_but_not_kept(
+def test_failures_alike_are_counted_and_not_made_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that one fault does not take all the time."""
@@ -261,6 +261,11 @@ def test_failures_alike_are_counted_but_not_kept(
         worker.failed([first], Mismatch('values', 'of row 3'))
     assert worker.signatures == {'values': 4}
     assert len(list((tmp_path / 'failures').glob('*'))) == 2
+    lines = (tmp_path / 'alike.jsonl').read_text().splitlines()
+    assert [json.loads(line)[:2] for line in lines] == [
+        ['values', [2]],
+        ['values', [3]],
+    ]
 
 
 def test_counts_go_on_where_they_stopped(tmp_path: Path) -> None:

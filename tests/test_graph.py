@@ -23,7 +23,7 @@ from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.graph_checker import check_graph
 from jfold.host import columns
 from jfold.host import places as placing
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.host.places import ByWay, example_of
 from jfold.host.trace import Trace
 from jfold.planning.demands import demands

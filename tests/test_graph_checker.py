@@ -18,7 +18,7 @@ from jfold import graph_checker
 from jfold.data import storage
 from jfold.graph import Graph, Table
 from jfold.graph_checker import check_graph
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.operations import Sources
 from jfold.program import Program
 

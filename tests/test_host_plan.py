@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ from checking import refuses
 from flax.core import FrozenDict
 
 import jfold as jf
-from jfold.host import columns, passes
+from jfold.host import cycles, evaluation, waves
 
 
 def agree(block: Any, batch: list[Any]) -> jf.Model:
@@ -47,25 +48,30 @@ def folded_tree() -> jf.Block:
 def test_a_fold_over_a_recursion_runs_all_items_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bodies run once, or once per depth where calls wait, but not once per node."""
+    """Bodies run once per depth, and once where nothing waits, not once per node."""
     tree: Any = 1
     for _ in range(5):
         tree = (tree,) * 4
     started: list[str] = []
-    original = columns.start
+    original, waved = evaluation.start, waves._run
 
     def counted(body: Any, *rest: Any) -> Any:
         started.append(body.name)
         return original(body, *rest)
 
-    for module in columns, passes:
-        monkeypatch.setattr(module, 'start', counted)
+    def wave(body: Any, *rest: Any) -> None:
+        started.append('a wave')
+        waved(body, *rest)
+
+    monkeypatch.setattr(evaluation, 'start', counted)
+    monkeypatch.setattr(waves, '_run', wave)
     examples = [tree, (1, (2, 3), ())]
     agree(folded_tree(), examples)
-    assert started.count('declaration') == 1
-    monkeypatch.setattr(columns, 'cut', lambda *_: None)
+    assert Counter(started) == {'expression': 1, 'a wave': 1 + 6}
+    started.clear()
+    monkeypatch.setattr(evaluation, 'in_two_passes', lambda *_: None)
     agree(folded_tree(), examples)
-    assert started.count('declaration') == 1 + 6
+    assert Counter(started) == {'expression': 1, 'declaration': 6}
 
 
 def message(model: jf.Model, batch: list[Any]) -> str:
@@ -110,7 +116,7 @@ def test_the_path_of_what_was_packed() -> None:
 
 def test_data_that_contains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused, at a depth that no real data has."""
-    monkeypatch.setattr(columns, 'MAX_DEPTH', 100)
+    monkeypatch.setattr(cycles, 'MAX_DEPTH', 100)
     tree = jf.ForwardDeclaration()
     tree.resolve_to(
         jf.OneOf(type, {int: jf.Scalar(), list: jf.Map(tree()) >> jf.Sum()})

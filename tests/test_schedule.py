@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.components import component_of, components
 from jfold.graph import Graph, Table
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.planning.capacity import grow
 from jfold.planning.demands import demands
 from jfold.planning.layout import active_types, layout, running

@@ -338,3 +338,41 @@ def shared_data() -> Case:
     part = ((1, 2), 3)
     whole = (part, part)
     return tree_block(), [whole, part, (whole, part), whole]
+
+
+@case
+def calls_on_parts_of_sequences() -> Case:
+    """Of what lists hold, but for the first: its trees, and numbers beside them."""
+    tree = jf.ForwardDeclaration(name='tree')
+    both = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> number)
+    rest = jf.Map(both) >> jf.GetItem(slice(1, None))
+    pair = jf.Record((tree(), tanh)) >> add
+    tree.resolve_to(
+        jf.OneOf(type, {int: number, list: rest >> jf.Map(pair) >> jf.Sum()})
+    )
+    return tree(), [
+        [(1, 2), (3, 4), ([(5, 6), (7, 8)], 9)],
+        10,
+        [(1, 1)],
+        [(0, 1), ([(1, 2), (3, 4), (5, 6)], 7), ([], 8)],
+    ]
+
+
+@case
+def calls_on_sequences_in_cases() -> Case:
+    """Which example has which items is told by the case that it is of."""
+    tree = jf.ForwardDeclaration(name='tree')
+    both = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> number)
+    pairs = jf.GetItem(1) >> jf.Map(both)
+    some = jf.Map(jf.Record((tree(), tanh)) >> add) >> jf.Sum()
+    whole = jf.OneOf(
+        jf.GetItem(0),
+        {'all': some, 'but one': jf.GetItem(slice(1, None)) >> some},
+        pre_block=pairs,
+    )
+    tree.resolve_to(jf.OneOf(type, {int: number, tuple: whole}))
+    return tree(), [
+        ('all', [(1, 2), (('but one', [(3, 4), (5, 6)]), 7)]),
+        8,
+        ('but one', [(1, 2), (3, 4), (('all', []), 5)]),
+    ]

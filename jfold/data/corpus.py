@@ -18,7 +18,7 @@ from jfold.data.fingerprint import differences, fingerprint
 from jfold.errors import InputError, whole
 from jfold.graph import Graph, Table, concatenate
 from jfold.graph_checker import check_graph
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.planning.demands import Demands, demands, join_demands, make_capacity
 from jfold.planning.uses import make_uses

@@ -152,7 +152,7 @@ def _options(step: Instruction, plan: HostPlan) -> dict[str, Any]:
 
 def _is_shown(name: str, value: Any) -> bool:
     """Whether an option tells people anything: numbers of things do not."""
-    return name in ('key', 'length') or not isinstance(value, int | tuple)
+    return name in ('key', 'length') or not isinstance(value, int | tuple | None)
 
 
 def _is_function(step: Instruction | Body, plan: HostPlan) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from jfold.data.fingerprint import fingerprint
 from jfold.errors import several
 from jfold.graph import Graph
-from jfold.host.columns import trace
+from jfold.host.evaluation import trace
 from jfold.operations import Layer
 from jfold.program import Program
 from jfold.tracebacks import boundary

@@ -21,6 +21,7 @@ from jfold.host.origin import Frame, entries, located_at
 
 Key: TypeAlias = tuple[int, ...]  # ids of the objects of one call
 
+MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
 DEEP = 1_000
 MANY = 1 << 20
 REMEMBERED = 4096  # calls

@@ -13,8 +13,11 @@ import numpy as np
 from jfold import instructions as ir
 from jfold.errors import BadItem
 from jfold.host.origin import Frame, Origin, located, start
-from jfold.host.rules import RULES, Column, merge, numbers, starts, take
+from jfold.host.promises import Promises
+from jfold.host.rules import Column, merge, numbers, starts, take
+from jfold.host.steps import steps
 from jfold.host.trace import Trace
+from jfold.host.waves import take_apart
 
 Array = np.ndarray[Any, Any]
 Calls = list[tuple[ir.Call, list[Column]]]
@@ -26,15 +29,13 @@ Running = Generator[Calls, list[list[Column]], list[Column]]
 def run(frame: Frame, state: Trace) -> Any:
     """Runs a body; yields the calls of each stage and is sent their results."""
     registers = frame.registers
-    for stage in frame.body.stages:
-        instruction: ir.Instruction
+    for stage, ready in zip(frame.body.stages, steps(frame.body), strict=True):
         try:
-            for instruction in stage.instructions:
-                kind = type(instruction)
-                if kind in LOOPS:
-                    yield from LOOPS[kind](instruction, frame, state)
+            for instruction, step in ready:
+                if step:
+                    step(registers, state)
                 else:
-                    RULES[kind](instruction, registers, state)
+                    yield from _loop(instruction)(instruction, frame, state)
         except BadItem as error:
             if state.tentative:
                 raise
@@ -178,4 +179,19 @@ def _owner_origin(frame: Frame, i: ir.ReduceLoop, owner: Array) -> Origin:
     return lambda register, item: (frame, i.inputs[0], int(owner[item]))
 
 
-LOOPS: dict[type, Callable[..., Any]] = {ir.FoldLoop: _fold, ir.ReduceLoop: _reduce}
+def _waves(i: ir.Waves, frame: Frame, state: Promises) -> Any:
+    take_apart(i, frame.registers, state)
+    yield from ()
+
+
+LOOPS: dict[type, Callable[..., Any]] = {
+    ir.FoldLoop: _fold,
+    ir.ReduceLoop: _reduce,
+    ir.Waves: _waves,
+}
+
+
+def _loop(i: ir.Instruction) -> Callable[..., Any]:
+    if type(i) not in LOOPS:
+        raise ir.refusal('evaluation', type(i))
+    return LOOPS[type(i)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from jfold.host.objects import (
     grouped,
     positions,
 )
+from jfold.host.promises import Promises
 from jfold.host.trace import Trace
 
 Array = np.ndarray[Any, Any]
@@ -137,36 +137,10 @@ def _apply(i: ir.Apply, r: list[Column], state: Trace) -> None:
         r[register] = values
 
 
-def _partition(i: ir.Partition | ir.Present, r: list[Column], state: Trace) -> None:
-    _write_positions(i, _case_numbers(i, r[i.inputs[0]]), r)
-
-
-def _cases(i: ir.Cases, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = _case_numbers(i.whole, r[i.inputs[0]])
-
-
 def _positions(i: ir.Positions, r: list[Column], state: Trace) -> None:
-    _write_positions(i, r[i.inputs[0]], r)
-
-
-def _write_positions(
-    i: ir.Instruction, codes: bytes | list[int], r: list[Column]
-) -> None:
-    for register, places in zip(
-        i.outputs, positions(codes, len(i.outputs)), strict=True
-    ):
-        r[register] = places
-
-
-def _case_numbers(i: ir.Partition | ir.Present, items: list[Any]) -> list[Any]:
-    """The number of each item's case."""
-    if isinstance(i, ir.Partition):
-        return entries(i.case_of, items, _one_of)
-    return list(map(operator.is_, items, itertools.repeat(None)))
-
-
-def _one_of(case_of: dict[Any, Any], hashable: bool) -> str:
-    return f'one of the keys {", ".join(map(repr, itertools.islice(case_of, 20)))}'
+    found = positions(r[i.inputs[0]], len(i.outputs))
+    for register, each_ in zip(i.outputs, found, strict=True):
+        r[register] = each_
 
 
 def _lookup(i: ir.Lookup, r: list[Column], state: Trace) -> None:
@@ -266,40 +240,39 @@ def _observe(i: ir.Observe, r: list[Column], state: Trace) -> None:
     state.observe(i.result, at(i, places, state), values)
 
 
-class Rules(dict[type, Callable[..., None]]):
-    """A rule for each kind of instruction; any other is refused."""
-
-    def __missing__(self, kind: type) -> Callable[..., None]:
-        raise ir.refusal('evaluation', kind)
+def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
+    numbers, places = (r[k] for k in i.inputs)
+    r[i.outputs[0]] = state.promise(i.slot, numbers, len(places))
 
 
-RULES = Rules(
-    {
-        ir.Convert: _convert,
-        ir.Constant: _constant,
-        ir.Numbers: _numbers,
-        ir.Transform: _transform,
-        ir.Field: _field,
-        ir.Pack: _pack,
-        ir.Group: _group,
-        ir.Apply: _apply,
-        ir.Partition: _partition,
-        ir.Lookup: _lookup,
-        ir.Present: _partition,
-        ir.Cases: _cases,
-        ir.Positions: _positions,
-        ir.Select: _select,
-        ir.Join: _join,
-        ir.Order: _order,
-        ir.Merge: _merge_cases,
-        ir.Ranges: _ranges,
-        ir.Enter: _enter,
-        ir.Iterate: _iterate,
-        ir.Interleave: _interleave,
-        ir.Fixed: _fixed,
-        ir.Count: _count,
-        ir.Position: _position,
-        ir.Cut: _cut,
-        ir.Observe: _observe,
-    }
-)
+def _fulfil(i: ir.Fulfil, r: list[Column], state: Promises) -> None:
+    state.fulfil(i.slot, r[i.inputs[1]])
+
+
+RULES: dict[type, Callable[..., None]] = {
+    ir.Transform: _transform,
+    ir.Field: _field,
+    ir.Convert: _convert,
+    ir.Constant: _constant,
+    ir.Numbers: _numbers,
+    ir.Pack: _pack,
+    ir.Group: _group,
+    ir.Apply: _apply,
+    ir.Lookup: _lookup,
+    ir.Positions: _positions,
+    ir.Select: _select,
+    ir.Join: _join,
+    ir.Order: _order,
+    ir.Merge: _merge_cases,
+    ir.Ranges: _ranges,
+    ir.Enter: _enter,
+    ir.Iterate: _iterate,
+    ir.Interleave: _interleave,
+    ir.Fixed: _fixed,
+    ir.Count: _count,
+    ir.Position: _position,
+    ir.Cut: _cut,
+    ir.Observe: _observe,
+    ir.Promise: _promise,
+    ir.Fulfil: _fulfil,
+}

@@ -71,7 +71,8 @@ def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Writ
     number = {id(each): place for place, each in enumerate(blocks)}
     case_of = {k: number[id(b)] for k, b in block.targets.items()}
     options = {'case_of': case_of, 'cases': len(cases)}
-    positions = w.add(p.Partition, (keys,), node, outputs=len(cases), **options)
+    codes = w.one(p.Cases, (keys,), node, **options)
+    positions = w.add(p.Positions, (codes,), node, outputs=len(cases))
     return (yield emit_cases(cases, positions, value, node, places, w))
 
 
@@ -127,7 +128,8 @@ def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
 @emit.register
 def _(block: c.Optional, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     column = yield w.object(value, node)
-    positions = w.add(p.Present, (column,), node, outputs=2)
+    codes = w.one(p.Cases, (column,), node, case_of=None, cases=2)
+    positions = w.add(p.Positions, (codes,), node, outputs=2)
     cases = list(node.parts)
     return (yield emit_cases(cases, positions, column, node, places, w))
 

@@ -98,7 +98,9 @@ def use_counts(uses: Uses, t: int) -> Array:
     counts = np.bincount(concatenated(values), minlength=int(first[-1]))
     # Constants have no cotangents, so it does not matter how often they are used.
     shared, own = shared_counts(uses.program)[t], uses.graph.constants[t]
-    if shared or len(own):
+    if len(first) == 2:  # one example, whose constants are its first values
+        counts[: shared + len(own)] = 0
+    elif shared or len(own):
         counts[ranges(first[:-1], own.counts + shared)] = 0
     return counts
 

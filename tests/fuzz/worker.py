@@ -116,7 +116,9 @@ class Worker:
         """Counts a failure; makes it small and stores it if few like it were met."""
         kind = signature(error)
         self.signatures[kind] += 1
-        if self.signatures[kind] > KEPT_ALIKE:
+        if self.signatures[kind] > KEPT_ALIKE:  # not made small, but not lost either
+            with (self.folder / 'alike.jsonl').open('a') as file:
+                print(json.dumps([kind, choices, f'{error}'[:300]]), file=file)
             return
         folder = self.folder / 'failures'
         messages = {tuple(choices): _message(error)}

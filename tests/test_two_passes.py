@@ -19,10 +19,13 @@ from traced_cases import CASES, add, number, tanh, tuples
 import jfold as jf
 from jfold.graph import Graph
 from jfold.graph_checker import check_graph
-from jfold.host import columns, passes
-from jfold.host.columns import trace
+from jfold.host import cycles, evaluation
+from jfold.host.cycles import Watch
+from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
-from jfold.program import Program, is_breadth_first
+from jfold.host.promises import Promises
+from jfold.host.two_passes import in_two_passes
+from jfold.program import Program
 
 WAITING = {  # calls that wait for calls, or that give sequences or objects
     'calls_in_several_stages',
@@ -37,16 +40,17 @@ WAITING = {  # calls that wait for calls, or that give sequences or objects
 def in_waves(program: Program, examples: Sequence[Any]) -> Graph:
     """The graph, traced wave by wave."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, 'cut', lambda *_: None)
+        patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
         return trace(program, examples)
 
 
 def in_passes(program: Program, examples: Sequence[Any]) -> Graph | None:
     """The graph, traced in two passes, where the program allows it."""
-    halves = passes.cut(program, len(examples) == 1)
-    if halves is None or not examples or not is_breadth_first(program):
+    made = in_two_passes(program, len(examples) == 1)
+    if made is None or not examples:
         return None
-    return passes.trace_in_passes(program, halves, list(examples), Reread(), 1000)
+    state = Promises(made, len(examples), Reread())
+    return evaluation.graph_of(made, list(examples), state, Watch())
 
 
 def check(program: Program, examples: Sequence[Any]) -> bool:
@@ -77,6 +81,45 @@ def test_cases(name: str) -> None:
     """Of all kinds; most run in two passes."""
     block, examples = CASES[name]()
     assert check(jf.compile(block).program, examples) == (name not in WAITING)
+
+
+REWRITTEN = """\
+operations
+  0: tanh(float32[]) -> float32[]
+  1: add(float32[], float32[]) -> float32[]
+<expression> r0: places[a], r1: objects[a]
+  r2: places[@0], r3: objects[@0], r5: cases[@0: b/c], r20: positions[c of @0], \
+r21: positions[c of @0], r22: places[a], r25: positions[a of @0] = Waves r1 \
+declaration=1
+  r15: tensors[c, float32[]] = Promise r20 r2 slot=0 type=0
+  r17: tensors[c, float32[]] = Promise r21 r2 slot=0 type=0
+  r6: positions[b of @0], r7: positions[c of @0] = Positions r5
+  r8: places[b] = Select r2 r6
+  r9: objects[b] = Select r3 r6
+  r10: tensors[b, float32[]] = Convert r9 r8 way=0 type=0 tensor=float32[]
+  r11: tensors[b, float32[]] = Apply r8 r10 way=0 operation=0
+  r12: places[c] = Select r2 r7
+  r18: tensors[c, float32[]] = Apply r12 r15 r17 way=0 operation=1
+  r19: tensors[@0, float32[]] = Merge r6 r7 r11 r18
+  r24: tensors[a, float32[]] = Promise r25 r2 slot=0 type=0
+  Fulfil r2 r19 slot=0 type=0
+  return r24
+<tree> r0: objects[a]
+  r2: cases[a: b/c] = Cases r0 case_of={'word': 0, 'pair': 1} cases=2 key_fn=kind_of
+  r10: objects[c] = Among r0 r2 case=1
+  r11: objects[c], r13: objects[c] = Fields r10 keys=(0, 1) most=2
+  r17: positions[c of @0] = Send r11 declaration=0
+  r18: positions[c of @0] = Send r13 declaration=0
+  return r0 r2 r17 r18
+<expression> r0: objects[a]
+  r2: positions[a of @0] = Send r0 declaration=0
+  return r2"""
+
+
+def test_the_rewritten_program_is_a_program_like_any_other() -> None:
+    """Each register has a type, across both passes."""
+    block = tuples(number >> tanh, lambda t: jf.Record((t(), t())) >> add)
+    assert str(in_two_passes(jf.compile(block).program, True)) == REWRITTEN
 
 
 def test_deep_trees_of_metrics_among_shallow_ones() -> None:
@@ -125,16 +168,15 @@ def test_a_key_that_is_data_too() -> None:
     assert model.apply({}, once).tolist() == [8]
 
 
-def test_as_deep_as_allowed() -> None:
+def test_as_deep_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One level more is too deep."""
+    monkeypatch.setattr(cycles, 'MAX_DEPTH', 3)
     tree = jf.ForwardDeclaration()
     tree.resolve_to(jf.OneOf(type, {float: number, list: jf.GetItem(0) >> tree()}))
     program = jf.compile(tree()).program
-    halves = passes.cut(program, True)
-    assert halves is not None
-    passes.trace_in_passes(program, halves, [[[1.0]]], Reread(), 3)
+    assert in_passes(program, [[[1.0]]])
     with pytest.raises(RecursionError):
-        passes.trace_in_passes(program, halves, [[[[1.0]]]], Reread(), 3)
+        in_passes(program, [[[[1.0]]]])
 
 
 BAD: dict[str, Any] = {
@@ -161,7 +203,7 @@ def test_what_is_said_about_bad_data(
     program = jf.compile(tree_block()).program
     batches = [[BAD[name]], [(1, 2), BAD[name], 3]]
     said = [message(program, batch) for batch in batches]
-    monkeypatch.setattr(columns, 'cut', lambda *_: None)
+    monkeypatch.setattr(evaluation, 'in_two_passes', lambda *_: None)
     assert said == [message(program, batch) for batch in batches]
 
 

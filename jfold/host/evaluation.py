@@ -7,8 +7,8 @@ declaration run as one, on the column of all their items. So the number of Pytho
 is the nesting depth of the data, not its number of nodes, and no Python recursion
 follows the data.
 
-Most programs run in two passes instead, which is faster; see `passes`. What is here
-runs the others, and all that something is wrong with, to tell what and where.
+Most programs are rewritten so that nothing waits, which is faster; see `two_passes`.
+All others run as they are, and so does what something is wrong with, to tell what.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import numpy as np
 from jfold import instructions as ir
 from jfold.errors import InputError
 from jfold.graph import Graph, concatenate
+from jfold.host import cycles
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.frames import Running, run
 from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
-from jfold.host.passes import cut, trace_in_passes
 from jfold.host.places import MAX_EXAMPLES, example_places
+from jfold.host.promises import Promises
 from jfold.host.rules import NONE, Column, join
 from jfold.host.trace import Trace
-from jfold.program import Program, is_breadth_first
-
-MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
+from jfold.host.two_passes import in_two_passes
+from jfold.program import Program
 
 
 def trace(
@@ -62,24 +62,30 @@ def trace(
 
 
 def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
-    in_passes = examples and is_breadth_first(program)
-    halves = cut(program, len(examples) == 1) if in_passes else None
+    rewritten = in_two_passes(program, len(examples) == 1) if examples else None
     failure = None
-    if halves:
+    if rewritten:
         try:
-            return trace_in_passes(program, halves, examples, reread, MAX_DEPTH)
+            promises = Promises(rewritten, len(examples), reread)
+            return graph_of(rewritten, examples, promises, Watch())
         except Exception as error:
             failure = error.with_traceback(None)  # which holds all that was traced
-    state = Trace(program, len(examples), reread)
-    given: list[Column] = [example_places(len(examples))]
-    given += [examples] * (program.plan.body.arity - len(given))
-    # What is wrong with an example is found by the other way to run the plan.
+    # What is wrong with an example is found by the plan as it was.
     suspected = isinstance(failure, SuspicionError)
     watch = Watch(deep=1) if suspected else Watch()
-    outputs = _evaluate(program, given, state, watch)
+    graph = graph_of(program, examples, Trace(program, len(examples), reread), watch)
     if failure is not None and not suspected:
         raise RuntimeError(_UNSTEADY) from failure
-    return state.graph(outputs)
+    return graph
+
+
+def graph_of(
+    program: Program, examples: list[Any], state: Trace, watch: Watch
+) -> Graph:
+    """What a plan makes of examples, in a new trace."""
+    given: list[Column] = [example_places(len(examples))]
+    given += [examples] * (program.plan.body.arity - len(given))
+    return state.graph(_evaluate(program, given, state, watch))
 
 
 _UNSTEADY = (
@@ -130,7 +136,7 @@ def _evaluate(
     while ready or pool:
         if not ready:
             depth += 1
-            if depth > MAX_DEPTH:
+            if depth > cycles.MAX_DEPTH:
                 raise _too_deep(next(iter(pool.values())))
             for number in sorted(pool, reverse=True):  # the first is taken first
                 moment = depth * len(program.plan.declarations) + number
@@ -159,7 +165,7 @@ def _evaluate(
 
 def _too_deep(calls: list[tuple[Receiver, list[Column], Frame, ir.Call]]) -> InputError:
     _, _, frame, call = calls[0]
-    text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
+    text = f'nested more than {cycles.MAX_DEPTH:,} deep; does the data contain itself?'
     example, path = locate(frame, call.inputs[-1], 0)
     return InputError(text, example, path, call.where)
 

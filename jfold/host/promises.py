@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace in two passes: calls have results before anybody knows them.
+
+Until the second pass is over, the results of calls are *tokens*, negative numbers in
+place of value ids, since instructions copy ids and never compute with them; and so the
+heights of nodes that read them are open.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jfold.graph import Graph, gather
+from jfold.host.objects import Reread
+from jfold.host.places import moments, stable_order
+from jfold.host.trace import Chunk, Trace
+from jfold.program import Program
+
+Array = np.ndarray[Any, Any]
+Columns = tuple[Any, ...]
+_PENDING = 1 << 62  # a height above all others
+
+
+class Promises(Trace):
+    """A trace of rows whose inputs may be tokens.
+
+    Attributes:
+      sent: how many items each declaration was sent so far, and by declaration, the
+        columns of those that wait for the next wave.
+      slots: of each slot, the number of its first token.
+      found: of each slot, the ids that were promised.
+      unsettled: of the chunks of nodes that read tokens, operation and number.
+      pending: of those whose heights depend on tokens.
+    """
+
+    tentative = True
+
+    def __init__(self, program: Program, examples: int, reread: Reread) -> None:
+        super().__init__(program, examples, reread)
+        counts = [0] * len(program.plan.declarations)
+        self.sent: tuple[list[int], dict[int, list[Columns]]] = counts, {}
+        self.slots: dict[int, int] = {}
+        self.found: dict[int, Array] = {}
+        self.tokens = 0
+        self.unsettled: list[tuple[int, int]] = []
+        self.pending: list[tuple[int, int]] = []
+
+    def promise(self, slot: int, numbers: Array, count: int) -> Array:
+        """Tokens [n] for the items of a slot with the given numbers [n], of `count`."""
+        if slot not in self.slots:
+            self.slots[slot] = self.tokens
+            self.tokens += count
+        return np.subtract(-1 - self.slots[slot], numbers, dtype=np.int32)
+
+    def fulfil(self, slot: int, ids: Array) -> None:
+        """Says what was promised: the ids [items] of all items of a slot, or tokens."""
+        self.found[slot] = ids
+
+    def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
+        """As of `Trace`; heights that depend on tokens are left open."""
+        known = all(int(np.minimum.reduce(x)) >= 0 for x in inputs)
+        if known or not self.recurrent[o]:
+            height = self._height(o, inputs, len(places))
+        if self.recurrent[o] and (not known or height.max() >= _PENDING):
+            height = np.full(len(places), _PENDING)
+        chunk = o, len(self._nodes[o])
+        if not known:
+            self.unsettled.append(chunk)
+        if self.recurrent[o] and height[0] == _PENDING:
+            self.pending.append(chunk)
+        return self._add(o, places, inputs, height)
+
+    def graph(self, outputs: list[Array]) -> Graph:
+        """What was traced, with ids for all tokens, and all heights."""
+        return super().graph(self._settle(outputs))
+
+    def _settle(self, outputs: list[Array]) -> list[Array]:
+        """Gives heights to all rows and ids for all tokens; those of the outputs."""
+        slots = (self.found[slot] for slot in self.slots)
+        found = np.concatenate([np.zeros(0, np.int32), *slots])
+        while (tokens := (found < 0).nonzero()[0]).size:
+            found[tokens] = found[~found[tokens]]
+
+        def settled(values: Sequence[Array]) -> list[Array]:
+            return [_settled(x, found) for x in values] if len(found) else [*values]
+
+        for o, k in self.unsettled:
+            at, ids, (heights, *inputs) = self._nodes[o][k]
+            self._nodes[o][k] = Chunk(at, ids, (heights, *settled(inputs)))
+        for chunks in self._results:
+            chunks[:] = [Chunk(at, ids, (*settled(x),)) for at, ids, x in chunks]
+        by_base = lambda chunk: self.bases[chunk[0]]  # noqa: E731
+        for _, rows in itertools.groupby(sorted(self.pending, key=by_base), by_base):
+            self._settle_heights(list(rows))
+        return settled(outputs)
+
+    def _settle_heights(self, pending: list[tuple[int, int]]) -> None:
+        """The heights of pending rows of a component, from those that the data is
+        deepest at; components before it have theirs.
+
+            moment   7: leaves' parents      heights 2        deepest first, since a row
+                     5:   their parents      heights 3        of a moment reads those of
+                     1:     the root         height  4        later ones alone
+        """
+        work, parts = [], []
+        for t in {t for o, _ in pending for t in self.program.operations[o].inputs}:
+            below = self._values[t].heights  # once, and no longer for each row
+            np.maximum(below, self.bases[pending[0][0]], out=below)
+        for number, (o, k) in enumerate(pending):
+            places, made, (_, *inputs) = self._nodes[o][k]
+            operation = self.program.operations[o]
+            heights = [self._values[t].heights for t in operation.inputs]
+            ids = [each.astype(np.intp) for each in inputs]  # which index faster
+            written = [
+                self._values[t].heights[ids[0] : ids[0] + len(ids)]
+                for t, ids in zip(operation.outputs, made, strict=True)
+            ]
+            work.append((list(zip(heights, ids, strict=True)), written))
+            found = _by_moment(moments(places))
+            parts += [(-moment, number, rows) for moment, rows in found]
+        parts.sort(key=operator.itemgetter(0, 1))
+        for _, number, rows in parts:
+            _raise_heights(*work[number], rows)
+        for (o, k), (_, (height, *_)) in zip(pending, work, strict=True):
+            places, made, (_, *inputs) = self._nodes[o][k]
+            # A copy: the next component raises what is below it.
+            self._nodes[o][k] = Chunk(places, made, (height.copy(), *inputs))
+
+
+def _settled(values: Array, found: Array) -> Array:
+    """The ids, with those found for tokens in their place."""
+    if np.maximum.reduce(values, initial=-1) < 0:
+        return gather(found, ~values)
+    ids = np.maximum(~values, 0, dtype=np.intp)
+    return np.where(values < 0, found[ids], values)
+
+
+_ONE = np.ones((), np.int64)  # faster than a number of Python's
+
+
+def _raise_heights(
+    inputs: list[tuple[Array, Array]], written: list[Array], rows: Any
+) -> None:
+    """Writes heights of rows from those of their inputs."""
+    (heights, ids), *more = inputs
+    height = heights[ids[rows]]
+    for heights, ids in more:
+        np.maximum(height, heights[ids[rows]], out=height)
+    np.add(height, _ONE, out=height)
+    for each in written:
+        each[rows] = height
+
+
+def _by_moment(keys: Array) -> Iterator[tuple[int, Any]]:
+    """Each moment with the rows that have it."""
+    order = stable_order(keys)
+    if order is not None:
+        keys = keys[order]
+    last = (keys[1:] != keys[:-1]).nonzero()[0]
+    first = [0, *(last + 1).tolist(), len(keys)]
+    for moment, (a, b) in zip(
+        keys[first[:-1]].tolist(), itertools.pairwise(first), strict=True
+    ):
+        yield moment, slice(a, b) if order is None else order[a:b]

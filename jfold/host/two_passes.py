@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan rewritten so that nothing in it waits for calls.
+
+The data are taken apart first, by what the calls need and little more. Everything else
+is done once, on the items of all waves, since the results of calls are promised:
+
+    <tree> r0: places[a], r1: objects[a]            <tree> r0: objects[a]
+      r3: positions[b of a], ... = Cases, ...         r2: cases[a: b/c] = Cases r0
+      r5: objects[c] = Select r1 r4                   r4: objects[c] = Among r0 r2
+      r6: tensors[c] = Call r5 tree                   r5: positions[c of @0] = Send r4
+      ...                                             return r2 r5
+      r9: tensors[a] = Merge r3 r4 r7 r8
+      return r9                                     <main> r0: places[a], r1: objects[a]
+                                                      r2: places[@0], ... = Waves r1
+    <main> r0: places[a], r1: objects[a]              r6: tensors[d] = Promise r5 r2
+      r2: tensors[a] = Call r1 tree                   ...
+      return r2                                       r9: tensors[@0] = Merge ...
+                                                      Fulfil r2 r9
+
+The result is a program as any other: printed, checked and run in the same way. What
+does not fit is not told by it: whoever sees an exception runs the plan as it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from jfold import instructions as ir
+from jfold.checker import infer
+from jfold.kept import kept
+from jfold.program import HostPlan, Program, check_program, is_breadth_first
+from jfold.registers import TENSORS, RegisterType
+from jfold.traits import Effect, Ordering
+
+Instructions = list[ir.Instruction]
+
+
+@kept
+def in_two_passes(program: Program, few: bool) -> Program | None:
+    """The program with its plan in two passes; `None` where it cannot be.
+
+    `few` examples, of which there is one, are better read late, and tell no places.
+    """
+    plan = program.plan
+    bodies = [*plan.declarations, plan.body]
+    if not is_breadth_first(program) or any(body.arity < 2 for body in bodies):
+        return None  # calls wait for calls, or no data is there to take apart
+    called = {c.declaration for body in bodies for c in _calls(body)}
+    results = itertools.chain(*(plan.declarations[d].results for d in called))
+    if any(each.kind != TENSORS for each in results):  # for which tokens could stand
+        return None
+    halves = [_cut(body, few) for body in bodies]
+    found = [half for half in halves if half]
+    if len(found) < len(halves):
+        return None
+    early = _typed([_early(half) for half in found], program)
+    made = replace(program, plan=HostPlan(_main(found, early, program), early))
+    check_program(made)
+    return made
+
+
+def _calls(body: ir.Body) -> Iterable[ir.Call]:
+    return (call for stage in body.stages for call in stage.calls)
+
+
+# ---- what runs when ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Half:
+    """A body, cut.
+
+    Attributes:
+      body: it.
+      inputs: those that its early half is given.
+      early: what takes items apart, before the calls.
+      sends: what the calls become there.
+      kept: the registers that the second pass needs of the first.
+      late: what is left, and what has to run again.
+    """
+
+    body: ir.Body
+    inputs: range
+    early: Instructions
+    sends: list[ir.Send]
+    kept: list[int]
+    late: Instructions
+
+
+def _cut(body: ir.Body, few: bool) -> _Half | None:
+    """A body in halves; `None` if the early one would have to wait."""
+    calls, inputs = list(_calls(body)), range(int(few), body.arity)
+    sends = [
+        ir.Send(call.inputs[few:], (register,), call.where, call.declaration)
+        for register, call in enumerate(calls, body.registers)
+    ]
+    every = [i for stage in body.stages for i in stage.instructions]
+    needed = _read(sends)
+    # Many objects are better read in their wave than again, lost by the cache.
+    read = set() if few else {i.inputs[0] for i in every if isinstance(i, ir.Convert)}
+    for wanted in needed | read, needed:
+        early = _sources(every, wanted)
+        unknown = {0} if few else set()
+        unknown |= {r for call in calls for r in call.outputs}
+        if _may_run_early(early, wanted, unknown):
+            return _halves(body, inputs, early, sends)
+    return None
+
+
+def _halves(
+    body: ir.Body, inputs: range, early: Instructions, sends: list[ir.Send]
+) -> _Half:
+    every = [i for stage in body.stages for i in stage.instructions]
+    place = {i: number for number, i in enumerate(every)}
+    late = list(place.keys() - early)
+    needed = _read(late) | set(body.outputs)
+    # What numbers the items of a wave has to number those of all waves.
+    late += _sources(_numbering(early), needed)
+    late.sort(key=place.__getitem__)
+    written = {r for i in (*late, *_calls(body)) for r in i.outputs}
+    read = _read(late) | set(body.outputs)
+    # Their positions are kept; the lengths tell how many items each wave has.
+    cuts = [i for i in early if i.traits.names_rows]
+    read |= {i.inputs[0] for i in cuts if not read.isdisjoint(i.outputs[1:])}
+    kept = sorted(read - written - {0})
+    chosen = _with_fields(_with_keys(_with_among(early), {*kept, *_read(sends)}))
+    return _Half(body, inputs, chosen, sends, kept, late)
+
+
+def _numbering(instructions: Instructions) -> Instructions:
+    return [
+        i for i in instructions if i.traits.numbers_items and not i.traits.names_rows
+    ]
+
+
+def _read(instructions: Iterable[ir.Instruction]) -> set[int]:
+    return {r for i in instructions for r in i.inputs}
+
+
+def _sources(instructions: Instructions, needed: set[int]) -> Instructions:
+    """Those of the instructions that registers are made by."""
+    needed, found = set(needed), []
+    for i in reversed(instructions):
+        if not needed.isdisjoint(i.outputs):
+            needed.update(i.inputs)
+            found.append(i)
+    return found[::-1]
+
+
+# What asks for the numbers of items, and gives none.
+_USES = Ordering.SELECTS, Ordering.MERGES
+
+
+def _may_run_early(early: Instructions, wanted: set[int], unknown: set[int]) -> bool:
+    """Whether they wait for nothing, make no rows, and keep items in their order."""
+    numbering = _numbering(early)
+    within = {r for i in numbering for r in i.outputs}
+    plain = [i for i in early if i.traits.order not in _USES and i not in numbering]
+    return (
+        not any(i.traits.effect & ~Effect.RAISES for i in early)
+        and _read(early).isdisjoint(unknown)
+        and within.isdisjoint(_read(plain) | wanted)
+    )
+
+
+# ---- instructions that do the work of several ----------------------------------------
+
+
+def _with_among(instructions: Instructions) -> Instructions:
+    """Items of a case are read by the numbers of cases, not by positions."""
+    positions = {
+        r: i for i in instructions if isinstance(i, ir.Positions) for r in i.outputs
+    }
+    made: Instructions = []
+    for i in instructions:
+        source = positions.get(i.inputs[-1]) if isinstance(i, ir.Select) else None
+        if source:
+            case = source.outputs.index(i.inputs[1])
+            read = i.inputs[0], *source.inputs
+            made.append(ir.Among(read, i.outputs, i.where, case))
+        else:
+            made.append(i)
+    used = _read(made)
+    return [i for i in made if not isinstance(i, ir.Positions) or used & {*i.outputs}]
+
+
+def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
+    """A function whose results are looked up, and nothing else, is asked on the way."""
+    reads = Counter(r for i in instructions for r in i.inputs)
+    keys = {
+        i.outputs[0]: i
+        for i in instructions
+        if isinstance(i, ir.Transform) and reads[i.outputs[0]] == 1
+    }
+    made: Instructions = []
+    asked: set[ir.Instruction] = set()
+    for i in instructions:
+        key = keys.get(i.inputs[0]) if isinstance(i, ir.Cases) else None
+        if isinstance(i, ir.Cases) and key and key.outputs[0] not in kept:
+            asked.add(key)
+            made.append(replace(i, inputs=key.inputs, key_fn=key.fn))
+        else:
+            made.append(i)
+    return [i for i in made if i not in asked]
+
+
+def _with_fields(instructions: Instructions) -> Instructions:
+    """Fields of the same items are read together."""
+    fields: dict[tuple[int, ...], list[ir.Field]] = {}
+    for i in instructions:
+        if isinstance(i, ir.Field):
+            fields.setdefault(i.inputs, []).append(i)
+    made: Instructions = []
+    for i in instructions:
+        if not isinstance(i, ir.Field):
+            made.append(i)
+            continue
+        alike = fields[i.inputs]
+        if i is alike[0]:
+            outputs = tuple(each.outputs[0] for each in alike)
+            keys = tuple(each.key for each in alike)
+            most = next((x.most for x in alike if x.most is not None), None)
+            made.append(ir.Fields(i.inputs, outputs, i.where, keys, most))
+    return made
+
+
+# ---- the first pass ------------------------------------------------------------------
+
+
+def _early(half: _Half) -> ir.Body:
+    """The body that runs in each wave, which does not state its results yet."""
+    shift = -half.inputs.start
+    made = tuple(_moved(i, shift) for i in (*half.early, *half.sends))
+    outputs = [r + shift for r in (*half.kept, *_written(half.sends))]
+    inputs = half.body.inputs[half.inputs.start :]
+    count = half.body.registers + len(half.sends) + shift
+    return _body(half.body.name, inputs, made, outputs, (), count)
+
+
+def _typed(bodies: Sequence[ir.Body], program: Program) -> tuple[ir.Body, ...]:
+    """The bodies, with results of the types that they have."""
+    stubs = [replace(body, outputs=()) for body in bodies]
+    types = [infer(stub, program, stubs) for stub in stubs]
+    return tuple(
+        replace(body, results=tuple(of_body[r] for r in body.outputs))
+        for body, of_body in zip(bodies, types, strict=True)
+    )
+
+
+def _body(
+    name: str,
+    inputs: tuple[RegisterType, ...],
+    instructions: Sequence[ir.Instruction],
+    outputs: Iterable[int],
+    results: tuple[RegisterType, ...],
+    registers: int,
+) -> ir.Body:
+    """A body without calls."""
+    writer = {r: i for i in instructions for r in i.outputs}
+    stages = (ir.Stage(tuple(instructions), ()),)
+    return ir.Body(name, inputs, stages, tuple(outputs), results, registers, writer)
+
+
+def _moved(i: ir.Instruction, shift: int) -> ir.Instruction:
+    """The instruction on other registers, so many further."""
+    inputs, outputs = (tuple(r + shift for r in x) for x in (i.inputs, i.outputs))
+    return replace(i, inputs=inputs, outputs=outputs)
+
+
+def _written(instructions: Iterable[ir.Instruction]) -> list[int]:
+    return [r for i in instructions for r in i.outputs]
+
+
+# ---- the second pass -----------------------------------------------------------------
+
+
+def _main(
+    halves: Sequence[_Half], early: Sequence[ir.Body], program: Program
+) -> ir.Body:
+    """Takes the examples apart, then does all else, body by body.
+
+    The registers of each body follow those of the one before; its places are the first.
+    """
+    body = program.plan.body
+    sizes = (half.body.registers + len(half.sends) for half in halves)
+    begins = list(itertools.accumulate(sizes, initial=body.arity))
+    given = [
+        begin + r
+        for begin, half in zip(begins, halves, strict=False)
+        for r in (0, *half.kept, *_written(half.sends))
+    ]
+    waves = ir.Waves(tuple(halves[-1].inputs), tuple(given), body.name, len(early) - 1)
+    slots = _slots(halves, program)
+    made: list[ir.Instruction] = [waves]
+    for half, begin in zip(halves, begins, strict=False):
+        made += _promises(half, begin, begins, slots)
+        made += [_moved(i, begin) for i in half.late]
+    for (d, output), (slot, type_) in slots.items():
+        begin, register = begins[d], halves[d].body.outputs[output]
+        read = begin, begin + register
+        made.append(ir.Fulfil(read, (), halves[d].body.name, slot, type_))
+    outputs = [begins[-2] + r for r in body.outputs]
+    return _body(body.name, body.inputs, made, outputs, body.results, begins[-1])
+
+
+Slots = dict[tuple[int, int], tuple[int, int]]
+
+
+def _slots(halves: Sequence[_Half], program: Program) -> Slots:
+    """By the number of a declaration and of its result, the number of what is promised,
+    and that of its type."""
+    called = sorted({send.declaration for half in halves for send in half.sends})
+    results = [
+        ((d, k), program.types.index(each.tensor))
+        for d in called
+        for k, each in enumerate(halves[d].body.results)
+        if each.tensor is not None
+    ]
+    return {key: (slot, type_) for slot, (key, type_) in enumerate(results)}
+
+
+def _promises(
+    half: _Half, begin: int, begins: Sequence[int], slots: Slots
+) -> Iterable[ir.Promise]:
+    """The results of a body's calls."""
+    for call, send in zip(_calls(half.body), half.sends, strict=True):
+        read = begin + send.outputs[0], begins[send.declaration]
+        for k, register in enumerate(call.outputs):
+            made = (begin + register,)
+            yield ir.Promise(read, made, call.where, *slots[call.declaration, k])

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data taken apart wave by wave, before anything else is done with them.
+
+Each wave runs the bodies of declarations on what was sent to them in the wave before,
+and does no more than that needs and what is better done while objects are in the cache.
+As nothing waits any longer, all else is then done once, on the items of all waves. So a
+level of nesting costs a few loops over lists.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold import instructions as ir
+from jfold.graph import concatenated, ranges
+from jfold.host import cycles
+from jfold.host.cycles import SuspicionError, Watch
+from jfold.host.objects import check_all_lengths
+from jfold.host.promises import Promises
+from jfold.host.rules import NONE, Column, join
+from jfold.host.steps import Step, reader, steps
+from jfold.kept import kept
+from jfold.registers import CASES, LENGTHS, OBJECTS, PLACES, POSITIONS, RegisterType
+
+Array = np.ndarray[Any, Any]
+Columns = tuple[Column, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """A body, ready to run often.
+
+    Attributes:
+      steps: what runs.
+      empty: what registers hold before they are written, but for the inputs.
+      results: what reads them.
+      placed: whether the first input is the places of items.
+    """
+
+    steps: tuple[Step, ...]
+    empty: list[None]
+    results: Callable[[list[Column]], Columns]
+    placed: bool
+
+
+@kept
+def _ready(body: ir.Body) -> _Ready:
+    (stage,) = steps(body)
+    made = tuple(step or _refuse(i) for i, step in stage)
+    empty = [None] * (body.registers - body.arity)
+    placed = body.inputs[0].kind == PLACES
+    return _Ready(made, empty, reader(body.outputs), placed)
+
+
+def _refuse(i: ir.Instruction) -> Step:
+    raise ir.refusal('a wave', type(i))
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """What becomes of the items of a body; lists go by waves.
+
+    Attributes:
+      moments, sizes: when the wave is, a number that grows with the depth of the data,
+        and how many items it has.
+      places: of the items, which tell their examples; none if there is one example.
+      results: what the body returns.
+    """
+
+    moments: list[int]
+    sizes: list[int]
+    places: list[Array]
+    results: list[Columns]
+
+
+def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
+    """Runs bodies wave by wave, and puts what they return of all waves together.
+
+    Raises:
+      RecursionError: data are nested too deep.
+      SuspicionError: data may contain themselves.
+      BadItem: an item does not fit, of which more is known when it is read again.
+    """
+    bodies = state.program.plan.declarations
+    ready = list(map(_ready, bodies))
+    found = [_Items([], [], [], []) for _ in bodies]
+    depth, watch, (_, waiting) = 0, Watch(), state.sent
+    waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
+    while waiting:
+        if depth > cycles.MAX_DEPTH:
+            raise RecursionError
+        waves = waiting.copy()
+        waiting.clear()
+        for d in sorted(waves) if len(waves) > 1 else waves:
+            parts, body = waves[d], ready[d]
+            columns = parts[0] if len(parts) == 1 else _put_together(parts)
+            if watch.wakes(depth, len(columns[body.placed])):
+                if watch.sees_again(depth, d, columns[body.placed :]):
+                    raise SuspicionError
+            _run(body, columns, found[d], depth * len(bodies) + d, state)
+        depth += 1
+    check_all_lengths(state.lengths)
+    results: list[Column] = []
+    for each, items in zip(bodies, found, strict=True):
+        results += [_places(items), *_joined(each.results, items)]
+    for register, column in zip(i.outputs, results, strict=True):
+        r[register] = column
+
+
+def _put_together(parts: Sequence[Columns]) -> Columns:
+    """Columns of several calls, one call after another."""
+    return tuple(map(join, zip(*parts, strict=True)))
+
+
+def _run(
+    body: _Ready, columns: Columns, items: _Items, moment: int, state: Promises
+) -> None:
+    """Runs a body on a wave, at a moment."""
+    registers = [*columns, *body.empty]
+    items.moments.append(moment)
+    items.sizes.append(len(columns[body.placed]))
+    if body.placed:
+        registers[0] = state.order.entered(columns[0], moment)
+        items.places.append(registers[0])
+    for step in body.steps:
+        step(registers, state)
+    items.results.append(body.results(registers))
+
+
+def _places(items: _Items) -> Array:
+    """The places of the items of all waves: their examples and their moments."""
+    if items.places:
+        return concatenated(items.places)
+    return np.array(items.moments, np.int64).repeat(items.sizes)
+
+
+def _joined(types: Sequence[RegisterType], items: _Items) -> list[Column]:
+    """The results of all waves, one wave after another."""
+    if not items.results:
+        return [[] if type_.kind in (OBJECTS, CASES) else NONE for type_ in types]
+    columns = list(zip(*items.results, strict=True))
+    lengths = {
+        type_.of: parts
+        for type_, parts in zip(types, columns, strict=True)
+        if type_.kind == LENGTHS
+    }
+    return [
+        join(parts)
+        if type_.kind != POSITIONS
+        else _shifted(parts, lengths[type_.of])
+        if type_.of in lengths
+        else _numbers(parts)
+        for type_, parts in zip(types, columns, strict=True)
+    ]
+
+
+def _shifted(positions: Sequence[Array], lengths: Sequence[Array]) -> Array:
+    """Positions among the items of each wave as positions among those of all."""
+    counts = [int(each.sum()) for each in lengths]
+    begins = itertools.accumulate(counts, initial=0)
+    return np.concatenate([x + y for x, y in zip(positions, begins, strict=False)])
+
+
+def _numbers(parts: Sequence[range]) -> Array:
+    """Of what was sent, the numbers among the items of a declaration."""
+    first, count = operator.attrgetter('start'), len
+    return ranges(np.array([*map(first, parts)]), np.array([*map(count, parts)]))
