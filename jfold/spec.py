@@ -86,10 +86,9 @@ class Spec(Owner):
 
     Attributes:
       residuals: what the forward pass keeps; one of `RESIDUALS`.
-      strategy: how often loops run. 'counted': as often as the batch says, level by
-        level, with tiles of several widths. 'fixed': as often as the capacity says,
-        with one wide tile of each operation a step; for devices apart from the host,
-        which would be asked after every round whether there is another.
+      strategy: how often loops run; one of `STRATEGIES`. 'counted': as often as the
+        batch says, level by level, with tiles of several widths. 'fixed': as often as
+        the capacity says, with one wide tile of each operation a step.
     """
 
     program: Operations

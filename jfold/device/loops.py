@@ -131,11 +131,7 @@ class CountedLoops(_Pass):
 
 
 class FixedLoops(_Pass):
-    """As often as the capacity says, with one wide tile of each operation a step.
-
-    For devices apart from the host, which would be asked after every round whether
-    there is another.
-    """
+    """As often as the capacity says, with one wide tile of each operation a step."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """The steps of a component, however many its batch needs."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of an operation that are reversed together, and where their axis is."""
+"""What the reverse of a kernel is given: rows, and where cotangents flow; what crosses
+in it; and where the axis of rows is."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -55,7 +55,8 @@ class Flow:
 
     def chosen(self, inputs: Sequence[T]) -> list[T]:
         """The active ones, of what there is of each input."""
-        return list(itertools.compress(inputs, self.active))
+        pairs = zip(inputs, self.active, strict=True)
+        return [x for x, is_active in pairs if is_active]
 
     def merged(self, inputs: Sequence[T], new: Iterable[T]) -> list[T]:
         """What there is of each input, of the active ones from `new`."""
