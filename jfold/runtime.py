@@ -151,5 +151,5 @@ def residual_bytes(spec: Spec) -> int:
     pullbacks = plan.pullbacks([True for _ in plan.tensors])
     specs = list(itertools.chain(*saved_specs(plan, plan.policies).values()))
     for o, pullback in pullbacks.items():
-        specs += filter(None, crossing_specs(plan, o, pullback))
+        specs += crossing_specs(plan, o, pullback).values()
     return sum(int(np.prod(each.shape)) * each.dtype.itemsize for each in specs)

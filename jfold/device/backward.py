@@ -221,15 +221,13 @@ def _write_edges(
 # ---- what crosses from the loops to the gradients of weights -------------------------
 
 
-def crossing_specs(plan: Plan, o: int, pullback: Pullback) -> list[Spec | None]:
-    """Buffers for what crosses; `None` for what takes the place of something."""
-    if not pullback.defers:
-        return []
-    rows = plan.layout.region[o]
-    return [
-        buffer_of(rows, each.row) if each.replaces is None else None
-        for each in pullback.reverse.crossing
-    ]
+def crossing_specs(plan: Plan, o: int, pullback: Pullback) -> dict[int, Spec]:
+    """Buffers for what crosses, but for what takes the place of something."""
+    rows, crossing = plan.layout.region[o], enumerate(pullback.reverse.crossing)
+    own = {
+        k: buffer_of(rows, each.row) for k, each in crossing if each.replaces is None
+    }
+    return own if pullback.defers else {}
 
 
 def _write_crossing(
@@ -249,12 +247,12 @@ def _write_crossing(
     """
     o = tile.operation
     width = reads.plan.layout.widths[o][0]
-    saved, own = list(residuals.saved[o]), list(residuals.crossing[o])
+    saved, own = list(residuals.saved[o]), dict(residuals.crossing[o])
     pairs = zip(crossing, reads.pullbacks[o].reverse.crossing, strict=True)
     for k, (x, of) in enumerate(pairs):
-        if (buffer := own[k]) is not None:
-            own[k] = write(buffer, x, tile.first)
-        elif of.replaces is not None:
+        if of.replaces is None:
+            own[k] = write(own[k], x, tile.first)
+        else:
             saved[of.replaces] = write(saved[of.replaces], x, tile.first + width)
     return residuals.replaced(o, saved, own)
 
@@ -264,14 +262,11 @@ def _crossing(
 ) -> Iterator[Array]:
     """What crossed from the rows of a chunk [rows, ...] each, `real` ones [rows]."""
     o = tile.operation
-    crossing, width = (
-        reads.pullbacks[o].reverse.crossing,
-        reads.plan.layout.widths[o][0],
-    )
-    for buffer, of in zip(residuals.crossing[o], crossing, strict=True):
-        if buffer is not None:
-            x = slice_rows(buffer, tile.first, tile.rows)
-        elif of.replaces is not None:
+    width = reads.plan.layout.widths[o][0]
+    for k, of in enumerate(reads.pullbacks[o].reverse.crossing):
+        if of.replaces is None:
+            x = slice_rows(residuals.crossing[o][k], tile.first, tile.rows)
+        else:
             saved = residuals.saved[o][of.replaces]
             x = slice_rows(saved, tile.first + width, tile.rows)
         # A norm or the sum of a softmax may cross too: zero would give NaN there.
@@ -350,10 +345,10 @@ def _new_carry(
             if tensor.type == t and not is_zero(x):
                 buffers[t] = write(buffers[t], x, tensor.edge)
     crossing = {
-        o: [
-            None if spec is None else new_buffer(spec, extra, plan.varying)
-            for spec in crossing_specs(plan, o, pullback)
-        ]
+        o: {
+            k: new_buffer(spec, extra, plan.varying)
+            for k, spec in crossing_specs(plan, o, pullback).items()
+        }
         for o, pullback in reads.pullbacks.items()
     }
     return Edges(buffers), Residuals(residuals.saved, crossing)

@@ -63,12 +63,12 @@ class Residuals:
 
     Attributes:
       saved: by operation, by the forward pass for the reverse [rows, ...] each.
-      crossing: by operation, by the loops of the reverse for the gradients of weights
-        [rows, ...] each; `None` for what takes the place of something saved.
+      crossing: by operation, by the loops of the reverse for the gradients of weights,
+        by number [rows, ...] each, but for what takes the place of something saved.
     """
 
     saved: dict[int, Arrays]
-    crossing: dict[int, list[Array | None]]
+    crossing: dict[int, dict[int, Array]]
 
     def with_saved(self, o: int, rows: Arrays, first: Number) -> Residuals:
         """With rows [count, ...] of an operation from number `first` on."""
@@ -76,9 +76,7 @@ class Residuals:
         saved = [write(buffer, x, first) for buffer, x in pairs]
         return Residuals(self.saved | {o: saved}, self.crossing)
 
-    def replaced(
-        self, o: int, saved: Arrays, crossing: list[Array | None]
-    ) -> Residuals:
+    def replaced(self, o: int, saved: Arrays, crossing: dict[int, Array]) -> Residuals:
         """With other buffers of one operation [rows, ...] each."""
         return Residuals(self.saved | {o: saved}, self.crossing | {o: crossing})
 
