@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
+from jax.custom_derivatives import custom_vjp_primal_tree_values
 
 from jfold.device.arrays import Arrays, ByOperation, masked, varied, varying_axes
 from jfold.device.backward import backward, crossing_specs
@@ -27,7 +27,7 @@ from jfold.device.plan import Plan, make_plan
 from jfold.device.residuals import RECOMPUTE
 from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch
-from jfold.device.stages import is_zero
+from jfold.device.stages import Cotangent, is_zero
 from jfold.schedule import Schedule
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
@@ -120,7 +120,7 @@ def _run_forward(
 def _run_backward(
     plan: Plan,
     stored: tuple[Given, Values, Residuals],
-    cotangents: Sequence[Array | SymbolicZero],
+    cotangents: Sequence[Cotangent],
 ) -> tuple[dict[int, list[Array | None]], None, None]:
     (weights, indices, constants), values, residuals = stored
     pullbacks = plan.pullbacks([not is_zero(x) for x in cotangents])

@@ -25,7 +25,6 @@ from typing import TypeAlias
 
 import jax.numpy as jnp
 from jax import Array
-from jax.custom_derivatives import SymbolicZero
 
 from jfold.device import xla
 from jfold.device.arrays import Arrays, ByOperation, Spec, array_spec, masked, varied
@@ -46,13 +45,12 @@ from jfold.device.loops import Loops, Tile, make_loops
 from jfold.device.plan import Plan, Pullback
 from jfold.device.rows import Rows
 from jfold.device.sections import Batch, Number
-from jfold.device.stages import is_zero
+from jfold.device.stages import Cotangent, is_zero
 from jfold.device.sums import sum_uses
 from jfold.device.xla import Chained
 
 Carry: TypeAlias = tuple[Edges, Residuals]
 State: TypeAlias = Chained[Carry]
-Cotangent: TypeAlias = 'Array | SymbolicZero'
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,10 +57,6 @@ class Plan:
         """Of the program, whether there is room for them or not."""
         return self.program.operations
 
-    def is_recurrent(self, o: int) -> bool:
-        """Whether an operation is of a recurrent component."""
-        return self.components[self.layout.component[o]].recurrent
-
     def is_trained(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs have."""
         if o not in self.kernels or not self.kernels[o].trained_count:
@@ -142,7 +138,8 @@ class Plan:
         reverse, policy = self._reverse(o, flow), self.policies[o]
         if isinstance(policy, SaveProducts) and policy.reverse is not reverse:
             policy = RECOMPUTE  # what was saved is for more cotangents than there are
-        return Pullback(reverse, policy, self.is_trained(o), self.is_recurrent(o))
+        recurrent = self.components[self.layout.component[o]].recurrent
+        return Pullback(reverse, policy, self.is_trained(o), recurrent)
 
     def _reverse(self, o: int, flow: Flow) -> Reverse:
         try:

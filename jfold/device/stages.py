@@ -29,6 +29,7 @@ from jax.extend import core
 from jfold.device import jaxprs
 from jfold.device.arrays import Arrays, masked, varied, varying_axes
 
+Cotangent: TypeAlias = Array | SymbolicZero
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     Pull: TypeAlias = Callable[[Sequence[Array]], tuple[dict[int, Array]]]
     Residuals: TypeAlias = tuple[Array, Pull]
-    Cotangent: TypeAlias = Array | SymbolicZero
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 
 from jfold.components import Component, component_of, components
@@ -34,7 +33,7 @@ from jfold.spec import Spec
 
 def has_gradient(operation: Operation) -> bool:
     """Whether an operation has parameters that are trained."""
-    leaves = jax.tree.leaves(operation.layer.params)
+    leaves, _ = operation.layer.leaves
     return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
 
 

@@ -58,7 +58,7 @@ def cores() -> int:
 
 def parameter_bytes(operation: Operation) -> int:
     """The size of an operation's parameters."""
-    leaves = jax.tree.leaves(operation.layer.params)
+    leaves, _ = operation.layer.leaves
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
