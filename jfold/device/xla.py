@@ -17,17 +17,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend import core
 
+from jfold.device import jaxprs
 from jfold.device.arrays import Arrays
-from jfold.device.jaxprs import (
-    MOVES,
-    dependent,
-    environment,
-    needed,
-    opened,
-    run,
-    spec,
-    variables,
-)
 from jfold.planning.tiles import NARROW
 
 if TYPE_CHECKING:
@@ -118,7 +109,7 @@ def extra_rows(even: bool) -> Iterator[int]:
 
 # Functions that XLA rather repeats, wherever their results are needed, than reads these
 # once more from memory.
-REPEATED = MOVES | frozenset(
+REPEATED = jaxprs.MOVES | frozenset(
     'abs add add_any and ceil clamp copy eq floor ge gt integer_pow iota is_finite le '
     'lt max min mul ne neg not or pad select_n sign square stop_gradient sub '
     'xor'.split()
@@ -142,16 +133,16 @@ def is_read_before(
     """
     # What simple equations have made of the argument is as good as the argument.
     at_hand = {argument}
-    before = set(needed(equations, [made]))
+    before = set(jaxprs.needed(equations, [made]))
     for equation in equations:
-        if at_hand.isdisjoint(variables(equation.invars)):
+        if at_hand.isdisjoint(jaxprs.variables(equation.invars)):
             continue
         if equation.primitive.name in REPEATED:
             at_hand.update(equation.outvars)
         elif equation not in before:
             return False
     # Without equations before it `made` would be an argument, there from the start.
-    return bool(before) and at_hand.isdisjoint(variables(outputs))
+    return bool(before) and at_hand.isdisjoint(jaxprs.variables(outputs))
 
 
 # ---- transposed matrices -------------------------------------------------------------
@@ -170,8 +161,8 @@ def shares_transposes(rows: int) -> bool:
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
     """The transposes in a jaxpr of what depends on nothing but the first arguments."""
-    jaxpr, _ = opened(closed)
-    varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
+    jaxpr, _ = jaxprs.opened(closed)
+    varying, _ = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
     return [
         equation.outvars[0]
         for equation in jaxpr.eqns
@@ -182,12 +173,14 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
     """The values of these [n, m] each, from the first arguments."""
     wanted = transposed(closed, len(fixed))
-    equations = needed(opened(closed)[0].eqns, wanted)
-    return run(equations, environment(closed, fixed, strict=False), wanted)
+    equations = jaxprs.needed(jaxprs.opened(closed)[0].eqns, wanted)
+    return jaxprs.run(
+        equations, jaxprs.environment(closed, fixed, strict=False), wanted
+    )
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
     """What a jaxpr need not compute, given the values [n, m] of its transposes."""
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A constant may have rows, as cotangents that are zero do.
-    return {v: x for v, x in pairs if spec(v).shape == x.shape}
+    return {v: x for v, x in pairs if jaxprs.spec(v).shape == x.shape}
