@@ -493,11 +493,3 @@ class Body(Owner):
 
     def __str__(self) -> str:
         return f'<{self.name}>'
-
-
-def refusal(part: str, kind: type) -> NotImplementedError:
-    """What a part says that meets a kind of instruction that it has no rule for."""
-    return NotImplementedError(
-        f'{part}: expected a kind of instruction that it has a rule for, got '
-        f'{kind.__name__}'
-    )

@@ -83,3 +83,11 @@ _ITEM_BY_ITEM = {
     *(Ordering.KEEPS, Ordering.NUMBERS, Ordering.SELECTS, Ordering.FILTERS),
     *(Ordering.EXPANDS, Ordering.MERGES, Ordering.INTERLEAVES),
 }
+
+
+def refusal(part: str, kind: type) -> NotImplementedError:
+    """What a part says that meets a kind of instruction that it has no rule for."""
+    return NotImplementedError(
+        f'{part}: expected a kind of instruction that it has a rule for, got '
+        f'{kind.__name__}'
+    )

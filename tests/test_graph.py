@@ -21,7 +21,7 @@ import jfold as jf
 from jfold.components import component_of
 from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.graph_checker import check_graph
-from jfold.host import columns
+from jfold.host import evaluation
 from jfold.host import places as placing
 from jfold.host.evaluation import trace
 from jfold.host.places import ByWay, example_of
@@ -156,8 +156,8 @@ def traced_places(
         return made[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, 'Trace', watched)
-        patch.setattr(columns, 'is_breadth_first', lambda program: False)
+        patch.setattr(evaluation, 'Trace', watched)
+        patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
         trace(program, examples)
     (state,) = made
     return {key: np.concatenate(found) for key, found in state.places.items()}
@@ -185,8 +185,8 @@ def check(model: jf.Model, examples: Sequence[Any]) -> None:
     check_places(model.program, examples)
     check_examples(model.program, examples)
     with pytest.MonkeyPatch.context() as patch:  # rows in the order of their places
-        for module in (columns, placing):
-            patch.setattr(module, 'is_breadth_first', lambda program: False)
+        patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
+        patch.setattr(placing, 'is_breadth_first', lambda program: False)
         check_examples(model.program, examples)
 
 
@@ -280,7 +280,7 @@ def test_more_examples_than_places_can_number(monkeypatch: pytest.MonkeyPatch) -
     block, examples = trees()
     model = jf.compile(block)
     expected = trace(model.program, examples * 2)
-    monkeypatch.setattr(columns, 'MAX_EXAMPLES', 3)
+    monkeypatch.setattr(evaluation, 'MAX_EXAMPLES', 3)
     same(expected, trace(model.program, examples * 2))
     same(trace(model.program, []), expected.pick(np.zeros(0, np.int64)))
     with pytest.raises(jf.InputError) as caught:

@@ -18,6 +18,7 @@ from jfold.host.rules import Column, merge, numbers, starts, take
 from jfold.host.steps import steps
 from jfold.host.trace import Trace
 from jfold.host.waves import take_apart
+from jfold.traits import refusal
 
 Array = np.ndarray[Any, Any]
 Calls = list[tuple[ir.Call, list[Column]]]
@@ -193,5 +194,5 @@ LOOPS: dict[type, Callable[..., Any]] = {
 
 def _loop(i: ir.Instruction) -> Callable[..., Any]:
     if type(i) not in LOOPS:
-        raise ir.refusal('evaluation', type(i))
+        raise refusal('evaluation', type(i))
     return LOOPS[type(i)]

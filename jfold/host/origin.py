@@ -19,7 +19,7 @@ import numpy as np
 
 from jfold import instructions as ir
 from jfold.errors import BadItem, InputError
-from jfold.traits import Ordering
+from jfold.traits import Ordering, refusal
 
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
@@ -104,7 +104,7 @@ def previous(writer: ir.Instruction, r: list[Column], register: int, item: int) 
     """
     back = _BACK.get(writer.traits.order)
     if back is None:
-        raise ir.refusal(_SEARCH, type(writer))
+        raise refusal(_SEARCH, type(writer))
     return back(writer, r, register, item)
 
 
@@ -130,7 +130,7 @@ def _numbered(i: ir.Instruction, r: list[Column], register: int, item: int) -> B
 
 def _selected(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:
     if register != i.outputs[0]:  # positions of what is selected with it
-        raise ir.refusal(_SEARCH, type(i))
+        raise refusal(_SEARCH, type(i))
     return i.inputs[0], int(r[i.inputs[1]][item])
 
 

@@ -10,7 +10,6 @@ level of nesting costs a few loops over lists.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from jfold.host.rules import NONE, Column, join
 from jfold.host.steps import Step, reader, steps
 from jfold.kept import kept
 from jfold.registers import CASES, LENGTHS, OBJECTS, PLACES, POSITIONS, RegisterType
+from jfold.traits import refusal
 
 Array = np.ndarray[Any, Any]
 Columns = tuple[Column, ...]
@@ -59,7 +59,7 @@ def _ready(body: ir.Body) -> _Ready:
 
 
 def _refuse(i: ir.Instruction) -> Step:
-    raise ir.refusal('a wave', type(i))
+    raise refusal('a wave', type(i))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,29 +88,37 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
       BadItem: an item does not fit, of which more is known when it is read again.
     """
     bodies = state.program.plan.declarations
-    ready = list(map(_ready, bodies))
     found = [_Items([], [], [], []) for _ in bodies]
-    depth, watch, (_, waiting) = 0, Watch(), state.sent
+    _, waiting = state.sent
     waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
+    _run_waves(list(map(_ready, bodies)), found, state)
+    check_all_lengths(state.lengths)
+    results: list[Column] = []
+    for body, items in zip(bodies, found, strict=True):
+        results += [_places(items), *_joined(body.results, items)]
+    for register, column in zip(i.outputs, results, strict=True):
+        r[register] = column
+
+
+def _run_waves(
+    bodies: Sequence[_Ready], found: Sequence[_Items], state: Promises
+) -> None:
+    """Runs the bodies of all that is waiting, until nothing is."""
+    depth, watch, (_, waiting) = 0, Watch(), state.sent
     while waiting:
         if depth > cycles.MAX_DEPTH:
             raise RecursionError
         waves = waiting.copy()
         waiting.clear()
         for d in sorted(waves) if len(waves) > 1 else waves:
-            parts, body = waves[d], ready[d]
+            parts, body = waves[d], bodies[d]
             columns = parts[0] if len(parts) == 1 else _put_together(parts)
-            if watch.wakes(depth, len(columns[body.placed])):
-                if watch.sees_again(depth, d, columns[body.placed :]):
-                    raise SuspicionError
+            given = columns[body.placed :]
+            wakes = watch.wakes(depth, len(given[0]))
+            if wakes and watch.sees_again(depth, d, given):
+                raise SuspicionError
             _run(body, columns, found[d], depth * len(bodies) + d, state)
         depth += 1
-    check_all_lengths(state.lengths)
-    results: list[Column] = []
-    for each, items in zip(bodies, found, strict=True):
-        results += [_places(items), *_joined(each.results, items)]
-    for register, column in zip(i.outputs, results, strict=True):
-        r[register] = column
 
 
 def _put_together(parts: Sequence[Columns]) -> Columns:
@@ -144,20 +152,20 @@ def _joined(types: Sequence[RegisterType], items: _Items) -> list[Column]:
     """The results of all waves, one wave after another."""
     if not items.results:
         return [[] if type_.kind in (OBJECTS, CASES) else NONE for type_ in types]
-    columns = list(zip(*items.results, strict=True))
-    lengths = {
-        type_.of: parts
-        for type_, parts in zip(types, columns, strict=True)
-        if type_.kind == LENGTHS
-    }
-    return [
-        join(parts)
-        if type_.kind != POSITIONS
-        else _shifted(parts, lengths[type_.of])
-        if type_.of in lengths
-        else _numbers(parts)
-        for type_, parts in zip(types, columns, strict=True)
-    ]
+    named = list(zip(types, zip(*items.results, strict=True), strict=True))
+    lengths = {type_.of: parts for type_, parts in named if type_.kind == LENGTHS}
+    return [_of_all_waves(type_, parts, lengths) for type_, parts in named]
+
+
+def _of_all_waves(
+    type_: RegisterType, parts: Columns, lengths: dict[str, Columns]
+) -> Column:
+    """One result of all waves; `lengths` are those of the items of sequences."""
+    if type_.kind != POSITIONS:
+        return join(parts)
+    if type_.of in lengths:
+        return _shifted(parts, lengths[type_.of])
+    return _numbers(parts)
 
 
 def _shifted(positions: Sequence[Array], lengths: Sequence[Array]) -> Array:
@@ -169,5 +177,5 @@ def _shifted(positions: Sequence[Array], lengths: Sequence[Array]) -> Array:
 
 def _numbers(parts: Sequence[range]) -> Array:
     """Of what was sent, the numbers among the items of a declaration."""
-    first, count = operator.attrgetter('start'), len
-    return ranges(np.array([*map(first, parts)]), np.array([*map(count, parts)]))
+    first = np.array([part.start for part in parts])
+    return ranges(first, np.array([len(part) for part in parts]))

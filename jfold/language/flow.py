@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from jfold import instructions as ir
 from jfold.operations import Makers, Operation, Result, Sources
 from jfold.program import HostPlan
-from jfold.traits import Effect
+from jfold.traits import Effect, refusal
 
 
 def follow(
@@ -85,7 +85,7 @@ class _Flow:
             return _joined(items, _joined(made, self._results(i.default, [0])))
         makes = i.traits.holds or i.traits.effect & Effect.MAKES
         if makes and not isinstance(i, ir.Convert | ir.Numbers):
-            raise ir.refusal('who reads what', type(i))
+            raise refusal('who reads what', type(i))
         return [_union(given)] * len(before)  # the others move values, or make none
 
     def _results(self, body: ir.Body, given: Sequence[Makers]) -> list[Makers]:
