@@ -113,10 +113,11 @@ def _reads(operations: Operations) -> list[Makers]:
     counts = enumerate(len(each.outputs) for each in operations.operations)
     owner = [o for o, count in counts for _ in range(count)]
     return [
-        _union(1 << owner[number] for number in results_in(_union(inputs)))
+        union(1 << owner[number] for number in results_in(union(inputs)))
         for inputs in sources(operations).inputs
     ]
 
 
-def _union(given: Iterable[Makers]) -> Makers:
+def union(given: Iterable[Makers]) -> Makers:
+    """All that is in one of the sets."""
     return functools.reduce(operator.or_, given, 0)

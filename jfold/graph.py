@@ -19,14 +19,14 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from jfold.kept import kept
 from jfold.operations import Operations
 
-Array = np.ndarray[Any, Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 NO_NUMBERS = np.zeros(0, np.int32)
 
 
@@ -51,7 +51,7 @@ class Table:
         return int(self.first[-1])
 
     def pick(self, examples: Array) -> Table:
-        """The rows of the given examples, in that order."""
+        """The rows of the given examples [n], in that order."""
         begin, counts = self.first[examples], self.counts[examples]
         first = first_of(counts)
         rows = ranges(begin, counts, first)
@@ -80,7 +80,7 @@ class Graph:
 
     @property
     def levels(self) -> tuple[Array, ...]:
-        """Per operation, the level of each node."""
+        """Per operation, the level of each node [nodes]."""
         return tuple(table.columns[0] for table in self.operations)
 
     @property
@@ -95,7 +95,7 @@ class Graph:
         return int(max(highest, default=0))
 
     def pick(self, examples: Array) -> Graph:
-        """The graph of the given examples, in that order."""
+        """The graph of the given examples [n], in that order."""
         return Graph(
             len(examples),
             tuple(table.pick(examples) for table in self.constants),
@@ -141,7 +141,12 @@ def first_of(counts: Array) -> Array:
 
 
 def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
-    """`begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i."""
+    """`begin[i], begin[i] + 1, ...`, `counts[i]` of them, for each i.
+
+    Args:
+      begin, counts: [n].
+      first: [n + 1], `first_of(counts)`, if it is known.
+    """
     if len(counts) == 1:
         return np.arange(begin[0], begin[0] + counts[0])
     first = first_of(counts) if first is None else first
@@ -149,12 +154,13 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 
 def gather(values: Array, ids: Array) -> Array:
-    """Values at ids; with ids as wide as pointers, NumPy is several times as fast."""
+    """Values [n, ...] at ids [m]; NumPy is several times as fast with ids as wide as
+    pointers."""
     return np.asarray(values[ids.astype(np.intp, copy=False)])
 
 
 def among_all(values: Array, first: Array, counts: Array) -> Array:
-    """Numbers in examples as numbers among those of all.
+    """Numbers [n] in examples as numbers [n] among those of all.
 
     `first` [examples + 1] are those of each example's first, `counts` [examples] how
     many values are given of each.
@@ -240,5 +246,5 @@ def shared_counts(program: Operations) -> tuple[int, ...]:
 
 
 def concatenated(chunks: Sequence[Array]) -> Array:
-    """Arrays one after another."""
+    """Arrays [n, ...] one after another."""
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)

@@ -18,8 +18,8 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -30,11 +30,12 @@ from jfold.components import (
     results_in,
     sources,
 )
-from jfold.graph import Graph, Table, among_all, number_values, ranges
+from jfold.graph import Array, Graph, Table, among_all, number_values, ranges
+from jfold.kept import Owner, kept
 from jfold.operations import Makers, Operations
 from jfold.types import TensorType
 
-Array = np.ndarray[Any, Any]
+NUMBER = TensorType((), 'int32')  # of levels and values
 BLOCK = 1 << 16  # nodes that are looked at at once: they stay in the cache
 
 
@@ -78,16 +79,14 @@ def _blocks(graph: Graph) -> Iterator[tuple[int, int]]:
 
 def _check_tables(operations: Operations, graph: Graph) -> None:
     """Refuses tables and columns other than the operations ask for."""
-    of_results = [[None for _ in each.tensors] for each in operations.results]
-    of_nodes = [[None, *(None for _ in o.inputs)] for o in operations.operations]
-    of_types: list[list[TensorType | None]] = [[each] for each in operations.types]
-    kinds: list[tuple[str, tuple[Table, ...], Sequence[Sequence[TensorType | None]]]]
-    kinds = [
+    of_types = [[each] for each in operations.types]
+    of_nodes = [[NUMBER] * (1 + len(each.inputs)) for each in operations.operations]
+    of_results = [[NUMBER] * len(each.tensors) for each in operations.results]
+    for name, tables, columns in (
         ('constants', graph.constants, of_types),
         ('operations', graph.operations, of_nodes),
         ('results', graph.results, of_results),
-    ]
-    for name, tables, columns in kinds:
+    ):
         _require(len(tables), len(columns), f'the number of tables of {name}')
         for n, (table, types) in enumerate(zip(tables, columns, strict=True)):
             _check_table(table, types, f'{name} {n}', graph.examples)
@@ -95,28 +94,26 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
         counts = graph.results[r].counts
         rows = int(counts.min(initial=1)), int(counts.max(initial=1))
         if result.per_example:
-            _require(
-                rows, (1, 1), f'the least and most rows of an example in results {r}'
-            )
+            what = f'the least and most rows of an example in results {r}'
+            _require(rows, (1, 1), what)
 
 
 def _check_table(
-    table: Table, types: Sequence[TensorType | None], what: str, examples: int
+    table: Table, types: Sequence[TensorType], what: str, examples: int
 ) -> None:
-    """Refuses a table whose columns are not of the types; `None` stands for numbers."""
+    """Refuses a table whose columns are not of the types."""
     _require(table.first.shape, (examples + 1,), f'the shape of `first` of {what}')
     steps = np.diff(table.first, prepend=0)
     _require(int(steps.min(initial=0)), 0, f'the lowest step of `first` of {what}')
     _require(int(table.first[0]), 0, f'the beginning of `first` of {what}')
     _require(len(table.columns), len(types), f'the number of columns of {what}')
     for k, (column, type_) in enumerate(zip(table.columns, types, strict=True)):
-        shape = (len(table), *(type_.shape if type_ else ()))
+        shape = len(table), *type_.shape
         _require(column.shape, shape, f'the shape of column {k} of {what}')
-        got, wanted = column.dtype, type_.dtype if type_ else np.dtype(np.int32)
-        _require(got, wanted, f'the dtype of column {k} of {what}')
+        _require(column.dtype, type_.dtype, f'the dtype of column {k} of {what}')
 
 
-def _require(got: Any, expected: Any, what: str) -> None:
+def _require(got: object, expected: object, what: str) -> None:
     if got != expected:
         raise ValueError(f'graph: expected {what} to be {expected}, got {got}')
 
@@ -125,7 +122,7 @@ def _require(got: Any, expected: Any, what: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Values:
+class _Values(Owner):
     """The values of some examples of a graph, and what makes them.
 
     Attributes:
@@ -143,16 +140,15 @@ class _Values:
     first: tuple[Array, ...]
     made: list[Array]
     levels: list[Array]
-    _levels_in: dict[tuple[int, int], Array] = field(default_factory=dict)
 
+    @kept
     def levels_in(self, c: int, t: int) -> Array:
         """The levels of the values of a type [values]; 0 of other components'."""
-        if (c, t) not in self._levels_in:
-            own = np.zeros(first_results(self.operations)[-1] + 1, bool)
-            for o in components(self.operations)[c].operations:
-                own[slice(*first_results(self.operations)[o : o + 2])] = True
-            self._levels_in[c, t] = np.where(own[self.made[t]], self.levels[t], 0)
-        return self._levels_in[c, t]
+        first = first_results(self.operations)
+        own = np.zeros(first[-1] + 1, bool)
+        for o in components(self.operations)[c].operations:
+            own[first[o] : first[o + 1]] = True
+        return np.where(own[self.made[t]], self.levels[t], 0)
 
 
 def _values(operations: Operations, graph: Graph, before: int) -> _Values:
@@ -178,10 +174,8 @@ def _check_values(values: _Values) -> None:
     allowed = sources(operations)
     for o, table in enumerate(graph.operations):
         _check_nodes(values, o, table, allowed.inputs[o])
-    for r, (result, table) in enumerate(
-        zip(operations.results, graph.results, strict=True)
-    ):
-        for k, t in enumerate(result.tensors):
+    for r, table in enumerate(graph.results):
+        for k, t in enumerate(operations.results[r].tensors):
             makers, what = allowed.results[r][k], f'result {r}, tensor {k}'
             _look_up(values, t, table, table.columns[k], makers, what)
 
@@ -201,14 +195,10 @@ def _check_nodes(
             np.maximum(below, values.levels_in(c, t)[rows], out=below)
     wrong = (levels != below + 1).nonzero()[0]
     if len(wrong):
-        _refuse(
-            values,
-            table,
-            int(wrong[0]),
-            repr(operation),
-            f'level {below[wrong[0]] + 1}, one above the inputs that operations make '
-            f'which take turns with it, got {levels[wrong[0]]}',
-        )
+        row = wrong[0]
+        expected = f'level {below[row] + 1}, one above the inputs that operations make'
+        text = f'{expected} which take turns with it, got {levels[row]}'
+        _refuse(values, table, row, repr(operation), text)
 
 
 def _look_up(
@@ -220,7 +210,7 @@ def _look_up(
     # As unsigned numbers, negative ones are above all limits.
     wrong = (column.astype(np.uint32) >= limit).nonzero()[0]
     if len(wrong):
-        row = int(wrong[0])
+        row = wrong[0]
         expected = f'a number of {limit[row]} values {operations.types[t]}'
         _refuse(values, table, row, what, f'{expected}, got {column[row]}')
     rows = among_all(column, values.first[t], table.counts)
@@ -229,8 +219,8 @@ def _look_up(
     all_ = may[values.made[t]].all()  # as is most often so
     wrong = wrong if all_ else (~may[values.made[t][rows]]).nonzero()[0]
     if len(wrong):
-        row = int(wrong[0])
-        number = int(values.made[t][rows[row]])
+        row = wrong[0]
+        number = values.made[t][rows[row]]
         owner = bisect.bisect_right(first_results(operations), number) - 1
         got = operations.operations[owner]
         _refuse(values, table, row, what, f'what `sources` says, got a result of {got}')

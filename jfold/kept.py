@@ -35,9 +35,11 @@ def kept(function: Callable[P, T]) -> Callable[P, T]:
         key = (plain, *rest) if rest else plain
         try:  # what is found costs little: a schedule asks many times
             found: T = owner.__dict__[_KEPT][key]
+            return found
         except KeyError:
-            found = plain(owner, *rest)
-            owner.__dict__.setdefault(_KEPT, {})[key] = found
+            pass  # what `plain` raises has nothing to do with this
+        found = plain(owner, *rest)
+        owner.__dict__.setdefault(_KEPT, {})[key] = found
         return found
 
     return cast(Callable[P, T], cached)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from jfold.kept import Owner
 from jfold.types import TensorType, Type
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
 
 Makers = int  # a set of operations, or of their results, as bits
 
@@ -29,7 +32,7 @@ class Layer:
     name: str
     call: Callable[..., Any]  # (params, *inputs) -> outputs
     init: Callable[..., Any] | None  # (key) -> params
-    params: Any  # pytree of jax.ShapeDtypeStruct, None without parameters
+    params: ArrayTree | None  # pytree of jax.ShapeDtypeStruct, None without parameters
     batched: bool = False
 
     @functools.cached_property

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
+from jax.custom_derivatives import custom_vjp_primal_tree_values
 
-from jfold.device.arrays import Arrays, masked, varied, varying_axes
+from jfold.device.arrays import Arrays, ByOperation, masked, varied, varying_axes
 from jfold.device.backward import backward, crossing_specs
 from jfold.device.buffers import Residuals, Values
 from jfold.device.forward import forward, saved_specs
@@ -27,7 +27,7 @@ from jfold.device.plan import Plan, make_plan
 from jfold.device.residuals import RECOMPUTE
 from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch
-from jfold.device.stages import is_zero
+from jfold.device.stages import Cotangent, is_zero
 from jfold.schedule import Schedule
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     Results: TypeAlias = list[Arrays]  # per result and tensor [rows, ...]
     Params: TypeAlias = Mapping[str, ArrayTree]
     Execute: TypeAlias = Callable[[Params, Schedule], Results]
-    # Weights of each operation; the index array [size]; constants per type.
-    Given: TypeAlias = tuple[list[Arrays], Array, tuple[Array, ...]]
+    # Weights [*shape each]; the index array [size]; constants per type [rows, *shape].
+    Given: TypeAlias = tuple[ByOperation, Array, tuple[Array, ...]]
 
 
 def make_execute() -> Execute:
@@ -88,23 +88,19 @@ def run(params: Params, schedule: Schedule) -> Results:
     return results
 
 
-def _weights(plan: Plan, params: Params) -> list[Arrays]:
-    """The weights of each operation [*shape each], from parameters by layer."""
-    return [
-        kernel.weights_of(params.get(operation.layer.name)) if kernel else []
-        for operation, kernel in zip(plan.operations, plan.kernels, strict=True)
-    ]
-
-
-def _batch(plan: Plan, indices: Array, constants: tuple[Array, ...]) -> Batch:
-    return Batch(plan.layout, plan.spec.capacity.stages, indices, constants)
+def _weights(plan: Plan, params: Params) -> ByOperation:
+    """The weights [*shape each] by operation, from parameters by layer."""
+    return {
+        o: kernel.weights_of(params.get(kernel.operation.layer.name))
+        for o, kernel in plan.kernels.items()
+    }
 
 
 def _run(
-    plan: Plan, weights: list[Arrays], indices: Array, constants: tuple[Array, ...]
+    plan: Plan, weights: ByOperation, indices: Array, constants: tuple[Array, ...]
 ) -> Arrays:
-    batch = _batch(plan, indices, constants)
-    nothing = [RECOMPUTE for _ in plan.operations]
+    batch = Batch(plan.layout, indices, constants)
+    nothing = dict.fromkeys(plan.kernels, RECOMPUTE)
     values, _ = forward(plan, nothing, weights, batch)
     return gathered(plan.tensors, batch, values)
 
@@ -115,7 +111,7 @@ def _run_forward(
     _check_traced(plan, given[0])
     arrays: Given = custom_vjp_primal_tree_values(given)  # type: ignore[no-untyped-call]
     weights, indices, constants = arrays
-    batch = _batch(plan, indices, constants)
+    batch = Batch(plan.layout, indices, constants)
     values, residuals = forward(plan, plan.policies, weights, batch)
     return gathered(plan.tensors, batch, values), (arrays, values, residuals)
 
@@ -124,18 +120,18 @@ def _run_forward(
 def _run_backward(
     plan: Plan,
     stored: tuple[Given, Values, Residuals],
-    cotangents: Sequence[Array | SymbolicZero],
-) -> tuple[list[list[Array | None]], None, None]:
+    cotangents: Sequence[Cotangent],
+) -> tuple[dict[int, list[Array | None]], None, None]:
     (weights, indices, constants), values, residuals = stored
     pullbacks = plan.pullbacks([not is_zero(x) for x in cotangents])
-    batch = _batch(plan, indices, constants)
+    batch = Batch(plan.layout, indices, constants)
     grads = backward(plan, pullbacks, weights, batch, values, residuals, cotangents)
     return grads, None, None
 
 
 def _check_traced(plan: Plan, weights: ArrayTree) -> None:
     """Refuses to drop the gradient of what functions without parameters close over."""
-    for o, leaves in enumerate(weights):
+    for o, leaves in weights.items():
         if any(x.perturbed for x in leaves) and not plan.is_trained(o):
             raise TypeError(
                 f'{plan.operations[o]!r}: expected a function that is '
@@ -153,8 +149,7 @@ def residual_bytes(spec: Spec) -> int:
     layers = spec.program.layers
     plan = make_plan(spec, {layer.name: layer.params for layer in layers})
     pullbacks = plan.pullbacks([True for _ in plan.tensors])
-    specs = list(itertools.chain(*saved_specs(plan, plan.policies)))
-    for o, pullback in enumerate(pullbacks):
-        if pullback is not None:
-            specs += filter(None, crossing_specs(plan, o, pullback))
+    specs = list(itertools.chain(*saved_specs(plan, plan.policies).values()))
+    for o, pullback in pullbacks.items():
+        specs += crossing_specs(plan, o, pullback).values()
     return sum(int(np.prod(each.shape)) * each.dtype.itemsize for each in specs)

@@ -15,14 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.components import component_of
+from jfold.graph import Array
 from jfold.planning.build import fill
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
 from jfold.spec import Spec, SpecKey, key_of
-
-Array = np.ndarray[Any, Any]
 
 
 @jax.tree_util.register_pytree_node_class
@@ -37,8 +35,8 @@ class Schedule:
       seconds: how long building took; `None` after a pytree transformation.
     """
 
-    indices: Any
-    constants: tuple[Any, ...]
+    indices: Array | jax.Array
+    constants: tuple[Array | jax.Array, ...]
     spec: Spec
     seconds: float | None = None
 
@@ -63,7 +61,7 @@ class Schedule:
         return self.spec.capacity.examples
 
     @property
-    def mask(self) -> Any:
+    def mask(self) -> jax.Array:
         """Which rows of the results are examples [examples] bool.
 
         The others repeat the last example, without its gradient: a loss weighs by this.
@@ -95,7 +93,7 @@ class Schedule:
         size = 2 + len(places.widths[operation])
         if not self.spec.capacity.rows[operation]:
             return np.zeros((0, size), np.int32)
-        component = component_of(self.spec.program)[operation]
+        component = places.component[operation]
         table = np.asarray(self.sections.tiles[component].of(self.indices))
         first = places.column[operation]
         return table[: int(self.depths[component]), first : first + size]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from jfold.kept import Owner, kept
@@ -55,12 +55,12 @@ class Capacity:
         """
         if not isinstance(other, Capacity):
             return NotImplemented
-        larger: dict[str, Any] = {
-            each.name: tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
-            for each in fields(self)
-            for x, y in [(getattr(self, each.name), getattr(other, each.name))]
-        }
-        return Capacity(**larger)
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        larger: list[Any] = [
+            tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
+            for x, y in pairs
+        ]
+        return Capacity(*larger)
 
     @functools.cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -86,10 +86,9 @@ class Spec(Owner):
 
     Attributes:
       residuals: what the forward pass keeps; one of `RESIDUALS`.
-      strategy: how often loops run. 'counted': as often as the batch says, level by
-        level, with tiles of several widths. 'fixed': as often as the capacity says,
-        with one wide tile of each operation a step; for devices apart from the host,
-        which would be asked after every round whether there is another.
+      strategy: how often loops run; one of `STRATEGIES`. 'counted': as often as the
+        batch says, level by level, with tiles of several widths. 'fixed': as often as
+        the capacity says, with one wide tile of each operation a step.
     """
 
     program: Operations

@@ -82,7 +82,7 @@ def test_one_array_is_stored_and_makes_room(form: str) -> None:
     reverse = policy.reverse
     assert isinstance(reverse, SplitReverse)
     assert [x.shape for x in reverse.residuals] == [(H,)]
-    assert reverse.replaced == (0,)
+    assert [x.replaces for x in reverse.crossing] == [0]
 
 
 @pytest.mark.parametrize('form', FORMS)

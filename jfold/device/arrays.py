@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Arrays: TypeAlias = list[jax.Array]
 Spec: TypeAlias = jax.ShapeDtypeStruct
-Specs: TypeAlias = list[jax.ShapeDtypeStruct]
-Axes: TypeAlias = frozenset[Hashable]
+Specs: TypeAlias = list[Spec]
+ByOperation: TypeAlias = Mapping[int, Arrays]
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ class Varying:
       sharding, type_: of specs of such arrays.
     """
 
-    axes: Axes
     sharding: jax.sharding.NamedSharding
-    type_: Hashable
+    type_: jax.sharding.ManualAxisType
 
 
 def varying_axes(arrays: ArrayTree) -> Varying | None:
@@ -43,17 +42,18 @@ def varying_axes(arrays: ArrayTree) -> Varying | None:
         return None
     everywhere = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
     sharding = jax.sharding.NamedSharding(found.sharding.mesh, everywhere)
-    return Varying(found.manual_axis_type.varying, sharding, found.manual_axis_type)
+    return Varying(sharding, found.manual_axis_type)
 
 
 def varied(x: jax.Array, varying: Varying | None) -> jax.Array:
-    """`x`, of a type that may vary over the given axes.
+    """`x` [*shape], of a type that may vary over the given axes.
 
     Loops need what they carry to be of one type from the start.
     """
     if varying is None or x.dtype == jax.dtypes.float0:
         return x
-    missing = varying.axes.difference(jax.typeof(x).manual_axis_type.varying)
+    axes = varying.type_.varying
+    missing = axes.difference(jax.typeof(x).manual_axis_type.varying)
     return lax.pcast(x, tuple(missing), to='varying') if missing else x
 
 
@@ -69,7 +69,7 @@ def array_spec(
 
 
 def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
-    """The spec of an array, or of what stands for one."""
+    """The spec of an array [*shape], or of what stands for one."""
     return array_spec(np.shape(x), x.dtype)
 
 

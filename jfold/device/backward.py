@@ -25,10 +25,9 @@ from typing import TypeAlias
 
 import jax.numpy as jnp
 from jax import Array
-from jax.custom_derivatives import SymbolicZero
 
 from jfold.device import xla
-from jfold.device.arrays import Arrays, Spec, array_spec, masked, varied
+from jfold.device.arrays import Arrays, ByOperation, Spec, array_spec, masked, varied
 from jfold.device.buffers import (
     Edges,
     Residuals,
@@ -42,17 +41,16 @@ from jfold.device.buffers import (
 )
 from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
-from jfold.device.loops import Tile
+from jfold.device.loops import Loops, Tile, make_loops
 from jfold.device.plan import Plan, Pullback
-from jfold.device.rows import Rows, chosen
+from jfold.device.rows import Rows
 from jfold.device.sections import Batch, Number
-from jfold.device.stages import is_zero
+from jfold.device.stages import Cotangent, is_zero
 from jfold.device.sums import sum_uses
 from jfold.device.xla import Chained
 
 Carry: TypeAlias = tuple[Edges, Residuals]
 State: TypeAlias = Chained[Carry]
-Cotangent: TypeAlias = 'Array | SymbolicZero'
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,54 +67,50 @@ class Reads:
     weights: Mapping[int, Weights]
     batch: Batch
     values: Values
-
-    def runs_at_once(self, operations: Sequence[int]) -> bool:
-        """Whether those of a component are one that has no levels, and weights."""
-        if not operations:
-            return False
-        pullback = self.pullbacks[operations[0]]
-        return pullback.to_weights and not pullback.is_recurrent
+    loops: Loops
 
 
 def backward(
     plan: Plan,
-    pullbacks: Sequence[Pullback | None],
-    arrays: Sequence[Arrays],
+    pullbacks: Mapping[int, Pullback],
+    arrays: ByOperation,
     batch: Batch,
     values: Values,
     saved: Residuals,
     cotangents: Sequence[Cotangent],
-) -> list[list[Array | None]]:
-    """Gradients of the weights of each operation; `None` for what is known to be zero.
+) -> dict[int, list[Array | None]]:
+    """By operation, gradients of its weights; `None` for what is known to be zero.
 
     Args:
-      pullbacks: per operation; `None` for those without cotangents.
-      arrays: the weights of each operation [*shape each].
+      pullbacks: by operation, of those through which cotangents flow.
+      arrays: by operation, its weights [*shape each].
       saved: by the forward pass.
       cotangents: of the results, in the order of `plan.tensors` [rows, *shape] each.
     """
-    flowing = {o: each for o, each in enumerate(pullbacks) if each is not None}
-    weights = {o: each.reverse.weights(arrays[o]) for o, each in flowing.items()}
-    reads = Reads(plan, flowing, weights, batch, values)
+    weights = {o: each.reverse.weights(arrays[o]) for o, each in pullbacks.items()}
+    loops = make_loops(plan.spec, batch, down=True)
+    reads = Reads(plan, pullbacks, weights, batch, values, loops)
     # Cotangents of results are edges, too: a result is one more use of a value.
     carry = _new_carry(reads, cotangents, saved)
     state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
     grads: dict[int, Arrays] = {}
     for c in reversed(range(len(plan.components))):
         # What no cotangent reaches does not run, be it in the middle of a component.
-        operations = [o for o in plan.components[c].operations if o in flowing]
-        if reads.runs_at_once(operations):
-            state, grads[operations[0]] = _pull_at_once(reads, c, operations[0], state)
-        elif operations:
+        operations = [o for o in plan.components[c].operations if o in pullbacks]
+        if not operations:
+            continue
+        if pullbacks[first := operations[0]].runs_at_once:
+            state, grads[first] = _pull_at_once(reads, c, first, state)
+        else:
             level = functools.partial(_pull_level, reads, c, operations)
-            state = plan.loops.levels(batch, c, level, state, down=True)
+            state = loops.levels(c, level, state)
     # Of recurrent operations a chunk takes rows of any level: few large products.
-    for o in sorted(flowing):
-        if flowing[o].defers:
+    for o, pullback in pullbacks.items():
+        if pullback.defers:
             grads[o] = _deferred(reads, o, *state.carry)
-        elif flowing[o].to_weights and o not in grads:
+        elif pullback.to_weights and not pullback.runs_at_once:
             state, grads[o] = _whole(reads, o, state)
-    return [_of_weights(reads, o, grads.get(o), len(x)) for o, x in enumerate(arrays)]
+    return {o: _of_weights(reads, o, grads.get(o), len(x)) for o, x in arrays.items()}
 
 
 def _pull_level(
@@ -128,8 +122,7 @@ def _pull_level(
     tile = functools.partial(_pull_tile, reads)
     for o in operations:
         if reads.pullbacks[o].to_inputs:
-            loops = reads.plan.loops
-            state = loops.tiles(reads.batch, o, level, tile, state, down=True)
+            state = reads.loops.tiles(o, level, tile, state)
     return state
 
 
@@ -150,7 +143,8 @@ def _pull_tile(reads: Reads, tile: Tile, carry: Carry) -> Carry:
 
 
 def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Arrays]:
-    """The reverse of a component that is one operation and runs once."""
+    """The reverse of a component that is one operation and runs once, and gradients of
+    its trained weights [*shape each]."""
     # Sums are filed under the last step that runs, as of any level.
     last = jnp.maximum(reads.batch.levels(c) - 1, 0)
     return _whole(reads, o, _sum_uses(reads, c, last, state))
@@ -192,7 +186,7 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
     """Of each live output [rows, *shape], summed over the uses of its values."""
     o, capacity = tile.operation, reads.plan.spec.capacity
     outputs, bases = reads.plan.operations[o].outputs, reads.plan.layout.value_base[o]
-    for k in reads.pullbacks[o].reverse.live:
+    for k in reads.pullbacks[o].reverse.flow.live:
         t = outputs[k]
         # The section begins behind the constants, which have no cotangents. Of values
         # with fewer uses the rest of the indices point to the row of zeros.
@@ -205,14 +199,15 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
 def _write_edges(
     reads: Reads, tile: Tile, edges: Edges, moving: Arrays, cotangents: Arrays
 ) -> Edges:
-    """The edges, with the cotangents of the inputs of a tile [rows, *shape] each."""
+    """The edges, with the cotangents of the inputs of a tile [rows, *shape] each, made
+    from those of its outputs [rows, *shape] each."""
     operation = reads.plan.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
-    live = [operation.outputs[k] for k in reverse.live]
+    live = [operation.outputs[k] for k in reverse.flow.live]
     # Each use of a value has edge rows of its own, as many as the operation has rows:
     # what is written is dense, and no two uses write to one place.
     bases = reads.plan.layout.edge_base[tile.operation]
-    places = chosen(list(zip(operation.inputs, bases, strict=True)), reverse.active)
+    places = reverse.flow.chosen(list(zip(operation.inputs, bases, strict=True)))
     for (t, base), x, known in zip(
         places, moving, reverse.cotangents_read, strict=True
     ):
@@ -224,13 +219,13 @@ def _write_edges(
 # ---- what crosses from the loops to the gradients of weights -------------------------
 
 
-def crossing_specs(plan: Plan, o: int, pullback: Pullback) -> list[Spec | None]:
-    """Buffers for what crosses; `None` for what takes the place of something."""
-    if not pullback.defers:
-        return []
-    rows, reverse = plan.layout.region[o], pullback.reverse
-    pairs = zip(reverse.crossing, reverse.replaced, strict=True)
-    return [buffer_of(rows, row) if j is None else None for row, j in pairs]
+def crossing_specs(plan: Plan, o: int, pullback: Pullback) -> dict[int, Spec]:
+    """Buffers for what crosses, but for what takes the place of something."""
+    rows, crossing = plan.layout.region[o], enumerate(pullback.reverse.crossing)
+    own = {
+        k: buffer_of(rows, each.row) for k, each in crossing if each.replaces is None
+    }
+    return own if pullback.defers else {}
 
 
 def _write_crossing(
@@ -250,31 +245,30 @@ def _write_crossing(
     """
     o = tile.operation
     width = reads.plan.layout.widths[o][0]
-    saved, own = list(residuals.saved[o]), list(residuals.crossing[o])
-    replaced = reads.pullbacks[o].reverse.replaced
-    for k, (x, j) in enumerate(zip(crossing, replaced, strict=True)):
-        buffer = own[k]
-        if j is not None:
-            saved[j] = write(saved[j], x, tile.first + width)
-        elif buffer is not None:
-            own[k] = write(buffer, x, tile.first)
+    saved, own = list(residuals.saved[o]), dict(residuals.crossing[o])
+    pairs = zip(crossing, reads.pullbacks[o].reverse.crossing, strict=True)
+    for k, (x, of) in enumerate(pairs):
+        if of.replaces is None:
+            own[k] = write(own[k], x, tile.first)
+        else:
+            saved[of.replaces] = write(saved[of.replaces], x, tile.first + width)
     return residuals.replaced(o, saved, own)
 
 
 def _crossing(
     reads: Reads, tile: Tile, residuals: Residuals, real: Array
 ) -> Iterator[Array]:
-    """What crossed from the rows of a chunk [rows, ...] each."""
+    """What crossed from the rows of a chunk [rows, ...] each, `real` ones [rows]."""
     o = tile.operation
-    reverse, width = reads.pullbacks[o].reverse, reads.plan.layout.widths[o][0]
-    buffers = zip(residuals.crossing[o], reverse.replaced, reverse.linear, strict=True)
-    for buffer, j, is_linear in buffers:
-        if j is not None:
-            x = slice_rows(residuals.saved[o][j], tile.first + width, tile.rows)
-        elif buffer is not None:
-            x = slice_rows(buffer, tile.first, tile.rows)
+    width = reads.plan.layout.widths[o][0]
+    for k, of in enumerate(reads.pullbacks[o].reverse.crossing):
+        if of.replaces is None:
+            x = slice_rows(residuals.crossing[o][k], tile.first, tile.rows)
+        else:
+            saved = residuals.saved[o][of.replaces]
+            x = slice_rows(saved, tile.first + width, tile.rows)
         # A norm or the sum of a softmax may cross too: zero would give NaN there.
-        yield masked(x, real) if is_linear else repeated(x, real)
+        yield masked(x, real) if of.is_linear else repeated(x, real)
 
 
 # ---- gradients of weights ------------------------------------------------------------
@@ -290,7 +284,7 @@ def _deferred(reads: Reads, o: int, edges: Edges, residuals: Residuals) -> Array
 
     # All edges are there, and only read: there is no loop to wait for.
     state = Chained(0, (edges, _no_grads(reads, o)))
-    return reads.plan.loops.chunks(reads.batch, o, chunk, state).carry[1]
+    return reads.loops.chunks(o, chunk, state).carry[1]
 
 
 def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
@@ -302,31 +296,32 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
         given = _rows(reads, tile, edges, residuals)
         # What crosses need not be stored here; what is not used is dead code to XLA.
         moving, crossing = pullback.reverse.pull_to_inputs(given)
-        if pullback.to_inputs and not pullback.is_recurrent:
+        if pullback.to_inputs and pullback.runs_at_once:
             edges = _write_edges(reads, tile, edges, moving, given.cotangents)
         return edges, pullback.reverse.pull_to_weights(given, crossing)
 
     start = Chained(state.zero, (edges, _no_grads(reads, o)))
-    done = reads.plan.loops.chunks(reads.batch, o, chunk, start)
+    done = reads.loops.chunks(o, chunk, start)
     edges, grads = done.carry
     return Chained(done.zero, (edges, residuals)), grads
 
 
 def _no_grads(reads: Reads, o: int) -> Arrays:
     # Integers come last among weights, and have no gradient.
-    trained = reads.weights[o].arrays[: reads.plan.kernel(o).trained_count]
+    trained = reads.weights[o].arrays[: reads.plan.kernels[o].trained_count]
     return [varied(jnp.zeros_like(x), reads.plan.varying) for x in trained]
 
 
 def _of_weights(
     reads: Reads, o: int, grads: Arrays | None, count: int
 ) -> list[Array | None]:
-    """The gradients of all weights of an operation; `None`, which is known to be zero
-    whatever the values, for those that nothing reads that has a cotangent."""
+    """The gradients of all weights of an operation [*shape each], given those of the
+    trained ones [*shape each]; `None`, which is known to be zero whatever the values,
+    for those that nothing reads that has a cotangent."""
     found: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
-        live = reads.pullbacks[o].reverse.live
-        if any(reads.plan.kernel(o).reads_weight(k, w) for k in live):
+        live = reads.pullbacks[o].reverse.flow.live
+        if any(reads.plan.kernels[o].reads_weight(k, w) for k in live):
             found[w] = grad
     return found
 
@@ -347,12 +342,13 @@ def _new_carry(
         for tensor, x in zip(plan.tensors, cotangents, strict=True):
             if tensor.type == t and not is_zero(x):
                 buffers[t] = write(buffers[t], x, tensor.edge)
-    crossing: list[list[Array | None]] = [[] for _ in residuals.saved]
-    for o, pullback in reads.pullbacks.items():
-        crossing[o] = [
-            None if spec is None else new_buffer(spec, extra, plan.varying)
-            for spec in crossing_specs(plan, o, pullback)
-        ]
+    crossing = {
+        o: {
+            k: new_buffer(spec, extra, plan.varying)
+            for k, spec in crossing_specs(plan, o, pullback).items()
+        }
+        for o, pullback in reads.pullbacks.items()
+    }
     return Edges(buffers), Residuals(residuals.saved, crossing)
 
 
@@ -360,7 +356,7 @@ def _types(reads: Reads) -> set[int]:
     """The types of values that have cotangents."""
     found: set[int] = set()
     for o, pullback in reads.pullbacks.items():
-        operation, reverse = reads.plan.operations[o], pullback.reverse
-        found.update(operation.outputs[k] for k in reverse.live)
-        found.update(chosen(operation.inputs, reverse.active))
+        operation, flow = reads.plan.operations[o], pullback.reverse.flow
+        found.update(operation.outputs[k] for k in flow.live)
+        found.update(flow.chosen(operation.inputs))
     return found

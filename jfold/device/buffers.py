@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,6 @@ from jax import Array, lax
 
 from jfold.device.arrays import Arrays, Spec, Varying, array_spec, varied
 from jfold.device.sections import Batch, Number
-
-T = TypeVar('T')
 
 
 @jax.tree_util.register_dataclass
@@ -65,33 +62,27 @@ class Residuals:
     """What is stored for later, row by row of each operation.
 
     Attributes:
-      saved: per operation, by the forward pass for the reverse [rows, ...] each.
-      crossing: per operation, by the loops of the reverse for the gradients of weights
-        [rows, ...] each; `None` for what takes the place of something saved.
+      saved: by operation, by the forward pass for the reverse [rows, ...] each.
+      crossing: by operation, by the loops of the reverse for the gradients of weights,
+        by number [rows, ...] each, but for what takes the place of something saved.
     """
 
-    saved: list[Arrays]
-    crossing: list[list[Array | None]]
+    saved: dict[int, Arrays]
+    crossing: dict[int, dict[int, Array]]
 
     def with_saved(self, o: int, rows: Arrays, first: Number) -> Residuals:
         """With rows [count, ...] of an operation from number `first` on."""
         pairs = zip(self.saved[o], rows, strict=True)
         saved = [write(buffer, x, first) for buffer, x in pairs]
-        return Residuals(_put(self.saved, o, saved), self.crossing)
+        return Residuals(self.saved | {o: saved}, self.crossing)
 
-    def replaced(
-        self, o: int, saved: Arrays, crossing: list[Array | None]
-    ) -> Residuals:
-        """With other buffers of one operation."""
-        return Residuals(_put(self.saved, o, saved), _put(self.crossing, o, crossing))
-
-
-def _put(items: list[T], place: int, new: T) -> list[T]:
-    return [*items[:place], new, *items[place + 1 :]]
+    def replaced(self, o: int, saved: Arrays, crossing: dict[int, Array]) -> Residuals:
+        """With other buffers of one operation [rows, ...] each."""
+        return Residuals(self.saved | {o: saved}, self.crossing | {o: crossing})
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
-    """Zeros, some rows longer than asked for; see `xla.extra_rows`."""
+    """Zeros [rows, ...], some more than asked for; see `xla.extra_rows`."""
     rows, *shape = spec.shape
     return varied(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 
@@ -102,29 +93,29 @@ def buffer_of(rows: int, row: Spec) -> Spec:
 
 
 def take(buffer: Array, rows: Array) -> Array:
-    """Rows of a buffer at the given places [count]."""
+    """Rows [count, ...] of a buffer [size, ...] at the given places [count]."""
     if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
         return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)
     return buffer.at[rows].get(mode='promise_in_bounds')
 
 
 def slice_rows(buffer: Array, first: Number, rows: int) -> Array:
-    """Rows of a buffer, one after another [rows, ...]."""
+    """Rows of a buffer [size, ...], one after another [rows, ...]."""
     return lax.dynamic_slice_in_dim(buffer, first, rows)
 
 
 def write(buffer: Array, rows: Array, first: Number) -> Array:
-    """The buffer with rows [count, ...] written from number `first` on."""
+    """The buffer [size, ...] with rows [count, ...] written from number `first` on."""
     rows = rows.astype(buffer.dtype)
     return lax.dynamic_update_slice_in_dim(buffer, rows, first, 0)
 
 
 def gather_sum(buffer: Array, indices: Sequence[Array]) -> Array:
-    """The sum of several rows of a buffer, for each place."""
+    """Sums [count, ...] of rows of a buffer [size, ...] at several indices [count]."""
     return functools.reduce(jnp.add, [take(buffer, rows) for rows in indices])
 
 
 def repeated(x: Array, real: Array) -> Array:
-    """Rows [count, ...], the first in place of those that are not real."""
+    """Rows [count, ...], the first in place of those that are not real [count]."""
     real = real.reshape(real.shape + (1,) * (x.ndim - 1))
     return jnp.where(real, x, x[:1])

@@ -15,15 +15,15 @@ runs the kernel and writes its rows in place:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import jax.numpy as jnp
 
 from jfold.device import xla
-from jfold.device.arrays import Arrays, Specs, array_spec, varied
+from jfold.device.arrays import Arrays, ByOperation, Specs, array_spec, varied
 from jfold.device.buffers import Residuals, Values, new_buffer, take, write
-from jfold.device.loops import Tile
+from jfold.device.loops import Tile, make_loops
 from jfold.device.plan import Plan
 from jfold.device.residuals import Policy
 from jfold.device.sections import Batch, Number
@@ -33,16 +33,16 @@ Carry: TypeAlias = tuple[Values, Residuals]
 
 
 def forward(
-    plan: Plan, policies: Sequence[Policy], arrays: Sequence[Arrays], batch: Batch
+    plan: Plan, policies: Mapping[int, Policy], arrays: ByOperation, batch: Batch
 ) -> Carry:
     """All values, and what the reverse pass needs.
 
     Args:
-      policies: per operation, what is stored.
-      arrays: the weights of each operation [*shape each].
+      policies: by operation, what is stored.
+      arrays: by operation, its weights [*shape each].
     """
-    runs = [o for o, kernel in enumerate(plan.kernels) if kernel is not None]
-    weights = {o: plan.kernel(o).weights(arrays[o]) for o in runs}
+    weights = {o: kernel.weights(arrays[o]) for o, kernel in plan.kernels.items()}
+    loops = make_loops(plan.spec, batch, down=False)
 
     # All of the batch and the weights is constant to the loops, which carry what they
     # write alone.
@@ -50,13 +50,14 @@ def forward(
         values, residuals = carry
         o = tile.operation
         inputs = gather_inputs(plan, batch, values, tile)
-        outputs, saved = policies[o].run(plan.kernel(o), weights[o], inputs, tile.rows)
+        kernel = plan.kernels[o]
+        outputs, saved = policies[o].run(kernel, weights[o], inputs, tile.rows)
         residuals = residuals.with_saved(o, saved, tile.first)
         return _write_outputs(plan, values, tile, inputs, outputs), residuals
 
     def run_level(c: int, level: Number, state: Chained[Carry]) -> Chained[Carry]:
         for o in plan.components[c].operations:
-            state = plan.loops.tiles(batch, o, level, run_tile, state, down=False)
+            state = loops.tiles(o, level, run_tile, state)
         return state
 
     extra = xla.extra_rows(even=True)
@@ -65,7 +66,7 @@ def forward(
     for c, component in enumerate(plan.components):
         if component.operations:
             level = functools.partial(run_level, c)
-            state = plan.loops.levels(batch, c, level, state, down=False)
+            state = loops.levels(c, level, state)
     return state.carry
 
 
@@ -87,10 +88,11 @@ def gather_inputs(plan: Plan, batch: Batch, values: Values, tile: Tile) -> Array
 def _write_outputs(
     plan: Plan, values: Values, tile: Tile, inputs: Arrays, outputs: Arrays
 ) -> Values:
-    """The values, with the outputs of a tile [rows, *shape] each."""
+    """The values, with the outputs of a tile [rows, *shape] each, made from its inputs
+    [rows, *shape] each."""
     o = tile.operation
     operation, bases = plan.operations[o], plan.layout.value_base[o]
-    reads = plan.kernel(o).reads
+    reads = plan.kernels[o].reads
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
         read = xla.others(t, operation.inputs, inputs, known)
         values = values.written(t, xla.after(read, x, tile.first), base + tile.first)
@@ -113,16 +115,16 @@ def _new_values(plan: Plan, batch: Batch, extra: Iterator[int]) -> Values:
 
 
 def _new_residuals(
-    plan: Plan, policies: Sequence[Policy], extra: Iterator[int]
+    plan: Plan, policies: Mapping[int, Policy], extra: Iterator[int]
 ) -> Residuals:
-    saved = [
-        [new_buffer(spec, extra, plan.varying) for spec in specs]
-        for specs in saved_specs(plan, policies)
-    ]
-    return Residuals(saved, [[] for _ in saved])
+    saved = {
+        o: [new_buffer(spec, extra, plan.varying) for spec in specs]
+        for o, specs in saved_specs(plan, policies).items()
+    }
+    return Residuals(saved, {})
 
 
-def saved_specs(plan: Plan, policies: Sequence[Policy]) -> list[Specs]:
-    """Per operation, the buffers for what the forward pass stores."""
-    places = zip(plan.layout.region, plan.layout.widths, policies, strict=True)
-    return [policy.buffers(region, widest) for region, (widest, *_), policy in places]
+def saved_specs(plan: Plan, policies: Mapping[int, Policy]) -> dict[int, Specs]:
+    """By operation, the buffers for what the forward pass stores."""
+    region, widths = plan.layout.region, plan.layout.widths
+    return {o: each.buffers(region[o], widths[o][0]) for o, each in policies.items()}

@@ -71,6 +71,7 @@ def run(
         return atom.val if isinstance(atom, core.Literal) else env[atom]
 
     for equation in equations:
+        # Without results there are effects, as of a `jax.debug.print`.
         if equation.outvars and all(v in env for v in equation.outvars):
             continue
         values = list(map(read, equation.invars))
@@ -98,9 +99,6 @@ def bind(equation: core.JaxprEqn, values: Sequence[jax.Array]) -> Arrays:
     """The results of an equation, of other operands."""
     primitive: Any = equation.primitive
     params = primitive.get_bind_params(equation.params)
-    if isinstance(params, tuple):
-        functions, params = params
-        values = [*functions, *values]
     return _listed(equation, primitive.bind(*values, **params))
 
 
@@ -110,6 +108,8 @@ def _listed(equation: core.JaxprEqn, result: Any) -> Arrays:
 
 def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
     """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
+    # Traced twice, to have no nested `jit` in it: as one equation it would depend on
+    # all that any equation within depends on.
     nested = jax.make_jaxpr(fn)(*specs)
     return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
 
@@ -148,6 +148,7 @@ def dependent(
     return equations, found
 
 
+# Functions that move data, and compute nothing.
 MOVES = frozenset(
     'broadcast_in_dim concatenate convert_element_type expand_dims reshape rev slice '
     'split squeeze transpose'.split()

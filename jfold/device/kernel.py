@@ -9,9 +9,9 @@ one kernel serves all batches and both passes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from jfold.device.arrays import (
 )
 from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
-from jfold.kept import kept
+from jfold.kept import Owner, kept
 from jfold.language.layers import pack
 from jfold.operations import Operation
 from jfold.types import TensorType, TupleType
@@ -40,25 +40,6 @@ if TYPE_CHECKING:
     from chex import ArrayTree
 
     from jfold.device.jaxprs import Environment
-
-Owner = TypeVar('Owner')
-Result = TypeVar('Result')
-
-
-def per_rows(
-    method: Callable[[Owner, int], Result],
-) -> Callable[[Owner, int], Result]:
-    """Computes a method once per object and number of rows; freed with the object."""
-
-    @functools.wraps(method)
-    def cached(self: Owner, rows: int) -> Result:
-        key = f'{method.__name__}({rows})'
-        if key not in vars(self):
-            vars(self)[key] = method(self, rows)
-        result: Result = vars(self)[key]
-        return result
-
-    return cached
 
 
 @jax.tree_util.register_dataclass
@@ -79,26 +60,22 @@ class Weights:
 
 
 @dataclass(eq=False)
-class Kernel:
+class Kernel(Owner):
     """An operation at given shapes; inputs and outputs are flat lists of arrays.
 
     Attributes:
       params: specs of its parameters, a pytree.
       types: of its inputs.
       varying: over which axes of an enclosing `jax.shard_map` all arrays vary.
-      reverses: made so far, by the outputs and inputs that have cotangents.
     """
 
     operation: Operation
     params: ArrayTree
     types: tuple[TensorType, ...]
     varying: Varying | None
-    reverses: dict[tuple[tuple[int, ...], tuple[bool, ...]], object] = field(
-        default_factory=dict, init=False, repr=False
-    )
 
     def outputs(self, weights: Weights, inputs: Arrays, rows: int) -> Arrays:
-        """Runs the operation on rows.
+        """Runs the operation on rows; gives [rows, *shape] each.
 
         Args:
           inputs: [rows, *shape] each.
@@ -129,13 +106,14 @@ class Kernel:
         return sum(map(is_inexact, self.weight_specs))
 
     def weights_of(self, params: ArrayTree) -> Arrays:
-        """The weights: parameters, and what is computed of them alone."""
+        """The weights [*shape] each: parameters, and what is computed of them alone."""
         return self.staged(2).run_early(*jax.tree.leaves(params))
 
-    @per_rows
+    @kept
     def staged(self, rows: int) -> Staged:
         """The layer's function on a row, in two stages; on `rows` rows if it takes
         whole tiles."""
+        # Two stands for any number of rows, of which one row's function knows nothing.
         layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
         if not layer.batched and rows != 2:
             return self.staged(2)
@@ -163,7 +141,7 @@ class Kernel:
                 f'else for 2 and for {rows}: let it not depend on the number of rows'
             )
 
-    @per_rows
+    @kept
     def forward(self, rows: int) -> core.ClosedJaxpr:
         """The jaxpr of the operation on `rows` rows."""
         batched, count = self.operation.layer.batched, self.weight_count
@@ -191,7 +169,7 @@ class Kernel:
     # ---- transposed matrices that narrow tiles share
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Weights for tiles of all widths, in the forward pass."""
+        """Weights [*shape each] for tiles of all widths, in the forward pass."""
         return Weights(arrays, self.transposes(self.forward(2), arrays))
 
     def shares(self, rows: int) -> bool:
@@ -200,13 +178,14 @@ class Kernel:
         return xla.shares_transposes(rows) and not self.operation.layer.batched
 
     def transposes(self, closed: core.ClosedJaxpr, arrays: Arrays) -> Arrays:
-        """What narrow tiles share, of the jaxpr of one of them."""
+        """What narrow tiles share [n, m] each, of the jaxpr of one of them, given the
+        weights [*shape each]."""
         return xla.transposes(closed, arrays) if self.shares(2) else []
 
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """What a jaxpr of so many rows need not compute."""
+        """What a jaxpr of so many rows need not compute: transposes [n, m] each."""
         if not self.shares(rows):
             return {}
         return xla.shared(closed, self.weight_count, transposes)
@@ -260,6 +239,7 @@ def make_kernel(
     """The kernel of an operation whose parameters look like `params`; made once."""
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))
+    # Settings of JAX on which a trace depends.
     context = (
         jax.dtypes.canonicalize_dtype(float),
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]

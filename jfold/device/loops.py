@@ -8,12 +8,13 @@ Both have three methods:
     tiles    of an operation on a level: `step(tile, carry)`
     chunks   of an operation, after all loops: `step(chunk, edges)`, gradients summed
 
-`down` is the reverse pass: levels run from the last to the first, and so do the tiles
-of each, and a tile takes rows past the end of its level as they are.
+In the reverse pass levels run from the last to the first, and so do the tiles of each,
+and a tile takes rows past the end of its level as they are.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -21,12 +22,11 @@ from typing import TypeAlias, TypeVar
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jfold.components import Component, component_of
 from jfold.device.arrays import Arrays
 from jfold.device.buffers import Edges
 from jfold.device.sections import Batch, Number
 from jfold.device.xla import Chained, loop_after
-from jfold.planning.layout import Layout, layout, running
+from jfold.planning.layout import running
 from jfold.spec import FIXED, Spec
 
 Carry = TypeVar('Carry')
@@ -57,151 +57,116 @@ ChunkStep: TypeAlias = Callable[[Tile, Edges], Summed]
 
 
 @dataclass(frozen=True, eq=False)
-class CountedLoops:
+class _Pass:
+    """One pass over a batch, with what both strategies share.
+
+    Attributes:
+      down: whether it is the reverse pass.
+    """
+
+    spec: Spec
+    batch: Batch
+    down: bool
+
+    def _levels(self, count: Number, step: LevelStep[State], state: State) -> State:
+        def body(i: Array, state: State) -> State:
+            return step(count - 1 - i if self.down else i, state)
+
+        done: State = lax.fori_loop(0, count, body, state)
+        return done
+
+    def _add_chunk(
+        self, o: int, first: Number, step: ChunkStep, carry: Summed
+    ) -> Summed:
+        """The edges behind a chunk, and the gradients with its own."""
+        edges, total = carry
+        rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
+        edges, grads = step(Tile(o, first, rows, count), edges)
+        return edges, list(map(jnp.add, total, grads))
+
+
+class CountedLoops(_Pass):
     """As often as the batch says, level by level, with tiles of several widths."""
 
-    layout: Layout
-    components: tuple[Component, ...]
-    component_of: tuple[int, ...]
-
-    def levels(
-        self, batch: Batch, c: int, step: LevelStep[State], state: State, down: bool
-    ) -> State:
+    def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """As many as the batch has; one where nothing is recurrent."""
-        if not self.components[c].recurrent:
+        if not running(self.spec)[c].recurrent:
             return step(0, state)
-        return _levels(batch.levels(c), step, state, down)
+        return self._levels(self.batch.levels(c), step, state)
 
     def tiles(
-        self,
-        batch: Batch,
-        o: int,
-        level: Number,
-        step: TileStep[Carry],
-        state: Chained[Carry],
-        down: bool,
+        self, o: int, level: Number, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
         """Wide ones, then narrow ones for what is left."""
-        first, end, *counts = batch.tiles(self.component_of[o], o, level)
+        first, end, *counts = self.batch.tiles(o, level)
         runs = []
-        for rows, count in zip(self.layout.widths[o], counts, strict=True):
+        for rows, count in zip(self.batch.layout.widths[o], counts, strict=True):
             runs.append((rows, count, first))
             first = first + count * rows
+
+        def run(rows: int, begin: Array, i: Array, carry: Carry) -> Carry:
+            first = begin + i * (-rows if self.down else rows)
+            # Past its end a level reads in reverse what is done, else what is not.
+            count = None if self.down else end - first
+            return step(Tile(o, first, rows, count), carry)
+
         # In reverse from the last row to the first, so that what crosses may be written
         # over rows that have been read.
-        for rows, count, start in reversed(runs) if down else runs:
-            begin = state.zero + (start + (count - 1) * rows if down else start)
-            stride = -rows if down else rows
-            run = _tile_step(step, o, rows, begin, stride, None if down else end)
-            state = loop_after(run, count, state)
+        for rows, count, first in reversed(runs) if self.down else runs:
+            start = first + (count - 1) * rows if self.down else first
+            begin = state.zero + start
+            state = loop_after(functools.partial(run, rows, begin), count, state)
         return state
 
     def chunks(
-        self, batch: Batch, o: int, step: ChunkStep, state: Chained[Summed]
+        self, o: int, step: ChunkStep, state: Chained[Summed]
     ) -> Chained[Summed]:
         """As many as there are nodes for."""
-        rows = self.layout.chunk[o]
-        trips = -(-batch.nodes(o) // rows)
+        rows = self.batch.layout.chunk[o]
 
         def run(i: Number, carry: Summed) -> Summed:
-            return _add_chunk(batch, o, state.zero + i * rows, rows, step, carry)
+            return self._add_chunk(o, state.zero + i * rows, step, carry)
 
-        return loop_after(run, trips, state)
+        return loop_after(run, -(-self.batch.nodes(o) // rows), state)
 
 
-@dataclass(frozen=True, eq=False)
-class FixedLoops:
-    """As often as the capacity says, with one wide tile of each operation a step.
+class FixedLoops(_Pass):
+    """As often as the capacity says, with one wide tile of each operation a step."""
 
-    For devices apart from the host, which would be asked after every round whether
-    there is another.
-
-    Attributes:
-      rows: per operation, its capacity.
-    """
-
-    layout: Layout
-    component_of: tuple[int, ...]
-    rows: tuple[int, ...]
-
-    def levels(
-        self, batch: Batch, c: int, step: LevelStep[State], state: State, down: bool
-    ) -> State:
+    def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """The steps of a component, however many its batch needs."""
-        return _levels(self.layout.tables[c][0], step, state, down)
+        return self._levels(self.batch.layout.tables[c][0], step, state)
 
     def tiles(
-        self,
-        batch: Batch,
-        o: int,
-        level: Number,
-        step: TileStep[Carry],
-        state: Chained[Carry],
-        down: bool,
+        self, o: int, level: Number, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
         """One; a step that has none repeats the one before."""
-        first, end, _ = batch.tiles(self.component_of[o], o, level)
-        rows = self.layout.widths[o][0]
-        tile = Tile(o, first, rows, None if down else end - first)
+        first, end, _ = self.batch.tiles(o, level)
+        rows = self.batch.layout.widths[o][0]
+        tile = Tile(o, first, rows, None if self.down else end - first)
         return Chained(state.zero, step(tile, state.carry))
 
     def chunks(
-        self, batch: Batch, o: int, step: ChunkStep, state: Chained[Summed]
+        self, o: int, step: ChunkStep, state: Chained[Summed]
     ) -> Chained[Summed]:
         """As many as the capacity has room for."""
-        rows, count = self.layout.chunk[o], batch.nodes(o)
+        rows, count = self.batch.layout.chunk[o], self.batch.nodes(o)
 
         def run(i: Number, carry: Summed) -> Summed:
             first = state.zero + i * rows
-            edges, new = _add_chunk(batch, o, first, rows, step, carry)
+            edges, new = self._add_chunk(o, first, step, carry)
             # What rows give that are all spare may be no number.
             pairs = zip(new, carry[1], strict=True)
             return edges, [jnp.where(first < count, x, y) for x, y in pairs]
 
-        trips = -(-self.rows[o] // rows)
+        trips = -(-self.spec.capacity.rows[o] // rows)
         return Chained(state.zero, lax.fori_loop(0, trips, run, state.carry))
 
 
 Loops: TypeAlias = CountedLoops | FixedLoops
 
 
-def make_loops(spec: Spec) -> Loops:
-    """The loops of the strategy of a spec."""
-    numbers = component_of(spec.program)
-    if spec.strategy == FIXED:
-        return FixedLoops(layout(spec), numbers, spec.capacity.rows)
-    return CountedLoops(layout(spec), running(spec), numbers)
-
-
-def _levels(count: Number, step: LevelStep[State], state: State, down: bool) -> State:
-    def body(i: Array, state: State) -> State:
-        return step(count - 1 - i if down else i, state)
-
-    done: State = lax.fori_loop(0, count, body, state)
-    return done
-
-
-def _tile_step(
-    step: TileStep[Carry],
-    o: int,
-    rows: int,
-    begin: Array,
-    stride: int,
-    end: Array | None,
-) -> Callable[[Array, Carry], Carry]:
-    """`step` on tile number `i` of those that begin at a stride."""
-
-    def run(i: Array, carry: Carry) -> Carry:
-        first = begin + i * stride
-        return step(Tile(o, first, rows, None if end is None else end - first), carry)
-
-    return run
-
-
-def _add_chunk(
-    batch: Batch, o: int, first: Number, rows: int, step: ChunkStep, carry: Summed
-) -> Summed:
-    """The edges behind a chunk, and the gradients with its own."""
-    edges, total = carry
-    edges, grads = step(Tile(o, first, rows, batch.nodes(o) - first), edges)
-    return edges, list(map(jnp.add, total, grads))
+def make_loops(spec: Spec, batch: Batch, down: bool) -> Loops:
+    """The loops of a pass, by the strategy of a spec."""
+    strategy = FixedLoops if spec.strategy == FIXED else CountedLoops
+    return strategy(spec, batch, down)

@@ -9,31 +9,19 @@ infinity nor a function without a gradient can harm there.
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jfold.components import (
-    Component,
-    component_of,
-    first_results,
-    sources,
-)
+from jfold.components import Component, first_results, sources, union
 from jfold.device.arrays import Varying
 from jfold.device.kernel import Kernel, make_kernel
-from jfold.device.loops import Loops, make_loops
 from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
 from jfold.device.results import Returned, returned
 from jfold.device.reverse import Reverse, make_reverse
+from jfold.device.rows import Flow
 from jfold.operations import Makers, Operation, Operations
-from jfold.planning.layout import (
-    Layout,
-    active_types,
-    has_gradient,
-    layout,
-    running,
-)
+from jfold.planning.layout import Layout, active_types, has_gradient, layout, running
 from jfold.spec import RECOMPUTE_ALL, Spec
 
 if TYPE_CHECKING:
@@ -47,8 +35,7 @@ class Plan:
     Attributes:
       layout: where everything lies.
       components: in their order, with the operations that there is room for.
-      kernels: per operation; `None` where there is no room for it.
-      loops: the strategy.
+      kernels: by operation, of those that there is room for.
       tensors: what is returned.
       varying: over which axes of an enclosing `jax.shard_map` the arrays vary.
     """
@@ -56,8 +43,7 @@ class Plan:
     spec: Spec
     layout: Layout
     components: tuple[Component, ...]
-    kernels: tuple[Kernel | None, ...]
-    loops: Loops
+    kernels: Mapping[int, Kernel]
     tensors: tuple[Returned, ...]
     varying: Varying | None
 
@@ -71,19 +57,9 @@ class Plan:
         """Of the program, whether there is room for them or not."""
         return self.program.operations
 
-    def kernel(self, o: int) -> Kernel:
-        """The kernel of an operation that there is room for."""
-        kernel = self.kernels[o]
-        assert kernel is not None
-        return kernel
-
-    def is_recurrent(self, o: int) -> bool:
-        """Whether an operation is of a recurrent component."""
-        return self.components[component_of(self.program)[o]].recurrent
-
     def is_trained(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs have."""
-        if self.kernels[o] is None or not self.kernel(o).trained_count:
+        if o not in self.kernels or not self.kernels[o].trained_count:
             return False
         # A value that a function closes over, traced outside, is a weight as well.
         operation = self.operations[o]
@@ -91,15 +67,15 @@ class Plan:
         return bool(active) or has_gradient(operation)
 
     @functools.cached_property
-    def policies(self) -> tuple[Policy, ...]:
-        """Per operation, what the forward pass stores if the loss uses all results.
+    def policies(self) -> dict[int, Policy]:
+        """By operation, what the forward pass stores if the loss uses all results.
 
         Nothing of functions without a gradient: who asks for one is told then.
         """
         if self.spec.residuals == RECOMPUTE_ALL:
-            return tuple(RECOMPUTE for _ in self.operations)
+            return dict.fromkeys(self.kernels, RECOMPUTE)
         flows = self.flows([True for _ in self.tensors])
-        return tuple(self._policy(o, flow) for o, flow in enumerate(flows))
+        return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
     def _policy(self, o: int, flow: Flow | None) -> Policy:
         try:
@@ -109,30 +85,28 @@ class Plan:
 
     # ---- the reverse
 
-    def flows(self, used: Sequence[bool]) -> tuple[Flow | None, ...]:
-        """How cotangents flow through each operation; `None` where none do.
+    def flows(self, used: Sequence[bool]) -> dict[int, Flow]:
+        """By operation, how cotangents flow through those that they reach.
 
         Args:
           used: which of the returned tensors have a cotangent.
         """
-        made = zip(self.tensors, used, strict=True)
-        inputs = sources(self.program).inputs
+        made, inputs = (
+            zip(self.tensors, used, strict=True),
+            sources(self.program).inputs,
+        )
+        live, before = union(tensor.makers for tensor, yes in made if yes), 0
+        flows: dict[int, Flow] = {}
         # A result of a recurrence may flow into itself: until nothing changes.
-        live, before = _union(tensor.makers for tensor, yes in made if yes), 0
-        flows: list[Flow | None] = [None for _ in self.operations]
         while live != before:
-            before = live
-            for o in range(len(flows)):
-                flows[o] = flow = self._flow(o, live)
-                if flow is not None:
-                    pairs = zip(inputs[o], flow.active, strict=True)
-                    live |= _union(makers for makers, active in pairs if active)
-        return tuple(flows)
+            before, found = live, ((o, self._flow(o, live)) for o in self.kernels)
+            flows = {o: flow for o, flow in found if flow is not None}
+            for o, flow in flows.items():
+                live |= union(flow.chosen(inputs[o]))
+        return flows
 
     def _flow(self, o: int, live: Makers) -> Flow | None:
         """What flows through an operation, given all results with a cotangent."""
-        if self.kernels[o] is None:
-            return None
         operation, active = self.operations[o], active_types(self.program)
         first = first_results(self.program)[o]
         outputs = tuple(
@@ -144,13 +118,13 @@ class Plan:
             return None
         # An input that no live output depends on has a cotangent of zero, not worth an
         # edge; without inputs there may still be weights to train.
-        read = set().union(*(self.kernel(o).reads[k] for k in outputs))
+        read = set().union(*(self.kernels[o].reads[k] for k in outputs))
         given = enumerate(operation.inputs)
         inputs = tuple(a in read and t in active for a, t in given)
         return Flow(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
-    def pullbacks(self, used: Sequence[bool]) -> tuple[Pullback | None, ...]:
-        """Per operation, what the reverse pass does; `None` where nothing.
+    def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
+        """By operation, what the reverse pass does with those that cotangents reach.
 
         Args:
           used: which of the returned tensors have a cotangent.
@@ -158,20 +132,18 @@ class Plan:
         Raises:
           Exception: whatever a function without a gradient does; a note names it.
         """
-        return tuple(
-            None if flow is None else self._pullback(o, flow)
-            for o, flow in enumerate(self.flows(used))
-        )
+        return {o: self._pullback(o, flow) for o, flow in self.flows(used).items()}
 
     def _pullback(self, o: int, flow: Flow) -> Pullback:
         reverse, policy = self._reverse(o, flow), self.policies[o]
         if isinstance(policy, SaveProducts) and policy.reverse is not reverse:
             policy = RECOMPUTE  # what was saved is for more cotangents than there are
-        return Pullback(reverse, policy, self.is_trained(o), self.is_recurrent(o))
+        recurrent = self.components[self.layout.component[o]].recurrent
+        return Pullback(reverse, policy, self.is_trained(o), recurrent)
 
     def _reverse(self, o: int, flow: Flow) -> Reverse:
         try:
-            return make_reverse(self.kernel(o), flow.live, flow.active)
+            return make_reverse(self.kernels[o], flow)
         except Exception as error:
             name = self.operations[o].layer.name
             error.add_note(
@@ -180,19 +152,6 @@ class Plan:
                 'the function one by jax.custom_vjp'
             )
             raise
-
-
-@dataclass(frozen=True)
-class Flow:
-    """How cotangents flow through an operation.
-
-    Attributes:
-      live: the outputs that have a cotangent.
-      active: per input, whether it gets one.
-    """
-
-    live: tuple[int, ...]
-    active: tuple[bool, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +172,12 @@ class Pullback:
     @property
     def to_inputs(self) -> bool:
         """Whether inputs get cotangents."""
-        return any(self.reverse.active)
+        return any(self.reverse.flow.active)
+
+    @property
+    def runs_at_once(self) -> bool:
+        """Whether weights and inputs get theirs together, from all rows."""
+        return self.to_weights and not self.is_recurrent
 
     @property
     def defers(self) -> bool:
@@ -221,25 +185,20 @@ class Pullback:
         return self.to_weights and self.is_recurrent and self.policy.stores
 
 
-def _union(sets: Iterable[Makers]) -> Makers:
-    return functools.reduce(operator.or_, sets, 0)
-
-
 def make_plan(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Plan:
     """The plan for parameters, or what looks like them, by layer."""
     program = spec.program
-    kernels = tuple(
-        make_kernel(
+    kernels = {
+        o: make_kernel(
             operation,
             params.get(operation.layer.name),
             tuple(program.types[t] for t in operation.inputs),
             varying,
         )
-        if rows
-        else None
-        for operation, rows in zip(program.operations, spec.capacity.rows, strict=True)
-    )
+        for o, operation in enumerate(program.operations)
+        if spec.capacity.rows[o]
+    }
     places = layout(spec), running(spec)
-    return Plan(spec, *places, kernels, make_loops(spec), returned(spec), varying)
+    return Plan(spec, *places, kernels, returned(spec), varying)

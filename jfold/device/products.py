@@ -14,13 +14,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from jfold.device.arrays import Arrays, Specs
-from jfold.device.jaxprs import (
-    apply,
-    dependent,
-    evaluate,
-    opened,
-    variables,
-)
+from jfold.device.jaxprs import apply, dependent, evaluate, opened, variables
 
 
 def rows_first(
@@ -38,6 +32,7 @@ def rows_first(
     _, varying = dependent(jaxpr, jaxpr.invars[fixed:])
 
     def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
+        # Products in batches and those with a number have no such matrix.
         _, batch = equation.params['dimension_numbers']
         if any(batch) or len(variables(equation.invars)) < 2:
             return apply(equation, operands)
@@ -46,6 +41,7 @@ def rows_first(
             return apply(equation, operands)
         if left:
             return _times_matrix(equation, operands, turn)
+        # What is left of the rows' axes now comes first; the function wants it last.
         made = _times_matrix(_swapped(equation), operands[::-1], turn)
         free = operands[1].ndim - len(_summed(equation)[1])
         return jnp.moveaxis(made, range(free), range(-free, 0))

@@ -36,13 +36,14 @@ class SaveProducts:
     def run(
         self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
-        """Outputs and products [rows, ...] each."""
+        """Outputs and products [rows, ...] each, of inputs [rows, *shape] each."""
         return self.reverse.save_residuals(weights, inputs, rows)
 
     def residuals(
         self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
     ) -> Arrays:
-        """As stored in buffers [region, ...] each."""
+        """Of a tile [rows, ...] each, given buffers [region, ...] each, and which rows
+        are real [rows]."""
         found = [slice_rows(buffer, tile.first, tile.rows) for buffer in saved]
         # Like the inputs: a product of one row beside an input of another is no value
         # of the function, and may be where it is not defined.
@@ -62,13 +63,13 @@ class RecomputeAll:
     def run(
         self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
-        """Outputs alone [rows, ...] each."""
+        """Outputs alone [rows, ...] each, of inputs [rows, *shape] each."""
         return kernel.outputs(weights, inputs, rows), []
 
     def residuals(
         self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
     ) -> Arrays:
-        """From inputs, which repeat a row themselves."""
+        """From inputs [rows, ...] each, which repeat a row themselves."""
         return recomputed()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from jfold.components import sources
 from jfold.device.arrays import Arrays
@@ -15,8 +14,6 @@ from jfold.operations import Makers, Operations
 from jfold.planning.layout import layout
 from jfold.planning.sections import Section
 from jfold.spec import Spec
-
-T = TypeVar('T')
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,8 @@ def returned(spec: Spec) -> tuple[Returned, ...]:
     )
 
 
-def grouped(program: Operations, tensors: Sequence[T]) -> list[list[T]]:
-    """What `returned` has in one row, per result."""
+def grouped(program: Operations, tensors: Arrays) -> list[Arrays]:
+    """What `returned` has in one row, per result [rows, *shape] each."""
     rest = iter(tensors)
     return [[next(rest) for _ in result.tensors] for result in program.results]
 

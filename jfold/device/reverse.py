@@ -15,40 +15,36 @@ Two forms give the same gradients: a `SplitReverse` runs nothing in both places,
 `WholeReverse` all in either, for functions whose reverse cannot be split. Either says
 
     residuals          one row of each array that `save_residuals` returns
-    crossing           one row of each array that crosses between the two places
-    linear             of each that crosses, whether it depends on the cotangents, as
-                       not all do: a norm may cross, too
-    replaced           of each that crosses, a residual that `pull_to_inputs` alone
-                       reads, whose place it takes; `None` if it needs its own
+    crossing           the arrays that cross between the two places
     cotangents_read    of each input's cotangent, the outputs' it depends on, as far as
                        that is known
+
+and does, with what is of a weight [*shape] each and all else [rows, ...] each,
+
+    weights            adds to the weights what tiles of both passes share
+    save_residuals     inputs to outputs and residuals, in the forward pass
+    pull_to_inputs     to cotangents of the active inputs, and what crosses
+    pull_to_weights    what crosses to gradients of the trained weights
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from jfold.device.kernel import Kernel
+from jfold.device.rows import Flow
 from jfold.device.split_reverse import SplitReverse
 from jfold.device.whole_reverse import WholeReverse
+from jfold.kept import kept
 
 Reverse: TypeAlias = SplitReverse | WholeReverse
 
 
-def make_reverse(
-    kernel: Kernel, live: tuple[int, ...], active: tuple[bool, ...]
-) -> Reverse:
-    """The split form where it is possible, the whole form elsewhere; made once.
+@kept
+def make_reverse(kernel: Kernel, flow: Flow) -> Reverse:
+    """The split form where it is possible, the whole form elsewhere.
 
     Looked for only when a gradient is taken: some functions have none.
-
-    Args:
-      live: the outputs that have a cotangent.
-      active: per input, whether it gets one.
     """
-    key = live, active
-    if key not in kernel.reverses:
-        split = SplitReverse(kernel, live, active)
-        whole = WholeReverse(kernel, live, active)
-        kernel.reverses[key] = split if split.is_possible else whole
-    return cast(Reverse, kernel.reverses[key])
+    split = SplitReverse(kernel, flow)
+    return split if split.is_possible else WholeReverse(kernel, flow)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of an operation that are reversed together, and where their axis is."""
+"""What the reverse of a kernel is given: rows, and where cotangents flow; what crosses
+in it; and where the axis of rows is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -40,16 +41,44 @@ class Rows:
         return int(self.real.shape[0])
 
 
-def chosen(items: Sequence[T], active: Sequence[bool]) -> list[T]:
-    """The active ones of the items."""
-    return [x for x, is_active in zip(items, active, strict=True) if is_active]
+@dataclass(frozen=True)
+class Flow:
+    """How cotangents flow through an operation.
+
+    Attributes:
+      live: the outputs that have a cotangent.
+      active: per input, whether it gets one.
+    """
+
+    live: tuple[int, ...]
+    active: tuple[bool, ...]
+
+    def chosen(self, inputs: Sequence[T]) -> list[T]:
+        """The active ones, of what there is of each input."""
+        pairs = zip(inputs, self.active, strict=True)
+        return [x for x, is_active in pairs if is_active]
+
+    def merged(self, inputs: Sequence[T], new: Iterable[T]) -> list[T]:
+        """What there is of each input, of the active ones from `new`."""
+        rest = iter(new)
+        pairs = zip(inputs, self.active, strict=True)
+        return [next(rest) if is_active else x for x, is_active in pairs]
 
 
-def merged(items: Sequence[T], active: Sequence[bool], new: Sequence[T]) -> list[T]:
-    """The items, with the active ones from `new`."""
-    rest = iter(new)
-    pairs = zip(items, active, strict=True)
-    return [next(rest) if is_active else x for x, is_active in pairs]
+@dataclass(frozen=True)
+class Crossing:
+    """What the reverse in the loops hands on to the gradients of weights.
+
+    Attributes:
+      row: one of the array.
+      is_linear: whether it depends on the cotangents, as a norm that crosses does not.
+      replaces: a residual that `pull_to_inputs` alone reads, whose place it takes;
+        `None` if it needs its own.
+    """
+
+    row: Spec
+    is_linear: bool
+    replaces: int | None
 
 
 # An array has rows if its shape at three rows differs from that at two, in one axis

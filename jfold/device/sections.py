@@ -20,26 +20,25 @@ class Batch:
 
     Attributes:
       layout: where everything lies.
-      stages: how many rounds the sums of a level take.
       indices: [size] int32.
       constants: per type [capacity, *shape].
     """
 
     layout: Layout
-    stages: int
     indices: Array
     constants: tuple[Array, ...]
 
     def levels(self, component: int) -> Array:
-        """How many levels of a component run; of steps, if their number is fixed."""
+        """How many levels of a component run [], or steps if their number is fixed."""
         return self._number(self.layout.sections.header.depths, component)
 
     def nodes(self, operation: int) -> Array:
-        """How many rows of an operation stand for nodes."""
+        """How many rows of an operation stand for nodes []."""
         return self._number(self.layout.sections.header.counts, operation)
 
-    def tiles(self, component: int, operation: int, level: Number) -> list[Array]:
-        """Of an operation on a level: first row, end, and tiles of each width."""
+    def tiles(self, operation: int, level: Number) -> list[Array]:
+        """Of an operation on a level: first row, end, tiles of each width [] each."""
+        component = self.layout.component[operation]
         columns = self.layout.tables[component][1]
         first = level * columns + self.layout.column[operation]
         size = 2 + len(self.layout.widths[operation])
@@ -59,9 +58,11 @@ class Batch:
         return self._read(self.layout.sections.consumers[type_][use], first, rows)
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """First row and number of tiles of the sums that one round makes."""
-        place = 2 * (step * self.stages + stage)
-        return list(self._read(self.layout.sections.steps[type_], place, 2))
+        """First row and number of tiles of the sums that one round makes [] each."""
+        section = self.layout.sections.steps[type_]
+        _, stages, numbers = section.shape
+        place = numbers * (step * stages + stage)
+        return list(self._read(section, place, numbers))
 
     def summands(self, type_: int, place: int, first: Number) -> Array:
         """One of the edge rows that each sum of a tile adds up [SUM_WIDTH]."""

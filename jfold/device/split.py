@@ -19,17 +19,8 @@ from typing import TYPE_CHECKING
 
 from jax.extend import core
 
-from jfold.device import xla
+from jfold.device import jaxprs, xla
 from jfold.device.arrays import Arrays
-from jfold.device.jaxprs import (
-    MOVES,
-    dependent,
-    environment,
-    needed,
-    opened,
-    run,
-    variables,
-)
 
 if TYPE_CHECKING:
     from jfold.device.jaxprs import Atom, Environment
@@ -41,7 +32,7 @@ class Split:
 
     Attributes:
       crossing: variables that the early part makes and the late part reads.
-      linear: of each, whether it depends on the last arguments, the cotangents.
+      linear: those of them that depend on the last arguments, the cotangents.
     """
 
     closed: core.ClosedJaxpr
@@ -50,40 +41,41 @@ class Split:
     early_outputs: tuple[Atom, ...]
     late_outputs: tuple[Atom, ...]
     crossing: tuple[core.Var, ...]
-    linear: tuple[bool, ...]
+    linear: frozenset[core.Var]
 
     def run_early(self, arguments: Arrays, known: Environment) -> tuple[Arrays, Arrays]:
-        """The early outputs, and the values that cross.
+        """The early outputs, and the values that cross [*shape] each.
 
         Args:
+          arguments: of the jaxpr [*shape] each.
           known: variables that need not be computed.
         """
         wanted = self.early_outputs + self.crossing
-        env = environment(self.closed, arguments) | dict(known)
-        made = run(self.early, env, wanted)
+        env = jaxprs.environment(self.closed, arguments) | dict(known)
+        made = jaxprs.run(self.early, env, wanted)
         count = len(self.early_outputs)
         return made[:count], made[count:]
 
     def run_late(self, arguments: Arrays, crossing: Arrays) -> Arrays:
-        """The late outputs."""
-        env = environment(self.closed, arguments)
+        """The late outputs, from arguments and what crossed [*shape] each."""
+        env = jaxprs.environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
-        return run(self.late, env, self.late_outputs)
+        return jaxprs.run(self.late, env, self.late_outputs)
 
     def reads(self, index: int) -> bool:
         """Whether anything reads argument `index`."""
-        variable = opened(self.closed)[0].invars[index]
+        variable = jaxprs.opened(self.closed)[0].invars[index]
         early = _is_read(variable, self.early, self.early_outputs)
         return early or self.reads_late(index)
 
     def reads_late(self, index: int) -> bool:
         """Whether the late part reads argument `index`."""
-        variable = opened(self.closed)[0].invars[index]
+        variable = jaxprs.opened(self.closed)[0].invars[index]
         return _is_read(variable, self.late, self.late_outputs)
 
     def is_read_before(self, index: int, made: core.Var) -> bool:
         """Whether all that reads argument `index` has run when a variable is made."""
-        argument = opened(self.closed)[0].invars[index]
+        argument = jaxprs.opened(self.closed)[0].invars[index]
         outputs = *self.early_outputs, *self.crossing
         return xla.is_read_before(argument, made, self.early, outputs)
 
@@ -98,21 +90,22 @@ def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> S
         stored.
       cotangents: how many of its arguments, the last ones, are cotangents.
     """
-    jaxpr, _ = opened(closed)
+    jaxpr, _ = jaxprs.opened(closed)
     first = len(jaxpr.invars) - cotangents
-    _, pulled = dependent(jaxpr, jaxpr.invars[first:])
+    _, pulled = jaxprs.dependent(jaxpr, jaxpr.invars[first:])
     late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
-    early = needed(jaxpr.eqns, early_outputs)
+    # Cotangents of inputs are wanted in the loop, so all that they need is early.
+    early = jaxprs.needed(jaxpr.eqns, early_outputs)
     # What of it has rows, and is not cheaper to run twice, may cross.
-    varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
+    varying, _ = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
     repeated = _repeated(jaxpr, pulled)
     shared = {e for e in early if e in varying and e not in repeated}
-    rest = [e for e in needed(jaxpr.eqns, late_outputs) if e not in shared]
+    rest = [e for e in jaxprs.needed(jaxpr.eqns, late_outputs) if e not in shared]
     made = {v for e in shared for v in e.outvars}
     read = [v for e in rest for v in e.invars] + list(late_outputs)
-    crossing = dict.fromkeys(v for v in variables(read) if v in made)
+    crossing = dict.fromkeys(v for v in jaxprs.variables(read) if v in made)
     # What `rest` needs only through values that cross is not needed any more.
-    rest = needed(rest, late_outputs, known=made)
+    rest = jaxprs.needed(rest, late_outputs, known=made)
     return Split(
         closed,
         tuple(early),
@@ -120,7 +113,7 @@ def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> S
         tuple(early_outputs),
         tuple(late_outputs),
         tuple(crossing),
-        tuple(v in pulled for v in crossing),
+        frozenset(pulled.intersection(crossing)),
     )
 
 
@@ -138,8 +131,9 @@ def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
     cotangents are needed for, `pulled` being what they lead to."""
     at_hand, repeated = {*jaxpr.invars, *jaxpr.constvars}, set[core.JaxprEqn]()
     for equation in jaxpr.eqns:
-        inputs = variables(equation.invars)
-        chosen = MOVES if pulled.intersection(inputs) else _CHEAP
+        inputs = jaxprs.variables(equation.invars)
+        # From cotangents on, cheap equations would add up to the whole reverse, twice.
+        chosen = jaxprs.MOVES if pulled.intersection(inputs) else _CHEAP
         if equation.primitive.name in chosen and at_hand.issuperset(inputs):
             at_hand.update(equation.outvars)
             repeated.add(equation)

@@ -15,33 +15,26 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend import core
 
 from jfold.device import jaxprs, products
 from jfold.device.arrays import Arrays, Spec, Specs
 from jfold.device.jaxprs import is_inexact
-from jfold.device.kernel import Kernel, Weights, per_rows
-from jfold.device.rows import Rows, chosen, merged, one_row, row_axis
+from jfold.device.kernel import Kernel, Weights
+from jfold.device.rows import Crossing, Flow, Rows, one_row, row_axis
 from jfold.device.split import Split, split
+from jfold.kept import Owner, kept
 
 if TYPE_CHECKING:
     from jfold.device.jaxprs import Rule
 
 
 @dataclass(eq=False)
-class SplitReverse:
-    """The split form; see `Reverse`.
-
-    Attributes:
-      kernel: what it is the reverse of.
-      live: the outputs that have a cotangent.
-      active: per input, whether it gets one.
-    """
+class SplitReverse(Owner):
+    """The split form; see `Reverse`."""
 
     kernel: Kernel
-    live: tuple[int, ...]
-    active: tuple[bool, ...]
+    flow: Flow
 
     @functools.cached_property
     def is_possible(self) -> bool:
@@ -55,46 +48,39 @@ class SplitReverse:
         return [one_row(two[i], axis) for i, axis in self._products_read]
 
     @functools.cached_property
-    def crossing(self) -> Specs:
-        """As found by dependence."""
-        two, axes = _specs(self._split(2)), self._crossing_axes
-        return [one_row(x, a) for x, a in zip(two, axes, strict=True) if a is not None]
-
-    @property
-    def linear(self) -> tuple[bool, ...]:
-        """As found by dependence."""
-        return self._split(2).linear
-
-    @functools.cached_property
-    def replaced(self) -> tuple[int | None, ...]:
-        """Products of the same shape that have been read by then, each at most once."""
-        halves, found = self._split(2), list[int | None]()
-        first = self._first_product
+    def crossing(self) -> list[Crossing]:
+        """As found by dependence; each takes the place of a product of the same shape
+        that has been read by then, if there is one left."""
+        halves, first = self._split(2), self._first_product
         places = [first + self._row_products.index(x) for x in self._products_read]
+        found, taken = list[Crossing](), set[int | None]()
         # A product is stored for the derivatives of what reads it. Once its own
         # cotangent is there they have been taken, and the one may lie where the other
         # lay.
-        for variable, spec in zip(halves.crossing, self.crossing, strict=True):
+        for variable, axis in zip(halves.crossing, self._crossing_axes, strict=True):
+            row = one_row(jaxprs.spec(variable), axis or 0)
             fit = (
                 j
                 for j, place in enumerate(places)
-                if self.residuals[j] == spec and j not in found
+                if self.residuals[j] == row and j not in taken
                 if halves.is_read_before(place, variable)
                 and not halves.reads_late(place)
             )
-            found.append(next(fit, None))
-        return tuple(found)
+            found.append(Crossing(row, variable in halves.linear, next(fit, None)))
+            taken.add(found[-1].replaces)
+        return found
 
     @functools.cached_property
     def cotangents_read(self) -> list[set[int]]:
         """As found by dependence."""
         closed = self._split(2).closed
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
-        first = len(closed.in_avals) - len(self.live)
+        first = len(closed.in_avals) - len(self.flow.live)
         return [{i - first for i in places if i >= first} for places in used]
 
     def weights(self, arrays: Arrays) -> Weights:
         """With what the early half reads."""
+        # What is transposed in one pass is mostly not so in the other.
         forward, reverse = self.kernel.forward(2), self._split(2).closed
         parts = (self.kernel.transposes(each, arrays) for each in (forward, reverse))
         return Weights(arrays, *parts)
@@ -126,7 +112,9 @@ class SplitReverse:
     def _with_products(
         self, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
-        """Outputs, and all products of the forward pass in their order."""
+        """Outputs [rows, *shape] each, and all products of the forward pass in their
+        order [rows, ...] each, some without rows."""
+        # Known by their order: every run of the jaxpr makes them in the same one.
         made: Arrays = []
 
         def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
@@ -138,7 +126,7 @@ class SplitReverse:
         known = self.kernel.shared(closed, weights.forward, rows)
         return jaxprs.evaluate(closed, arguments, rules, known), made
 
-    @per_rows
+    @kept
     def _products(self, rows: int) -> Specs:
         """All products of the forward pass."""
 
@@ -171,7 +159,8 @@ class SplitReverse:
     # ---- the two halves
 
     def _arguments(self, given: Rows) -> Arrays:
-        """Of the jaxpr of the reverse; products that it does not read are zeros."""
+        """Of the jaxpr of the reverse, weights [*shape] each, then others [rows, ...]
+        each; products that it does not read are zeros."""
         # The zeros are read by nothing, so XLA never makes them.
         read, specs = iter(given.residuals), self._products(given.count)
         made = [
@@ -183,28 +172,27 @@ class SplitReverse:
         rows = [*given.inputs, given.real, *made, *given.cotangents]
         return [*given.weights.arrays, *rows]
 
-    @per_rows
+    @kept
     def _split(self, rows: int) -> Split:
-        specs, ends = self._argument_specs(rows)
+        specs, structure = jax.tree.flatten(self._argument_specs(rows))
         numbers = [i for i, _ in self._row_products]
         forward = self.kernel.forward(rows)
 
         def reverse(*arguments: jax.Array) -> Arrays:
-            trained, others, inputs, real, made, cotangents = (
-                list(arguments[a:b]) for a, b in itertools.pairwise(ends)
-            )
+            parts = jax.tree.unflatten(structure, arguments)
+            trained, others, inputs, real, made, cotangents = parts
             known = dict(zip(numbers, made, strict=True))
 
             def live_outputs(trained: Arrays, moving: Arrays) -> Arrays:
-                given = merged(inputs, self.active, moving)
+                given = self.flow.merged(inputs, moving)
                 rules = {'dot_general': _stored_products(known)}
                 outputs = jaxprs.evaluate(
                     forward, [*trained, *others, *given, *real], rules
                 )
-                return [outputs[k] for k in self.live]
+                return [outputs[k] for k in self.flow.live]
 
             # Products come from the arguments; elementwise values are computed again.
-            moving = chosen(inputs, self.active)
+            moving = self.flow.chosen(inputs)
             of_weights, of_inputs = jax.vjp(live_outputs, trained, moving)[1](
                 cotangents
             )
@@ -212,25 +200,24 @@ class SplitReverse:
 
         fixed, closed = self.kernel.weight_count, jaxprs.trace(reverse, specs)
         shares = self.kernel.shares(rows)
+        # It has products of its own, of cotangents.
         closed = products.rows_first(closed, specs, fixed, shares)
         late = self.kernel.trained_count
-        return split(closed, late, fixed, cotangents=len(self.live))
+        return split(closed, late, fixed, cotangents=len(self.flow.live))
 
-    def _argument_specs(self, rows: int) -> tuple[Specs, list[int]]:
-        """The arguments of the reverse, and where each kind of them ends."""
+    def _argument_specs(self, rows: int) -> list[Specs]:
+        """The arguments of the reverse, by kind."""
         kernel, made = self.kernel, self._products(rows)
         *rest, real = kernel.row_specs(rows)
         outputs = kernel.forward(rows).out_avals
-        groups = (
+        return [
             rest[: kernel.trained_count],
             rest[kernel.trained_count : kernel.weight_count],
             rest[kernel.weight_count :],
             [real],
             [made[i] for i, _ in self._row_products],
-            [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.live],
-        )
-        ends = [int(n) for n in np.cumsum([0, *map(len, groups)])]
-        return [spec for group in groups for spec in group], ends
+            [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.flow.live],
+        ]
 
     @functools.cached_property
     def _crossing_axes(self) -> list[int | None]:
@@ -245,7 +232,8 @@ def _specs(halves: Split) -> list[Spec]:
 
 
 def _stored_products(known: dict[int, jax.Array]) -> Rule:
-    """A rule that gives products as stored, with the derivatives of the product."""
+    """A rule that gives products as stored [rows, ...] each, by number, with the
+    derivatives of the product."""
     count = itertools.count()
 
     def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:

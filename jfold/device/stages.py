@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function of the user, as far as its parameters decide, and the rest.
 
-What depends on parameters alone is computed, and its reverse runs, once a step. In the
-rest, reverse rules of the user's own are made to drop what rows not real give: such a
-rule need not give zero for a cotangent of zero.
+What depends on parameters alone is computed, and its reverse runs, once a step:
+
+    parameters ─▶ early ─▶ frontier: the weights of a kernel ─┐
+                                                              ▼
+    inputs ─────────────────────────────────────────────────▶ late, in every tile
+
+In the rest, reverse rules of the user's own are made to drop what rows not real give:
+such a rule need not give zero for a cotangent of zero.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +29,7 @@ from jax.extend import core
 from jfold.device import jaxprs
 from jfold.device.arrays import Arrays, masked, varied, varying_axes
 
+Cotangent: TypeAlias = Array | SymbolicZero
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
@@ -30,7 +37,6 @@ if TYPE_CHECKING:
 
     Pull: TypeAlias = Callable[[Sequence[Array]], tuple[dict[int, Array]]]
     Residuals: TypeAlias = tuple[Array, Pull]
-    Cotangent: TypeAlias = Array | SymbolicZero
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +59,13 @@ class Staged:
     varying: frozenset[core.Var]
 
     def run_early(self, *arguments: Array) -> Arrays:
-        """The values of the frontier, from the first arguments.
+        """The values of the frontier [*shape each], from the first arguments.
 
         The reverse runs for those alone that have a cotangent, as if the others were
         not there: JAX would run rules on zeros, and refuse loops without a reverse.
         """
+        # A constant that is traced outside may have a gradient there: it is no constant
+        # of the rule below, which JAX would refuse, but one of its arguments.
         jaxpr, constants = jaxprs.opened(self.closed)
         known = dict(zip(jaxpr.constvars, constants, strict=True))
         given = {v: known.pop(v) for v in jaxpr.constvars if _is_traced(known[v])}
@@ -73,12 +81,9 @@ class Staged:
         return _of_used(values, self.frontier)(*given.values())
 
     def run_late(
-        self,
-        frontier: Iterable[Array],
-        arguments: Sequence[Array],
-        rules: Rules,
+        self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
     ) -> Arrays:
-        """The outputs, from the frontier and the other arguments."""
+        """The outputs [*shape each], from the frontier and the other arguments."""
         jaxpr, constants = jaxprs.opened(self.closed)
         env = dict(zip(jaxpr.constvars, constants, strict=True))
         first = len(jaxpr.invars) - len(arguments)
@@ -114,10 +119,12 @@ def stage(closed: core.ClosedJaxpr, fixed: int) -> Staged:
     first = [*jaxpr.invars[:fixed], *traced]
     of_rows, varying = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
     fixed_alone = jaxprs.dependent(jaxpr, first)[0] - of_rows
+    # To move data is no work; products take a matrix either way round.
     work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
     results = [v for e in work for v in e.outvars]
     early = jaxprs.needed(jaxpr.eqns, results, keep=work)
     made = {v for e in early if e in fixed_alone for v in e.outvars}
+    # What prints or checks something is there for its effect: nothing reads it.
     others = {e for e in jaxpr.eqns if e.effects and e not in work}
     late = jaxprs.needed(jaxpr.eqns, jaxpr.outvars, made, keep=others)
     read = jaxprs.variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
@@ -127,7 +134,7 @@ def stage(closed: core.ClosedJaxpr, fixed: int) -> Staged:
 
 
 def _is_traced(constant: Array) -> bool:
-    """Whether an enclosing transformation traces a constant."""
+    """Whether an enclosing transformation traces a constant [*shape]."""
     return isinstance(constant, jax.core.Tracer)
 
 
@@ -135,7 +142,8 @@ def _of_used(
     values: Callable[[Sequence[Array], Sequence[core.Var]], Arrays],
     wanted: Sequence[core.Var],
 ) -> Callable[..., Arrays]:
-    """`values(arguments, wanted)`, with the reverse of what of it is used alone."""
+    """`values(arguments, wanted)` [*shape each], with the reverse of what of it is used
+    alone."""
 
     @jax.custom_vjp
     def early(*arguments: Array) -> Arrays:
@@ -154,17 +162,26 @@ def _of_used(
             for v, x in pairs
             if not is_zero(x) and jaxprs.is_inexact(jaxprs.spec(v))
         }
-        moving = {i: x for i, x in enumerate(arguments) if jaxprs.is_inexact(x)}
-
-        def of_moving(moving: dict[int, Array]) -> Arrays:
-            merged = [moving.get(i, x) for i, x in enumerate(arguments)]
-            return values(merged, tuple(used))
-
-        (pulled,) = jax.vjp(of_moving, moving)[1](list(used.values()))
+        moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
+        pull = _pull(lambda given: values(given, tuple(used)), arguments, moving)
+        (pulled,) = pull(list(used.values()))
         return tuple(map(pulled.get, range(len(arguments))))
 
     early.defvjp(forward, reverse, symbolic_zeros=True)
     return early
+
+
+def _pull(
+    function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
+) -> Pull:
+    """The reverse of a function of arguments [*shape each], for those alone whose
+    numbers are given."""
+
+    def of_moving(moving: dict[int, Array]) -> Arrays:
+        return function([moving.get(i, x) for i, x in enumerate(arguments)])
+
+    pull: Pull = jax.vjp(of_moving, {i: arguments[i] for i in moving})[1]
+    return pull
 
 
 def _has_own_reverse(equation: core.JaxprEqn) -> bool:
@@ -181,12 +198,16 @@ def _is_jaxpr(value: object) -> bool:
 
 
 def _dropping(
-    equation: core.JaxprEqn,
-    operands: Arrays,
-    of_rows: Sequence[bool],
-    real: Array,
+    equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
-    """The results of an equation, whose reverse is dropped for rows not real."""
+    """The results of an equation [*shape each], whose reverse is dropped for rows not
+    real.
+
+    Args:
+      operands: [*shape] each.
+      of_rows: of each, whether it depends on rows.
+      real: [], or [rows] if the operands are of a whole tile.
+    """
 
     @jax.custom_vjp
     def results(real: Array, *operands: Array) -> Arrays:
@@ -196,13 +217,8 @@ def _dropping(
         real: CustomVJPPrimal, *operands: CustomVJPPrimal
     ) -> tuple[Arrays, Residuals]:
         values = [x.value for x in operands]
-        moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
-
-        def of_moving(moving: dict[int, Array]) -> Arrays:
-            merged = [moving.get(i, x) for i, x in enumerate(values)]
-            return jaxprs.bind(equation, merged)
-
-        _, pull = jax.vjp(of_moving, moving)
+        moving = [i for i, x in enumerate(operands) if x.perturbed]
+        pull = _pull(functools.partial(jaxprs.bind, equation), values, moving)
         # As without a gradient: `vmap` may put the rows of a result elsewhere else.
         return jaxprs.bind(equation, values), (real.value, pull)
 
@@ -210,8 +226,11 @@ def _dropping(
         residuals: Residuals, cotangents: Sequence[Cotangent]
     ) -> tuple[Array | None, ...]:
         real, pull = residuals
+        # Rules are given zeros as arrays, which vary like the rows do.
         axes = varying_axes(real)
         (pulled,) = pull([varied(instantiated(x), axes) for x in cotangents])
+        # Of a whole tile, a weight's is a sum over rows by now. Of one row there is no
+        # sum yet: `vmap` takes it, and of rows not real nothing is left to add.
         dropped = {
             i: x if np.ndim(real) and not of_rows[i] else masked(x, real)
             for i, x in pulled.items()
@@ -228,7 +247,7 @@ def is_zero(cotangent: object) -> TypeIs[SymbolicZero]:
 
 
 def instantiated(cotangent: Cotangent) -> Array:
-    """A cotangent as an array."""
+    """A cotangent as an array [*shape]."""
     if not is_zero(cotangent):
         return cotangent
     if cotangent.dtype == jax.dtypes.float0:

@@ -56,5 +56,5 @@ def _sum_type(plan: Plan, batch: Batch, t: int, step: Number, buffer: Array) -> 
         summed: Array = lax.fori_loop(0, count, tile, (first, buffer))[1]
         return summed
 
-    done: Array = lax.fori_loop(0, batch.stages, stage, buffer)
+    done: Array = lax.fori_loop(0, plan.spec.capacity.stages, stage, buffer)
     return done

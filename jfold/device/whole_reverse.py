@@ -8,9 +8,9 @@ cannot be split: with loops or conditionals in which weights and inputs meet.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jfold.device import jaxprs
 from jfold.device.arrays import Arrays, Spec, Specs, spec_of
 from jfold.device.kernel import Kernel, Weights
-from jfold.device.rows import Rows, chosen, merged, one_row, row_axis
+from jfold.device.rows import Crossing, Flow, Rows, one_row, row_axis
 
 # A pytree, too: `jax.vjp` returns it.
 Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
@@ -30,24 +30,16 @@ class WholeReverse:
 
     Under `jax.checkpoint`, its leaves are weights and inputs, which are at hand in the
     reverse pass, and products, which are stored. Nothing crosses.
-
-    Attributes:
-      kernel: what it is the reverse of.
-      live: the outputs that have a cotangent.
-      active: per input, whether it gets one.
     """
 
+    crossing: ClassVar[Sequence[Crossing]] = ()
     kernel: Kernel
-    live: tuple[int, ...]
-    active: tuple[bool, ...]
-    crossing: Specs = field(default_factory=list, init=False)
-    linear: tuple[bool, ...] = field(default=(), init=False)
-    replaced: tuple[int | None, ...] = field(default=(), init=False)
+    flow: Flow
 
     @property
     def cotangents_read(self) -> list[set[int]]:
         """Nothing is known."""
-        return [set() for is_active in self.active if is_active]
+        return [set() for is_active in self.flow.active if is_active]
 
     @functools.cached_property
     def residuals(self) -> Specs:
@@ -116,7 +108,8 @@ class WholeReverse:
     def _linearized(
         self, weights: Arrays, inputs: Arrays, real: jax.Array, rows: int
     ) -> tuple[Arrays, Pullback]:
-        """The outputs, and the reverse of those that are live."""
+        """The outputs [rows, *shape] each, and the reverse of those that are live, from
+        weights [*shape each], inputs [rows, *shape each] and which are real [rows]."""
         policy = jax.checkpoint_policies.dots_saveable
         forward, end = self.kernel.forward(rows), self.kernel.trained_count
 
@@ -126,11 +119,11 @@ class WholeReverse:
 
         # All outputs are made, those without a cotangent beside the reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
-            given = merged(inputs, self.active, moving)
+            given = self.flow.merged(inputs, moving)
             made = run(*trained, *weights[end:], *given, real)
-            return [made[k] for k in self.live], made
+            return [made[k] for k in self.flow.live], made
 
         _, pullback, made = jax.vjp(
-            outputs, list(weights[:end]), chosen(inputs, self.active), has_aux=True
+            outputs, list(weights[:end]), self.flow.chosen(inputs), has_aux=True
         )
         return made, pullback

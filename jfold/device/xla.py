@@ -17,17 +17,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend import core
 
+from jfold.device import jaxprs
 from jfold.device.arrays import Arrays
-from jfold.device.jaxprs import (
-    MOVES,
-    dependent,
-    environment,
-    needed,
-    opened,
-    run,
-    spec,
-    variables,
-)
 from jfold.planning.tiles import NARROW
 
 if TYPE_CHECKING:
@@ -60,7 +51,7 @@ class Chained(Generic[Carry]):
 def loop_after(
     step: Callable[[Array, Carry], Carry], count: Array, state: Chained[Carry]
 ) -> Chained[Carry]:
-    """`step(i, carry)` for i from 0 on, so many times.
+    """`step(i, carry)` for i [] from 0 on, so many [] times.
 
     The step adds `state.zero` to what it reads of a schedule.
     """
@@ -71,6 +62,7 @@ def loop_after(
 
     start = jnp.zeros((), jnp.int32)
     done, carry = lax.while_loop(lambda s: s[0] < count, body, (start, state.carry))
+    # Zero, but XLA does not know that.
     return Chained(done - count, carry)
 
 
@@ -81,7 +73,8 @@ def after(read: Arrays, x: Array, first: Array | int) -> Array:
     before it reads the other, and then copies the whole buffer for each tile.
 
     Args:
-      read: rows of the buffer that `x` will be written to.
+      read: rows [rows, *shape] each of the buffer that `x` will be written to.
+      x: [rows, *shape].
       first: a row number, of which XLA does not know that it is never negative.
     """
     for each in read:
@@ -92,8 +85,8 @@ def after(read: Arrays, x: Array, first: Array | int) -> Array:
 def others(
     t: int, types: Sequence[int], arrays: Sequence[Array], known: set[int]
 ) -> Arrays:
-    """The arrays of a type, without those whose places are known: XLA sees that what is
-    made of these comes after them."""
+    """The arrays [rows, *shape] of a type, without those whose places are known: XLA
+    sees that what is made of these comes after them."""
     pairs = enumerate(zip(types, arrays, strict=True))
     return [x for place, (n, x) in pairs if n == t and place not in known]
 
@@ -116,7 +109,7 @@ def extra_rows(even: bool) -> Iterator[int]:
 
 # Functions that XLA rather repeats, wherever their results are needed, than reads these
 # once more from memory.
-REPEATED = MOVES | frozenset(
+REPEATED = jaxprs.MOVES | frozenset(
     'abs add add_any and ceil clamp copy eq floor ge gt integer_pow iota is_finite le '
     'lt max min mul ne neg not or pad select_n sign square stop_gradient sub '
     'xor'.split()
@@ -138,16 +131,18 @@ def is_read_before(
     training a batch of 256 of the paper's trees took 1.71 times as long as node by
     node, since then 1.19.
     """
+    # What simple equations have made of the argument is as good as the argument.
     at_hand = {argument}
-    before = set(needed(equations, [made]))
+    before = set(jaxprs.needed(equations, [made]))
     for equation in equations:
-        if at_hand.isdisjoint(variables(equation.invars)):
+        if at_hand.isdisjoint(jaxprs.variables(equation.invars)):
             continue
         if equation.primitive.name in REPEATED:
             at_hand.update(equation.outvars)
         elif equation not in before:
             return False
-    return bool(before) and at_hand.isdisjoint(variables(outputs))
+    # Without equations before it `made` would be an argument, there from the start.
+    return bool(before) and at_hand.isdisjoint(jaxprs.variables(outputs))
 
 
 # ---- transposed matrices -------------------------------------------------------------
@@ -166,8 +161,8 @@ def shares_transposes(rows: int) -> bool:
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
     """The transposes in a jaxpr of what depends on nothing but the first arguments."""
-    jaxpr, _ = opened(closed)
-    varying, _ = dependent(jaxpr, jaxpr.invars[fixed:])
+    jaxpr, _ = jaxprs.opened(closed)
+    varying, _ = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
     return [
         equation.outvars[0]
         for equation in jaxpr.eqns
@@ -176,14 +171,16 @@ def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
 
 
 def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
-    """The values of these, from the first arguments."""
+    """The values of these [n, m] each, from the first arguments."""
     wanted = transposed(closed, len(fixed))
-    equations = needed(opened(closed)[0].eqns, wanted)
-    return run(equations, environment(closed, fixed, strict=False), wanted)
+    equations = jaxprs.needed(jaxprs.opened(closed)[0].eqns, wanted)
+    return jaxprs.run(
+        equations, jaxprs.environment(closed, fixed, strict=False), wanted
+    )
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """What a jaxpr need not compute, given the values of its transposes."""
+    """What a jaxpr need not compute, given the values [n, m] of its transposes."""
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A constant may have rows, as cotangents that are zero do.
-    return {v: x for v, x in pairs if spec(v).shape == x.shape}
+    return {v: x for v, x in pairs if jaxprs.spec(v).shape == x.shape}

@@ -8,21 +8,17 @@ values with many uses get sums in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from jfold.components import Component
-from jfold.graph import Graph, Table, concatenated, gather, ranges, shared_counts
+from jfold.graph import Array, Graph, Table, concatenated, gather, ranges, shared_counts
 from jfold.planning.layout import Layout, active_types, layout, running
 from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section, Sections
 from jfold.planning.tiles import strategy_of
 from jfold.planning.uses import SumTree, Uses, in_order, sum_tree, use_counts
 from jfold.spec import Spec
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +57,7 @@ def fill(uses: Uses, spec: Spec) -> tuple[Array, tuple[Array, ...]]:
       uses: of the graph, for which `spec` must have room.
     """
     places = layout(spec)
+    # Not cleared before: each section is written whole.
     indices = np.empty(places.sections.size, np.int32)
     batch = _Batch(uses, spec, places, running(spec), indices)
     order = _order_of(batch)
@@ -120,15 +117,18 @@ def _by_level(levels: Array, counts: Array) -> Array | slice:
 def _value_rows(batch: _Batch, order: _Order) -> list[Array]:
     """Per type, the row of the value buffer of each value [values]."""
     program, graph, numbers = batch.spec.program, batch.graph, batch.uses.numbers
+    # As wide as pointers, for NumPy indexes by such numbers several times as fast.
     rows = [np.empty(int(first[-1]), np.intp) for first in numbers.first]
     shared, bases = shared_counts(program), batch.places.value_base
     for t, table in enumerate(graph.constants):
         own = np.arange(shared[t], shared[t] + len(table), dtype=np.int32)
         _put(rows[t], numbers.constants[t], table, own)
+        # Every example numbers the program's constants; a batch holds them once.
         for n in range(shared[t]):
             rows[t][numbers.first[t][:-1] + n] = n
     for o, operation in enumerate(program.operations):
         table = graph.operations[o]
+        # Nodes are numbered as traced, rows go by level.
         place = np.empty(len(table), np.int32)
         place[order.nodes[o]] = np.arange(len(table), dtype=np.int32)
         outputs = zip(operation.outputs, numbers.outputs[o], bases[o], strict=True)
@@ -147,24 +147,17 @@ def _put(rows: Array, begin: Array, table: Table, values: Array) -> None:
 
 
 def _constants(graph: Graph, spec: Spec) -> tuple[Array, ...]:
-    """The constants of each type, the program's first, with room to spare."""
-    shared: list[list[Array]] = [[] for _ in spec.program.types]
+    """The constants of each type [capacity, *shape], the program's first."""
+    made, ends = [], [0 for _ in spec.program.types]
+    for table, rows in zip(graph.constants, spec.capacity.constants, strict=True):
+        own = table.columns[0]
+        made.append(np.zeros((rows, *own.shape[1:]), own.dtype))
     for t, value in spec.program.constants:
-        shared[t].append(value)
-    return tuple(
-        _padded(of_all, table.columns[0], rows)
-        for of_all, table, rows in zip(
-            shared, graph.constants, spec.capacity.constants, strict=True
-        )
-    )
-
-
-def _padded(shared: Sequence[Array], own: Array, rows: int) -> Array:
-    result = np.zeros((rows, *own.shape[1:]), own.dtype)
-    for place, value in enumerate(shared):
-        result[place] = value
-    result[len(shared) : len(shared) + len(own)] = own
-    return result
+        made[t][ends[t]] = value
+        ends[t] += 1
+    for t, table in enumerate(graph.constants):
+        made[t][ends[t] : ends[t] + len(table)] = table.columns[0]
+    return tuple(made)
 
 
 # ---- what the forward pass reads -----------------------------------------------------
@@ -195,6 +188,7 @@ def _write_owners(batch: _Batch) -> None:
     """Whose the rows of results are that have any number of them."""
     graph, none = batch.graph, batch.spec.capacity.examples
     for r in batch.spec.program.observed:
+        # Spare rows belong to an example that is not there.
         owners = np.repeat(np.arange(graph.examples), graph.results[r].counts)
         batch.sections.owners[r].fill(batch.indices, owners, none)
 
@@ -215,7 +209,11 @@ class _Used:
 
 
 def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[_Used]]:
-    """The rows that operations read and results consist of; per type, its uses."""
+    """The rows that operations read and results consist of; per type, its uses.
+
+    Args:
+      rows: per type, the row of each value [values].
+    """
     program, uses, places = batch.spec.program, batch.uses, batch.places
     sections = places.sections
     used: list[list[_Used]] = [[] for _ in program.types]
@@ -256,6 +254,7 @@ def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) ->
     rows = concatenated([x.rows for x in used] or [np.zeros(0, np.intp)])
     edges = [np.arange(x.edge, x.edge + len(x.rows), dtype=np.int32) for x in used]
     edge = concatenated(edges or [np.zeros(0, np.int32)])
+    # Constants lie first in the buffer of values, and have no cotangents.
     kept = (rows >= computed).nonzero()[0] if computed else slice(None)
     rows, edge = rows[kept] - computed, edge[kept]
     if capacity.sums[t]:
@@ -299,6 +298,7 @@ def _row_steps(batch: _Batch, order: _Order, t: int) -> Array:
     through the components."""
     places, computed = batch.places, batch.spec.capacity.constants[t]
     steps = np.zeros(places.value_rows[t] - computed, np.int64)
+    # A level may take several steps; in reverse it begins with the last of them.
     begin = 0
     for c, component in enumerate(batch.components):
         for o in component.operations:

@@ -2,7 +2,12 @@
 """What examples demand of a schedule, one by one.
 
 A batch's capacity follows from its examples' demands by sums and maxima, so batches of
-examples that were traced before need no look into their graphs.
+examples that were traced before need no look into their graphs:
+
+    example  constants  nodes  sums   levels  uses at once  rounds of sums
+       0         3        5      0       3         1               0
+       1         2        9      7       2         4               2
+    batch        5       14      7       3         4               2
 """
 
 from __future__ import annotations
@@ -11,19 +16,16 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from jfold.graph import shared_counts
+from jfold.graph import Array, shared_counts
 from jfold.operations import Operations
 from jfold.planning.capacity import Chance
 from jfold.planning.layout import active_types
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.uses import Uses, sum_room, use_counts
 from jfold.spec import Capacity
-
-Array = np.ndarray[Any, Any]
 
 ADDED = 'constants', 'rows', 'sums', 'metrics'  # the dimensions that add up
 FEW = 16  # examples, whose spread tells nothing of others
@@ -58,12 +60,8 @@ class Demands:
         return np.asarray(rows.sum(axis=1, dtype=np.int64))
 
     def pick(self, examples: Array) -> Demands:
-        """The demands of the given examples."""
-        return Demands(
-            self.program,
-            self.added[examples],
-            self.highest[examples],
-        )
+        """The demands of the given examples [n]."""
+        return Demands(self.program, self.added[examples], self.highest[examples])
 
     def capacity(self, size: int) -> Capacity:
         """The least capacity for all examples in one batch; `size` rows of results."""
@@ -79,6 +77,7 @@ class Demands:
         """
         if len(self.added) < FEW:
             return {}
+        # Of as many examples as these, drawn apart, variances add up.
         deviations = np.sqrt(len(self.added) * self.added.var(axis=0))
         more = np.ceil(6 * deviations).astype(np.int64).tolist()
         return dict(zip(ADDED, _parts(self.program, more), strict=True))
@@ -136,6 +135,7 @@ def demands(uses: Uses) -> Demands:
     for t in sorted(active_types(program)):
         counts, first = use_counts(uses, t), uses.numbers.first[t]
         widest = _largest(counts, first)
+        # One at least, even if no value is used: a sum of no rows has no shape.
         fans[t] = np.minimum(np.maximum(widest, 1), SUM_ARITY)
         if widest.max(initial=0) > SUM_ARITY:
             sums[t], rounds = sum_room(counts, first)
@@ -158,9 +158,11 @@ def _by_example(numbers: list[Array]) -> Array:
 
 
 def _largest(values: Array, first: Array) -> Array:
-    """The largest value of each example, 0 for none."""
+    """The largest of the values [n] of each example [examples], 0 for none; they begin
+    at `first` [examples + 1]."""
     if len(first) == 2:
         return np.array([values.max(initial=0)], np.int64)
+    # `reduceat` would give an example without values the first value of the next.
     result = np.zeros(len(first) - 1, np.int64)
     filled = np.flatnonzero(np.diff(first))
     if len(filled):

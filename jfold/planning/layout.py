@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 
-from jfold.components import Component, components
+from jfold.components import Component, component_of, components
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.sections import SUM_WIDTH, Cursor, Sections, lay_out
@@ -34,13 +33,14 @@ from jfold.spec import Spec
 
 def has_gradient(operation: Operation) -> bool:
     """Whether an operation has parameters that are trained."""
-    leaves = jax.tree.leaves(operation.layer.params)
+    leaves, _ = operation.layer.leaves
     return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
 
 
 @kept
 def active_types(program: Operations) -> frozenset[int]:
     """The types through which gradients flow: made, somewhere, from parameters."""
+    # Until nothing is added: in a recurrence later operations feed earlier ones.
     active: set[int] = set()
     while True:
         before = len(active)
@@ -80,6 +80,7 @@ class Layout:
       results: [results] rows of each.
       chunk: [operations] rows per step of the deferred parameter gradients.
       widths: per operation, rows per tile, widest first.
+      component: [operations] the number of each one's.
       column: [operations] where each one's numbers begin in a row of its component's
         table of tiles.
       tables: per component, rows and columns of its table of tiles: as many rows as
@@ -97,6 +98,7 @@ class Layout:
     results: Numbers
     chunk: Numbers
     widths: tuple[Numbers, ...]
+    component: Numbers
     column: Numbers
     tables: tuple[tuple[int, int], ...]
     value_base: tuple[Numbers, ...]
@@ -116,6 +118,8 @@ def layout(spec: Spec) -> Layout:
         chunk_rows(program, operation, rows)
         for operation, rows in zip(program.operations, capacity.rows, strict=True)
     )
+    # A tile may begin in the last row that stands for a node; chunks begin at multiples
+    # of their size.
     region = tuple(
         max(rows + widest, -(-rows // size) * size) if rows else 0
         for (widest, *_), rows, size in zip(widths, capacity.rows, chunk, strict=True)
@@ -126,7 +130,7 @@ def layout(spec: Spec) -> Layout:
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
     edges = _edges(spec, region, results)
     sections = lay_out(spec, tables, region, results, computed)
-    of_rows = region, results, chunk, widths, column, tables
+    of_rows = region, results, chunk, widths, component_of(program), column, tables
     return Layout(*of_rows, base, rows, *edges, sections)
 
 
@@ -172,6 +176,7 @@ def _edges(
     sums: list[int] = []
     for t, rows in enumerate(spec.capacity.sums):
         sums += take([t], rows + SUM_WIDTH if rows else 0)
+    # Behind all that is written, so the zeros that a new buffer is made of stay there.
     ends = tuple(cursor.take(1) + 1 for cursor in cursors)
     return base, of_results, tuple(sums), ends
 

@@ -18,16 +18,16 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar, cast
 
-import numpy as np
+import jax
 
 from jfold.components import components
+from jfold.graph import Array
 from jfold.operations import Operations
 from jfold.spec import Spec
 
-Array = np.ndarray[Any, Any]
-
+Indices = TypeVar('Indices', bound=Array | jax.Array)  # of host or device
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
 SUM_WIDTH = 64  # sums that are taken at once
 
@@ -54,17 +54,17 @@ class Section:
         _, *shape = self.shape
         return Section(self.start + row * math.prod(shape), tuple(shape))
 
-    def of(self, indices: Any) -> Any:
+    def of(self, indices: Indices) -> Indices:
         """The section [*shape] of an index array [size]; of NumPy's arrays, a view."""
         part = indices[self.start : self.stop]
-        return part if len(self.shape) == 1 else part.reshape(self.shape)
+        return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
     def write(self, indices: Array, values: Array) -> None:
         """Writes values [*shape] into an index array [size]."""
         _require(values.shape == self.shape, self, values)
         self.of(indices)[...] = values
 
-    def fill(self, indices: Array, values: Array, spare: Any) -> None:
+    def fill(self, indices: Array, values: Array, spare: int) -> None:
         """Writes values [n or fewer] into a section [n], and `spare` behind them."""
         fits = values.ndim == len(self.shape) == 1 and len(values) <= self.shape[0]
         _require(fits, self, values)

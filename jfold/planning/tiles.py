@@ -18,18 +18,18 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import jax
 import numpy as np
 
-from jfold.components import Component, components
+from jfold.components import Component, component_of, components
+from jfold.graph import Array
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.capacity import power_of_two
 from jfold.spec import COUNTED, FIXED, Spec
 
-Array = np.ndarray[Any, Any]
 Widths: TypeAlias = tuple[int, ...]  # rows per tile, widest first
 
 NARROW = 64  # rows; tiles of fewer share matrices that are transposed once
@@ -58,7 +58,7 @@ def cores() -> int:
 
 def parameter_bytes(operation: Operation) -> int:
     """The size of an operation's parameters."""
-    leaves = jax.tree.leaves(operation.layer.params)
+    leaves, _ = operation.layer.leaves
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
@@ -84,45 +84,23 @@ def chunk_rows(program: Operations, operation: Operation, rows: int) -> int:
 @kept
 def tile_widths(spec: Spec) -> tuple[Widths, ...]:
     """The widths of each operation."""
-    recurrent = {
-        o
-        for each in components(spec.program)
-        if each.recurrent
-        for o in each.operations
-    }
-    strategy, operations = strategy_of(spec), range(len(spec.program.operations))
-    return tuple(strategy.widths(spec, o, o in recurrent) for o in operations)
+    strategy, parts = strategy_of(spec), components(spec.program)
+    numbers = enumerate(component_of(spec.program))
+    return tuple(strategy.widths(spec, o, parts[c].recurrent) for o, c in numbers)
 
 
 # ---- strategies ----------------------------------------------------------------------
 
 
-class Strategy(Protocol):
-    """How the rows of levels are cut into tiles."""
-
-    def widths(self, spec: Spec, o: int, recurrent: bool) -> Widths:
-        """The widths of an operation."""
-
-    def room(self, spec: Spec, component: Component, widths: Sequence[Widths]) -> int:
-        """How many rows the table of a component's tiles has, given all widths."""
-
-    def last_steps(self, counts: Sequence[Array], widths: Sequence[Widths]) -> Array:
-        """The step at which each level of a component ends [levels], from 0.
-
-        Args:
-          counts: of each of its operations, nodes per level [levels or fewer].
-          widths: of each.
-        """
-
-    def write(self, table: Array, counts: Array, widths: Widths, last: Array) -> None:
-        """Writes an operation's part of its component's table.
-
-        Args:
-          table: [room, 2 + widths] int32, where first row, end and tiles per width go;
-            zero behind the last step.
-          counts: [levels or fewer] nodes of each level.
-          last: [levels] as `last_steps` gives them.
-        """
+# Either has four methods:
+#
+#   widths      of an operation
+#   room        how many rows the table of a component's tiles has, given all widths
+#   last_steps  the step at which each level of a component ends [levels], from 0; of
+#               each of its operations nodes per level [levels or fewer], and the widths
+#   write       of an operation nodes per level [levels or fewer], with `last_steps`,
+#               into its part of the table [room, 2 + widths] int32: first row, end and
+#               tiles per width; zero behind the last step
 
 
 class Counted:
@@ -230,6 +208,7 @@ class Fixed:
         table[len(level) :, :2] = first[-1], end[-1]
 
 
+Strategy: TypeAlias = Counted | Fixed
 _STRATEGIES: dict[str, Strategy] = {COUNTED: Counted(), FIXED: Fixed()}
 
 

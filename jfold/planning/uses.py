@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from jfold.graph import (
+    Array,
     Graph,
     Numbering,
     Table,
@@ -27,8 +27,6 @@ from jfold.graph import (
 from jfold.kept import Owner, kept
 from jfold.operations import Operations
 from jfold.planning.sections import SUM_ARITY
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,34 +72,22 @@ def _uses_of(program: Operations, t: int) -> tuple[tuple[int, int], ...]:
 def make_uses(program: Operations, graph: Graph) -> Uses:
     """The uses of all values of a graph."""
     numbers = numbering(program, graph)
-    if graph.examples == 1:  # whose numbers are those of all
-        inputs = tuple(table.columns[1:] for table in graph.operations)
-        results = tuple(table.columns for table in graph.results)
-        return Uses(program, graph, numbers, inputs, results)
 
     def among(
         types: Sequence[int], table: Table, columns: Sequence[Array]
     ) -> tuple[Array, ...]:
+        if graph.examples == 1:  # whose numbers are those of all
+            return tuple(columns)
         return tuple(
             among_all(values, numbers.first[t], table.counts)
             for t, values in zip(types, columns, strict=True)
         )
 
-    return Uses(
-        program,
-        graph,
-        numbers,
-        tuple(
-            among(operation.inputs, table, table.columns[1:])
-            for operation, table in zip(
-                program.operations, graph.operations, strict=True
-            )
-        ),
-        tuple(
-            among(result.tensors, table, table.columns)
-            for result, table in zip(program.results, graph.results, strict=True)
-        ),
-    )
+    of_nodes = zip(program.operations, graph.operations, strict=True)
+    of_rows = zip(program.results, graph.results, strict=True)
+    inputs = tuple(among(each.inputs, x, x.columns[1:]) for each, x in of_nodes)
+    results = tuple(among(each.tensors, x, x.columns) for each, x in of_rows)
+    return Uses(program, graph, numbers, inputs, results)
 
 
 @kept
@@ -110,6 +96,7 @@ def use_counts(uses: Uses, t: int) -> Array:
     first = uses.numbers.first[t]
     values = uses.of_type(t) or [np.zeros(0, np.int64)]
     counts = np.bincount(concatenated(values), minlength=int(first[-1]))
+    # Constants have no cotangents, so it does not matter how often they are used.
     shared, own = shared_counts(uses.program)[t], uses.graph.constants[t]
     if len(first) == 2:  # one example, whose constants are its first values
         counts[: shared + len(own)] = 0
@@ -126,6 +113,8 @@ def sum_room(counts: Array, first: Array) -> tuple[Array, Array]:
       counts: [values] uses of each.
       first: [examples + 1] the number of each example's first value.
     """
+    # All uses of a value are in its own example, and so are its sums: examples need no
+    # more of them in company, and their numbers add up.
     examples = len(first) - 1
     owner = np.repeat(np.arange(examples), np.diff(first))
     rows = np.zeros(examples, np.int64)
@@ -138,7 +127,7 @@ def sum_room(counts: Array, first: Array) -> tuple[Array, Array]:
 
 
 def _after_sums(counts: Array) -> Array:
-    """How many sums so many uses make, each of `SUM_ARITY` at most."""
+    """How many sums so many uses [n] make, each of `SUM_ARITY` at most."""
     return -(-counts // SUM_ARITY)
 
 
@@ -187,12 +176,14 @@ def sum_tree(rows: Array, edges: Array, counts: Array, base: int, zero: int) -> 
       base: the edge row of the first sum; the others come behind it.
       zero: an edge row of zeros, which fills sums of fewer.
     """
+    # An empty part each, for types of which no value has many uses this time.
     tables, values, stages = (
         [np.zeros((0, SUM_ARITY), np.int32)],
         [rows[:0]],
         [rows[:0]],
     )
     while (wide := counts > SUM_ARITY).any():
+        # A sum is a use of its value like any other, in place of those that it adds up.
         table, targets, left = _groups(rows[wide], edges[wide], zero)
         sums = np.arange(base, base + len(table), dtype=np.int32)
         stages.append(np.full(len(table), len(tables) - 1))
@@ -209,6 +200,7 @@ def sum_tree(rows: Array, edges: Array, counts: Array, base: int, zero: int) -> 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
     """Uses in groups per value: edge rows [groups, SUM_ARITY]; of each group, the row
     of its value [groups] and how many groups that has [groups]."""
+    # Stable: uses are added up in the order in which they are given.
     order = np.argsort(rows, kind='stable')
     rows, edges = rows[order], edges[order]
     first = np.flatnonzero(np.diff(rows, prepend=-1))
@@ -229,11 +221,13 @@ def in_order(tree: SumTree, rounds: Array, base: int) -> SumTree:
       rounds: [sums] in which round of the reverse pass each is taken.
       base: the edge row of the first sum.
     """
+    # The device takes the sums of a round as one run of rows.
     order = np.argsort(rounds, kind='stable')
     moved = np.empty(len(order), np.int32)
     moved[order] = np.arange(base, base + len(order))
 
     def placed(edges: Array) -> Array:
+        # Other edge rows, of plain uses and the row of zeros, stay where they are.
         is_sum = (edges >= base) & (edges < base + len(order))
         return np.where(is_sum, moved[np.where(is_sum, edges - base, 0)], edges)
 
