@@ -70,13 +70,14 @@ class Graph:
         node's own component makes, 1 if there are none. Nodes of a component do not
         depend on others of their level.
       results: per result; columns: per tensor the value numbers [rows].
+      numbers: how all values are numbered, where whoever made it knew.
     """
 
     examples: int
     constants: tuple[Table, ...]
     operations: tuple[Table, ...]
     results: tuple[Table, ...]
-    _numbering: list[Numbering] = field(default_factory=list, init=False, repr=False)
+    numbers: Numbering | None = field(default=None, repr=False)
 
     @property
     def levels(self) -> tuple[Array, ...]:
@@ -187,12 +188,12 @@ class Numbering:
 
 
 def numbering(program: Operations, graph: Graph) -> Numbering:
-    """How the values of a graph are numbered; worked out once."""
-    if not graph._numbering:
-        tables = graph.constants + graph.operations
-        found, _ = number_values(program, graph.examples, tables)
-        graph._numbering.append(found)
-    return graph._numbering[0]
+    """How the values of a graph are numbered."""
+    if graph.numbers is not None:
+        return graph.numbers
+    tables = graph.constants + graph.operations
+    found, _ = number_values(program, graph.examples, tables)
+    return found
 
 
 @kept

@@ -148,7 +148,7 @@ class Trace:
         # Results with a row an example are in the order of examples as they come.
         own = _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
         numbering, numbers = self._numbers(constants, nodes)
-        graph = Graph(
+        return Graph(
             self.examples,
             tuple(x.table for x in constants),
             tuple(
@@ -159,9 +159,8 @@ class Trace:
                 x.renumbered(numbers, result.tensors)
                 for x, result in zip([own, *observed], program.results, strict=True)
             ),
+            numbering,
         )
-        graph._numbering.append(numbering)
-        return graph
 
     def _sorted(self, chunks: list[Chunk], none: tuple[Array, ...]) -> _Sorted:
         """Rows by example, in each in an order that no other example changes."""
