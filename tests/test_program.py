@@ -4,79 +4,20 @@
 from __future__ import annotations
 
 import cProfile
-import functools
 import pstats
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from checking import refuses
+from programs import calls, cases, in_waves, loops, trees
 
 import jfold as jf
 from jfold import instructions as ir
-from jfold.host import evaluation
-from jfold.host.cycles import Watch
-from jfold.host.evaluation import graph_of, trace
-from jfold.host.frames import LOOPS
-from jfold.host.objects import Reread
-from jfold.host.origin import previous
-from jfold.host.promises import Promises
-from jfold.host.rules import RULES
-from jfold.host.steps import MAKERS
-from jfold.host.two_passes import in_two_passes
-from jfold.language.flow import follow
 from jfold.program import HostPlan, Program, check_program
-from jfold.traits import Effect, Ordering, Traits
 
 # ---- right programs ------------------------------------------------------------------
-
-
-@functools.cache
-def trees() -> Program:
-    """A recursion, with a choice, operations and a metric."""
-    tree = jf.ForwardDeclaration(name='tree')
-    embed = jf.Function(lambda w, i: w[i], lambda *_: jnp.ones((8, 4)), name='embed')
-    node = jf.Record((tree(), tree())) >> jf.Function(lambda x, y: x + y, name='cell')
-    leaf = jf.Scalar('int32') >> embed
-    tree.resolve_to(jf.OneOf(type, {int: leaf, tuple: node}))
-    return jf.compile(tree() >> jf.AllOf(jf.Identity(), jf.Metric('root'))).program
-
-
-@functools.cache
-def in_waves() -> Program:
-    """The recursion in two passes."""
-    made = in_two_passes(trees(), False)
-    assert made is not None
-    return made
-
-
-@functools.cache
-def loops() -> Program:
-    """Loops over a sequence, and parts of it."""
-    fold = jf.Fold(jf.Function(jnp.add), jf.Zeros([]))
-    half = jf.GetItem(slice(0, 2)) >> jf.Sum()
-    parts = jf.AllOf(fold, jf.Max(), jf.GetItem(0), half, jf.Length())
-    return jf.compile(jf.Map(jf.Scalar()) >> parts).program
-
-
-@functools.cache
-def cases() -> Program:
-    """A choice between sequences, one of Python's and one of a tuple."""
-    one = jf.GetItem(1) >> jf.Map(jf.Scalar())
-    two = jf.AllOf(jf.GetItem(1) >> jf.Scalar(), jf.FromTensor(np.float32(2)))
-    chosen = jf.OneOf(jf.GetItem(0), {'a': one, 'b': two >> jf.Map(jf.Identity())})
-    return jf.compile(chosen >> jf.Sum()).program
-
-
-@functools.cache
-def calls() -> Program:
-    """A declaration that takes and gives sequences."""
-    rows = jf.ForwardDeclaration(name='rows')
-    rows.resolve_to(jf.Map(jf.Scalar()))
-    return jf.compile(rows() >> jf.Sum()).program
 
 
 def edited(program: Program, kind: type, nth: int = 0, **changes: Any) -> Program:
@@ -450,110 +391,3 @@ def test_checking_takes_time_in_proportion() -> None:
 
     matched(2)  # what is done once
     assert matched(80) < 2.2 * matched(40)
-
-
-# ---- kinds that nobody knows ---------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Reverse(ir.Instruction):
-    """A kind that is made up: the items of a column, from the last."""
-
-    traits = Traits('x[a] -> x[b]', order=Ordering.PERMUTES)
-
-
-REVERSE = Reverse((0,), (1,), 'here')
-
-
-def refuses_kind(part: str) -> Any:
-    """Expects the refusal of the kind that is made up."""
-    text = f'{part}: expected a kind of instruction that it has a rule for, got Reverse'
-    return refuses(text, NotImplementedError)
-
-
-def test_a_kind_states_its_traits() -> None:
-    """They are not inherited, since what is right for one is wrong for another."""
-    for base in ir.Instruction, ir.Select:
-        with refuses('expected `traits` in Silent, got none'):
-            type('Silent', (base,), {})
-
-
-def test_a_signature_is_read_whole() -> None:
-    text = "expected terms as `objects[a]` in a signature, got 'places(a)'"
-    with refuses(text, ValueError):
-        Traits('objects[a] places(a) -> objects[a]').signatures  # noqa: B018
-
-
-def test_evaluation_refuses_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = jf.compile(jf.Scalar())
-    writer = {2: REVERSE}
-    body = replace(model.program.plan.body, stages=(ir.Stage((REVERSE,), ()),))
-    plan = HostPlan(replace(body, writer=writer), ())
-    monkeypatch.setattr(evaluation, 'in_two_passes', lambda *_: None)
-    with refuses_kind('evaluation'):
-        trace(replace(model.program, plan=plan), [1])
-
-
-def test_waves_refuse_kinds_that_wait() -> None:
-    """Loops too, whose bodies could call."""
-    fold = next(i for i in loops().plan.body.instructions if isinstance(i, ir.FoldLoop))
-    for kind, name in (REVERSE, 'Reverse'), (fold, 'FoldLoop'):
-        first, root = in_waves().plan.declarations
-        first = replace(first, stages=(ir.Stage((kind,), ()),))
-        plan = replace(in_waves().plan, declarations=(first, root))
-        program = replace(in_waves(), plan=plan)
-        text = (
-            f'a wave: expected a kind of instruction that it has a rule for, got {name}'
-        )
-        with refuses(text, NotImplementedError):
-            graph_of(program, [1], Promises(program, 1, Reread()), Watch())
-
-
-def test_the_search_for_an_origin_refuses_an_unknown_kind() -> None:
-    with refuses_kind('the search for where a value comes from'):
-        previous(REVERSE, [[1, 2], [2, 1]], 1, 0)
-
-
-def test_who_reads_what_refuses_an_unknown_kind() -> None:
-    @dataclass(frozen=True, eq=False)
-    class Repeat(ir.Instruction):
-        traits = Traits('tensors[a] -> tensors[a]', Effect.MAKES)
-
-    stage = ir.Stage((Repeat((1,), (2,), 'here'),), ())
-    plan = HostPlan(replace(trees().plan.body, stages=(stage,)), ())
-    with pytest.raises(NotImplementedError, match=r'who reads what: .*, got Repeat'):
-        follow(plan, trees().operations, [])
-
-
-KINDS = {
-    each
-    for each in vars(ir).values()
-    if isinstance(each, type) and issubclass(each, ir.Instruction)
-} - {ir.Instruction, ir.Maker}
-
-
-def test_every_kind_has_a_rule_or_is_run_otherwise() -> None:
-    assert {*RULES, *MAKERS, *LOOPS, ir.Call} == KINDS
-    assert len(RULES) + len(MAKERS) + len(LOOPS) + 1 == len(KINDS)
-
-
-def test_what_depends_on_other_items_runs_again() -> None:
-    """The second pass has all items at once: numbers of those of a wave are others."""
-    again = {kind for kind in KINDS if kind.traits.numbers_items}
-    named = {kind for kind in KINDS if kind.traits.names_rows}
-    assert named == {ir.Ranges, ir.Cut}
-    assert again - named == {ir.Positions, ir.Order, ir.Position, ir.Join, ir.Waves}
-    assert Reverse.traits.numbers_items
-
-
-def test_what_makes_rows_says_so() -> None:
-    """Makers do, what holds bodies may do anything, and others never."""
-    for kind in KINDS:
-        effect = kind.traits.effect
-        assert (
-            issubclass(kind, ir.Maker)
-            or kind.traits.holds
-            or kind in (ir.Call, ir.Waves, ir.Send, ir.Promise, ir.Fulfil)
-            or (not effect & (Effect.MAKES | Effect.RECORDS))
-        )
-        assert not issubclass(kind, ir.Maker) or effect & Effect.MAKES

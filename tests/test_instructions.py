@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of instructions: what is known of each, and who refuses the unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from checking import refuses
+from programs import in_waves, loops, trees
+
+import jfold as jf
+from jfold import instructions as ir
+from jfold.host import evaluation
+from jfold.host.cycles import Watch
+from jfold.host.evaluation import graph_of, trace
+from jfold.host.frames import LOOPS
+from jfold.host.objects import Reread
+from jfold.host.origin import previous
+from jfold.host.promises import Promises
+from jfold.host.rules import RULES
+from jfold.host.steps import MAKERS
+from jfold.language.flow import follow
+from jfold.program import HostPlan
+from jfold.traits import Effect, Ordering, Traits
+
+
+@dataclass(frozen=True, eq=False)
+class Reverse(ir.Instruction):
+    """A kind that is made up: the items of a column, from the last."""
+
+    traits = Traits('x[a] -> x[b]', order=Ordering.PERMUTES)
+
+
+REVERSE = Reverse((0,), (1,), 'here')
+
+
+def refuses_kind(part: str) -> Any:
+    """Expects the refusal of the kind that is made up."""
+    text = f'{part}: expected a kind of instruction that it has a rule for, got Reverse'
+    return refuses(text, NotImplementedError)
+
+
+def test_a_kind_states_its_traits() -> None:
+    """They are not inherited, since what is right for one is wrong for another."""
+    for base in ir.Instruction, ir.Select:
+        with refuses('expected `traits` in Silent, got none'):
+            type('Silent', (base,), {})
+
+
+def test_a_signature_is_read_whole() -> None:
+    text = "expected terms as `objects[a]` in a signature, got 'places(a)'"
+    with refuses(text, ValueError):
+        Traits('objects[a] places(a) -> objects[a]').signatures  # noqa: B018
+
+
+def test_evaluation_refuses_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = jf.compile(jf.Scalar())
+    writer = {2: REVERSE}
+    body = replace(model.program.plan.body, stages=(ir.Stage((REVERSE,), ()),))
+    plan = HostPlan(replace(body, writer=writer), ())
+    monkeypatch.setattr(evaluation, 'in_two_passes', lambda *_: None)
+    with refuses_kind('evaluation'):
+        trace(replace(model.program, plan=plan), [1])
+
+
+def test_waves_refuse_kinds_that_wait() -> None:
+    """Loops too, whose bodies could call."""
+    fold = next(i for i in loops().plan.body.instructions if isinstance(i, ir.FoldLoop))
+    for kind, name in (REVERSE, 'Reverse'), (fold, 'FoldLoop'):
+        first, root = in_waves().plan.declarations
+        first = replace(first, stages=(ir.Stage((kind,), ()),))
+        plan = replace(in_waves().plan, declarations=(first, root))
+        program = replace(in_waves(), plan=plan)
+        text = (
+            f'a wave: expected a kind of instruction that it has a rule for, got {name}'
+        )
+        with refuses(text, NotImplementedError):
+            graph_of(program, [1], Promises(program, 1, Reread()), Watch())
+
+
+def test_the_search_for_an_origin_refuses_an_unknown_kind() -> None:
+    with refuses_kind('the search for where a value comes from'):
+        previous(REVERSE, [[1, 2], [2, 1]], 1, 0)
+
+
+def test_who_reads_what_refuses_an_unknown_kind() -> None:
+    @dataclass(frozen=True, eq=False)
+    class Repeat(ir.Instruction):
+        traits = Traits('tensors[a] -> tensors[a]', Effect.MAKES)
+
+    stage = ir.Stage((Repeat((1,), (2,), 'here'),), ())
+    plan = HostPlan(replace(trees().plan.body, stages=(stage,)), ())
+    with pytest.raises(NotImplementedError, match=r'who reads what: .*, got Repeat'):
+        follow(plan, trees().operations, [])
+
+
+KINDS = {
+    each
+    for each in vars(ir).values()
+    if isinstance(each, type) and issubclass(each, ir.Instruction)
+} - {ir.Instruction, ir.Maker}
+
+
+def test_every_kind_has_a_rule_or_is_run_otherwise() -> None:
+    assert {*RULES, *MAKERS, *LOOPS, ir.Call} == KINDS
+    assert len(RULES) + len(MAKERS) + len(LOOPS) + 1 == len(KINDS)
+
+
+def test_what_depends_on_other_items_runs_again() -> None:
+    """The second pass has all items at once: numbers of those of a wave are others."""
+    again = {kind for kind in KINDS if kind.traits.numbers_items}
+    named = {kind for kind in KINDS if kind.traits.names_rows}
+    assert named == {ir.Ranges, ir.Cut}
+    assert again - named == {ir.Positions, ir.Order, ir.Position, ir.Join, ir.Waves}
+    assert Reverse.traits.numbers_items
+
+
+def test_what_makes_rows_says_so() -> None:
+    """Makers do, what holds bodies may do anything, and others never."""
+    for kind in KINDS:
+        effect = kind.traits.effect
+        assert (
+            issubclass(kind, ir.Maker)
+            or kind.traits.holds
+            or kind in (ir.Call, ir.Waves, ir.Send, ir.Promise, ir.Fulfil)
+            or (not effect & (Effect.MAKES | Effect.RECORDS))
+        )
+        assert not issubclass(kind, ir.Maker) or effect & Effect.MAKES
