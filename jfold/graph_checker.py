@@ -23,16 +23,16 @@ from typing import NoReturn
 
 import numpy as np
 
-from jfold.components import (
+from jfold.graph import Array, Graph, Table, among_all, number_values, ranges
+from jfold.kept import Owner, kept
+from jfold.operations import Makers, Operations
+from jfold.recurrence import (
     component_of,
     components,
     first_results,
     results_in,
     sources,
 )
-from jfold.graph import Array, Graph, Table, among_all, number_values, ranges
-from jfold.kept import Owner, kept
-from jfold.operations import Makers, Operations
 from jfold.types import TensorType
 
 NUMBER = TensorType((), 'int32')  # of levels and values

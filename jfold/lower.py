@@ -21,7 +21,7 @@ from jfold.language.typed import Typed, fail
 from jfold.language.writer import Builder
 from jfold.operations import Result
 from jfold.program import HostPlan, Program, check_program
-from jfold.recursion import run
+from jfold.trampoline import run
 from jfold.types import SequenceType, TensorType, Type, terminals
 
 FAMILIES = inputs, tensors, composition, control, sequences

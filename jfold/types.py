@@ -20,8 +20,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.printing import Printed, in_full
-from jfold.recursion import Steps, in_turn, run
 from jfold.tracebacks import boundary
+from jfold.trampoline import Steps, in_turn, run
 
 
 class Type:

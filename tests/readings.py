@@ -13,12 +13,12 @@ import numpy as np
 from expressions import Expression
 
 import jfold as jf
-from jfold.components import component_of, components
 from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
 from jfold.planning.layout import active_types, layout
 from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section
 from jfold.program import Program
+from jfold.recurrence import component_of, components
 from jfold.schedule import Schedule
 from jfold.spec import Capacity
 

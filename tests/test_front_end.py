@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from checking import refuses
 
-from jfold.components import component_of, components
 from jfold.graph import Graph, Table
 from jfold.graph_checker import check_graph
 from jfold.operations import (
@@ -29,6 +28,7 @@ from jfold.operations import (
 from jfold.planning.capacity import grow
 from jfold.planning.demands import needed
 from jfold.planning.uses import make_uses
+from jfold.recurrence import component_of, components
 from jfold.runtime import run
 from jfold.schedule import build
 from jfold.spec import COUNTED, FIXED, RESIDUALS, Spec

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from traced_cases import CASES, number, tanh, trees, tuples
 
 import jfold as jf
-from jfold.components import component_of
 from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.graph_checker import check_graph
 from jfold.host import evaluation
@@ -29,6 +28,7 @@ from jfold.host.trace import Trace
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
 from jfold.program import Program
+from jfold.recurrence import component_of
 
 Array = np.ndarray[Any, Any]
 

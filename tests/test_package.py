@@ -228,8 +228,8 @@ IMPORTS = {named(file): imported(file) for file in FILES if file.stem != '__init
 
 def test_imports_run_one_way() -> None:
     assert IMPORTS['tracebacks'] == IMPORTS['errors'] == set()
-    assert IMPORTS['printing'] == IMPORTS['recursion'] == set()
-    assert IMPORTS['types'] == {'printing', 'recursion', 'tracebacks'}
+    assert IMPORTS['printing'] == IMPORTS['trampoline'] == set()
+    assert IMPORTS['types'] == {'printing', 'trampoline', 'tracebacks'}
     check_one_way(IMPORTS)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jfold.components import Component, first_results, sources, union
 from jfold.device.arrays import Varying
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
@@ -22,6 +21,7 @@ from jfold.device.reverse import Reverse, make_reverse
 from jfold.device.rows import Flow
 from jfold.operations import Makers, Operation, Operations
 from jfold.planning.layout import Layout, active_types, has_gradient, layout, running
+from jfold.recurrence import Component, first_results, sources, union
 from jfold.spec import RECOMPUTE_ALL, Spec
 
 if TYPE_CHECKING:

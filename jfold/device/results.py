@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jfold.components import sources
 from jfold.device.arrays import Arrays
 from jfold.device.buffers import Values, take
 from jfold.device.sections import Batch
 from jfold.operations import Makers, Operations
 from jfold.planning.layout import layout
 from jfold.planning.sections import Section
+from jfold.recurrence import sources
 from jfold.spec import Spec
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jfold.components import component_of, components
 from jfold.graph import (
     NO_NUMBERS,
     Graph,
@@ -27,6 +26,7 @@ from jfold.host.objects import Reread
 from jfold.host.places import example_of, row_order
 from jfold.kept import kept
 from jfold.program import Program
+from jfold.recurrence import component_of, components
 
 Array = np.ndarray[Any, Any]
 

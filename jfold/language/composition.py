@@ -18,7 +18,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.tensors import apply_layer
 from jfold.language.typed import Typed, fail, further
 from jfold.language.writer import Ragged, Value, Writer, Writing
-from jfold.recursion import Steps, in_turn
+from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     ObjectType,
     SequenceType,

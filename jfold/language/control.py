@@ -13,8 +13,8 @@ from jfold.language.emission import emit, emit_part, emit_zeros
 from jfold.language.inference import Inference, output_type
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import Value, Writer, Writing, flatten
-from jfold.recursion import Steps
 from jfold.registers import owners_of, row_names, types_of
+from jfold.trampoline import Steps
 from jfold.types import ObjectType, Type, VoidType
 
 # ---- OneOf ---------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from jfold.kept import kept
 from jfold.language.inference import infer
 from jfold.language.layers import check_layer
 from jfold.language.typed import Typed, Typing
-from jfold.recursion import Steps, in_turn, run
 from jfold.tracebacks import boundary
+from jfold.trampoline import Steps, in_turn, run
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
 

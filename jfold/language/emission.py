@@ -16,7 +16,7 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.language.typed import Typed
 from jfold.language.writer import Builder, Ragged, Value, Writer, Writing, flatten
-from jfold.recursion import Steps, in_turn
+from jfold.trampoline import Steps, in_turn
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
 

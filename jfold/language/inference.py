@@ -22,7 +22,7 @@ from jfold.language.analysis import constants, observing, users
 from jfold.language.layers import numbered
 from jfold.language.typed import Typed, Typing, fail, further
 from jfold.operations import Layer
-from jfold.recursion import Steps, run
+from jfold.trampoline import Steps, run
 from jfold.types import (
     Mismatch,
     ObjectType,

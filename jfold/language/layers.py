@@ -32,7 +32,7 @@ from jfold.errors import shown
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import Layer
 from jfold.printing import callable_name
-from jfold.recursion import Steps, in_turn, run
+from jfold.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init: TypeAlias = Callable[..., Any]

@@ -24,7 +24,7 @@ from jfold.language.writer import (
     flatten,
     rebuild,
 )
-from jfold.recursion import Steps, in_turn
+from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
     ObjectType,

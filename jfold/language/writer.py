@@ -16,9 +16,9 @@ from jfold import instructions as p
 from jfold.language.layers import arguments_of
 from jfold.language.typed import Typed, Typing, fail
 from jfold.operations import Layer, Operation
-from jfold.recursion import Steps, in_turn
 from jfold.registers import PLACES, RegisterType, row_names, types_of
 from jfold.traits import Effect
+from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
     ObjectType,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jfold.components import Component
 from jfold.graph import Array, Graph, Table, concatenated, gather, ranges, shared_counts
 from jfold.planning.layout import Layout, active_types, layout, running
 from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section, Sections
 from jfold.planning.tiles import strategy_of
 from jfold.planning.uses import SumTree, Uses, in_order, sum_tree, use_counts
+from jfold.recurrence import Component
 from jfold.spec import Spec
 
 

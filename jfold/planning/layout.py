@@ -21,11 +21,11 @@ from typing import TypeAlias
 
 import jax.numpy as jnp
 
-from jfold.components import Component, component_of, components
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.sections import SUM_WIDTH, Cursor, Sections, lay_out
 from jfold.planning.tiles import chunk_rows, strategy_of, tile_widths
+from jfold.recurrence import Component, component_of, components
 from jfold.spec import Spec
 
 # ---- what runs, and what is trained --------------------------------------------------

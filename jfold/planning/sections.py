@@ -22,9 +22,9 @@ from typing import TypeVar, cast
 
 import jax
 
-from jfold.components import components
 from jfold.graph import Array
 from jfold.operations import Operations
+from jfold.recurrence import components
 from jfold.spec import Spec
 
 Indices = TypeVar('Indices', bound=Array | jax.Array)  # of host or device

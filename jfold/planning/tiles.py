@@ -23,11 +23,11 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from jfold.components import Component, component_of, components
 from jfold.graph import Array
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.capacity import power_of_two
+from jfold.recurrence import Component, component_of, components
 from jfold.spec import COUNTED, FIXED, Spec
 
 Widths: TypeAlias = tuple[int, ...]  # rows per tile, widest first

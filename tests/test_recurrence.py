@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.components import component_of, components
 from jfold.graph import Graph, numbering
 from jfold.host.evaluation import trace
 from jfold.program import Program
+from jfold.recurrence import component_of, components
 
 
 def named(program: Program) -> list[tuple[tuple[str, ...], bool]]:
@@ -184,7 +184,7 @@ def check(program: Program, examples: Sequence[Any]) -> None:
     st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions),
     st.integers(0, 99),
 )
-def test_components_of_expressions(expression: Expression, seed: int) -> None:
+def test_recurrence_of_expressions(expression: Expression, seed: int) -> None:
     """What the program says of who reads what covers what the data does."""
     examples = expression.batch(np.random.default_rng(seed), 3)
     check(jf.compile(expression.block).program, examples)

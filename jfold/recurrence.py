@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Components: operations that take turns, and the order in which they run.
+"""Recurrence: operations that take turns, and the order in which they run.
 
 Two operations are of one component if each may read, through others, what the other
 makes: the cells of a tree, an encoder's step. Components run one after another, each
