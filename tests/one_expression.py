@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
+from jfold.host.two_passes import in_two_passes
 from jfold.language.inference import infer
 
 PAGE = Path(__file__).resolve().parent.parent / 'CONTRIBUTING.md'
@@ -42,6 +43,11 @@ def graph_tables(program: Any, graph: Any) -> str:
     return '\n'.join(lines)
 
 
+def bodies(program: Any) -> str:
+    """The bodies of a program."""
+    return ''.join(str(program).partition('<expression>')[1:])
+
+
 def stages() -> dict[str, str]:
     """What is printed of each stage, by what is said of it."""
     block = product()
@@ -53,6 +59,10 @@ def stages() -> dict[str, str]:
         'Its types, one use of a block a line:': str(infer(block)),
         'The program: operations for the device, bodies for the host:': str(
             model.program
+        ),
+        'Its bodies rewritten, so that nothing waits for calls: the data are taken '
+        'apart in waves, then all else is done once, with promised results:': bodies(
+            in_two_passes(model.program, False)
         ),
         f'The graph of `{EXAMPLES}`:': graph_tables(
             model.program, model._graph(EXAMPLES)
