@@ -42,7 +42,7 @@ Terms = list[tuple[RegisterType, int]]
 _WRONG = 'jfold made a wrong program, please report it'
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Checked:
     """A body as far as it has been checked.
 
@@ -180,7 +180,11 @@ def _given(
 
 
 def _of_all_waves(type_: RegisterType, items: str, declaration: int) -> RegisterType:
-    """The type of a result of a body, whose items of all waves are given."""
+    """The type of a result of a body, whose items of all waves are given.
+
+    What was joined in each wave is not in the order of what is joined of all: its rows
+    are others than those of a `Join` in the second pass.
+    """
 
     def named(match: re.Match[str]) -> str:
         rows = match[0]
@@ -188,7 +192,8 @@ def _of_all_waves(type_: RegisterType, items: str, declaration: int) -> Register
             return rows
         return items if rows == BODY_ROWS else f'{rows}{WAVES}{declaration}'
 
-    rows, of = (_ROWS.sub(named, each) for each in (type_.rows, type_.of))
+    parts = (each.replace('+', '&') for each in (type_.rows, type_.of))
+    rows, of = (_ROWS.sub(named, each) for each in parts)
     return replace(type_, rows=rows, of=of)
 
 

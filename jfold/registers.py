@@ -142,7 +142,7 @@ class TypeClash(Exception):
     """What was expected, and what was got."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Match:
     """What the letters of a signature stand for in one use of it.
 

@@ -34,6 +34,7 @@ WAITING = {  # calls that wait for calls, or that give sequences or objects
     'calls_after_calls',
     'calls_in_loops',
     'sequences_of_declarations',
+    'calls_on_joined_sequences',  # which have one order in waves, another in all
 }
 
 
@@ -166,6 +167,16 @@ def test_a_key_that_is_data_too() -> None:
     assert check(model.program, [{'k': 2.0, 's': [1, 2, 3]}, {'k': 3.0, 's': []}])
     once = model.schedule([{'k': 2.0, 's': iter([1, 2, 3])}])
     assert model.apply({}, once).tolist() == [8]
+
+
+@pytest.mark.parametrize('batch', [1, 2])
+def test_the_record_of_fewest_items_decides(batch: int) -> None:
+    """Where several take the same tuples apart, however many there are."""
+    three, two = (jf.Record((number,) * n) for n in (3, 2))
+    block = jf.AllOf(three >> jf.GetItem(0), two >> jf.GetItem(1)) >> add
+    program = jf.compile(block).program
+    told = message(program, [(1, 2, 3)] * batch)
+    assert told.startswith('example 0: expected 2 items, got 3 in (1, 2, 3)')
 
 
 def test_as_deep_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -376,3 +376,35 @@ def calls_on_sequences_in_cases() -> Case:
         8,
         ('but one', [(1, 2), (3, 4), (('all', []), 5)]),
     ]
+
+
+@case
+def calls_on_joined_sequences() -> Case:
+    """The cases of a choice give sequences, of objects with numbers beside them."""
+    tree = jf.ForwardDeclaration(name='tree')
+
+    def beside(constant: int) -> jf.Block:
+        given = jf.InputTransform(lambda _: constant) >> number
+        return jf.Map(jf.AllOf(jf.Identity(), given))
+
+    items = jf.OneOf(type, {list: beside(1), tuple: beside(5)})
+    summed = jf.Map(jf.Record((tree(), jf.Identity())) >> add) >> jf.Sum()
+    whole = {True: number, False: items >> summed}
+    tree.resolve_to(jf.OneOf(lambda x: isinstance(x, int), whole))
+    return tree(), [[2, (3, [4])], 1, ([1, 2], (3, [], 4), [(5,)])]
+
+
+@case
+def calls_on_joined_objects() -> Case:
+    """The same without numbers."""
+    tree = jf.ForwardDeclaration(name='tree')
+    items = jf.OneOf(
+        type,
+        {
+            list: jf.Map(jf.Identity()),
+            tuple: jf.Map(jf.InputTransform(lambda x: [x])) >> jf.Map(jf.Identity()),
+        },
+    )
+    whole = {True: number, False: items >> jf.Map(tree()) >> jf.Sum()}
+    tree.resolve_to(jf.OneOf(lambda x: isinstance(x, int), whole))
+    return tree(), [[2, (3, [4])], 1, ([1, 2], (3, [], 4), [(5,)])]

@@ -28,7 +28,7 @@ Back = tuple[int, int]  # a register, and an item of it
 Origin = Callable[[int, int], tuple['Frame', int, int]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Frame:
     """A body at work. `origin` tells where item `i` of input register `r` comes from:
     a frame, a register and an item; `None` in the frame of the examples."""

@@ -58,8 +58,17 @@ def in_two_passes(program: Program, few: bool) -> Program | None:
         return None
     early = _typed([_early(half) for half in found], program)
     made = replace(program, plan=HostPlan(_main(found, early, program), early))
-    check_program(made)
-    return made
+    return made if _fits(made) else None
+
+
+def _fits(program: Program) -> bool:
+    """Whether all registers have the rows that are asked for. What is joined wave by
+    wave has not, where what is joined of all waves is asked for."""
+    try:
+        check_program(program)
+    except AssertionError:
+        return False
+    return True
 
 
 def _places(body: ir.Body, program: Program) -> set[int]:
@@ -164,7 +173,7 @@ def _sources(instructions: Instructions, needed: set[int]) -> Instructions:
     return found[::-1]
 
 
-# What asks for the numbers of items, and gives none.
+# What asks for the numbers of items, and gives none but of items that it names.
 _USES = Ordering.SELECTS, Ordering.MERGES
 
 
@@ -236,7 +245,7 @@ def _with_fields(instructions: Instructions) -> Instructions:
         if i is alike[0]:
             outputs = tuple(each.outputs[0] for each in alike)
             keys = tuple(each.key for each in alike)
-            most = next((x.most for x in alike if x.most is not None), None)
+            most = min((x.most for x in alike if x.most is not None), default=None)
             made.append(ir.Fields(i.inputs, outputs, i.where, keys, most))
     return made
 

@@ -54,9 +54,8 @@ def _ready(body: ir.Body) -> _Ready:
     (stage,) = steps(body)
     made = tuple(step or _refuse(i) for i, step in stage)
     empty = [None] * (body.registers - body.arity)
-    placed = (
-        body.inputs[0].kind == PLACES
-    )  # else there is one example, and all is in it
+    # Of one example no places are given: all is in it.
+    placed = body.inputs[0].kind == PLACES
     return _Ready(made, empty, reader(body.outputs), placed)
 
 
@@ -64,7 +63,7 @@ def _refuse(i: ir.Instruction) -> Step:
     raise refusal('a wave', type(i))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Items:
     """What becomes of the items of a body; lists go by waves.
 

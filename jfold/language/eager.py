@@ -28,7 +28,7 @@ from jfold.trampoline import Steps, in_turn, run
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Eager:
     """One evaluation: the types, the parameters, and what was collected so far.
 

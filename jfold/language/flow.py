@@ -37,7 +37,7 @@ def follow(
     return Sources(tuple(map(tuple, inputs)), tuple(map(tuple, given)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Flow:
     """What is known so far: whose results each input and each tensor of a result may
     be, and per body and register whose results it holds."""

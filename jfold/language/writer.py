@@ -17,7 +17,7 @@ from jfold.language.layers import arguments_of
 from jfold.language.typed import Typed, Typing, fail
 from jfold.operations import Layer, Operation
 from jfold.registers import PLACES, RegisterType, row_names, types_of
-from jfold.traits import Effect
+from jfold.traits import Effect, refusal
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
@@ -278,8 +278,9 @@ def _made(each: p.Maker) -> tuple[str, int]:
         return 'operation', each.operation
     if isinstance(each, p.Observe):
         return 'metric', each.metric
-    assert isinstance(each, p.Convert | p.Numbers)
-    return 'constants', each.type
+    if isinstance(each, p.Convert | p.Numbers):
+        return 'constants', each.type
+    raise refusal('telling rows apart', type(each))
 
 
 def _live(
