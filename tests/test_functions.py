@@ -176,7 +176,7 @@ def test_drawn_functions(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, phases=NO_SHRINKING)
+@settings(max_examples=8, phases=NO_SHRINKING)
 @given(st.integers(0, 2**32 - 1))
 def test_many_drawn_functions(seed: int) -> None:
     """As above."""
