@@ -250,13 +250,8 @@ def _tensors(
     return (), ()
 
 
-@_tensors.register(ir.Convert | ir.Numbers)
+@_tensors.register(ir.Convert | ir.Numbers | ir.Promise)
 def _(i: Any, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
-    return (), (i.type,)
-
-
-@_tensors.register
-def _(i: ir.Promise, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
     return (), (i.type,)
 
 

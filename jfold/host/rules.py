@@ -139,8 +139,8 @@ def _apply(i: ir.Apply, r: list[Column], state: Trace) -> None:
 
 def _positions(i: ir.Positions, r: list[Column], state: Trace) -> None:
     found = positions(r[i.inputs[0]], len(i.outputs))
-    for register, each_ in zip(i.outputs, found, strict=True):
-        r[register] = each_
+    for register, of_case in zip(i.outputs, found, strict=True):
+        r[register] = of_case
 
 
 def _lookup(i: ir.Lookup, r: list[Column], state: Trace) -> None:

@@ -4,18 +4,19 @@
 The data are taken apart first, by what the calls need and little more. Everything else
 is done once, on the items of all waves, since the results of calls are promised:
 
-    <tree> r0: places[a], r1: objects[a]            <tree> r0: objects[a]
-      r3: positions[b of a], ... = Cases, ...         r2: cases[a: b/c] = Cases r0
-      r5: objects[c] = Select r1 r4                   r4: objects[c] = Among r0 r2
-      r6: tensors[c] = Call r5 tree                   r5: positions[c of @0] = Send r4
-      ...                                             return r2 r5
-      r9: tensors[a] = Merge r3 r4 r7 r8
-      return r9                                     <main> r0: places[a], r1: objects[a]
-                                                      r2: places[@0], ... = Waves r1
-    <main> r0: places[a], r1: objects[a]              r6: tensors[d] = Promise r5 r2
-      r2: tensors[a] = Call r1 tree                   ...
-      return r2                                       r9: tensors[@0] = Merge ...
-                                                      Fulfil r2 r9
+    <tree> r0: places[a], r1: objects[a]         <tree> r0: objects[a]
+      cases[a: b/c] = Cases ...                    cases[a: b/c] = Cases ...
+      positions[b of a], positions[c of a] = ...   objects[c] = Among ... case=1
+      objects[c] = Select ...                      positions[c of @0] = Send ...
+      tensors[c] = Call ...                        return cases, positions
+      ...
+      tensors[a] = Merge ...                     <main> r0: places[a], r1: objects[a]
+      return tensors[a]                            places[@0], cases[@0: b/c],
+                                                     positions[c of @0], ... = Waves r1
+    <main> r0: places[a], r1: objects[a]           tensors[c] = Promise ...
+      tensors[a] = Call ...                        ...
+      return tensors[a]                            tensors[@0] = Merge ...
+                                                   Fulfil ...
 
 The result is a program as any other: printed, checked and run in the same way. What
 does not fit is not told by it: whoever sees an exception runs the plan as it was.
@@ -36,6 +37,7 @@ from jfold.registers import PLACES, TENSORS, RegisterType
 from jfold.traits import Effect, Ordering
 
 Instructions = list[ir.Instruction]
+Types = dict[int, RegisterType]  # of registers
 
 
 @kept
@@ -52,29 +54,14 @@ def in_two_passes(program: Program, few: bool) -> Program | None:
     results = itertools.chain(*(plan.declarations[d].results for d in called))
     if any(each.kind != TENSORS for each in results):
         return None  # instructions look into objects and lengths: no token can stand in
-    halves = [_cut(body, few, _places(body, program)) for body in bodies]
+    halves = [_cut(body, few, program.types_in(body)) for body in bodies]
     found = [half for half in halves if half]
     if len(found) < len(halves):
         return None
     early = _typed([_early(half) for half in found], program)
     made = replace(program, plan=HostPlan(_main(found, early, program), early))
-    return made if _fits(made) else None
-
-
-def _fits(program: Program) -> bool:
-    """Whether all registers have the rows that are asked for. What is joined wave by
-    wave has not, where what is joined of all waves is asked for."""
-    try:
-        check_program(program)
-    except AssertionError:
-        return False
-    return True
-
-
-def _places(body: ir.Body, program: Program) -> set[int]:
-    """The registers of a body that hold places."""
-    types = program.types_in(body)
-    return {register for register, type_ in types.items() if type_.kind == PLACES}
+    check_program(made)
+    return made
 
 
 def _calls(body: ir.Body) -> Iterable[ir.Call]:
@@ -105,11 +92,12 @@ class _Half:
     late: Instructions
 
 
-def _cut(body: ir.Body, few: bool, places: set[int]) -> _Half | None:
-    """A body in halves; `None` if the early one would have to wait."""
+def _cut(body: ir.Body, few: bool, types: Types) -> _Half | None:
+    """A body in halves; `None` if the early one would have to wait, or if what it joins
+    would meet what is joined of all waves."""
     calls, inputs = list(_calls(body)), range(int(few), body.arity)
     sends = [
-        ir.Send(call.inputs[few:], (register,), call.where, call.declaration)
+        ir.Send(call.inputs[inputs.start :], (register,), call.where, call.declaration)
         for register, call in enumerate(calls, body.registers)
     ]
     every = [i for stage in body.stages for i in stage.instructions]
@@ -122,7 +110,8 @@ def _cut(body: ir.Body, few: bool, places: set[int]) -> _Half | None:
         unknown = {0} if few else set()
         unknown |= {r for call in calls for r in call.outputs}
         if _may_run_early(early, wanted, unknown):
-            return _halves(body, inputs, early, sends, places)
+            half = _halves(body, inputs, early, sends, types)
+            return None if _mixes_joined(half, types) else half
     return None
 
 
@@ -131,7 +120,7 @@ def _halves(
     inputs: range,
     early: Instructions,
     sends: list[ir.Send],
-    places: set[int],
+    types: Types,
 ) -> _Half:
     every = [i for stage in body.stages for i in stage.instructions]
     place = {i: number for number, i in enumerate(every)}
@@ -139,7 +128,7 @@ def _halves(
     needed = _read(late) | set(body.outputs)
     # What numbers the items of a wave has to number those of all waves. Places tell
     # their moments in the second pass alone.
-    placing = [i for i in early if not places.isdisjoint(i.outputs)]
+    placing = [i for i in early if any(types[r].kind == PLACES for r in i.outputs)]
     again = {*_numbering(early), *placing}
     late += _sources([i for i in early if i in again], needed)
     late.sort(key=place.__getitem__)
@@ -151,6 +140,16 @@ def _halves(
     kept = sorted(read - written - {0})
     chosen = _with_fields(_with_keys(_with_among(early), {*kept, *_read(sends)}))
     return _Half(body, inputs, chosen, sends, kept, late)
+
+
+def _mixes_joined(half: _Half, types: Types) -> bool:
+    """Whether the second pass joins columns, and is handed some that were joined.
+
+    Of two waves with items of two cases, those are in the order 1 2 1 2, these 1 1 2 2.
+    """
+    handed = [types[r] for r in (*half.kept, *_read(half.sends))]
+    joined = any('+' in each.rows + each.of for each in handed)
+    return joined and any(i.traits.order is Ordering.JOINS for i in half.late)
 
 
 def _numbering(instructions: Instructions) -> Instructions:
