@@ -425,3 +425,8 @@ def expressions(draw: Any, root: str = 'whole', dtype: str = 'float32') -> Expre
     maker = Maker(draw, dtype)
     made = getattr(maker, root)(maker.type(), 2)
     return Expression(jf.Pipe(made.block), made.sample, dtype)
+
+
+def any_expressions() -> st.SearchStrategy[Expression]:
+    """Expressions with any of the blocks outermost."""
+    return st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from binary_trees import dense_cell, tree_block
-from expressions import Expression, expressions
+from expressions import Expression, any_expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,7 +162,7 @@ indices = st.lists(st.integers(0, 3), max_size=6).map(tuple)
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions),
+    any_expressions(),
     st.integers(0, 99),
     st.lists(indices, max_size=3),
 )

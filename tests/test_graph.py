@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from binary_trees import binary_tree, chain, tree_block
-from expressions import Expression, expressions
+from expressions import Expression, any_expressions, expressions
 from graphs import same, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,7 +207,7 @@ def check_any(expression: Expression, seed: int, picks: list[Any]) -> None:
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions),
+    any_expressions(),
     st.integers(0, 99),
     st.lists(indices, min_size=1, max_size=4),
 )

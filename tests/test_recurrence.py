@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from binary_trees import chain, dense_cell, embedding, kind_of, tree_block
-from expressions import Expression, expressions
+from expressions import Expression, any_expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -181,7 +181,7 @@ def check(program: Program, examples: Sequence[Any]) -> None:
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions),
+    any_expressions(),
     st.integers(0, 99),
 )
 def test_recurrence_of_expressions(expression: Expression, seed: int) -> None:

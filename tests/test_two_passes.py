@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from binary_trees import chain, tree_block
-from expressions import Expression, expressions
+from expressions import Expression, any_expressions
 from graphs import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +68,7 @@ def check(program: Program, examples: Sequence[Any]) -> bool:
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions),
+    any_expressions(),
     st.integers(0, 99),
 )
 def test_expressions(expression: Expression, seed: int) -> None:
