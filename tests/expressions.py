@@ -333,7 +333,10 @@ class Maker:
         """A list of items, reduced."""
         item = self.type()
         source = self.source(item, depth)
-        block = jf.Map(source.block) >> self.reducer(item, want, depth)
+        items = jf.Map(source.block)
+        if self.integer(3) == 0:
+            items = by_length(items, items >> jf.Map(self.between(item, item, depth)))
+        block = items >> self.reducer(item, want, depth)
 
         def sample(rng: Rng) -> Any:
             return [source.sample(rng) for _ in range(rng.choice(self.lengths))]
@@ -366,12 +369,26 @@ class Maker:
 
         return Source(declarations[0](), sample)
 
+    def called(self, child: Any, want: Any) -> Any:
+        """A declaration on each of a list, which a choice may have made."""
+        kind = self.pick(['plain', 'plain', 'chosen', 'numbered'])
+        if kind == 'plain':
+            return jf.Map(child())
+        if kind == 'chosen':
+            changed = jf.Map(jf.InputTransform(lambda x: (*x,)))
+            return by_length(changed, jf.Map(jf.Identity())) >> jf.Map(child())
+        beside = self.fixed(self.tensor(3)), jf.Zeros(self.tensor(3))
+        pairs = [jf.Map(jf.AllOf(jf.Identity(), made)) for made in beside]
+        pair = jf.Record((child(), jf.Identity()))
+        both = pair >> self.function(TupleType(want, self.tensor(3)), want)
+        return by_length(*pairs) >> jf.Map(both)
+
     def node(
         self, want: Any, child: Any, arity: int | None, label: Source, depth: int
     ) -> Any:
         """What a recursion does with a node's children and label."""
         if arity is None:
-            children = jf.Map(child()) >> self.reducer(want, want, depth)
+            children = self.called(child, want) >> self.reducer(want, want, depth)
         else:
             children = jf.Record((child(),) * arity) >> self.between(
                 TupleType((want,) * arity), want, depth
@@ -380,6 +397,11 @@ class Maker:
             return jf.Record({'children': children}) >> jf.GetItem(0)
         both = jf.Record({'children': children, 'label': label.block})
         return both >> self.function(TupleType(want, self.tensor(3)), want)
+
+
+def by_length(even: Any, odd: Any) -> Any:
+    """One block for lists of an even length, another for those of an odd one."""
+    return jf.OneOf(lambda items: len(items) % 2, {0: even, 1: odd})
 
 
 def _choice(cases: list[Source]) -> Callable[[Rng], Any]:
