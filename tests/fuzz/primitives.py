@@ -283,7 +283,8 @@ def _convert(equation: Any) -> Callable[..., Any]:
 def _select(which: Any, *cases: Any) -> Any:
     if which.dtype == bool:
         return np.where(which, cases[1], cases[0])
-    return np.choose(which, cases)
+    # Under `vmap` nested branches that are not taken are given numbers of others.
+    return np.choose(which, cases, mode='clip')
 
 
 def _divide(equation: Any) -> Callable[..., Any]:
