@@ -90,6 +90,8 @@ def several(examples: object) -> Iterable[Any]:
     Raises:
       TypeError: it is not.
     """
+    if isinstance(examples, list):  # as nearly always
+        return examples
     single = isinstance(examples, tuple | str | bytes | Mapping)
     if single or not isinstance(examples, Iterable):
         hint = 'pass `[example]`'

@@ -96,7 +96,7 @@ declaration=1
   r17: tensors[c, float32[]] = Promise r21 r2 slot=0 type=0
   r6: positions[b of @0], r7: positions[c of @0] = Positions r5
   r8: places[b] = Select r2 r6
-  r9: objects[b] = Select r3 r6
+  r9: objects[b] = Among r3 r5 case=0
   r10: tensors[b, float32[]] = Convert r9 r8 way=0 type=0 tensor=float32[]
   r11: tensors[b, float32[]] = Apply r8 r10 way=0 operation=0
   r12: places[c] = Select r2 r7

@@ -33,7 +33,7 @@ from jfold import instructions as ir
 from jfold.checker import infer
 from jfold.kept import kept
 from jfold.program import HostPlan, Program, check_program, is_breadth_first
-from jfold.registers import PLACES, TENSORS, RegisterType
+from jfold.registers import OBJECTS, PLACES, TENSORS, RegisterType
 from jfold.traits import Effect, Ordering
 
 Instructions = list[ir.Instruction]
@@ -132,13 +132,16 @@ def _halves(
     again = {*_numbering(early), *placing}
     late += _sources([i for i in early if i in again], needed)
     late.sort(key=place.__getitem__)
+    objects = [i for i in late if types[i.inputs[0]].kind == OBJECTS]
+    late = _with_among(late, objects, body.outputs)
     written = {r for i in (*late, *_calls(body)) for r in i.outputs}
     read = _read(late) | set(body.outputs)
     # Their positions are kept; the lengths tell how many items each wave has.
     cuts = [i for i in early if i.traits.names_rows]
     read |= {i.inputs[0] for i in cuts if not read.isdisjoint(i.outputs[1:])}
     kept = sorted(read - written - {0})
-    chosen = _with_fields(_with_keys(_with_among(early), {*kept, *_read(sends)}))
+    asked = {*kept, *_read(sends)}
+    chosen = _with_fields(_with_keys(_with_among(early, early, asked), asked))
     return _Half(body, inputs, chosen, sends, kept, late)
 
 
@@ -191,21 +194,24 @@ def _may_run_early(early: Instructions, wanted: set[int], unknown: set[int]) -> 
 # ---- instructions that do the work of several ----------------------------------------
 
 
-def _with_among(instructions: Instructions) -> Instructions:
-    """Items of a case are read by the numbers of cases, not by positions."""
+def _with_among(
+    instructions: Instructions, chosen: Instructions, kept: Iterable[int]
+) -> Instructions:
+    """Those chosen of the instructions read items of a case by the numbers of cases,
+    not by positions, which may then be asked for by nothing."""
     positions = {
         r: i for i in instructions if isinstance(i, ir.Positions) for r in i.outputs
     }
     made: Instructions = []
     for i in instructions:
         source = positions.get(i.inputs[-1]) if isinstance(i, ir.Select) else None
-        if source:
+        if source and i in chosen:
             case = source.outputs.index(i.inputs[1])
             read = i.inputs[0], *source.inputs
             made.append(ir.Among(read, i.outputs, i.where, case))
         else:
             made.append(i)
-    used = _read(made)
+    used = {*_read(made), *kept}
     return [i for i in made if not isinstance(i, ir.Positions) or used & {*i.outputs}]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from jfold import instructions as ir
-from jfold.graph import concatenated, ranges
+from jfold.graph import concatenated
 from jfold.host import cycles
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.objects import check_all_lengths
@@ -180,5 +180,4 @@ def _shifted(positions: Sequence[Array], lengths: Sequence[Array]) -> Array:
 
 def _numbers(parts: Sequence[range]) -> Array:
     """Of what was sent, the numbers among the items of a declaration."""
-    first = np.array([part.start for part in parts])
-    return ranges(first, np.array([len(part) for part in parts]))
+    return np.concatenate([np.arange(part.start, part.stop) for part in parts])
