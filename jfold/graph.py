@@ -160,13 +160,14 @@ def gather(values: Array, ids: Array) -> Array:
     return np.asarray(values[ids.astype(np.intp, copy=False)])
 
 
-def among_all(values: Array, first: Array, counts: Array) -> Array:
-    """Numbers [n] in examples as numbers [n] among those of all.
+def values_before(first: Array, counts: Array) -> Array:
+    """Of each row [rows], how many values the examples before its own have.
 
-    `first` [examples + 1] are those of each example's first, `counts` [examples] how
-    many values are given of each.
+    Args:
+      first: [examples + 1] the number of each example's first value.
+      counts: [examples] rows of each.
     """
-    return values if len(counts) == 1 else values + first[:-1].repeat(counts)
+    return first[:-1].repeat(counts)
 
 
 # ---- numbers of values ---------------------------------------------------------------

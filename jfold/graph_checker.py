@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from jfold.graph import Array, Graph, Table, among_all, number_values, ranges
+from jfold.graph import Array, Graph, Table, number_values, ranges, values_before
 from jfold.kept import Owner, kept
 from jfold.operations import Makers, Operations
 from jfold.recurrence import (
@@ -213,7 +213,7 @@ def _look_up(
         row = wrong[0]
         expected = f'a number of {limit[row]} values {operations.types[t]}'
         _refuse(values, table, row, what, f'{expected}, got {column[row]}')
-    rows = among_all(column, values.first[t], table.counts)
+    rows = column + values_before(values.first[t], table.counts)
     may = np.zeros(first_results(operations)[-1] + 1, bool)
     may[[*results_in(makers), -1]] = True
     all_ = may[values.made[t]].all()  # as is most often so

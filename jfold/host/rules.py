@@ -67,7 +67,10 @@ def join(columns: Sequence[Column]) -> Column:
     if len(columns) == 1:
         return columns[0]
     if isinstance(columns[0], list):
-        return list(itertools.chain.from_iterable(columns))
+        made: list[Any] = []
+        for column in columns:
+            made += column  # faster than a chain of items
+        return made
     if isinstance(columns[0], bytes):
         return b''.join(columns)
     return np.concatenate(columns)

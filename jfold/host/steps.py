@@ -59,17 +59,17 @@ def reader(registers: Sequence[int]) -> Reader:
 
 def _cases(i: ir.Cases) -> Step:
     (source,), (target,), key = i.inputs, i.outputs, i.key_fn
-    find, make = _finder(i.case_of), bytes if i.cases <= BYTE else list
+    find, few = _finder(i.case_of), i.cases <= BYTE
 
     def step(r: list[Column], state: Trace) -> None:
         items = r[source]
         try:
-            made = make(map(find, map(key, items) if key else items))
+            made = list(map(find, map(key, items) if key else items))
         except Exception:  # of which item, is told below
-            made = make()
+            made = []
         if len(made) != len(items):  # `StopIteration` looks like the end of the items
-            made = make(_told(i, items))
-        r[target] = made
+            made = _told(i, items)
+        r[target] = bytes(made) if few else made
 
     return step
 

@@ -255,8 +255,10 @@ def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) ->
     edges = [np.arange(x.edge, x.edge + len(x.rows), dtype=np.int32) for x in used]
     edge = concatenated(edges or [np.zeros(0, np.int32)])
     # Constants lie first in the buffer of values, and have no cotangents.
-    kept = (rows >= computed).nonzero()[0] if computed else slice(None)
-    rows, edge = rows[kept] - computed, edge[kept]
+    kept: Array | slice = slice(None)
+    if computed:
+        kept = (rows >= computed).nonzero()[0]
+        rows, edge = rows[kept] - computed, edge[kept]
     if capacity.sums[t]:
         of_values = use_counts(batch.uses, t)
         counts = concatenated([gather(of_values, x.values) for x in used])

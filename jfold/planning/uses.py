@@ -18,11 +18,11 @@ from jfold.graph import (
     Graph,
     Numbering,
     Table,
-    among_all,
     concatenated,
     numbering,
     ranges,
     shared_counts,
+    values_before,
 )
 from jfold.kept import Owner, kept
 from jfold.operations import Operations
@@ -78,10 +78,9 @@ def make_uses(program: Operations, graph: Graph) -> Uses:
     ) -> tuple[Array, ...]:
         if graph.examples == 1:  # whose numbers are those of all
             return tuple(columns)
-        return tuple(
-            among_all(values, numbers.first[t], table.counts)
-            for t, values in zip(types, columns, strict=True)
-        )
+        # Once for each type: most operations have several inputs of one.
+        before = {t: values_before(numbers.first[t], table.counts) for t in {*types}}
+        return tuple(x + before[t] for t, x in zip(types, columns, strict=True))
 
     of_nodes = zip(program.operations, graph.operations, strict=True)
     of_rows = zip(program.results, graph.results, strict=True)
