@@ -274,8 +274,7 @@ def _(i: ir.Apply, operations: Operations) -> tuple[Sequence[int], Sequence[int]
 
 @_tensors.register
 def _(i: ir.Observe, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
-    metrics = operations.results[1:]
-    return _numbered(metrics, i.metric, 'metrics').tensors, ()
+    return _numbered(operations.results, i.result, 'results').tensors, ()
 
 
 @functools.singledispatch
@@ -288,6 +287,12 @@ def _(i: Any, operations: Operations) -> None:
     type_ = _numbered(operations.types, i.type, 'types')
     if type_ != i.tensor:
         raise TypeClash(f'type {i.type} to be {type_}, got {i.tensor}')
+
+
+@_check_options.register
+def _(i: ir.Observe, operations: Operations) -> None:
+    if _numbered(operations.results, i.result, 'results').per_example:
+        raise TypeClash(f'a result of any number of rows, got number {i.result}')
 
 
 @_check_options.register

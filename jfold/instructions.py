@@ -184,15 +184,10 @@ class Apply(Maker):
 
 @dataclass(frozen=True, eq=False)
 class Observe(Maker):
-    """Collects values for a metric."""
+    """Adds rows to a result, as a metric does."""
 
     traits = Traits('places[a] tensors[a]* ->', Effect.MAKES | Effect.RECORDS)
-    metric: int
-
-    @property
-    def result(self) -> int:
-        """The number of the result that it adds rows to; the first is no metric's."""
-        return 1 + self.metric
+    result: int
 
 
 # ---- cases ---------------------------------------------------------------------------

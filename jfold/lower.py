@@ -40,7 +40,7 @@ def lower(root: c.Block) -> Program:
     body = run(write_body(builder, 'expression', typing.root))
     write_declarations(builder)
     check_recursion(builder)
-    rows = [(None, typing.root.output), *sorted(typing.metrics.items())]
+    rows = typing.results.items()
     results = [Result(name, row, builder.type_numbers(row)) for name, row in rows]
     plan, operations = HostPlan(body, tuple(builder.bodies)), tuple(builder.operations)
     result = Program(

@@ -433,7 +433,7 @@ def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None
 
 def _given(program: Program, values: list[Any], schedule: Schedule) -> Any:
     """What the user gets of the values of each result."""
-    own, *_ = values
+    own = values[program.results.index(program.own)]
     metrics = {}
     for r in program.observed:
         example = jnp.asarray(schedule.sections.owners[r].of(schedule.indices))

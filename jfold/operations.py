@@ -107,8 +107,7 @@ class Operations(Owner):
       layers: what has parameters, and what has none.
       operations: in an order that numbers them.
       constants: arrays that are the same in every batch, with the number of their type.
-      results: what a batch gives; the expression's own value first, then metrics by
-        name.
+      results: what a batch gives: the expression's own value, and metrics.
       sources: which results may be read where, so what is recurrent; any of its type,
         if that is `None`.
     """
@@ -120,10 +119,16 @@ class Operations(Owner):
     results: tuple[Result, ...]
     sources: Sources | None
 
+    @functools.cached_property
+    def own(self) -> Result:
+        """The value of the expression itself."""
+        (found,) = (each for each in self.results if each.per_example)
+        return found
+
     @property
     def output(self) -> Type:
-        """The type of one example's result."""
-        return self.results[0].type
+        """The type of one example's value."""
+        return self.own.type
 
     @functools.cached_property
     def observed(self) -> tuple[int, ...]:
@@ -149,8 +154,12 @@ def check_operations(operations: Operations) -> None:
     """Refuses operations that refer to what there is not.
 
     Raises:
-      ValueError: a number of a type is out of range, or sources are of another shape.
+      ValueError: a number of a type is out of range, sources are of another shape, or
+        not one result is the value of the expression.
     """
+    own = [each.name for each in operations.results].count(None)
+    if own != 1:
+        raise ValueError(f'expected one result without a name, got {own}')
     known = range(len(operations.types))
     used = [(repr(each), each.inputs + each.outputs) for each in operations.operations]
     used += [(f'constant {i}', (t,)) for i, (t, _) in enumerate(operations.constants)]

@@ -100,7 +100,7 @@ def check_program(program: Program) -> None:
     for body in program.plan.bodies:
         program.types_in(body)
     given = [each.tensor for each in program.plan.body.results]
-    expected = [program.types[number] for number in program.results[0].tensors]
+    expected = [program.types[number] for number in program.own.tensors]
     if given != expected:
         raise AssertionError(
             f'jfold made a wrong program, please report it: {program.plan.body}: '

@@ -66,7 +66,7 @@ operations
   1: cell(float32[4], float32[4]) -> float32[4]
 <expression> r0: places[a], r1: objects[a]
   r2: tensors[a, float32[4]] = Call r0 r1 declaration=0 way=1
-  Observe r0 r2 way=0 metric=0
+  Observe r0 r2 way=0 result=1
   return r2
 <tree> r0: places[a], r1: objects[a]
   r2: objects[a] = Transform r1 fn=type
@@ -134,13 +134,18 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'objects where tensors are expected': (
         lambda: edited(trees(), ir.Observe, inputs=(0, 1)),
-        '<expression>: Observe r0 r1 way=0 metric=0: expected r1 to be '
+        '<expression>: Observe r0 r1 way=0 result=1: expected r1 to be '
         'tensors[a, float32[4]], got objects[a]',
     ),
     'a metric that there is not': (
-        lambda: edited(trees(), ir.Observe, metric=1),
-        '<expression>: Observe r0 r2 way=0 metric=1: expected one of 1 '
-        'metrics, got number 1',
+        lambda: edited(trees(), ir.Observe, result=2),
+        '<expression>: Observe r0 r2 way=0 result=2: expected one of 2 '
+        'results, got number 2',
+    ),
+    'a metric that is the value of the expression': (
+        lambda: edited(trees(), ir.Observe, result=0),
+        '<expression>: Observe r0 r2 way=0 result=0: expected a result of any '
+        'number of rows, got number 0',
     ),
     'a conversion to a type of another number': (
         lambda: edited(trees(), ir.Convert, type=1),
@@ -236,7 +241,7 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'a register that the body has not': (
         lambda: edited(trees(), ir.Observe, outputs=(100,)),
-        '<expression>: r100 = Observe r0 r2 way=0 metric=0: expected a new '
+        '<expression>: r100 = Observe r0 r2 way=0 result=1: expected a new '
         'register to write, got r100',
     ),
     'a call without its value': (
@@ -372,6 +377,8 @@ def test_what_the_device_runs_is_checked_too() -> None:
     """Numbers of types, and what is said of who reads what."""
     with refuses('result 1: expected numbers of 2 types, got 7', ValueError):
         check_program(with_tensors(trees(), 1, (7,)))
+    with refuses('expected one result without a name, got 0', ValueError):
+        check_program(replace(trees(), results=trees().results[1:]))
     sources = trees().sources
     assert sources is not None
     with refuses('expected `sources.inputs` of [1, 2], got [1]', ValueError):

@@ -131,7 +131,8 @@ class Trace:
         self._results[result].append(Chunk(places, (), tuple(values)))
 
     def graph(self, outputs: list[Array]) -> Graph:
-        """What was traced; `outputs` [examples] are the columns of the first result."""
+        """What was traced; `outputs` [examples] are the columns of the expression's own
+        result."""
         program = self.program
         constants = [
             self._sorted(chunks, (np.zeros((0, *type_.shape), type_.dtype),))
@@ -141,12 +142,14 @@ class Trace:
             self._sorted(chunks, (NO_NUMBERS,) * (1 + len(operation.inputs)))
             for chunks, operation in zip(self._nodes, program.operations, strict=True)
         ]
-        observed = [
-            self._sorted(self._results[r], (NO_NUMBERS,) * len(result.tensors))
-            for r, result in enumerate(program.results[1:], 1)
-        ]
-        # Results with a row an example are in the order of examples as they come.
+        # With a row an example, they are in the order of examples as they come.
         own = _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
+        results = [
+            own
+            if result.per_example
+            else self._sorted(chunks, (NO_NUMBERS,) * len(result.tensors))
+            for chunks, result in zip(self._results, program.results, strict=True)
+        ]
         numbering, numbers = self._numbers(constants, nodes)
         return Graph(
             self.examples,
@@ -157,7 +160,7 @@ class Trace:
             ),
             tuple(
                 x.renumbered(numbers, result.tensors)
-                for x, result in zip([own, *observed], program.results, strict=True)
+                for x, result in zip(results, program.results, strict=True)
             ),
             numbering,
         )

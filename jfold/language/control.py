@@ -211,8 +211,8 @@ def _(block: c.Metric, node: Typed, state: Inference) -> Type:
 
 @emit.register
 def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    number = sorted(w.builder.typing.metrics).index(block.name)
-    w.add(p.Observe, (places, *flatten(value)), node, outputs=0, metric=number)
+    number = [*w.builder.typing.results].index(block.name)
+    w.add(p.Observe, (places, *flatten(value)), node, outputs=0, result=number)
     return None
 
 

@@ -57,6 +57,12 @@ class Typing:
     layers: tuple[Layer, ...]
     metrics: dict[str, Type]
 
+    @property
+    def results(self) -> dict[str | None, Type]:
+        """What a batch gives, in order: by `None` the value of the expression, by name
+        what metrics collect."""
+        return {None: self.root.output, **dict(sorted(self.metrics.items()))}
+
     def __str__(self) -> str:
         named = [(each.name, root) for each, root in self.declarations.items()]
         trees = (

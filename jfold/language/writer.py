@@ -277,7 +277,7 @@ def _made(each: p.Maker) -> tuple[str, int]:
     if isinstance(each, p.Apply):
         return 'operation', each.operation
     if isinstance(each, p.Observe):
-        return 'metric', each.metric
+        return 'result', each.result
     if isinstance(each, p.Convert | p.Numbers):
         return 'constants', each.type
     raise refusal('telling rows apart', type(each))
