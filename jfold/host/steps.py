@@ -110,7 +110,7 @@ def _among(i: ir.Among) -> Step:
         if isinstance(column, list):
             r[target] = list(itertools.compress(column, chosen))
         else:
-            r[target] = column[np.frombuffer(chosen, bool)]
+            r[target] = column.compress(np.frombuffer(chosen, bool), 0)
 
     return step
 
