@@ -65,6 +65,8 @@ def component_of(operations: Operations) -> tuple[int, ...]:
 def _closure(reads: list[Makers]) -> list[Makers]:
     """What each operation reads, directly or through others."""
     reads = list(reads)
+    # Warshall's algorithm: ways by more and more operations in between. Sets are bits,
+    # so one step adds all that another operation reads.
     for q in range(len(reads)):
         for o in range(len(reads)):
             if reads[o] >> q & 1:
@@ -95,6 +97,7 @@ def sources(operations: Operations) -> Sources:
     if operations.sources is not None:
         return operations.sources
     made = itertools.chain(*(each.outputs for each in operations.operations))
+    # Nothing more being said, a value may come from whatever makes values of its type.
     of_type = [0 for _ in operations.types]
     for number, t in enumerate(made):
         of_type[t] |= 1 << number

@@ -86,7 +86,7 @@ def check_lengths(items: list[Any], most: int) -> None:
             raise BadItem(index, f'{text}; {PICK}')
 
 
-def check_all_lengths(lists: Sequence[tuple[list[Any], int]]) -> None:
+def check_all_lengths(lists: Sequence[list[Any]], most: int) -> None:
     """As `check_lengths` of each list, none of whose items has fewer: then it is enough
     to add up, which is faster.
 
@@ -94,12 +94,12 @@ def check_all_lengths(lists: Sequence[tuple[list[Any], int]]) -> None:
       BadItem: an item has more.
     """
     try:
-        counts = map(len, itertools.chain.from_iterable(items for items, _ in lists))
-        if sum(counts) == sum(most * len(items) for items, most in lists):
+        counts = map(len, itertools.chain.from_iterable(lists))
+        if sum(counts) == most * sum(map(len, lists)):
             return
     except Exception:  # objects have no length
         pass
-    for items, most in lists:
+    for items in lists:
         check_lengths(items, most)
 
 

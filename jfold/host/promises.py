@@ -30,8 +30,8 @@ class Promises(Trace):
     """A trace of rows whose inputs may be tokens.
 
     Attributes:
-      sent: how many items each declaration was sent so far, and by declaration, the
-        columns of those that wait for the next wave.
+      counts: how many items each declaration was sent so far.
+      waiting: by declaration, the columns of those that wait for the next wave.
       slots: of each slot, the number of its first token.
       found: of each slot, the ids that were promised.
       unsettled: of the chunks of nodes that read tokens, operation and number.
@@ -42,8 +42,8 @@ class Promises(Trace):
 
     def __init__(self, program: Program, examples: int, reread: Reread) -> None:
         super().__init__(program, examples, reread)
-        counts = [0] * len(program.plan.declarations)
-        self.sent: tuple[list[int], dict[int, list[Columns]]] = counts, {}
+        self.counts = [0] * len(program.plan.declarations)
+        self.waiting: dict[int, list[Columns]] = {}
         self.slots: dict[int, int] = {}
         self.found: dict[int, Array] = {}
         self.tokens = 0
@@ -52,6 +52,7 @@ class Promises(Trace):
 
     def promise(self, slot: int, numbers: Array, count: int) -> Array:
         """Tokens [n] for the items of a slot with the given numbers [n], of `count`."""
+        # Two calls of one declaration share its slot, each by the numbers of its items.
         if slot not in self.slots:
             self.slots[slot] = self.tokens
             self.tokens += count
@@ -147,6 +148,7 @@ def _raise_heights(
     inputs: list[tuple[Array, Array]], written: list[Array], rows: Any
 ) -> None:
     """Writes heights of rows from those of their inputs."""
+    # One input after another: an index of two dimensions takes twice as long.
     (heights, ids), *more = inputs
     height = heights[ids[rows]]
     for heights, ids in more:

@@ -110,7 +110,7 @@ def _among(i: ir.Among) -> Step:
         if isinstance(column, list):
             r[target] = list(itertools.compress(column, chosen))
         else:
-            r[target] = column.compress(np.frombuffer(chosen, bool), 0)
+            r[target] = column[np.frombuffer(chosen, bool)]
 
     return step
 
@@ -138,7 +138,7 @@ def _fields(i: ir.Fields) -> Step:
             for target, key in zip(i.outputs, i.keys, strict=True):
                 r[target] = fields(items, key)
         if most is not None:
-            state.lengths.append((items, most))
+            state.lengths.setdefault(most, []).append(items)
 
     return step
 
@@ -148,13 +148,12 @@ def _send(i: ir.Send) -> Step:
     source, *others = i.inputs
 
     def step(r: list[Column], state: Promises) -> None:
-        counts, waiting = state.sent
-        first, size = counts[d], len(r[source])
-        counts[d] = last = first + size
+        first, size = state.counts[d], len(r[source])
+        state.counts[d] = last = first + size
         r[target] = range(first, last)
         if size:
             columns = read(r) if others else (r[source],)
-            waiting.setdefault(d, []).append(columns)
+            state.waiting.setdefault(d, []).append(columns)
 
     return step
 

@@ -68,7 +68,7 @@ class Trace:
       tentative: whether examples may be read again, by another trace.
       reread: what has been read of the data that can be read once, for other traces.
       order: what tells rows of an example apart, and puts them in order.
-      lengths: items, and how many items each may have, that are still to be checked.
+      lengths: by how many items each may have, lists of items still to be checked.
       sorts: by the id of places, the places and how rows there are sorted; tables
         often have theirs at the same ones, as leaves and what is made of them.
     """
@@ -88,7 +88,7 @@ class Trace:
         self._shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
-        self.lengths: list[tuple[list[Any], int]] = []
+        self.lengths: dict[int, list[list[Any]]] = {}
         self.sorts: dict[int, tuple[Array, Array | None, Array]] = {}
 
     def constants(self, t: int, places: Array, values: Array) -> Array:
@@ -116,6 +116,8 @@ class Trace:
     def _height(self, o: int, inputs: Sequence[Array], rows: int) -> Array:
         """The heights [rows] of new nodes, of inputs [rows] each."""
         base = self.bases[o]
+        # What runs once has level 1, whatever it reads; the upper bits of a height tell
+        # the component, so what is below `base` is of earlier ones and does not count.
         if not self.recurrent[o]:
             return np.full(rows, base + 1)
         types = self.program.operations[o].inputs

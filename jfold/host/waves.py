@@ -10,6 +10,7 @@ level of nesting costs a few loops over lists.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jfold import instructions as ir
-from jfold.graph import concatenated
+from jfold.graph import concatenated, ranges
 from jfold.host import cycles
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.objects import check_all_lengths
@@ -90,11 +91,11 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
     """
     bodies = state.program.plan.declarations
     found = [_Items([], [], [], []) for _ in bodies]
-    _, waiting = state.sent
-    waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
+    state.waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
     _run_waves(list(map(_ready, bodies)), found, state)
     # Once for all waves, which costs less than in each.
-    check_all_lengths(state.lengths)
+    for most, lists in state.lengths.items():
+        check_all_lengths(lists, most)
     results: list[Column] = []
     for body, items in zip(bodies, found, strict=True):
         results += [_places(items, state), *_joined(body.results, items)]
@@ -106,13 +107,12 @@ def _run_waves(
     bodies: Sequence[_Ready], found: Sequence[_Items], state: Promises
 ) -> None:
     """Runs the bodies of all that is waiting, until nothing is."""
-    depth, watch, (_, waiting) = 0, Watch(), state.sent
-    while waiting:
+    depth, watch = 0, Watch()
+    while state.waiting:
         if depth > cycles.MAX_DEPTH:
             raise RecursionError
         # In the order in which declarations run when calls wait, so rows are the same.
-        waves = waiting.copy()
-        waiting.clear()
+        waves, state.waiting = state.waiting, {}
         for d in sorted(waves) if len(waves) > 1 else waves:
             parts, body = waves[d], bodies[d]
             columns = parts[0] if len(parts) == 1 else _put_together(parts)
@@ -180,4 +180,5 @@ def _shifted(positions: Sequence[Array], lengths: Sequence[Array]) -> Array:
 
 def _numbers(parts: Sequence[range]) -> Array:
     """Of what was sent, the numbers among the items of a declaration."""
-    return np.concatenate([np.arange(part.start, part.stop) for part in parts])
+    first = np.fromiter(map(operator.attrgetter('start'), parts), np.int64, len(parts))
+    return ranges(first, np.fromiter(map(len, parts), np.int64, len(parts)))
