@@ -417,6 +417,13 @@ class Send(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
+class Descend(Instruction):
+    """Whose the items are that a declaration was sent, which tells their places."""
+
+    traits = Traits('places[a] positions[a of b] places[b] ->', Effect.RECORDS)
+
+
+@dataclass(frozen=True, eq=False)
 class Promise(Instruction):
     """Results of a declaration for some of its items, before anybody knows them."""
 

@@ -117,6 +117,9 @@ def test_what_depends_on_other_items_runs_again() -> None:
     assert Reverse.traits.numbers_items
 
 
+SPECIAL = ir.Call, ir.Waves, ir.Send, ir.Descend, ir.Promise, ir.Fulfil
+
+
 def test_what_makes_rows_says_so() -> None:
     """Makers do, what holds bodies may do anything, and others never."""
     for kind in KINDS:
@@ -124,7 +127,7 @@ def test_what_makes_rows_says_so() -> None:
         assert (
             issubclass(kind, ir.Maker)
             or kind.traits.holds
-            or kind in (ir.Call, ir.Waves, ir.Send, ir.Promise, ir.Fulfil)
+            or kind in SPECIAL
             or (not effect & (Effect.MAKES | Effect.RECORDS))
         )
         assert not issubclass(kind, ir.Maker) or effect & Effect.MAKES

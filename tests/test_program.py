@@ -174,23 +174,28 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'items of a case that there is not': (
         lambda: edited(in_waves(), ir.Among, case=2),
-        '<tree>: r7 = Among r1 r3 case=2: expected a case of cases[a: b/c], got'
+        '<tree>: r6 = Among r0 r2 case=2: expected a case of cases[a: b/c], got'
         ' number 2',
     ),
     'items sent to a declaration that takes others': (
-        lambda: edited(in_waves(), ir.Send, inputs=(0, 3)),
-        '<tree>: r18 = Send r0 r3 declaration=0: expected r3 to be objects[a], '
+        lambda: edited(in_waves(), ir.Send, inputs=(2,)),
+        '<tree>: r17 = Send r2 declaration=0: expected r2 to be objects[a: b/c], '
         'got cases[a: b/c]',
     ),
     'items sent to where the examples are': (
         lambda: edited(in_waves(), ir.Send, declaration=1),
-        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r0 r1 declaration=1: '
+        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r1 declaration=1: '
         'expected nothing sent to declaration 1, got some',
     ),
     'results of waves without a register': (
         lambda: edited(in_waves(), ir.Waves, outputs=(2, 5, 9, 12)),
-        '<expression>: r2, r5, r9, r12 = Waves r0 r1 declaration=1: expected 7 '
+        '<expression>: r2, r5, r9, r12 = Waves r1 declaration=1: expected 7 '
         'outputs, got 4',
+    ),
+    'items whose senders are others': (
+        lambda: edited(in_waves(), ir.Descend, inputs=(8, 20, 2)),
+        '<expression>: Descend r8 r20 r2: expected r20 to be positions[b of @0], '
+        'got positions[c of @0]',
     ),
     'a promise of another type': (
         lambda: edited(in_waves(), ir.Promise, type=0),

@@ -8,6 +8,7 @@ heights of nodes that read them are open.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 
 from jfold.graph import Graph, gather
 from jfold.host.objects import Reread
-from jfold.host.places import moments, stable_order
+from jfold.host.places import example_places, moments, stable_order
 from jfold.host.trace import Chunk, Trace
 from jfold.program import Program
 
@@ -29,6 +30,10 @@ _PENDING = 1 << 62  # a height above all others
 class Promises(Trace):
     """A trace of rows whose inputs may be tokens.
 
+    The places of items are known when it is told whose they are. Until then numbers of
+    items stand in for them, one declaration after another, the expression last; but not
+    of one example, whose all items are.
+
     Attributes:
       counts: how many items each declaration was sent so far.
       waiting: by declaration, the columns of those that wait for the next wave.
@@ -36,6 +41,8 @@ class Promises(Trace):
       found: of each slot, the ids that were promised.
       unsettled: of the chunks of nodes that read tokens, operation and number.
       pending: of those whose heights depend on tokens.
+      waves: of each, its moment and the numbers of its first item and behind its last.
+      parents: per item, the number of the one whose it is, once it is told.
     """
 
     tentative = True
@@ -49,6 +56,40 @@ class Promises(Trace):
         self.tokens = 0
         self.unsettled: list[tuple[int, int]] = []
         self.pending: list[tuple[int, int]] = []
+        self.waves: list[tuple[int, int, int]] = []
+        self.parents = np.zeros(0, np.int64)
+
+    def enter(self, moments: list[int], sizes: list[int]) -> Array:
+        """The places of the items of a declaration, or what stands in for them; given
+        the moment and the size of each of its waves."""
+        if self.examples == 1:
+            return np.array(moments, np.int64).repeat(sizes)
+        first = len(self.parents)
+        ends = list(itertools.accumulate(sizes, initial=first))
+        self.waves += zip(moments, ends, ends[1:], strict=False)
+        self.parents = np.zeros(ends[-1], np.int64)
+        return np.arange(first, ends[-1])
+
+    def descend(self, parents: Array, items: Array) -> None:
+        """Says whose items are: the numbers of items [n] and of these [n]."""
+        self.parents[items] = parents
+
+    def placed(self, places: Array) -> Array:
+        """The places of items by their numbers."""
+        return places if self.examples == 1 else self._places[places]
+
+    @functools.cached_property
+    def _places(self) -> Array:
+        """The places of all items [items], from the examples on, which are the first
+        wave of the last declaration, down."""
+        found = np.empty(len(self.parents), np.int64)
+        (_, a, b), *waves = sorted(self.waves)
+        found[a:b] = example_places(self.examples)
+        for _, a, b in waves:
+            found[a:b] = found[self.parents[a:b]]
+        moments, first, ends = np.array(self.waves, np.int64).T
+        found |= moments.repeat(ends - first)
+        return found
 
     def promise(self, slot: int, numbers: Array, count: int) -> Array:
         """Tokens [n] for the items of a slot with the given numbers [n], of `count`."""
@@ -122,7 +163,7 @@ class Promises(Trace):
                 for t, ids in zip(operation.outputs, made, strict=True)
             ]
             work.append((list(zip(heights, ids, strict=True)), written))
-            found = _by_moment(moments(places))
+            found = _by_moment(moments(self.placed(places)))
             parts += [(-moment, number, rows) for moment, rows in found]
         parts.sort(key=operator.itemgetter(0, 1))
         for _, number, rows in parts:

@@ -248,6 +248,11 @@ def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
     r[i.outputs[0]] = state.promise(i.slot, numbers, len(places))
 
 
+def _descend(i: ir.Descend, r: list[Column], state: Promises) -> None:
+    senders, numbers, places = (r[k] for k in i.inputs)
+    state.descend(senders, places[numbers])
+
+
 def _fulfil(i: ir.Fulfil, r: list[Column], state: Promises) -> None:
     state.fulfil(i.slot, r[i.inputs[1]])
 
@@ -276,6 +281,7 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Position: _position,
     ir.Cut: _cut,
     ir.Observe: _observe,
+    ir.Descend: _descend,
     ir.Promise: _promise,
     ir.Fulfil: _fulfil,
 }

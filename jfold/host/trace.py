@@ -182,13 +182,18 @@ class Trace:
         table = Table(first, tuple(moved))
         return _Sorted(table, made, len(chunks) == 1 and order is None)
 
+    def placed(self, places: Array) -> Array:
+        """The places [rows] that were meant, if others stood in for them [rows]."""
+        return places
+
     def _sort(self, places: Array) -> tuple[Array | None, Array]:
         """The order of rows at places [rows], `None` if they are in order; and where
         those of each example begin [examples + 1]."""
         if id(places) not in self.sorts:
-            order = self.order.order(places, self.examples)
+            placed = self.placed(places)
+            order = self.order.order(placed, self.examples)
             # Which keeps the places alive, and so their id theirs.
-            self.sorts[id(places)] = places, order, self._first(places)
+            self.sorts[id(places)] = places, order, self._first(placed)
         _, order, first = self.sorts[id(places)]
         return order, first
 

@@ -33,7 +33,7 @@ from jfold import instructions as ir
 from jfold.checker import infer
 from jfold.kept import kept
 from jfold.program import HostPlan, Program, check_program, is_breadth_first
-from jfold.registers import OBJECTS, PLACES, TENSORS, RegisterType
+from jfold.registers import OBJECTS, TENSORS, RegisterType
 from jfold.traits import Effect, Ordering
 
 Instructions = list[ir.Instruction]
@@ -44,7 +44,7 @@ Types = dict[int, RegisterType]  # of registers
 def in_two_passes(program: Program, few: bool) -> Program | None:
     """The program with its plan in two passes; `None` where it cannot be.
 
-    `few` examples, of which there is one, are better read late, and tell no places.
+    `few` examples, of which there is one, are better read late, and all is theirs.
     """
     plan = program.plan
     bodies = [*plan.declarations, plan.body]
@@ -59,7 +59,7 @@ def in_two_passes(program: Program, few: bool) -> Program | None:
     if len(found) < len(halves):
         return None
     early = _typed([_early(half) for half in found], program)
-    made = replace(program, plan=HostPlan(_main(found, early, program), early))
+    made = replace(program, plan=HostPlan(_main(found, early, program, few), early))
     check_program(made)
     return made
 
@@ -77,7 +77,6 @@ class _Half:
 
     Attributes:
       body: it.
-      inputs: those that its early half is given.
       early: what takes items apart, before the calls.
       sends: what the calls become there.
       kept: the registers that the second pass needs of the first.
@@ -85,7 +84,6 @@ class _Half:
     """
 
     body: ir.Body
-    inputs: range
     early: Instructions
     sends: list[ir.Send]
     kept: list[int]
@@ -95,9 +93,9 @@ class _Half:
 def _cut(body: ir.Body, few: bool, types: Types) -> _Half | None:
     """A body in halves; `None` if the early one would have to wait, or if what it joins
     would meet what is joined of all waves."""
-    calls, inputs = list(_calls(body)), range(int(few), body.arity)
+    calls = list(_calls(body))
     sends = [
-        ir.Send(call.inputs[inputs.start :], (register,), call.where, call.declaration)
+        ir.Send(call.inputs[1:], (register,), call.where, call.declaration)
         for register, call in enumerate(calls, body.registers)
     ]
     every = [i for stage in body.stages for i in stage.instructions]
@@ -107,29 +105,23 @@ def _cut(body: ir.Body, few: bool, types: Types) -> _Half | None:
     read = set() if few else {i.inputs[0] for i in every if isinstance(i, ir.Convert)}
     for wanted in needed | read, needed:
         early = _sources(every, wanted)
-        unknown = {0} if few else set()
-        unknown |= {r for call in calls for r in call.outputs}
+        # Places are known when all has been taken apart.
+        unknown = {0, *(r for call in calls for r in call.outputs)}
         if _may_run_early(early, wanted, unknown):
-            half = _halves(body, inputs, early, sends, types)
+            half = _halves(body, early, sends, types)
             return None if _mixes_joined(half, types) else half
     return None
 
 
 def _halves(
-    body: ir.Body,
-    inputs: range,
-    early: Instructions,
-    sends: list[ir.Send],
-    types: Types,
+    body: ir.Body, early: Instructions, sends: list[ir.Send], types: Types
 ) -> _Half:
     every = [i for stage in body.stages for i in stage.instructions]
     place = {i: number for number, i in enumerate(every)}
     late = list(place.keys() - early)
     needed = _read(late) | set(body.outputs)
-    # What numbers the items of a wave has to number those of all waves. Places tell
-    # their moments in the second pass alone.
-    placing = [i for i in early if any(types[r].kind == PLACES for r in i.outputs)]
-    again = {*_numbering(early), *placing}
+    # What numbers the items of a wave has to number those of all waves.
+    again = set(_numbering(early))
     late += _sources([i for i in early if i in again], needed)
     late.sort(key=place.__getitem__)
     objects = [i for i in late if types[i.inputs[0]].kind == OBJECTS]
@@ -142,7 +134,7 @@ def _halves(
     kept = sorted(read - written - {0})
     asked = {*kept, *_read(sends)}
     chosen = _with_fields(_with_keys(_with_among(early, early, asked), asked))
-    return _Half(body, inputs, chosen, sends, kept, late)
+    return _Half(body, chosen, sends, kept, late)
 
 
 def _mixes_joined(half: _Half, types: Types) -> bool:
@@ -260,12 +252,10 @@ def _with_fields(instructions: Instructions) -> Instructions:
 
 def _early(half: _Half) -> ir.Body:
     """The body that runs in each wave, which does not state its results yet."""
-    shift = -half.inputs.start
-    made = tuple(_moved(i, shift) for i in (*half.early, *half.sends))
-    outputs = [r + shift for r in (*half.kept, *_written(half.sends))]
-    inputs = half.body.inputs[half.inputs.start :]
-    count = half.body.registers + len(half.sends) + shift
-    return _body(half.body.name, inputs, made, outputs, (), count)
+    made = tuple(_moved(i, -1) for i in (*half.early, *half.sends))
+    outputs = [r - 1 for r in (*half.kept, *_written(half.sends))]
+    count = half.body.registers + len(half.sends) - 1
+    return _body(half.body.name, half.body.inputs[1:], made, outputs, (), count)
 
 
 def _typed(bodies: Sequence[ir.Body], program: Program) -> tuple[ir.Body, ...]:
@@ -308,7 +298,7 @@ def _written(instructions: Iterable[ir.Instruction]) -> list[int]:
 
 
 def _main(
-    halves: Sequence[_Half], early: Sequence[ir.Body], program: Program
+    halves: Sequence[_Half], early: Sequence[ir.Body], program: Program, few: bool
 ) -> ir.Body:
     """Takes the examples apart, then does all else, body by body.
 
@@ -322,12 +312,14 @@ def _main(
         for begin, half in zip(begins, halves, strict=False)
         for r in (0, *half.kept, *_written(half.sends))
     ]
-    waves = ir.Waves(tuple(halves[-1].inputs), tuple(given), body.name, len(early) - 1)
+    read = tuple(range(1, body.arity))
+    waves = ir.Waves(read, tuple(given), body.name, len(early) - 1)
     slots = _slots(halves, program)
     made: list[ir.Instruction] = [waves]
     for half, begin in zip(halves, begins, strict=False):
         made += _promises(half, begin, begins, slots)
         made += [_moved(i, begin) for i in half.late]
+        made += [] if few else _descents(half, begin, begins)
     # Behind all that promises them: a body may call itself, or one that comes later.
     for (d, output), (slot, type_) in slots.items():
         begin, register = begins[d], halves[d].body.outputs[output]
@@ -335,6 +327,13 @@ def _main(
         made.append(ir.Fulfil(read, (), halves[d].body.name, slot, type_))
     outputs = [begins[-2] + r for r in body.outputs]
     return _body(body.name, body.inputs, made, outputs, body.results, begins[-1])
+
+
+def _descents(half: _Half, begin: int, begins: Sequence[int]) -> Iterable[ir.Descend]:
+    """Whose items those of a body's calls are."""
+    for call, send in zip(_calls(half.body), half.sends, strict=True):
+        read = begin + call.inputs[0], begin + send.outputs[0], begins[send.declaration]
+        yield ir.Descend(read, (), call.where)
 
 
 Slots = dict[tuple[int, int], tuple[int, int]]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from jfold import instructions as ir
-from jfold.graph import concatenated, ranges
+from jfold.graph import ranges
 from jfold.host import cycles
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.objects import check_all_lengths
@@ -26,7 +26,7 @@ from jfold.host.promises import Promises
 from jfold.host.rules import NONE, Column, join
 from jfold.host.steps import Step, reader, steps
 from jfold.kept import kept
-from jfold.registers import CASES, LENGTHS, OBJECTS, PLACES, POSITIONS, RegisterType
+from jfold.registers import CASES, LENGTHS, OBJECTS, POSITIONS, RegisterType
 from jfold.traits import refusal
 
 Array = np.ndarray[Any, Any]
@@ -41,13 +41,11 @@ class _Ready:
       steps: what runs.
       empty: what registers hold before they are written, but for the inputs.
       results: what reads them.
-      placed: whether the first input is the places of items.
     """
 
     steps: tuple[Step, ...]
     empty: list[None]
     results: Callable[[list[Column]], Columns]
-    placed: bool
 
 
 @kept
@@ -55,9 +53,7 @@ def _ready(body: ir.Body) -> _Ready:
     (stage,) = steps(body)
     made = tuple(step or _refuse(i) for i, step in stage)
     empty = [None] * (body.registers - body.arity)
-    # Of one example no places are given: all is in it.
-    placed = body.inputs[0].kind == PLACES
-    return _Ready(made, empty, reader(body.outputs), placed)
+    return _Ready(made, empty, reader(body.outputs))
 
 
 def _refuse(i: ir.Instruction) -> Step:
@@ -71,13 +67,11 @@ class _Items:
     Attributes:
       moments, sizes: when the wave is, a number that grows with the depth of the data,
         and how many items it has.
-      places: of whom the items are, which tell their examples; none if there is one.
       results: what the body returns.
     """
 
     moments: list[int]
     sizes: list[int]
-    places: list[Array]
     results: list[Columns]
 
 
@@ -90,7 +84,7 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
       BadItem: an item does not fit, of which more is known when it is read again.
     """
     bodies = state.program.plan.declarations
-    found = [_Items([], [], [], []) for _ in bodies]
+    found = [_Items([], [], []) for _ in bodies]
     state.waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
     _run_waves(list(map(_ready, bodies)), found, state)
     # Once for all waves, which costs less than in each.
@@ -98,7 +92,8 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
         check_all_lengths(lists, most)
     results: list[Column] = []
     for body, items in zip(bodies, found, strict=True):
-        results += [_places(items, state), *_joined(body.results, items)]
+        places = state.enter(items.moments, items.sizes)
+        results += [places, *_joined(body.results, items)]
     for register, column in zip(i.outputs, results, strict=True):
         r[register] = column
 
@@ -116,9 +111,8 @@ def _run_waves(
         for d in sorted(waves) if len(waves) > 1 else waves:
             parts, body = waves[d], bodies[d]
             columns = parts[0] if len(parts) == 1 else _put_together(parts)
-            given = columns[body.placed :]
-            wakes = watch.wakes(depth, len(given[0]))
-            if wakes and watch.sees_again(depth, d, given):
+            wakes = watch.wakes(depth, len(columns[0]))
+            if wakes and watch.sees_again(depth, d, columns):
                 raise SuspicionError
             _run(body, columns, found[d], depth * len(bodies) + d, state)
         depth += 1
@@ -135,20 +129,10 @@ def _run(
     """Runs a body on a wave, at a moment."""
     registers = [*columns, *body.empty]
     items.moments.append(moment)
-    items.sizes.append(len(columns[body.placed]))
-    if body.placed:
-        items.places.append(columns[0])
+    items.sizes.append(len(columns[0]))
     for step in body.steps:
         step(registers, state)
     items.results.append(body.results(registers))
-
-
-def _places(items: _Items, state: Promises) -> Array:
-    """The places of the items of all waves: their examples and their moments."""
-    moments = np.array(items.moments, np.int64).repeat(items.sizes)
-    if not items.places:
-        return moments
-    return state.order.entered(concatenated(items.places), moments)
 
 
 def _joined(types: Sequence[RegisterType], items: _Items) -> list[Column]:
