@@ -71,7 +71,8 @@ class Promises(Trace):
         return np.arange(first, ends[-1])
 
     def descend(self, parents: Array, items: Array) -> None:
-        """Says whose items are: the numbers of items [n] and of these [n]."""
+        """Says whose items are: the numbers of `parents` [n], and of their `items` [n],
+        which run a wave later."""
         self.parents[items] = parents
 
     def placed(self, places: Array) -> Array:
