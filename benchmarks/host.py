@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import random
 import re
 import subprocess
 import sys
@@ -26,7 +27,7 @@ import numpy as np
 from measuring import begin, jax_parser, loss
 from options import fill, numbers, say
 from report import Row
-from trees import Params, Tree, Workload, cell, expression, init_cell
+from trees import Params, Tree, Workload, cell, comb, expression, init_cell
 from turns import clocked, take_turns
 
 import jfold as jf
@@ -40,6 +41,7 @@ from syntax_trees import Labels, library_files, read_functions
 
 LARGE = Workload(trees=256, leaves=128, hidden=8)
 SINGLE = Workload(trees=1, leaves=128, hidden=8)
+DEEP = (8, 150), (1, 400)  # chains of so many leaves
 POOL = 10  # batches that take turns
 
 
@@ -107,6 +109,11 @@ def from_examples(options: argparse.Namespace) -> Iterator[Row]:
         for name, block, convert in kinds:
             given = [[convert(tree) for tree in batch] for batch in batches]
             yield scheduled(f'{name}, {workload}', block, given, batches, options)
+    rng = random.Random(0)
+    for chains, leaves in DEEP:
+        deep = [[comb(leaves, rng) for _ in range(chains)] for _ in range(POOL)]
+        title = f'tuples, {chains} chains of {leaves} leaves'
+        yield scheduled(title, expression(8), deep, deep, options)
     trees = library_trees(options.functions)
     for size in (64, 256):
         starts = range(0, len(trees) - size, max(size, 512))

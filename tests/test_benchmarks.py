@@ -260,7 +260,7 @@ def test_host_runs(tmp_path: Path) -> None:
     (_, *rows), _ = run('host', *sizes, folder=tmp_path)
     tables = [next(iter(row)) for row in rows]
     assert {name: tables.count(name) for name in tables} == {
-        'from examples': 8,
+        'from examples': 10,
         'from a corpus': 1,
         'an epoch over': 3,
         'training on': 1,

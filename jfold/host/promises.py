@@ -42,7 +42,6 @@ class Promises(Trace):
       unsettled: of the chunks of nodes that read tokens, operation and number.
       pending: of those whose heights depend on tokens.
       waves: of each, its moment and the numbers of its first item and behind its last.
-      parents: per item, the number of the one whose it is, once it is told.
     """
 
     tentative = True
@@ -57,37 +56,40 @@ class Promises(Trace):
         self.unsettled: list[tuple[int, int]] = []
         self.pending: list[tuple[int, int]] = []
         self.waves: list[tuple[int, int, int]] = []
-        self.parents = np.zeros(0, np.int64)
 
     def enter(self, moments: list[int], sizes: list[int]) -> Array:
         """The places of the items of a declaration, or what stands in for them; given
         the moment and the size of each of its waves."""
         if self.examples == 1:
             return np.array(moments, np.int64).repeat(sizes)
-        first = len(self.parents)
+        first = self.waves[-1][2] if self.waves else 0
         ends = list(itertools.accumulate(sizes, initial=first))
         self.waves += zip(moments, ends, ends[1:], strict=False)
-        self.parents = np.zeros(ends[-1], np.int64)
         return np.arange(first, ends[-1])
 
     def descend(self, parents: Array, items: Array) -> None:
         """Says whose items are: the numbers of `parents` [n], and of their `items` [n],
         which run a wave later."""
-        self.parents[items] = parents
+        self._parents[items] = parents
 
     def placed(self, places: Array) -> Array:
         """The places of items by their numbers."""
         return places if self.examples == 1 else self._places[places]
 
     @functools.cached_property
+    def _parents(self) -> Array:
+        """Per item of all that have entered, the number of the one whose it is."""
+        return np.zeros(self.waves[-1][2], np.int64)
+
+    @functools.cached_property
     def _places(self) -> Array:
         """The places of all items [items], from the examples on, which are the first
         wave of the last declaration, down."""
-        found = np.empty(len(self.parents), np.int64)
+        found = np.empty_like(self._parents)
         (_, a, b), *waves = sorted(self.waves)
         found[a:b] = example_places(self.examples)
         for _, a, b in waves:
-            found[a:b] = found[self.parents[a:b]]
+            found[a:b] = found[self._parents[a:b]]
         moments, first, ends = np.array(self.waves, np.int64).T
         found |= moments.repeat(ends - first)
         return found
