@@ -4,6 +4,7 @@
 from jfold.combinators import (
     AllOf,
     Block,
+    Broadcast,
     Concat,
     Fold,
     ForwardDeclaration,
@@ -15,16 +16,23 @@ from jfold.combinators import (
     Length,
     Map,
     Metric,
+    NGrams,
+    Nth,
+    OneHot,
+    OneHotFromList,
     OneOf,
     Optional,
     Pipe,
     Record,
     Reduce,
     Scalar,
+    Slice,
     Tensor,
     Vector,
     Void,
     Zeros,
+    Zip,
+    ZipWith,
     convert_to_block,
 )
 from jfold.compiled import CompiledStep
@@ -46,6 +54,7 @@ from jfold.types import (
     VoidType,
     convert_to_type,
 )
+from jfold.wiring import Composition, compose, recursive
 
 __version__ = '0.1.0'
 __all__ = [
@@ -53,9 +62,11 @@ __all__ = [
     'Batch',
     'Batches',
     'Block',
+    'Broadcast',
     'BroadcastType',
     'Capacity',
     'CompiledStep',
+    'Composition',
     'Concat',
     'Corpus',
     'DamagedError',
@@ -75,7 +86,11 @@ __all__ = [
     'MetricValues',
     'Min',
     'Model',
+    'NGrams',
+    'Nth',
     'ObjectType',
+    'OneHot',
+    'OneHotFromList',
     'OneOf',
     'Optional',
     'Pipe',
@@ -85,6 +100,7 @@ __all__ = [
     'Scalar',
     'Schedule',
     'SequenceType',
+    'Slice',
     'Sum',
     'Tensor',
     'TensorType',
@@ -96,9 +112,13 @@ __all__ = [
     'Void',
     'VoidType',
     'Zeros',
+    'Zip',
+    'ZipWith',
     'compile',
+    'compose',
     'convert_to_block',
     'convert_to_type',
+    'recursive',
 ]
 
 

@@ -27,6 +27,18 @@ class Block(Owner):
     # The eager twin: `eval(example, params=None)`, supplied by `jfold.language.eager`.
     eval: ClassVar[Callable[..., Any]]
 
+    # What it takes and gives, `None` where what is around it decides; supplied by
+    # `jfold.language.inference`.
+    input_type: ClassVar[Any]
+    output_type: ClassVar[Any]
+
+    # How a block is wired to others, supplied by `jfold.wiring`: `block(*wires)` and
+    # `block.reads(*wires)` give a wire, `block[key]` an item of what it gives.
+    __call__: ClassVar[Callable[..., Any]]
+    reads: ClassVar[Callable[..., Any]]
+    __getitem__: ClassVar[Callable[..., Any]]
+    __iter__: ClassVar[None] = None  # or Python would ask for items without end
+
     # A block never changes, and is told by its identity.
     def __copy__(self) -> Self:
         return self
@@ -60,7 +72,10 @@ Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
 Convertible: TypeAlias = Block | Callable[..., Any] | Array | Fields
 ARRAYS = np.ndarray, np.generic, jax.Array
 # Of classes and functions that give blocks.
-MODULES = __name__, 'jfold.combinators', 'jfold.reductions'
+MODULES = (
+    *(__name__, 'jfold.combinators', 'jfold.reductions'),
+    'jfold.sequence_blocks',
+)
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)

@@ -36,7 +36,6 @@ from jfold.registers import (
     row_names,
     signature,
 )
-from jfold.traits import Ordering
 
 Terms = list[tuple[RegisterType, int]]
 _WRONG = 'jfold made a wrong program, please report it'
@@ -267,6 +266,15 @@ def _(i: ir.Constant, operations: Operations) -> tuple[Sequence[int], Sequence[i
 
 
 @_tensors.register
+def _(i: ir.Choose, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+    chosen = {*i.table.values(), *i.default}
+    types = {_numbered(operations.constants, x, 'constants')[0] for x in chosen}
+    if len(types) != 1:
+        raise TypeClash(f'constants of one type, got those of types {sorted(types)}')
+    return (), tuple(types)
+
+
+@_tensors.register
 def _(i: ir.Apply, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
     operation = _numbered(operations.operations, i.operation, 'operations')
     return operation.inputs, operation.outputs
@@ -319,7 +327,7 @@ def _check_parts(
         raise TypeClash(f'an output for each case of {operands[0]}, got {len(made)}')
     if isinstance(i, ir.Among) and not 0 <= i.case < _cases_of(operands[1]):
         raise TypeClash(f'a case of {operands[1]}, got number {i.case}')
-    if i.traits.order is Ordering.NUMBERS:
+    if isinstance(i, ir.Positions):
         state.parts.add((tuple(each.rows for each in made), made[0].of))
     elif chosen.takes and chosen.takes[0] == _PARTS:
         cut = [each for each in operands if each.kind == POSITIONS]

@@ -8,12 +8,12 @@ meanings follow TensorFlow Fold (Looks et al. 2017, section 3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias
 
-import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.blocks import (
@@ -30,13 +30,27 @@ from jfold.blocks import (
     key_value_pairs,
 )
 from jfold.functions import concatenate
-from jfold.printing import Printed, callable_name, in_braces, in_call, shown_table
+from jfold.printing import Printed, callable_name, in_braces, shown_table
+from jfold.sequence_blocks import (
+    Broadcast,
+    Fold,
+    GetItem,
+    Length,
+    Map,
+    NGrams,
+    Nth,
+    Reduce,
+    Slice,
+    Zip,
+    ZipWith,
+)
 from jfold.tracebacks import boundary
 from jfold.types import TensorType, Type, TypeLike, convert_to_type
 
 __all__ = [
     'AllOf',
     'Block',
+    'Broadcast',
     'Concat',
     'Fold',
     'ForwardDeclaration',
@@ -48,6 +62,10 @@ __all__ = [
     'Length',
     'Map',
     'Metric',
+    'NGrams',
+    'Nth',
+    'OneHot',
+    'OneHotFromList',
     'OneOf',
     'Optional',
     'Pipe',
@@ -55,10 +73,13 @@ __all__ = [
     'Reduce',
     'Reference',
     'Scalar',
+    'Slice',
     'Tensor',
     'Vector',
     'Void',
     'Zeros',
+    'Zip',
+    'ZipWith',
     'convert_to_block',
 ]
 
@@ -150,7 +171,7 @@ class InputTransform(Block):
             fn = MappingProxyType(dict(fn))
             if not fn and not given:
                 raise ValueError('InputTransform: expected at least one key, got none')
-        elif given or not callable(fn):
+        elif given or not callable(fn) or isinstance(fn, Block):
             raise TypeError(f'InputTransform: expected {expected}, got {fn!r}')
         vars(self).update(fn=fn, default=given)
 
@@ -159,6 +180,64 @@ class InputTransform(Block):
             return f'InputTransform({callable_name(self.fn)})'
         given = ''.join(f', default={value!r}' for value in self.default)
         return f'InputTransform({shown_table(self.fn)}{given})'
+
+
+@block
+class OneHotFromList(Block):
+    """The vector [n] with a one where a Python value stands among `items`, else zeros.
+
+    All n vectors are constants of the model, so a use costs no more than an index. Of
+    thousands these take a square: there, look a number up by `InputTransform`, and make
+    the vector in a `Function` of `Scalar('int32')`.
+
+    Args:
+      items: n values, all different, as keys of a dict are: `1`, `True` and `1.0` are
+        the same.
+      strict: whether any other value is an error, rather than zeros.
+
+    >>> OneHotFromList('abc', 'int32').eval('b')
+    array([0, 1, 0], dtype=int32)
+
+    Raises:
+      TypeError: an item is not hashable; ValueError: there is none, or one twice.
+    """
+
+    items: tuple[Any, ...]
+    dtype: DTypeLike
+    strict: bool
+
+    def __init__(
+        self, items: Iterable[Any], dtype: DTypeLike = 'float32', strict: bool = True
+    ) -> None:
+        given = tuple(items)
+        if not given or len(set(given)) < len(given):
+            twice = sorted(map(repr, {x for x in given if given.count(x) > 1}))
+            got = f'{", ".join(twice)} more than once' if twice else 'none'
+            raise ValueError(f'OneHotFromList: expected different items, got {got}')
+        type_ = TensorType((len(given),), dtype)
+        vars(self).update(items=given, dtype=dtype, strict=strict, type=type_)
+
+    type: ClassVar[TensorType]
+
+    def __repr__(self) -> str:
+        shown = reprlib.repr(list(self.items))
+        strict = '' if self.strict else ', strict=False'
+        return f'OneHotFromList({shown}, {self.type.dtype.name!r}{strict})'
+
+
+@boundary
+def OneHot(
+    start: int, stop: int | None = None, dtype: DTypeLike = 'float32'
+) -> OneHotFromList:
+    """The vector with a one for each int from `start` up to `stop`, as of `range`.
+
+    >>> OneHot(3).eval(1), OneHot(-1, 1).eval(-1)
+    (array([0., 1., 0.], dtype=float32), array([1., 0.], dtype=float32))
+
+    Raises:
+      ValueError: there is no such int.
+    """
+    return OneHotFromList(range(start) if stop is None else range(start, stop), dtype)
 
 
 @block
@@ -208,24 +287,6 @@ class Identity(Block):
 
     def __repr__(self) -> str:
         return 'Identity()'
-
-
-@block
-class GetItem(Block):
-    """One item: `x[key]` of a Python value, a tuple, a sequence or a tensor.
-
-    A slice of a tuple is a tuple, of a sequence a sequence. An index that is out of
-    range is an error at compile for tuples and tensors, at schedule otherwise.
-    """
-
-    key: Any
-
-    def __post_init__(self) -> None:
-        if isinstance(self.key, np.integer):
-            vars(self).update(key=int(self.key))
-
-    def __repr__(self) -> str:
-        return f'GetItem({self.key!r})'
 
 
 # ---- control -------------------------------------------------------------------------
@@ -343,9 +404,13 @@ class ForwardDeclaration:
     def __deepcopy__(self, memo: object) -> Self:
         return self  # as its references do
 
-    def __call__(self) -> Reference:
-        """A block that stands for the one this is, or will be, resolved to."""
-        return Reference(self)
+    def __call__(self, *wires: Any) -> Any:
+        """A block that stands for the one this is, or will be, resolved to.
+
+        Called on wires, as of `compose`, it gives the wire of what that block gives.
+        """
+        made = Reference(self)
+        return made(*wires) if wires else made
 
     @boundary
     def resolve_to(self, target: Convertible) -> None:
@@ -391,85 +456,3 @@ class Metric(Block):
 
     def __repr__(self) -> str:
         return f'Metric({self.name!r})'
-
-
-# ---- sequences -----------------------------------------------------------------------
-
-
-@block
-class Map(Block):
-    """A block on every item of a sequence, a tuple of one type, or a Python iterable.
-
-    A mapping or a set is none, here as in `Fold` and `Reduce`.
-
-    >>> from jfold import Sum
-    >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
-    6.0
-    """
-
-    fn: Block
-
-    def __init__(self, fn: Convertible) -> None:
-        vars(self).update(fn=convert_to_block(fn))
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        return in_call('Map', self.fn)
-
-
-@block
-class Fold(Block):
-    """Left fold: `state = combine((state, item))` over the items, from `start`.
-
-    Its depth is the length. An empty sequence gives `start`, which takes no input.
-    """
-
-    combine: Block
-    start: Block
-
-    def __init__(self, combine: Convertible, start: Convertible) -> None:
-        vars(self).update(
-            combine=convert_to_block(combine), start=convert_to_block(start)
-        )
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        return in_call('Fold', self.combine, self.start)
-
-
-@block
-class Reduce(Block):
-    """Balanced reduction: rounds over adjacent pairs, an odd last item passes.
-
-    Its depth is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. One
-    item is itself; none gives `default`, or zeros.
-    """
-
-    combine: Block
-    default: Block | None
-
-    def __init__(
-        self, combine: Convertible, default: Convertible | None = None
-    ) -> None:
-        none, both = _block_or_none(default), convert_to_block(combine)
-        vars(self).update(combine=both, default=none)
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        default = () if self.default is None else (', default=', self.default)
-        yield from ('Reduce(', self.combine, *default, ')')
-
-
-@block
-class Length(Block):
-    """The length of a sequence, a tuple or a Python value with `len`, as a scalar.
-
-    Mappings and sets have one too.
-    """
-
-    dtype: DTypeLike = 'float32'
-
-    def __post_init__(self) -> None:
-        vars(self).update(type=TensorType((), self.dtype))
-
-    type: ClassVar[TensorType]
-
-    def __repr__(self) -> str:
-        return f'Length({self.type.dtype.name!r})'

@@ -8,78 +8,17 @@ the traits that a kind states here, or has a rule for it, and refuses all others
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
-from jfold.kept import Owner
-from jfold.registers import OBJECTS, RegisterType, owners_of
+from jfold.bodies import CHECK as CHECK
+from jfold.bodies import Body as Body
+from jfold.bodies import Call as Call
+from jfold.bodies import Instruction as Instruction
+from jfold.bodies import Stage as Stage
 from jfold.traits import Effect, Ordering, Traits
 from jfold.types import TensorType
-
-CHECK = {'check': True}  # marks an option that no value depends on
-
-
-@dataclass(frozen=True, eq=False)
-class Instruction:
-    """Reads and writes registers; `where` is the path of the block it comes from."""
-
-    traits: ClassVar[Traits]
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    where: str
-
-    def __init_subclass__(cls) -> None:
-        # Inherited ones could be wrong, and nobody would see it.
-        if 'traits' not in vars(cls):
-            raise TypeError(f'expected `traits` in {cls.__name__}, got none')
-
-    @property
-    def bodies(self) -> tuple[Body, ...]:
-        """The bodies inside."""
-        return tuple(getattr(self, name) for name in self.traits.holds)
-
-    @property
-    def repeats(self) -> tuple[int, ...]:
-        """How many registers each starred term of the inputs stands for."""
-        takes = self.traits.signatures[0].takes
-        stars = sum(term.many for term in takes)
-        return ((len(self.inputs) + stars - len(takes)) // max(stars, 1),) * stars
-
-    @property
-    def times(self) -> int:
-        """The n of `n*a` in the signature, and how many `/B` are."""
-        return len(self.inputs)
-
-    @property
-    def chosen(self) -> int:
-        """Which of the rows that `B` stands for a term without a star has."""
-        return 0
-
-    def __str__(self) -> str:
-        return self.shown([f'r{register}' for register in self.outputs])
-
-    def shown(self, outputs: list[str]) -> str:
-        """The text of the instruction, given those of its outputs."""
-        options = [
-            f'{each.name}={_shown(value) if each.repr else "..."}'
-            for each in fields(self)
-            if each.name not in ('inputs', 'outputs', 'where', 'owners')
-            for value in [getattr(self, each.name)]
-            if each.default is MISSING or value is not None
-        ]
-        written = [', '.join(outputs), '='] if outputs else []
-        given = [f'r{register}' for register in self.inputs]
-        return ' '.join([*written, type(self).__name__, *given, *options])
-
-
-def _shown(value: Any) -> str:
-    name = getattr(value, '__name__', None)  # of a function, without its address
-    return str(name or value)
-
 
 # ---- objects -------------------------------------------------------------------------
 
@@ -172,6 +111,15 @@ class Constant(Instruction):
 
     traits = Traits('places[a] -> tensors[a]')
     index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Choose(Instruction):
+    """The constant that a table has for each object; for what it lacks, the default."""
+
+    traits = Traits('objects[a] -> tensors[a]', Effect.RAISES)
+    table: dict[Any, int] = field(repr=False)  # it may be large
+    default: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,6 +277,42 @@ class Position(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
+class Index(Instruction):
+    """Lengths, and objects that are ints, to the positions of these items."""
+
+    traits = Traits('lengths[a: b] objects[a] -> positions[a of b]', Effect.RAISES)
+
+
+@dataclass(frozen=True, eq=False)
+class Owners(Instruction):
+    """Lengths to the sequence that each item is of.
+
+    lengths [2 0 3]  ->  positions [0 0 2 2 2]
+    """
+
+    traits = Traits('lengths[a: b] -> positions[b of a]', order=Ordering.NUMBERS)
+
+
+@dataclass(frozen=True, eq=False)
+class Shortest(Instruction):
+    """The least of several lengths."""
+
+    traits = Traits('lengths[a: B]* -> lengths[a: c]')
+
+
+@dataclass(frozen=True, eq=False)
+class Leading(Instruction):
+    """Lengths, and others that are no larger, to the positions of so many first items.
+
+    lengths [2 0 3], lengths [1 0 2]  ->  positions [0 2 3]
+    """
+
+    traits = Traits(
+        'lengths[a: b] lengths[a: c] -> positions[c of b]', order=Ordering.PERMUTES
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class Cut(Instruction):
     """Lengths to those of `sequence[key]` and the positions of its items."""
 
@@ -375,20 +359,6 @@ class ReduceLoop(Instruction):
     combine: Body
     default: Body
     way: int
-
-
-@dataclass(frozen=True, eq=False)
-class Call(Instruction):
-    """A declaration's body on a column; all calls that wait for it run as one.
-
-    The types of its registers are those that the body states; `owners` are those of its
-    results.
-    """
-
-    traits = Traits('', Effect.ANY)
-    declaration: int
-    way: int
-    owners: tuple[int, ...] = field(repr=False, metadata=CHECK)
 
 
 # ---- waves: what a plan in two passes has instead of calls ---------------------------
@@ -439,59 +409,3 @@ class Fulfil(Instruction):
     traits = Traits('places[a] tensors[a] ->', Effect.RECORDS)
     slot: int
     type: int
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """Instructions, then calls that wait together."""
-
-    instructions: tuple[Instruction, ...]
-    calls: tuple[Call, ...]
-
-    def __iter__(self) -> Iterator[Instruction]:
-        return itertools.chain(self.instructions, self.calls)
-
-
-@dataclass(frozen=True, eq=False)
-class Body(Owner):
-    """A straight line of instructions.
-
-    Attributes:
-      inputs: the types of the first registers, which are its inputs: the place of each
-        item, then the values.
-      outputs: the registers of its results.
-      results: the types of these, with names of rows of their own.
-      registers: how many there are.
-      writer: of each register that is no input, the instruction that writes it.
-    """
-
-    name: str
-    inputs: tuple[RegisterType, ...]
-    stages: tuple[Stage, ...]
-    outputs: tuple[int, ...]
-    results: tuple[RegisterType, ...]
-    registers: int
-    writer: dict[int, Instruction] = field(repr=False)
-
-    @property
-    def arity(self) -> int:
-        """How many registers are inputs."""
-        return len(self.inputs)
-
-    @property
-    def instructions(self) -> Iterator[Instruction]:
-        """All of them, calls too, in order."""
-        return itertools.chain(*self.stages)
-
-    @functools.cached_property
-    def lists(self) -> tuple[bool, ...]:
-        """Of each result, whether it is a list of objects rather than an array."""
-        return tuple(each.kind == OBJECTS for each in self.results)
-
-    @functools.cached_property
-    def owners(self) -> tuple[int, ...]:
-        """Of each result, which one holds the lengths of its sequence, or -1."""
-        return owners_of(self.results)
-
-    def __str__(self) -> str:
-        return f'<{self.name}>'

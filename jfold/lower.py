@@ -13,7 +13,15 @@ from __future__ import annotations
 from jfold import combinators as c
 
 # Importing a family of blocks makes the rules of its blocks known to all passes.
-from jfold.language import composition, control, inputs, sequences, tensors
+from jfold.language import (
+    alignment,
+    composition,
+    control,
+    inputs,
+    sequences,
+    tensors,
+    wiring,
+)
 from jfold.language.emission import write_body
 from jfold.language.flow import follow
 from jfold.language.inference import infer
@@ -22,9 +30,9 @@ from jfold.language.writer import Builder
 from jfold.operations import Result
 from jfold.program import HostPlan, Program, check_program
 from jfold.trampoline import run
-from jfold.types import SequenceType, TensorType, Type, terminals
+from jfold.types import BroadcastType, SequenceType, TensorType, Type, terminals
 
-FAMILIES = inputs, tensors, composition, control, sequences
+FAMILIES = inputs, tensors, composition, control, sequences, alignment, wiring
 
 
 def lower(root: c.Block) -> Program:
@@ -67,6 +75,8 @@ def _check_output(root: Typed, metrics: dict[str, Type]) -> None:
             fail(root, 'a result of tensors in tuples', str(root.output), hint)
         if not isinstance(leaf, TensorType):
             hint = 'end with Scalar, Vector, Tensor or a Function'
+            if isinstance(leaf, BroadcastType):
+                hint = 'put it beside a sequence, by ZipWith'
             fail(root, 'a result of tensors in tuples', str(root.output), hint)
 
 

@@ -25,7 +25,14 @@ import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
+from jfold.types import (
+    BroadcastType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+)
 
 # What columns hold: Python objects, value ids, places, numbers of cases.
 VALUES = OBJECTS, TENSORS, PLACES, CASES = 'objects', 'tensors', 'places', 'cases'
@@ -81,6 +88,8 @@ def types_of(type_: Type, names: Iterator[str], rows: str) -> Iterator[RegisterT
             items = next(names)
             yield RegisterType(LENGTHS, rows, items)
             waiting.append((type_.item, items))
+        elif isinstance(type_, BroadcastType):
+            waiting.append((type_.item, rows))
         elif isinstance(type_, TensorType):
             yield RegisterType(TENSORS, rows, tensor=type_)
         elif not isinstance(type_, VoidType):

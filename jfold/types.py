@@ -35,6 +35,62 @@ class Type:
     ground: ClassVar[bool] = True
     of_objects: ClassVar[bool] = False
 
+    @property
+    def size(self) -> int | None:
+        """How many scalars a value holds; `None` if it is not of tensors alone, or of
+        no fixed number."""
+        return None
+
+    def terminal_types(self) -> list[Type]:
+        """The types in nested tuples and sequences, left to right, void left out.
+
+        >>> TupleType('int32', SequenceType([2])).terminal_types()
+        [int32[], float32[2]]
+        """
+        waiting, found = [self], list[Type]()
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, Nested):
+                waiting.extend(reversed(each.parts))
+            elif not isinstance(each, VoidType):
+                found.append(each)
+        return found
+
+    def flatten(self, value: Any) -> list[Any]:
+        """The values at the terminals, of each item of a sequence in turn.
+
+        >>> TupleType('int32', SequenceType([])).flatten((1, [2.0, 3.0]))
+        [1, 2.0, 3.0]
+        """
+        waiting, found = [(self, value)], list[Any]()
+        while waiting:
+            type_, each = waiting.pop()
+            if isinstance(type_, TupleType):
+                waiting += reversed([*zip(type_.items, each, strict=True)])
+            elif isinstance(type_, SequenceType):
+                waiting += [(type_.item, item) for item in reversed([*each])]
+            elif not isinstance(type_, VoidType):
+                found.append(each)
+        return found
+
+    def unflatten(self, values: Iterable[Any], like: Any = None) -> Any:
+        """A value with the given ones at its terminals; the inverse of `flatten`.
+
+        Args:
+          like: a value with sequences as long as those wanted; needed if there are any.
+
+        >>> TupleType('int32', SequenceType([])).unflatten([4, 5, 6], (1, [2.0, 3.0]))
+        (4, [5, 6])
+
+        Raises:
+          ValueError: there are more values, or fewer.
+        """
+        rest = iter(values)
+        made = run(_unflattened(self, rest, like))
+        if more := [*rest]:
+            raise ValueError(f'expected as many values as terminals, got more: {more}')
+        return made
+
     def _pieces(self) -> Iterator[str | Printed]:
         """What it prints as; types that hold others give these as they are."""
         yield repr(self)
@@ -123,7 +179,7 @@ class TensorType(Type):
 
     @property
     def size(self) -> int:
-        """The number of scalars."""
+        """How many scalars it holds."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
@@ -149,6 +205,20 @@ class TupleType(Nested):
             given = items[0]
         vars(self).update(items=tuple(map(convert_to_type, given)))
         self._hold(*self.items)
+
+    @property
+    def size(self) -> int | None:
+        """How many scalars the items hold together, if these are tensors."""
+        waiting, total = [*self.items], 0
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, TupleType):
+                waiting += each.items
+            elif isinstance(each, TensorType):
+                total += each.size
+            else:
+                return None
+        return total
 
     def _pieces(self) -> Iterator[str | Printed]:
         yield '('
@@ -274,6 +344,21 @@ def terminals(type_: Type) -> Iterator[Type]:
             waiting.extend(reversed(each.items))
         elif not isinstance(each, VoidType):
             yield each
+
+
+def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:
+    if isinstance(type_, TupleType):
+        likes = [None] * len(type_) if like is None else like
+        pairs = zip(type_.items, likes, strict=True)
+        return tuple((yield in_turn(_unflattened(x, values, y) for x, y in pairs)))
+    if isinstance(type_, SequenceType):
+        parts = (_unflattened(type_.item, values, each) for each in like)
+        return list((yield in_turn(parts)))
+    if isinstance(type_, VoidType):
+        return None
+    for value in values:
+        return value
+    raise ValueError('expected as many values as terminals, got fewer')
 
 
 def levels(type_: Type) -> Iterator[Type]:

@@ -122,6 +122,7 @@ class Maker:
         options = [self.function]
         if depth > 0:
             deep = [self.pipe, self.observed, self.fan_out, self.declared, self.items]
+            deep += [self.composed]
             options += [self.function] * 3 + deep  # type: ignore[list-item]
         chosen = self.pick(options)
         if chosen == self.function:
@@ -149,6 +150,13 @@ class Maker:
         many = jf.AllOf(*[jf.Identity()] * uses)
         return many >> self.function(TupleType((given,) * uses), want)
 
+    def composed(self, given: Any, want: Any, depth: int) -> Any:
+        """Blocks that read each other's results, and the input again."""
+        middle = self.type()
+        one, two = (self.between(given, middle, depth) for _ in range(2))
+        last = self.between(TupleType(middle, given, middle), want, depth)
+        return jf.compose(lambda x: last(one(x), x, two(x)))
+
     def declared(self, given: Any, want: Any, depth: int) -> Any:
         """A declaration used twice, without recursion."""
         declaration = jf.ForwardDeclaration()
@@ -167,7 +175,7 @@ class Maker:
 
     def reducer(self, item: Any, want: Any, depth: int) -> Any:
         """A block from sequences of a type to another type."""
-        options = [self.fold, self.reduce, self.sliced]
+        options = [self.fold, self.reduce, self.sliced, self.windows, self.zipped]
         if isinstance(want, TensorType) and want.differentiable:
             options += [self.total, self.total, self.count]
         return self.pick(options)(item, want, depth)
@@ -190,9 +198,25 @@ class Maker:
         part = jf.GetItem(self.pick([slice(1, None), slice(None, None, -1)]))
         return part >> self.pick([self.fold, self.reduce])(item, want, depth)
 
+    def windows(self, item: Any, want: Any, depth: int) -> Any:
+        """Neighbours together."""
+        size = self.pick([1, 2, 3])
+        rest = self.pick([self.fold, self.reduce])
+        return jf.NGrams(size) >> rest(TupleType((item,) * size), want, depth)
+
+    def zipped(self, item: Any, want: Any, depth: int) -> Any:
+        """Each item beside a repeated constant, or the items of a sequence cut off."""
+        given, rest = self.type(), self.pick([self.fold, self.reduce])
+        beside = jf.Slice(start=1) >> jf.Map(self.between(item, given, depth - 1))
+        if self.pick([False, True]):
+            repeated = jf.Void() >> self.constant(given) >> jf.Broadcast()
+            beside = repeated >> jf.Map(self.between(given, given, depth - 1))
+        both = jf.AllOf(jf.Identity(), beside) >> jf.Zip()
+        return both >> rest(TupleType(item, given), want, depth)
+
     def total(self, item: Any, want: Any, depth: int) -> Any:
-        """`Map`, then `Sum`, `Max` or `Mean`."""
-        kinds = [jf.Sum(), jf.Max(), jf.Mean()]
+        """`Map`, then `Sum`, `Max`, `Min` or `Mean`."""
+        kinds = [jf.Sum(), jf.Max(), jf.Min(), jf.Mean()]
         return jf.Map(self.between(item, want, depth - 1)) >> self.pick(kinds)
 
     def count(self, item: Any, want: Any, depth: int) -> Any:
@@ -231,7 +255,8 @@ class Maker:
         """The sources that are made of others."""
         simple = [self.computed, self.shared, self.with_constant, self.optional]
         choices = [self.one_of, self.typed_one_of]
-        return [*simple, *choices, self.sequence, self.sequence, self.tree]
+        sequences = [self.chosen, self.sequence, self.sequence]
+        return [*simple, *choices, *sequences, self.tree]
 
     def whole(self, want: Any, depth: int) -> Source:
         """A source with something in it, and with a block behind."""
@@ -248,8 +273,10 @@ class Maker:
             return rng.uniform(-1, 1, want.shape).round(3).tolist()
 
         tensor = jf.Tensor(want.shape, want.dtype)
-        kind = self.integer(2)
-        if kind == 0:
+        kind = self.integer(3)
+        if kind == 3 and want == self.tensor(3):
+            return self.one_hot(want.dtype)
+        if kind in (0, 3):
             return Source(tensor, sample)
         if kind == 1:
             block = jf.InputTransform(lambda x: x['here']) >> tensor
@@ -258,6 +285,25 @@ class Maker:
         known = dict(zip('abc', values[1:], strict=True))
         table = jf.InputTransform(known, default=values[0])
         return Source(table >> tensor, lambda rng: str(rng.choice(list('abcd'))))
+
+    def one_hot(self, dtype: Any) -> Source:
+        """A letter as a vector [3]."""
+        strict = self.pick([False, True])
+        letters = list('abc' if strict else 'abcd')
+        block = jf.OneHotFromList('abc', dtype, strict)
+        return Source(block, lambda rng: str(rng.choice(letters)))
+
+    def chosen(self, want: Any, depth: int) -> Source:
+        """One item of a sequence, by an index in the data."""
+        source = self.source(want, depth)
+        block = jf.Record((jf.Map(source.block), jf.Identity())) >> jf.Nth()
+
+        def sample(rng: Rng) -> Any:
+            length = int(rng.integers(1, 4))
+            items = [source.sample(rng) for _ in range(length)]
+            return items, int(rng.integers(-length, length))
+
+        return Source(block, sample)
 
     def record(self, want: TupleType, depth: int) -> Source:
         """`Record` of a dict, of a tuple or of an object."""

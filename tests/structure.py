@@ -206,7 +206,7 @@ def main() -> None:
 
 
 THINGS = {
-    'block over known instructions': ('GetItem',),
+    'block over known instructions': ('NGrams',),
     'block with instructions of its own': ('Length', 'Count'),
     'instruction that moves items': ('Interleave',),
     'section of the index array': ('consumers',),

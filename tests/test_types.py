@@ -257,3 +257,83 @@ def test_types_travel() -> None:
     """To other processes, in which hashes differ."""
     for type_ in (nested(3), jf.TupleType(jf.SequenceType(2), ()), jf.TupleType((2,))):
         assert pickle.loads(pickle.dumps(type_)) == type_ == copy.deepcopy(type_)
+
+
+# ---- values of a type ----------------------------------------------------------------
+
+NESTED = jf.TupleType('int32', jf.SequenceType(([2], jf.VoidType())), jf.ObjectType())
+
+
+def test_values_are_flattened_and_put_together() -> None:
+    value = (1, [('a', None), ('b', None)], None)
+    assert NESTED.flatten(value) == [1, 'a', 'b', None]
+    assert NESTED.unflatten('xyzw', value) == ('x', [('y', None), ('z', None)], 'w')
+    assert NESTED.terminal_types() == [
+        jf.TensorType((), 'int32'),
+        jf.TensorType((2,)),
+        jf.ObjectType(),
+    ]
+    pair = jf.TupleType(jf.TupleType(2, jf.VoidType()), 3)
+    assert pair.unflatten(pair.flatten(((5, None), 6))) == ((5, None), 6)
+    with pytest.raises(ValueError, match='as many values as terminals, got fewer'):
+        NESTED.unflatten('xy', value)
+    with pytest.raises(
+        ValueError, match=r"as many values as terminals, got more: \['4'"
+    ):
+        pair.unflatten('1234'[:2] + '4')
+
+
+def test_a_deep_type_is_flattened() -> None:
+    type_, value = jf.TensorType(()), 1
+    for _ in range(3000):
+        type_, value = jf.TupleType(type_), (value,)
+    assert type_.size == 1
+    flat = type_.flatten(value)
+    assert flat == type_.flatten(type_.unflatten(flat)) == [1]
+
+
+@pytest.mark.parametrize(
+    ('type_', 'size'),
+    [
+        (jf.TensorType((2, 3)), 6),
+        (jf.TupleType(), 0),
+        (jf.TupleType('int32', (2, [2, 2])), 7),
+        (jf.TupleType('int32', jf.VoidType()), None),
+        (jf.TupleType('int32', jf.ObjectType()), None),
+        (jf.SequenceType(2), None),
+        (jf.BroadcastType(2), None),
+        (jf.VoidType(), None),
+        (jf.ObjectType(), None),
+    ],
+)
+def test_sizes(type_: Any, size: int | None) -> None:
+    assert type_.size == size
+
+
+# ---- the types of a block ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('block', 'given', 'made'),
+    [
+        (jf.Scalar(), 'object', 'float32[]'),
+        (jf.Zeros(2), 'void', 'float32[2]'),
+        (jf.Map(jf.Scalar()), 'None', '[float32[]]'),
+        (jf.Map(jf.Scalar()) >> jf.Sum(), 'None', 'float32[]'),
+        (jf.Scalar() >> jf.Broadcast(), 'object', '[float32[] ...]'),
+        (jf.AllOf(jf.Scalar(), jf.Identity()), 'object', '(float32[], object)'),
+        (jf.Function(jnp.tanh), 'None', 'None'),
+        (jf.Sum(), 'None', 'None'),
+        (jf.Metric('a'), 'None', 'void'),
+        (jf.compose(lambda x: (jf.Vector(2)(x),)), 'object', '(float32[2],)'),
+    ],
+)
+def test_types_of_any_block(block: Any, given: str, made: str) -> None:
+    assert (str(block.input_type), str(block.output_type)) == (given, made)
+
+
+def test_types_that_clash() -> None:
+    with pytest.raises(
+        TypeError, match=r'^Pipe\[1\].Scalar.*: expected an object, got'
+    ):
+        (jf.Scalar() >> jf.Scalar()).output_type  # noqa: B018

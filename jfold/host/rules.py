@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -103,6 +104,13 @@ def _convert(i: ir.Convert, r: list[Column], state: Trace) -> None:
 def _constant(i: ir.Constant, r: list[Column], state: Trace) -> None:
     value = state.shared_constant(i.index)
     r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), value, np.int32)
+
+
+def _choose(i: ir.Choose, r: list[Column], state: Trace) -> None:
+    found = entries(i.table, r[i.inputs[0]], _known, *i.default)
+    chosen, where = np.unique(np.array(found, np.intp), return_inverse=True)
+    values = [state.shared_constant(each) for each in chosen.tolist()]
+    r[i.outputs[0]] = np.array(values, np.int32)[where]
 
 
 def _numbers(i: ir.Numbers, r: list[Column], state: Trace) -> None:
@@ -228,6 +236,32 @@ def _position(i: ir.Position, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = starts(lengths) + last
 
 
+def _index(i: ir.Index, r: list[Column], state: Trace) -> None:
+    lengths, items = (r[k] for k in i.inputs)
+    keys = np.array(each(operator.index, items, expected='an int, the index'), np.int64)
+    inside = (keys < lengths) & (keys >= -lengths)
+    if not inside.all():
+        index = int(np.argmin(inside))
+        length = lengths[index]
+        text = f'expected an item {keys[index]}, got a sequence of length {length}'
+        raise BadItem(index, text)
+    r[i.outputs[0]] = starts(lengths) + np.where(keys < 0, keys + lengths, keys)
+
+
+def _owners(i: ir.Owners, r: list[Column], state: Trace) -> None:
+    lengths = r[i.inputs[0]]
+    r[i.outputs[0]] = np.arange(len(lengths)).repeat(lengths)
+
+
+def _shortest(i: ir.Shortest, r: list[Column], state: Trace) -> None:
+    r[i.outputs[0]] = functools.reduce(np.minimum, [r[k] for k in i.inputs])
+
+
+def _leading(i: ir.Leading, r: list[Column], state: Trace) -> None:
+    lengths, chosen = (r[k] for k in i.inputs)
+    r[i.outputs[0]] = ranges(starts(lengths), chosen)
+
+
 def _cut(i: ir.Cut, r: list[Column], state: Trace) -> None:
     lengths = r[i.inputs[0]]
     cuts = [range(n)[i.key] for n in range(int(lengths.max(initial=0)) + 1)]
@@ -262,6 +296,7 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Field: _field,
     ir.Convert: _convert,
     ir.Constant: _constant,
+    ir.Choose: _choose,
     ir.Numbers: _numbers,
     ir.Pack: _pack,
     ir.Group: _group,
@@ -279,6 +314,10 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Fixed: _fixed,
     ir.Count: _count,
     ir.Position: _position,
+    ir.Index: _index,
+    ir.Owners: _owners,
+    ir.Shortest: _shortest,
+    ir.Leading: _leading,
     ir.Cut: _cut,
     ir.Observe: _observe,
     ir.Descend: _descend,

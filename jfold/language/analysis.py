@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jfold import combinators as c
+from jfold.wiring import Composition, Wiring, leaves
 
 Users = dict[c.Block, list[c.Block]]
 
@@ -63,6 +64,8 @@ def constants(users: Users) -> set[c.Block]:
     refers to itself this never becomes known: it takes an input.
     """
     waiting = _of_kind(users, c.FromTensor, c.Zeros, c.Void)
+    compositions = (each for each in users if isinstance(each, Composition))
+    waiting += (each for each in compositions if 0 not in each.wiring.read)
     # As in a topological sort: how many answers a block still waits for.
     missing = {block: len(_takers(block)) for block in users}
     givers: Users = {block: [] for block in users}
@@ -88,4 +91,13 @@ def _takers(block: c.Block) -> tuple[c.Block, ...]:
         return block.blocks
     if isinstance(block, c.Record):
         return tuple(part for _, part in block.fields)
+    if isinstance(block, Composition):
+        # What gives its input on is no constant: it would wait for itself.
+        gives = (block,) if 0 in leaves(block.wiring.output) else ()
+        return _readers(block.wiring) + gives
     return tuple(_inside(block)) if isinstance(block, c.Reference) else ()
+
+
+def _readers(wiring: Wiring) -> tuple[c.Block, ...]:
+    """The blocks that read the input of a composition."""
+    return tuple(each for each, source in wiring.steps if 0 in leaves(source))

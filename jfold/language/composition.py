@@ -213,7 +213,8 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
         return head if isinstance(key, slice) else head.item
     if isinstance(head, TensorType):
         return _part_type(node, head, key, state)
-    fail(node, 'an object, tuple, sequence or tensor', str(head))
+    got = str(state.types.resolve(head))
+    fail(node, 'an object, tuple, sequence or tensor', got)
 
 
 def _part_type(node: Typed, given: TensorType, key: object, state: Inference) -> Type:

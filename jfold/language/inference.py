@@ -9,6 +9,7 @@ changes. A declaration is typed once, for all its uses.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Generator
@@ -187,12 +188,8 @@ class Inference:
                 return True
         return False
 
-    def solve(self) -> None:
-        """Tries what waits until nothing changes.
-
-        Raises:
-          TypeError: something is still unknown.
-        """
+    def settle(self) -> None:
+        """Tries what waits until nothing changes."""
         while self.waiting:
             # A constraint that is met may add others, which wait for the next round.
             before, self.waiting = self.waiting, []
@@ -200,6 +197,14 @@ class Inference:
                 self.when(node, constraint)
             if len(self.waiting) == len(before) and not self.guess():
                 break
+
+    def solve(self) -> None:
+        """The types of all uses.
+
+        Raises:
+          TypeError: something is still unknown.
+        """
+        self.settle()
         # What waits comes first: it is nearer to the cause than what depends on it.
         for node in [*(node for node, _ in self.waiting), *self.nodes]:
             for type_ in (node.input, node.output):
@@ -219,6 +224,45 @@ class Inference:
 def output_type(block: c.Block, node: Typed, state: Inference) -> Type | Steps[Type]:
     """The output type of `node`; sets its parts, which it yields the steps for."""
     raise NotImplementedError(f'type inference has no rule for {block!r}')
+
+
+def _settled(block: c.Block, given: Type | None) -> tuple[Type | None, Type | None]:
+    """What a block takes and gives, as far as that follows from what it is given."""
+    found = users(block)
+    state = Inference(constants(found), observing(found))
+    given = state.types.fresh() if given is None else given
+    top = run(state.visit(block, state.given_to(block, given), ''))
+    state.settle()
+    types = map(state.types.resolve, (top.input, top.output))
+    taken, made = (type_ if type_.ground else None for type_ in types)
+    return taken, made
+
+
+def input_type(block: c.Block) -> Type | None:
+    """What a block takes; `None` if what is around it decides that.
+
+    Raises:
+      TypeError: types clash inside of it.
+    """
+    return _settled(block, None)[0]
+
+
+def result_type(block: c.Block) -> Type | None:
+    """What a block gives, wherever it stands, else what it makes of Python objects;
+    `None` if it takes none.
+
+    Raises:
+      TypeError: types clash inside of it.
+    """
+    taken, made = _settled(block, None)
+    if taken is None and made is None:
+        with contextlib.suppress(TypeError):
+            return _settled(block, ObjectType())[1]
+    return made
+
+
+c.Block.input_type = property(input_type)
+c.Block.output_type = property(result_type)
 
 
 def infer(root: c.Block) -> Typing:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -85,6 +85,48 @@ def _(block: c.InputTransform, node: Typed, x: object, state: Eager) -> object:
     if not isinstance(block.fn, Mapping):
         return block.fn(x)
     return block.fn.get(x, *block.default) if block.default else block.fn[x]
+
+
+# ---- OneHotFromList ------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.OneHotFromList, node: Typed, state: Inference) -> Type:
+    state.objects(node, 'put it before any block that gives tensors')
+    check_dtype(node, block.type)
+    return block.type
+
+
+@emit.register
+def _(
+    block: c.OneHotFromList, node: Typed, value: Value, places: int, w: Writer
+) -> Writing:
+    column = yield w.object(value, node)
+    size, dtype = len(block.items), block.type.dtype
+    key = block.type, 'one hot'
+    rows = _one_hot(size, dtype)
+    table = {
+        item: w.builder.constant((*key, number), row)
+        for number, (item, row) in enumerate(zip(block.items, rows, strict=True))
+    }
+    zero = np.zeros(size, dtype)
+    default = () if block.strict else (w.builder.constant(block.type, zero),)
+    return w.one(p.Choose, (column,), node, table=table, default=default)
+
+
+def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """The rows of the identity [size, size], all in one array of twice the size."""
+    line = np.zeros(2 * size - 1, dtype)
+    line[size - 1] = 1
+    line.flags.writeable = False
+    return (line[size - 1 - k : 2 * size - 1 - k] for k in range(size))
+
+
+@value_of.register
+def _(block: c.OneHotFromList, node: Typed, x: object, state: Eager) -> Array:
+    numbers = {item: number for number, item in enumerate(block.items)}
+    number = numbers[x] if block.strict else numbers.get(x, -1)
+    return np.array([k == number for k in range(len(numbers))], block.type.dtype)
 
 
 # ---- constants: FromTensor, Zeros ----------------------------------------------------

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sized
 from typing import Any
 
@@ -18,6 +19,7 @@ from jfold.language.typed import Typed, fail
 from jfold.language.writer import (
     Builder,
     Ragged,
+    Repeated,
     Value,
     Writer,
     Writing,
@@ -68,7 +70,8 @@ def _check_state(node: Typed, type_: Type) -> None:
             fail(node, 'items and states of tensors or objects', str(type_))
 
 
-def _in_order(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
+def in_order(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
+    """Refuses an iterable whose order says nothing."""
     if why := why_no_sequence(type(x)):
         raise TypeError(f'{node}: expected a sequence, got {x!r}; {why}')
     return x
@@ -94,6 +97,8 @@ def _(block: c.Map, node: Typed, state: Inference) -> Steps[Type]:
 
 @emit.register
 def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    if isinstance(value, Repeated):
+        return Repeated((yield emit_part(node.parts[0], value.item, places, w)))
     given = yield w.sequence(value, places, node)
     inner = w.item_places(given.lengths, places, node)
     items = yield emit_part(node.parts[0], given.items, inner, w)
@@ -102,7 +107,10 @@ def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writin
 
 @value_of.register
 def _(block: c.Map, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
-    items = _in_order(node, x)
+    if isinstance(node.input, BroadcastType):
+        item = yield eval_anew(node.parts[0], next(iter(x)), state)
+        return itertools.repeat(item)
+    items = in_order(node, x)
     return (yield in_turn(eval_anew(node.parts[0], item, state) for item in items))
 
 
@@ -207,7 +215,7 @@ def write_combine(
 def _(block: c.Fold, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     combine, start = node.parts
     value = yield eval_part(start, None, state)
-    for item in _in_order(node, x):
+    for item in in_order(node, x):
         value = yield eval_anew(combine, (value, item), state)
     return value
 
@@ -255,7 +263,7 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
 @value_of.register
 def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     combine, default = node.parts
-    items = list(_in_order(node, x))
+    items = list(in_order(node, x))
     if not items:
         if default is None:
             return zeros(node.output)
@@ -274,7 +282,8 @@ def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any
 def _(block: c.Length, node: Typed, state: Inference) -> Type:
     def check(head: Type) -> None:
         if not isinstance(head, ObjectType | SequenceType | TupleType):
-            fail(node, 'a sequence, a tuple or an object', str(head))
+            got = str(state.types.resolve(head))
+            fail(node, 'a sequence, a tuple or an object', got)
 
     state.when_head(node, check)
     check_dtype(node, block.type)

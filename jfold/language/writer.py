@@ -21,7 +21,6 @@ from jfold.traits import Effect, refusal
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
-    ObjectType,
     SequenceType,
     TensorType,
     TupleType,
@@ -39,9 +38,16 @@ class Ragged:
     items: Value
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """A value repeated without end, which takes no more registers than one."""
+
+    item: Value
+
+
 # What stands for a value while lowering: a register (tensor or object), a tuple of
-# values, a sequence, or nothing (void).
-Value: TypeAlias = int | tuple['Value', ...] | Ragged | None
+# values, a sequence, a repetition, or nothing (void).
+Value: TypeAlias = int | tuple['Value', ...] | Ragged | Repeated | None
 Writing: TypeAlias = Steps[Any]  # to a `Value`
 Kind: TypeAlias = type[p.Instruction]
 Inputs: TypeAlias = Iterable[Value]  # of an instruction: registers
@@ -146,8 +152,10 @@ class Writer:
         """New registers for a value of a type."""
         if isinstance(type_, TupleType):
             return tuple((yield in_turn(map(self.like, type_))))
-        if isinstance(type_, SequenceType | BroadcastType):
+        if isinstance(type_, SequenceType):
             return Ragged(self.new(), (yield self.like(type_.item)))
+        if isinstance(type_, BroadcastType):
+            return Repeated((yield self.like(type_.item)))
         return None if isinstance(type_, VoidType) else self.new()
 
     def object(self, value: Value, node: Typed) -> Steps[int]:
@@ -158,7 +166,7 @@ class Writer:
         if isinstance(value, Ragged):
             items = yield self.object(value.items, node)
             return self.one(p.Group, (value.lengths, items), node)
-        assert value is not None
+        assert isinstance(value, int)
         return value
 
     def select(self, value: Value, positions: int, node: Typed) -> Writing:
@@ -169,6 +177,8 @@ class Writer:
         if isinstance(value, Ragged):
             inputs = value.lengths, positions
             return (yield self.ranges(p.Ranges, inputs, value.items, node))
+        if isinstance(value, Repeated):
+            return Repeated((yield self.select(value.item, positions, node)))
         if value is None:
             return None
         result = self.one(p.Select, (value, positions), node)
@@ -193,6 +203,9 @@ class Writer:
             lengths = self.one(p.Join, [s.lengths for s in sequences], node)
             items = yield self.join([s.items for s in sequences], node)
             return Ragged(lengths, items)
+        if isinstance(first, Repeated):
+            repeated = [v.item for v in values if isinstance(v, Repeated)]
+            return Repeated((yield self.join(repeated, node)))
         return None if first is None else self.one(p.Join, values, node)
 
     def merge(
@@ -207,6 +220,9 @@ class Writer:
         if isinstance(first, Ragged):
             order = self.one(p.Order, positions, node)
             return (yield self.select((yield self.join(values, node)), order, node))
+        if isinstance(first, Repeated):
+            repeated = [v.item for v in values if isinstance(v, Repeated)]
+            return Repeated((yield self.merge(repeated, positions, node)))
         if first is None:
             return None
         return self.one(p.Merge, (*positions, *values), node)
@@ -217,10 +233,8 @@ class Writer:
         return self.one(p.Enter, (lengths, places), node, way=way)
 
     def sequence(self, value: Value, places: int, node: Typed) -> Steps[Ragged]:
-        """The input of a sequence block as a sequence."""
-        given = node.input
-        if isinstance(given, ObjectType):
-            assert isinstance(value, int)
+        """A value that a sequence block takes as a sequence."""
+        if isinstance(value, int):  # a column of objects
             return Ragged(*self.add(p.Iterate, (value,), node, outputs=2))
         if isinstance(value, tuple):
             length = len(value)
@@ -228,6 +242,18 @@ class Writer:
             return Ragged(lengths, (yield self.interleave(list(value), node)))
         assert isinstance(value, Ragged)
         return value
+
+    def aligned(self, sequences: list[Ragged], node: Typed) -> Steps[Ragged]:
+        """Sequences as one of tuples, as long as the shortest."""
+        lengths = sequences[0].lengths
+        if all(each.lengths == lengths for each in sequences):
+            return Ragged(lengths, tuple(each.items for each in sequences))
+        lengths = self.one(p.Shortest, [each.lengths for each in sequences], node)
+        items = []
+        for each in sequences:
+            positions = self.one(p.Leading, (each.lengths, lengths), node)
+            items.append((yield self.select(each.items, positions, node)))
+        return Ragged(lengths, tuple(items))
 
     def interleave(self, values: list[Value], node: Typed) -> Writing:
         """The items of a tuple of one type, as those of a sequence."""
@@ -322,6 +348,8 @@ def flatten(value: Value) -> Iterator[int]:
         elif isinstance(each, Ragged):
             yield each.lengths
             waiting.append(each.items)
+        elif isinstance(each, Repeated):
+            waiting.append(each.item)
         elif each is not None:
             yield each
 
@@ -332,4 +360,6 @@ def rebuild(value: Value, registers: Iterator[int]) -> Writing:
         return tuple((yield in_turn(rebuild(each, registers) for each in value)))
     if isinstance(value, Ragged):
         return Ragged(next(registers), (yield rebuild(value.items, registers)))
+    if isinstance(value, Repeated):
+        return Repeated((yield rebuild(value.item, registers)))
     return None if value is None else next(registers)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of blocks that put items of several sequences beside each other."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from jfold import combinators as c
+from jfold import instructions as p
+from jfold.language.eager import Eager, value_of
+from jfold.language.emission import emit
+from jfold.language.inference import Inference, output_type
+from jfold.language.sequences import in_order, items
+from jfold.language.typed import Typed, fail
+from jfold.language.writer import Ragged, Repeated, Value, Writer, Writing
+from jfold.types import (
+    BroadcastType,
+    ObjectType,
+    SequenceType,
+    TupleType,
+    Type,
+    TypeVariable,
+)
+
+# ---- Broadcast -----------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Broadcast, node: Typed, state: Inference) -> Type:
+    return BroadcastType(node.input)
+
+
+@emit.register
+def _(block: c.Broadcast, node: Typed, value: Value, places: int, w: Writer) -> Value:
+    return Repeated(value)
+
+
+@value_of.register
+def _(block: c.Broadcast, node: Typed, x: object, state: Eager) -> object:
+    return itertools.repeat(x)
+
+
+# ---- Zip -----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Zip, node: Typed, state: Inference) -> Type:
+    output = state.types.fresh()
+
+    def link(given: Type) -> None:
+        if not isinstance(given, TupleType) or not given.items:
+            hint = 'take its parts by a Record' if isinstance(given, ObjectType) else ''
+            fail(node, 'a tuple of sequences', str(state.types.resolve(given)), hint)
+        state.when(node, lambda: _zipped(node, given, output, state))
+
+    state.when_head(node, link)
+    return output
+
+
+def _zipped(node: Typed, given: TupleType, output: Type, state: Inference) -> bool:
+    """Says what is zipped, once it is known of every part what kind it is."""
+    heads = [state.types.head(each) for each in given]
+    if any(isinstance(head, TypeVariable) for head in heads):
+        return False
+    # Items of one sequence are different values, also if they were cut from another.
+    items = [_item_type(node, head, state) for head in heads]
+    repeated = all(isinstance(head, BroadcastType) for head in heads)
+    kind = BroadcastType if repeated else SequenceType
+    state.equal(node, kind(TupleType(map(state.types.named, items))), output, 'to give')
+    return True
+
+
+def _item_type(node: Typed, head: Type, state: Inference) -> Type:
+    if isinstance(head, SequenceType | BroadcastType):
+        return head.item
+    if isinstance(head, ObjectType):
+        return head
+    fail(node, 'a tuple of sequences', f'{state.types.resolve(head)} among its parts')
+
+
+@emit.register
+def _(block: c.Zip, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    assert isinstance(value, tuple)
+    finite = [each for each in value if not isinstance(each, Repeated)]
+    if not finite:
+        return Repeated(tuple(x.item for x in value if isinstance(x, Repeated)))
+    sequences = []
+    for each in finite:
+        sequences.append((yield w.sequence(each, places, node)))
+    zipped = yield w.aligned(sequences, node)
+    if len(finite) == len(value):
+        return zipped
+    owners = w.one(p.Owners, (zipped.lengths,), node)
+    assert isinstance(zipped.items, tuple)
+    rest = iter(zipped.items)
+    made: list[Value] = []
+    for part in value:
+        if isinstance(part, Repeated):
+            made.append((yield w.select(part.item, owners, node)))
+        else:
+            made.append(next(rest))
+    return Ragged(zipped.lengths, tuple(made))
+
+
+@value_of.register
+def _(block: c.Zip, node: Typed, x: tuple[Any, ...], state: Eager) -> object:
+    parts = [_part(node, each) for each in x]
+    if isinstance(node.output, BroadcastType):
+        return itertools.repeat(tuple(next(each) for each in map(iter, parts)))
+    return list(zip(*parts, strict=False))
+
+
+def _part(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
+    return x if isinstance(x, itertools.repeat) else in_order(node, x)
+
+
+# ---- NGrams --------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.NGrams, node: Typed, state: Inference) -> Type:
+    item, output = state.types.fresh(), state.types.fresh()
+    items(node, state, item, broadcast=True)
+
+    def link(head: Type) -> None:
+        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
+        window = TupleType(state.types.named(item) for _ in range(block.n))
+        state.equal(node, kind(window), output, 'to give')
+
+    state.when_head(node, link)
+    return output
+
+
+@emit.register
+def _(block: c.NGrams, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    if isinstance(value, Repeated):
+        return Repeated((value.item,) * block.n)
+    given = yield w.sequence(value, places, node)
+    parts = []
+    for first in range(block.n):
+        # The last items that no window begins with, or has at this place, are left out.
+        key = slice(first, first + 1 - block.n or None)
+        lengths = (given.lengths,)
+        parts.append((yield w.ranges(p.Cut, lengths, given.items, node, key=key)))
+    return (yield w.aligned(parts, node))
+
+
+@value_of.register
+def _(block: c.NGrams, node: Typed, x: Iterable[Any], state: Eager) -> object:
+    if isinstance(node.input, BroadcastType):
+        return itertools.repeat((next(iter(x)),) * block.n)
+    given = list(in_order(node, x))
+    return list(zip(*(given[first:] for first in range(block.n)), strict=False))
+
+
+# ---- Nth -----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Nth, node: Typed, state: Inference) -> Type:
+    output = state.types.fresh()
+
+    def link(given: Type) -> None:
+        if not isinstance(given, TupleType) or len(given) != 2:
+            hint = 'take its parts by a Record' if isinstance(given, ObjectType) else ''
+            got = str(state.types.resolve(given))
+            fail(node, 'a pair of a sequence and an index', got, hint)
+        sequence, index = given
+        state.when_head(node, lambda head: _check_index(node, head, state), index)
+        state.when_head(
+            node,
+            lambda head: state.equal(
+                node, _sequence_item(node, head, state), output, 'to give'
+            ),
+            sequence,
+        )
+
+    state.when_head(node, link)
+    return output
+
+
+def _check_index(node: Typed, head: Type, state: Inference) -> None:
+    if not isinstance(head, ObjectType):
+        hint = 'it is second in the pair, and left as it is in the data'
+        fail(node, 'an index that is an object', str(state.types.resolve(head)), hint)
+
+
+def _sequence_item(node: Typed, head: Type, state: Inference) -> Type:
+    if isinstance(head, SequenceType):
+        return head.item
+    if isinstance(head, ObjectType):
+        return head
+    fail(node, 'a sequence beside the index', str(state.types.resolve(head)))
+
+
+@emit.register
+def _(block: c.Nth, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    assert isinstance(value, tuple)
+    given = yield w.sequence(value[0], places, node)
+    position = w.one(p.Index, (given.lengths, value[1]), node)
+    return (yield w.select(given.items, position, node))
+
+
+@value_of.register
+def _(block: c.Nth, node: Typed, x: tuple[Any, int], state: Eager) -> object:
+    sequence, index = x
+    return list(in_order(node, sequence))[operator.index(index)]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of compositions."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from jfold import combinators as c
+from jfold.language.eager import Eager, eval_part, value_of
+from jfold.language.emission import emit, emit_part
+from jfold.language.inference import Inference, output_type
+from jfold.language.typed import Typed, fail, further
+from jfold.language.writer import Value, Writer, Writing
+from jfold.trampoline import Steps
+from jfold.types import SequenceType, TupleType, Type, VoidType, levels, terminals
+from jfold.wiring import Composition, Numbers
+
+
+@output_type.register
+def _(block: Composition, node: Typed, state: Inference) -> Steps[Type]:
+    types, parts = [node.input], list[Typed]()
+    for number, (each, source) in enumerate(block.wiring.steps):
+        where = further(node.where, f'{block.name}.x{number + 1}')
+        part = yield state.visit(each, _type_of(source, types), where)
+        # An item that nobody reads, as of an argument, was not computed for nothing.
+        if number + 1 not in block.wiring.read and not isinstance(each, c.GetItem):
+            state.when(part, functools.partial(_check_unread, part, state))
+        parts.append(part)
+        types.append(part.output)
+    node.parts = tuple(parts)
+    return _type_of(block.wiring.output, types)
+
+
+def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
+    if isinstance(numbers, tuple):
+        return TupleType(_type_of(each, types) for each in numbers)
+    return VoidType() if numbers is None else types[numbers]
+
+
+def _check_unread(part: Typed, state: Inference) -> bool:
+    """Refuses what nobody reads, unless it is what sinks leave; once that is known."""
+    type_ = state.types.resolve(part.output)
+    leaves = itertools.chain.from_iterable(map(terminals, levels(type_)))
+    if type_.ground and not all(isinstance(leaf, SequenceType) for leaf in leaves):
+        hint = 'return it, or drop it by Void()'
+        fail(part, 'a result that something reads', f'{type_}, read by nothing', hint)
+    return type_.ground
+
+
+@emit.register
+def _(block: Composition, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    values = [value]
+    for part, (_, source) in zip(node.parts, block.wiring.steps, strict=True):
+        values.append((yield emit_part(part, _value_of(source, values), places, w)))
+    return _value_of(block.wiring.output, values)
+
+
+@value_of.register
+def _(block: Composition, node: Typed, x: object, state: Eager) -> Steps[Any]:
+    values = [x]
+    for part, (_, source) in zip(node.parts, block.wiring.steps, strict=True):
+        values.append((yield eval_part(part, _value_of(source, values), state)))
+    return _value_of(block.wiring.output, values)
+
+
+def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:
+    if isinstance(numbers, tuple):
+        return tuple(_value_of(each, values) for each in numbers)
+    return None if numbers is None else values[numbers]

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks over sequences.
+
+What they take as a sequence: a sequence of values, a tuple of values of one type, a
+Python iterable, and, where it is said, a repetition without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from jax.typing import DTypeLike
+
+from jfold.blocks import Block, Convertible, Pipe, block, convert_to_block
+from jfold.printing import Printed, in_call
+from jfold.types import TensorType
+
+
+@block
+class Map(Block):
+    """A block on every item of a sequence, a tuple of one type, or a Python iterable.
+
+    A mapping or a set is none, here as in `Fold` and `Reduce`.
+
+    >>> from jfold import Scalar, Sum
+    >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
+    6.0
+    """
+
+    fn: Block
+
+    def __init__(self, fn: Convertible) -> None:
+        vars(self).update(fn=convert_to_block(fn))
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        return in_call('Map', self.fn)
+
+
+@block
+class Fold(Block):
+    """Left fold: `state = combine((state, item))` over the items, from `start`.
+
+    Its depth is the length. An empty sequence gives `start`, which takes no input.
+    """
+
+    combine: Block
+    start: Block
+
+    def __init__(self, combine: Convertible, start: Convertible) -> None:
+        vars(self).update(
+            combine=convert_to_block(combine), start=convert_to_block(start)
+        )
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        return in_call('Fold', self.combine, self.start)
+
+
+@block
+class Reduce(Block):
+    """Balanced reduction: rounds over adjacent pairs, an odd last item passes.
+
+    Its depth is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. One
+    item is itself; none gives `default`, or zeros.
+    """
+
+    combine: Block
+    default: Block | None
+
+    def __init__(
+        self, combine: Convertible, default: Convertible | None = None
+    ) -> None:
+        none = None if default is None else convert_to_block(default)
+        vars(self).update(combine=convert_to_block(combine), default=none)
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        default = () if self.default is None else (', default=', self.default)
+        yield from ('Reduce(', self.combine, *default, ')')
+
+
+@block
+class Length(Block):
+    """The length of a sequence, a tuple or a Python value with `len`, as a scalar.
+
+    Mappings and sets have one too.
+    """
+
+    dtype: DTypeLike = 'float32'
+
+    def __post_init__(self) -> None:
+        vars(self).update(type=TensorType((), self.dtype))
+
+    type: ClassVar[TensorType]
+
+    def __repr__(self) -> str:
+        return f'Length({self.type.dtype.name!r})'
+
+
+# ---- items ----------------------------------------------------------------------
+
+
+@block
+class GetItem(Block):
+    """One item: `x[key]` of a Python value, a tuple, a sequence or a tensor.
+
+    A slice of a tuple is a tuple, of a sequence a sequence. An index that is out of
+    range is an error at compile for tuples and tensors, at schedule otherwise.
+    """
+
+    key: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.key, np.integer):
+            vars(self).update(key=int(self.key))
+
+    def __repr__(self) -> str:
+        return f'GetItem({self.key!r})'
+
+
+@block
+class Nth(Block):
+    """One item of a sequence by an index in the data: takes a pair of these.
+
+    An index is an int, from the end if it is negative.
+
+    >>> from jfold import Identity, Record, Scalar
+    >>> chosen = Record({'a': Map(Scalar()), 'index': Identity()}) >> Nth()
+    >>> chosen.eval({'a': [5, 6, 7], 'index': 1}).item()
+    6.0
+    """
+
+    def __repr__(self) -> str:
+        return 'Nth()'
+
+
+def Slice(
+    *, start: int | None = None, stop: int | None = None, step: int | None = None
+) -> GetItem:
+    """`GetItem(slice(start, stop, step))`: a part of a sequence, tuple or Python value.
+
+    Raises:
+      TypeError: an argument is no int; ValueError: `step` is 0.
+    """
+    for name, value in (('start', start), ('stop', stop), ('step', step)):
+        if value is not None and (not isinstance(value, int) or value is True):
+            raise TypeError(f'Slice: expected `{name}` as int or None, got {value!r}')
+    if step == 0:
+        raise ValueError('Slice: expected `step` other than 0, got 0')
+    return GetItem(slice(start, stop, step))
+
+
+# ---- several sequences ---------------------------------------------------------------
+
+
+@block
+class Broadcast(Block):
+    """Repeats a value without end, to be zipped with a sequence.
+
+    `Map` and `NGrams` of a repetition are repetitions; whatever asks for its length or
+    for an item refuses it, and it is no result of a model.
+    """
+
+    def __repr__(self) -> str:
+        return 'Broadcast()'
+
+
+@block
+class Zip(Block):
+    """A tuple of sequences to a sequence of tuples, as long as the shortest.
+
+    Repetitions (`Broadcast`) are as long as needed; of these alone it gives another.
+
+    >>> import jax.numpy as jnp
+    >>> from jfold import AllOf, Scalar, Sum
+    >>> total = Map(Scalar()) >> Sum() >> Broadcast()
+    >>> share = AllOf(Map(Scalar()), total) >> Zip() >> Map(jnp.divide)
+    >>> [x.item() for x in (share >> AllOf(GetItem(0), GetItem(1))).eval([1, 3])]
+    [0.25, 0.75]
+    """
+
+    def __repr__(self) -> str:
+        return 'Zip()'
+
+
+def ZipWith(fn: Convertible) -> Pipe:
+    """`Zip() >> Map(fn)`: a block on the first items of all, on the second, and so on.
+
+    >>> import jax.numpy as jnp
+    >>> from jfold import Record, Scalar, Sum
+    >>> dot = Record((Map(Scalar()),) * 2) >> ZipWith(jnp.multiply) >> Sum()
+    >>> dot.eval(([1, 2, 3], [4, 5])).item()
+    14.0
+    """
+    return Zip() >> Map(fn)
+
+
+@block
+class NGrams(Block):
+    """All windows of `n` neighbours, as tuples; none of a sequence that is shorter.
+
+    >>> import jax.numpy as jnp
+    >>> from jfold import Scalar, Sum
+    >>> steps = Map(Scalar()) >> NGrams(2) >> Map(jnp.subtract) >> Sum()
+    >>> steps.eval([7, 4, 2]).item()
+    5.0
+
+    Raises:
+      TypeError: `n` is no int; ValueError: it is not positive.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n, int) or isinstance(self.n, bool):
+            raise TypeError(f'NGrams: expected `n` as int, got {self.n!r}')
+        if self.n < 1:
+            raise ValueError(f'NGrams: expected `n` of at least 1, got {self.n}')
+
+    def __repr__(self) -> str:
+        return f'NGrams({self.n})'

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compositions: blocks wired by calling them, by `reads` and by `connect`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree
+from checking import check, does_not_compile, number, numbers, refuses, subtract
+
+import jfold as jf
+
+total = jf.Sum()
+exp, divide = jf.Function(jnp.exp), jf.Function(jnp.divide)
+
+
+@jf.compose
+def softmax(x: Any) -> Any:
+    """The shares of the exponentials of a list."""
+    powers = jf.Map(exp)(numbers(x))
+    return jf.ZipWith(divide)(powers, jf.Broadcast()(total(powers)))
+
+
+# ---- compose -------------------------------------------------------------------------
+
+
+def test_a_dag_reads_as_code() -> None:
+    @jf.compose
+    def attended(x: Any) -> Any:
+        weights = softmax(x)
+        return total(jf.ZipWith(jnp.multiply)(weights, numbers(x))), jf.Length()(x)
+
+    e = float(np.exp(1.0))
+    check((attended, [[1, 2], [7]], [((1 + 2 * e) / (1 + e), 2.0), (7.0, 1.0)]))
+    model = jf.compile(attended)
+    agree(model, {}, [[1, 2, 3], [], [4]], forward=True)
+
+
+def test_what_is_read_twice_is_computed_once() -> None:
+    @jf.compose
+    def block(x: Any) -> Any:
+        y = exp(number(x))
+        return subtract(y, y), y
+
+    assert jf.compile(block).trace([1, 2], progress=False).nodes.sum() == 4
+    check((block, [0, 1], [(0.0, 1.0), (0.0, np.float32(np.e))]))
+
+
+def test_parameters_are_the_items_of_a_tuple() -> None:
+    @jf.compose
+    def block(left: Any, right: Any) -> Any:
+        return subtract(number(left), number(right))
+
+    def subtracted(left: Any, right: Any) -> Any:
+        return subtract(left, right)
+
+    typed = jf.AllOf(number, number >> exp) >> jf.compose(subtracted)
+    unused = jf.compose(lambda a, b: number(a))
+    check(
+        (block, [(5, 3)], [2.0]),
+        (typed, [0], [-1.0]),
+        (unused, [(5, 3)], [5.0]),
+    )
+    with pytest.raises(jf.InputError, match=r'expected 2 items, got 3 in \(1, 2, 3\)'):
+        jf.compile(block).schedule([(1, 2, 3)])
+
+
+def test_constants_are_read_as_they_are() -> None:
+    three = jf.compose(lambda: jf.Function(jnp.add)(np.float32(1), np.float32(2)))
+    beside = jf.compose(lambda x: jf.Function(jnp.add)(number(x), three))
+    nothing = jf.compose(lambda x: (jf.Void()(x), three())[1])
+    check(
+        (beside, [1, 2], [4.0, 5.0]),
+        (jf.Record({'a': number, 'b': three}), [{'a': 1}], [(1.0, 3.0)]),
+        (jf.Record({'a': number, 'b': nothing}), [{'a': 1}], [(1.0, 3.0)]),
+        (numbers >> jf.Fold(jnp.add, three), [[1, 2], []], [6.0, 3.0]),
+    )
+
+
+def test_what_passes_its_input_on() -> None:
+    same = jf.compose(lambda x: x)
+    both = jf.compose(lambda x: (x, (number(x),)))
+    sink = jf.compose(lambda x: None)
+    check(
+        (same >> number, [2], [2.0]),
+        (
+            both >> jf.AllOf(jf.GetItem(0) >> number, jf.GetItem(1)),
+            [2],
+            [(2.0, (2.0,))],
+        ),
+        (
+            jf.Record({'a': number, 'b': same >> number}),
+            [{'a': 1, 'b': 2}],
+            [(1.0, 2.0)],
+        ),
+        (jf.AllOf(sink, number), [3], [(None, 3.0)]),
+    )
+
+
+def test_metrics_are_read_by_nothing() -> None:
+    @jf.compose
+    def block(x: Any) -> Any:
+        y = numbers(x)
+        jf.Map(jf.Metric('seen'))(y)
+        return total(y)
+
+    model = jf.compile(block)
+    agree(model, {}, [[1, 2], [], [3]])
+    assert block.eval([1, 2])[1]['seen'] == [1, 2]
+
+
+def test_compositions_hold_compositions() -> None:
+    inner = jf.compose(lambda a, b: (subtract(a, b), b))
+    outer = jf.compose(
+        lambda x: inner(number(x[0]), inner(number(x[1]), number(x[0]))[0])
+    )
+    check((outer, [(5, 3)], [(7.0, -2.0)]))
+
+
+def test_parameters_have_gradients() -> None:
+    layer = jf.Function(lambda w, x: w * x, init=lambda key: jnp.ones(()))
+
+    @jf.compose
+    def block(x: Any) -> Any:
+        y = layer(number(x))
+        return subtract(layer(y), exp(y))
+
+    model = jf.compile(block)
+    agree(model, model.init(jax.random.key(0)), [1, 2], forward=True)
+
+
+def test_long_compositions() -> None:
+    """Depth is no limit."""
+
+    @jf.compose
+    def block(x: Any) -> Any:
+        y = number(x)
+        for _ in range(3000):
+            y = jf.Identity()(y)
+        return y
+
+    check((block, [2], [2.0]))
+
+
+# ---- recursive -----------------------------------------------------------------------
+
+
+def test_recursion_by_a_decorator() -> None:
+    @jf.recursive
+    def tree(tree: Any) -> Any:
+        @jf.compose
+        def pair(left: Any, right: Any) -> Any:
+            return subtract(tree(left), tree(right))
+
+        return jf.OneOf(type, {int: number, tuple: pair})
+
+    check((tree, [(1, (2, 3)), 4], [2.0, 4.0]))
+    assert repr(tree) == 'tree()'
+
+
+def test_recursion_of_a_composition() -> None:
+    @jf.recursive(output_type='float32')
+    def chain(chain: Any, item: Any, rest: Any) -> Any:
+        further = jf.Optional(chain(), np.float32(0))
+        return subtract(number(item), further(rest))
+
+    check((chain, [(1, (2, (3, None))), (4, None)], [2.0, 4.0]))
+    deep = None
+    for _ in range(3000):
+        deep = 1, deep
+    corpus = jf.compile(chain).trace([deep], progress=False)
+    assert corpus.nodes.sum() == 3000
+
+
+# ---- Composition ---------------------------------------------------------------------
+
+
+def test_reads_and_items() -> None:
+    block = jf.Composition(name='block')
+    with block.scope() as entered:
+        assert entered is block
+        record = jf.Record({'b': number, 'a': jf.Vector(1)})
+        record.reads(block.input)
+        difference = jf.Function(lambda a, b: a - b).reads(record['b'], record['a'])
+        block.output.reads(difference, record['b'], jf.Zeros(2))
+    check((block, [{'a': [1], 'b': 2}], [([1.0], 2.0, [0.0, 0.0])]))
+    assert repr(block) == (
+        "block(x1 = x0 >> Record({'a': Vector(1, 'float32'), 'b': Scalar('float32')}); "
+        'x2 = x1 >> GetItem(1); x3 = x1 >> GetItem(0); x4 = (x2, x3) >> '
+        'Function(function); x5 = x1 >> GetItem(1); x6 = Zeros(float32[2]); '
+        '(x4, x5, x6))'
+    )
+
+
+def test_connect_in_any_order() -> None:
+    leaf, one, two = jf.Scalar(), jf.Function(jnp.tanh), jf.Function(jnp.exp)
+    block = jf.Composition([leaf, one, two])
+    block.connect(one, two)
+    block.connect(leaf, one)
+    block.connect(block.input, leaf)
+    block.connect((two, leaf), block.output)
+    check((block, [0, 1], [(1.0, 0.0), (np.float32(np.exp(np.tanh(1))), 1.0)]))
+
+
+def test_printing_does_not_finish_it() -> None:
+    block = jf.Composition()
+    with block.scope():
+        wire = number(block.input)
+        assert repr(block) == '<Composition, not finished>'
+        assert repr(wire) == "<what Scalar('float32') gives>"
+        assert repr(block.input) == '<the input>'
+        assert repr(block.output) == '<the output>'
+        block.output.reads(wire)
+    check((block, [1], [1.0]))
+
+
+# ---- mistakes ------------------------------------------------------------------------
+
+
+def test_what_a_wire_refuses() -> None:
+    def truth(x: Any) -> Any:
+        return x if number(x) else None
+
+    def unpacked(x: Any) -> Any:
+        left, _ = number(x)
+        return left
+
+    what = re.escape("<what Scalar('float32') gives>: expected no question for its ")
+    with pytest.raises(TypeError, match=f'^{what}truth, since its value is not known'):
+        jf.compose(truth)
+    with pytest.raises(TypeError, match=f'^{what}items, since its value is not known'):
+        jf.compose(unpacked)
+
+
+def test_what_can_be_called() -> None:
+    with refuses(
+        "Scalar('float32'): expected to be wired within `jf.compose` or the scope of a "
+        'Composition, got (3) outside of these; `eval` runs it on data'
+    ):
+        number(3)
+    with refuses(
+        'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
+        'got 1.0; pass an array for a constant'
+    ):
+        jf.compose(lambda x: exp(1.0))
+    with pytest.raises(TypeError, match='expected a fixed number of parameters'):
+        jf.compose(lambda *x: x)
+    with pytest.raises(TypeError, match='not iterable'):
+        list(number)
+    with refuses(
+        "InputTransform: expected a callable or a mapping, got Scalar('float32')"
+    ):
+        jf.InputTransform(number)
+
+
+def test_wires_stay_in_their_composition() -> None:
+    kept: list[Any] = []
+
+    def outer(x: Any) -> Any:
+        y = number(x)
+        kept.append(y)
+        return jf.compose(lambda z: subtract(y, number(z)))(x)
+
+    with refuses(
+        "<what Scalar('float32') gives>: expected a value of this composition, got one "
+        'of another; pass it on as an argument'
+    ):
+        jf.compose(outer)
+    block = jf.compose(lambda x: (kept.append(x), number(x))[1])
+    with pytest.raises(ValueError, match='still being wired, got one that is finished'):
+        kept[-1][0]
+    with pytest.raises(ValueError, match='still being wired, got one that is finished'):
+        with block.scope():
+            number(block.input)
+
+
+def test_what_connect_refuses() -> None:
+    one, two = jf.Function(jnp.tanh), jf.Function(jnp.exp)
+    block = jf.Composition()
+    block.connect(one, two)
+    wired = 'Function(exp): expected a block that is not wired yet, got one that is; '
+    with refuses(
+        wired + 'call it on wires, which may be done any number of times', ValueError
+    ):
+        block.connect(one, two)
+    with refuses('expected something to read, got the output', ValueError):
+        block.connect(block.output, one)
+    with refuses(
+        'expected a block to read Function(tanh), got <the input>', ValueError
+    ):
+        block.connect(one, block.input)
+    block.connect(two, one)
+    block.connect(one, block.output)
+    with refuses(
+        'expected an output that reads nothing yet, got one that does', ValueError
+    ):
+        block.connect(two, block.output)
+    with pytest.raises(ValueError, match='got some that read each other in a circle'):
+        jf.compile(number >> block)
+    some = jf.Composition([one])
+    with refuses(
+        '<Composition, not finished>: expected blocks among the children, got '
+        'Function(exp)',
+        ValueError,
+    ):
+        some.connect(one, two)
+
+
+def test_what_compile_refuses() -> None:
+    does_not_compile(
+        jf.compose(lambda x: (exp(number(x)), number(x))[1]),
+        'compose.x2.Function(exp): expected a result that something reads, got '
+        'float32[], read by nothing; return it, or drop it by Void()',
+    )
+    does_not_compile(
+        jf.compose(lambda x: subtract(number, number(x))),
+        "compose.x2.Scalar('float32'): expected an object, got void; use Zeros or "
+        'FromTensor where nothing is read',
+    )
+    does_not_compile(
+        jf.compose(lambda x: number(number(x))),
+        "compose.x2.Scalar('float32'): expected an object, got float32[]; put it "
+        'before any block that gives tensors',
+    )
