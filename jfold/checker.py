@@ -98,6 +98,8 @@ def infer(
         stated = [(each, 0) for each in body.results]
         match = Match(names, rows={BODY_ROWS: BODY_ROWS})
         _take(stated, body.outputs, match, state, 'results')
+        if body.writer != {r: i for i in body.instructions for r in i.outputs}:
+            raise TypeClash('to know which instruction writes what, got others')
         if broken := sorted(state.promised.items() - state.fulfilled.items()):
             raise TypeClash(f'promises to be kept, got {broken}')
     except TypeClash as clash:
@@ -112,7 +114,7 @@ def _outputs(
     """The types of what an instruction writes."""
     try:
         for register in i.outputs:
-            if register in state.written or not register < body.registers:
+            if register in state.written or not 0 <= register < body.registers:
                 raise TypeClash(f'a new register to write, got r{register}')
             state.written.add(register)
         return dict(zip(i.outputs, _infer(i, state), strict=True))
@@ -305,9 +307,23 @@ def _(i: ir.Observe, operations: Operations) -> None:
 
 @_check_options.register
 def _(i: ir.Cases, operations: Operations) -> None:
-    highest = 1 if i.case_of is None else max(i.case_of.values(), default=0)
-    if i.cases <= highest:
-        raise TypeClash(f'more than {highest} cases, got {i.cases}')
+    numbers = [1] if i.case_of is None else list(i.case_of.values())
+    if i.cases <= max(numbers, default=0):
+        raise TypeClash(f'more than {max(numbers)} cases, got {i.cases}')
+    if min(numbers, default=0) < 0:
+        raise TypeClash(f'cases from 0 on, got {min(numbers)}')
+
+
+@_check_options.register
+def _(i: ir.Fields, operations: Operations) -> None:
+    if len(i.keys) != len(i.outputs):
+        raise TypeClash(f'{len(i.outputs)} keys, got {len(i.keys)}')
+
+
+@_check_options.register
+def _(i: ir.Cut, operations: Operations) -> None:
+    if not isinstance(i.key, slice):
+        raise TypeClash(f'a slice, got {i.key!r}')
 
 
 def _check_parts(

@@ -107,9 +107,9 @@ class Numbers(Maker):
 
 @dataclass(frozen=True, eq=False)
 class Constant(Instruction):
-    """The same constant for each place."""
+    """The same constant for each item of a column, which as a rule is of places."""
 
-    traits = Traits('places[a] -> tensors[a]')
+    traits = Traits('x[a] -> tensors[a]')
     index: int
 
 
@@ -250,9 +250,9 @@ class Interleave(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Fixed(Instruction):
-    """The same length for each place."""
+    """The same length for each item of a column, which as a rule is of places."""
 
-    traits = Traits('places[a] -> lengths[a: n*a]')
+    traits = Traits('x[a] -> lengths[a: n*a]')
     length: int
 
     @property
@@ -370,11 +370,13 @@ class Waves(Instruction):
     was sent, wave by wave, until nothing more is sent.
 
     Gives, for each declaration, the places of its items of all waves, and what its body
-    returns of them.
+    returns of them. Until it is told whose the items are (`Descend`), their numbers
+    stand in for places; but not of a `single` example, whose all items are.
     """
 
     traits = Traits('', Effect.ANY, Ordering.PERMUTES)
     declaration: int
+    single: bool
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,10 @@ instructions over registers, one for the expression, one for each declaration, o
 each block inside a `Fold` or `Reduce`. A register holds what a whole batch has at that
 point: a list of Python objects, an int32 array of value ids (a tensor each), an array
 of lengths or positions, or the *places* of items, int64 numbers that tell the example
-of each item and where in it. Tuples do not exist here; a sequence is a register of
-lengths beside registers of its items, one after another. The *way* of an instruction
-leads from one place to another, where a place alone would be ambiguous.
+of each item and where in it, or stand in for what does (`Waves`). Tuples do not exist
+here; a sequence is a register of lengths beside registers of its items, one after
+another. The *way* of an instruction leads from one place to another, where a place
+alone would be ambiguous.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from jfold.instructions import Body
 from jfold.kept import kept
 from jfold.operations import Operations, check_operations
 from jfold.registers import RegisterType
+from jfold.waves_checker import wrong_waves
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +101,9 @@ def check_program(program: Program) -> None:
     check_operations(program)
     for body in program.plan.bodies:
         program.types_in(body)
+    main, *others = program.plan.bodies
+    for wrong in wrong_waves(main, others, program.types_in(main)):
+        raise AssertionError(f'jfold made a wrong program, please report it: {wrong}')
     given = [each.tensor for each in program.plan.body.results]
     expected = [program.types[number] for number in program.own.tensors]
     if given != expected:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,12 +133,11 @@ def add_up(total: Any, terms: list[Any], rtol: float) -> None:
 
 def close(left: Any, right: Any, rtol: float, sizes: Any = None) -> None:
     """Two pytrees agree, relative to the largest entry of each array (of `sizes`)."""
-    lefts, rights = (map(np.asarray, jax.tree.leaves(x)) for x in (left, right))
-    assert jax.tree.structure(left) == jax.tree.structure(right)
+    left, right = (jax.tree.map(np.asarray, x) for x in (left, right))
+    chex.assert_trees_all_equal_shapes_and_dtypes(left, right)
+    lefts, rights = map(jax.tree.leaves, (left, right))
     scales = jax.tree.leaves(right if sizes is None else sizes)
     for a, b, size in zip(lefts, rights, scales, strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
         if a.dtype.kind in 'iub':
             np.testing.assert_array_equal(a, b)
             continue

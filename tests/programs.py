@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
+from jfold import instructions as ir
 from jfold.host.two_passes import in_two_passes
-from jfold.program import Program
+from jfold.program import HostPlan, Program
 
 
 @functools.cache
@@ -56,3 +59,57 @@ def calls() -> Program:
     rows = jf.ForwardDeclaration(name='rows')
     rows.resolve_to(jf.Map(jf.Scalar()))
     return jf.compile(rows() >> jf.Sum()).program
+
+
+@functools.cache
+def chosen() -> Program:
+    """A vector by a table, beside a constant of another type."""
+    beside = jf.FromTensor(np.float32(2))
+    return jf.compile(jf.AllOf(jf.OneHot(2), beside)).program
+
+
+@functools.cache
+def nothing() -> Program:
+    """What does nothing with the data."""
+    return jf.compile(jf.AllOf(jf.Zeros(4), jf.Zeros('int32'))).program
+
+
+# ---- programs changed ----------------------------------------------------------------
+
+
+def edited(program: Program, kind: type, nth: int = 0, **changes: Any) -> Program:
+    """The program with the nth instruction of a kind changed."""
+    found = iter(range(1000))
+
+    def body(each: ir.Body) -> ir.Body:
+        def change(i: Any) -> Any:
+            mine = type(i) is kind and next(found) == nth
+            return replace(i, **changes) if mine else i
+
+        return with_stages(
+            each,
+            tuple(
+                ir.Stage(
+                    tuple(map(change, x.instructions)), tuple(map(change, x.calls))
+                )
+                for x in each.stages
+            ),
+        )
+
+    first, *others = map(body, (program.plan.body, *program.plan.declarations))
+    assert next(found) > nth
+    return replace(program, plan=HostPlan(first, tuple(others)))
+
+
+def with_stages(body: ir.Body, stages: tuple[ir.Stage, ...]) -> ir.Body:
+    """The body with other instructions."""
+    writer = {r: i for stage in stages for i in stage for r in i.outputs}
+    return replace(body, stages=stages, writer=writer)
+
+
+def with_metric_first(program: Program) -> Program:
+    """The program with its one metric before the value of the expression."""
+    assert program.sources is not None
+    made = edited(program, ir.Observe, result=0)
+    sources = replace(made.sources, results=made.sources.results[::-1])
+    return replace(made, results=made.results[::-1], sources=sources)

@@ -11,13 +11,16 @@ import sys
 import zipfile
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from binary_trees import binary, dense_cell, embedding
 from checking import refuses
+from programs import with_metric_first
 from tree_corpora import TREES, assert_equal, trees
 
 import jfold as jf
+from jfold import model as model_face
 from jfold.data import corpus as corpora
 from jfold.data.corpus import Corpus
 from jfold.data.storage import DamagedError, write
@@ -79,6 +82,25 @@ def test_a_loaded_corpus_stays_in_its_file(tmp_path: Path) -> None:
     loaded.save(tmp_path / 'c')
     assert_equal(Corpus.load(tmp_path / 'c', model), first)
     assert [each.name for each in tmp_path.iterdir()] == ['c']
+
+
+def test_results_in_another_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value of the expression is told by what it is, not by its place."""
+    lower = model_face.lower
+    monkeypatch.setattr(model_face, 'lower', lambda x: with_metric_first(lower(x)))
+    observed = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
+    tree = jf.ForwardDeclaration()
+    pair = jf.Record((tree(), tree())) >> jnp.add >> observed
+    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), tuple: pair}))
+    model = jf.compile(tree() >> jnp.negative)
+    assert [each.name for each in model.program.results] == ['m', None]
+    model.trace([1, (1, (2, 3))], progress=False).save(tmp_path / 'file')
+    corpus = Corpus.load(tmp_path / 'file', model)
+    values, metrics = model.apply({}, corpus.schedule([0, 1]))
+    assert values.tolist() == [-1, -6]
+    assert sorted(metrics['m'].values[metrics['m'].mask].tolist()) == [5, 6]
 
 
 def test_loading_for_another_expression(tmp_path: Path) -> None:

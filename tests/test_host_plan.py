@@ -15,6 +15,7 @@ from flax.core import FrozenDict
 
 import jfold as jf
 from jfold.host import cycles, evaluation, waves
+from jfold.host.promises import Promises
 
 
 def agree(block: Any, batch: list[Any]) -> jf.Model:
@@ -103,6 +104,31 @@ def test_the_example_of_an_item_that_a_call_gave() -> None:
     good, bad = {'v': 1}, {'v': 'x'}
     batch = [[[good], []], [[good, good], [], [good, bad]]]
     assert message(model, batch).startswith('example 1: expected float32[], got ')
+
+
+def test_a_record_is_as_long_whatever_is_beside_it() -> None:
+    """Also where a field is read by nothing, so that data may be shorter."""
+    tree = jf.ForwardDeclaration()
+    node = jf.Record((tree(), jf.Void())) >> jf.GetItem(0)
+    tree.resolve_to(jf.OneOf(type, {float: jf.Scalar(), tuple: node}))
+    model = jf.compile(tree())
+    assert model.trace([(1.0,), ((2.0, 3.0),)], progress=False).nodes.tolist() == [0, 0]
+    for batch in ([(1.0, 2.0, 3.0)], [(1.0,), (1.0, 2.0, 3.0)], [((1.0, 2, 3),)]):
+        assert 'expected 2 items, got 3 in (1.0, 2' in message(model, batch)
+
+
+def test_a_fault_of_a_plan_is_not_blamed_on_the_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is raised as it is, with its traceback."""
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Promises, 'descend', broken)
+    with pytest.raises(ZeroDivisionError) as caught:
+        jf.compile(folded_tree()).schedule([(1, 2), (3, 4)])
+    assert caught.traceback[-1].name == 'broken'
 
 
 def test_the_path_of_what_was_packed() -> None:

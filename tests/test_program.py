@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 from checking import refuses
-from programs import calls, cases, in_waves, loops, trees
+from programs import (
+    calls,
+    cases,
+    chosen,
+    edited,
+    in_waves,
+    loops,
+    nothing,
+    trees,
+    with_stages,
+)
 
 import jfold as jf
 from jfold import instructions as ir
@@ -20,24 +30,22 @@ from jfold.program import HostPlan, Program, check_program
 # ---- right programs ------------------------------------------------------------------
 
 
-def edited(program: Program, kind: type, nth: int = 0, **changes: Any) -> Program:
-    """The program with the nth instruction of a kind changed."""
-    found = iter(range(1000))
+def times(program: Program, kind: type, count: int) -> Program:
+    """The program with the first instruction of a kind in its own body that often."""
+    body = program.plan.body
+    (stage,) = body.stages
+    at = [type(i) for i in stage.instructions].index(kind)
+    before, after = stage.instructions[:at], stage.instructions[at + 1 :]
+    made = (*before, *[stage.instructions[at]] * count, *after)
+    plan = replace(program.plan, body=with_stages(body, (ir.Stage(made, ()),)))
+    return replace(program, plan=plan)
 
-    def body(each: ir.Body) -> ir.Body:
-        def change(i: Any) -> Any:
-            mine = type(i) is kind and next(found) == nth
-            return replace(i, **changes) if mine else i
 
-        stages = (
-            ir.Stage(tuple(map(change, x.instructions)), tuple(map(change, x.calls)))
-            for x in each.stages
-        )
-        return replace(each, stages=tuple(stages))
-
-    first, *others = map(body, (program.plan.body, *program.plan.declarations))
-    assert next(found) > nth
-    return replace(program, plan=HostPlan(first, tuple(others)))
+def with_wave(program: Program, **changes: Any) -> Program:
+    """The program with something else about what runs in waves first."""
+    first, *others = program.plan.declarations
+    made = replace(first, **changes), *others
+    return replace(program, plan=replace(program.plan, declarations=made))
 
 
 def rebuilt(program: Program, **changes: Any) -> Program:
@@ -184,13 +192,14 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'items sent to where the examples are': (
         lambda: edited(in_waves(), ir.Send, declaration=1),
-        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r1 declaration=1: '
-        'expected nothing sent to declaration 1, got some',
+        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r1 '
+        'declaration=1 single=False: expected nothing sent to declaration '
+        '1, got some',
     ),
     'results of waves without a register': (
         lambda: edited(in_waves(), ir.Waves, outputs=(2, 5, 9, 12)),
-        '<expression>: r2, r5, r9, r12 = Waves r1 declaration=1: expected 7 '
-        'outputs, got 4',
+        '<expression>: r2, r5, r9, r12 = Waves r1 declaration=1 single=False: '
+        'expected 7 outputs, got 4',
     ),
     'items whose senders are others': (
         lambda: edited(in_waves(), ir.Descend, inputs=(8, 20, 2)),
@@ -348,6 +357,63 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         lambda: edited(cases(), ir.Interleave, inputs=(15, 17)),
         '<expression>: r19 = Interleave r15 r17: expected r17 to be '
         'objects[c], got tensors[c, float32[]]',
+    ),
+    'items of which nobody tells whose they are': (
+        lambda: times(in_waves(), ir.Descend, 0),
+        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r1 '
+        'declaration=1 single=False: expected a Descend for each of [20, '
+        '21, 25], got [21, 25]',
+    ),
+    'items of which it is told twice whose they are': (
+        lambda: times(in_waves(), ir.Descend, 2),
+        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r1 '
+        'declaration=1 single=False: expected a Descend for each of [20, '
+        '21, 25], got [20, 20, 21, 25]',
+    ),
+    'items of one example that are others': (
+        lambda: edited(in_waves(), ir.Waves, single=True),
+        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r1 '
+        'declaration=1 single=True: expected a Descend for each of [], got '
+        '[20, 21, 25]',
+    ),
+    'a promise that is kept twice': (
+        lambda: times(in_waves(), ir.Fulfil, 2),
+        '<expression>: expected each promise to be kept once, got slots [0, 0]',
+    ),
+    'data that is taken apart twice': (
+        lambda: times(in_waves(), ir.Waves, 2),
+        '<expression>: r2, r5, r9, r20, r21, r22, r25 = Waves r1 '
+        'declaration=1 single=False: expected a new register to write, got '
+        'r2',
+    ),
+    'items sent where there are no waves': (
+        lambda: replace(
+            nothing(), plan=HostPlan(nothing().plan.body, in_waves().plan.declarations)
+        ),
+        '<tree>: r17 = Send r11 declaration=0: expected it in another body, or a Waves',
+    ),
+    'a case with a negative number': (
+        lambda: edited(trees(), ir.Cases, case_of={int: 0, tuple: -1}),
+        "<tree>: r3 = Cases r2 case_of={<class 'int'>: 0, <class 'tuple'>: "
+        '-1} cases=2: expected cases from 0 on, got -1',
+    ),
+    'fields without keys': (
+        lambda: edited(in_waves(), ir.Fields, keys=(0,)),
+        '<tree>: r11, r13 = Fields r10 keys=(0,) most=2: expected 2 keys, got 1',
+    ),
+    'a cut by what is no slice': (
+        lambda: edited(loops(), ir.Cut, key=1),
+        '<expression>: r11, r12 = Cut r2 key=1: expected a slice, got 1',
+    ),
+    'another that writes a register': (
+        lambda: rebuilt(trees(), writer={}),
+        '<expression>: return: expected to know which instruction writes '
+        'what, got others',
+    ),
+    'a table of constants of two types': (
+        lambda: edited(chosen(), ir.Choose, default=(2,)),
+        '<expression>: r2 = Choose r1 table=... default=(2,): expected '
+        'constants of one type, got those of types [0, 1]',
     ),
     'a result of another type': (
         lambda: rebuilt(trees(), outputs=(1,)),

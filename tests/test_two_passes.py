@@ -91,7 +91,7 @@ operations
 <expression> r0: places[a], r1: objects[a]
   r2: places[@0], r3: objects[@0], r5: cases[@0: b/c], r20: positions[c of @0], \
 r21: positions[c of @0], r22: places[a], r25: positions[a of @0] = Waves r1 \
-declaration=1
+declaration=1 single=True
   r15: tensors[c, float32[]] = Promise r20 r2 slot=0 type=0
   r17: tensors[c, float32[]] = Promise r21 r2 slot=0 type=0
   r6: positions[b of @0], r7: positions[c of @0] = Positions r5

@@ -48,6 +48,35 @@ def chains() -> Case:
 
 
 @case
+def states_from_above() -> Case:
+    """A constant beside the object that a recursion is called with."""
+    tree = jf.ForwardDeclaration(name='tree')
+    state = jf.FromTensor(np.float32(2))
+    further = jf.AllOf(jf.GetItem(0), state) >> tree()
+    none = jf.FromTensor(np.float32(1))
+    below = jf.GetItem(0) >> jf.Optional(further, none)
+    tree.resolve_to(jf.AllOf(below, jf.GetItem(1)) >> add)
+    block = jf.AllOf(jf.Identity(), jf.FromTensor(np.float32(0))) >> tree()
+    return block, [None, (None,), ((None,),), (((None,),),)]
+
+
+@case
+def tuples_or_lists() -> Case:
+    """A choice between a tuple and a list, before a recursion on either."""
+    tree = jf.ForwardDeclaration(name='tree')
+    either = jf.OneOf(
+        type,
+        {
+            tuple: jf.AllOf(jf.GetItem(0), jf.GetItem(1)) >> jf.Map(jf.Identity()),
+            list: jf.Map(jf.Identity()),
+        },
+    )
+    some = either >> jf.Map(tree()) >> jf.Reduce(subtract)
+    tree.resolve_to(jf.OneOf(type, {int: number, tuple: some, list: some}))
+    return tree(), [1, (2, [3, 4, 5]), [], [(6, [7]), [], 8]]
+
+
+@case
 def metrics() -> Case:
     """Two metrics in a recursion, one of tuples, and one outside."""
     both = jf.AllOf(jf.Identity(), jf.Metric('single'), tanh >> jf.Metric('after'))

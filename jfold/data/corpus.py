@@ -299,7 +299,10 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
     """Everything by name; the inverse of `_corpus`."""
     graph = corpus.graph
     arrays = {'source': corpus.source}
-    own, *observed = graph.results  # of the first, what begins where need not be kept
+    program = corpus.model.program
+    observed = [graph.results[r] for r in program.observed]
+    # What begins where need not be kept of what has one row an example.
+    own = graph.results[program.results.index(program.own)]
     kinds = ('constants', graph.constants), ('operations', graph.operations)
     for kind, tables in (*kinds, ('metrics', observed)):
         for n, table in enumerate(tables):
@@ -326,17 +329,17 @@ def _corpus(
             for n, count in enumerate(columns)
         )
 
-    own, *observed = program.results
-    values = tuple(arrays[f'outputs/{n}'] for n in range(len(own.tensors)))
+    observed = [program.results[r] for r in program.observed]
+    values = tuple(arrays[f'outputs/{n}'] for n in range(len(program.own.tensors)))
     examples = len(arrays['source'])
+    results = list(tables('metrics', (len(each.tensors) for each in observed)))
+    own = Table(np.arange(examples + 1), values)
+    results.insert(program.results.index(program.own), own)
     graph = Graph(
         examples,
         tables('constants', (1 for _ in program.types)),
         tables('operations', (1 + len(o.inputs) for o in program.operations)),
-        (
-            Table(np.arange(examples + 1), values),
-            *tables('metrics', (len(each.tensors) for each in observed)),
-        ),
+        tuple(results),
     )
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
     return Corpus(model, graph, demanded, arrays['source'], skipped)

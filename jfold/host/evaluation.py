@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from jfold import instructions as ir
-from jfold.errors import InputError
+from jfold.errors import BadItem, InputError
 from jfold.graph import Graph, concatenate
 from jfold.host import cycles
 from jfold.host.cycles import SuspicionError, Watch
@@ -61,6 +61,9 @@ def trace(
     return concatenate(parts)
 
 
+OF_DATA = BadItem, RecursionError, SuspicionError  # what a plan says of its examples
+
+
 def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
     rewritten = in_two_passes(program, len(examples) == 1) if examples else None
     failure = None
@@ -69,14 +72,18 @@ def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
             promises = Promises(rewritten, len(examples), reread)
             return graph_of(rewritten, examples, promises, Watch())
         except Exception as error:
-            failure = error.with_traceback(None)  # which holds all that was traced
+            failure = error
+            if isinstance(error, OF_DATA):
+                error.with_traceback(None)  # which holds all that was traced
     # What is wrong with an example is found by the plan as it was.
     suspected = isinstance(failure, SuspicionError)
     watch = Watch(deep=1) if suspected else Watch()
     graph = graph_of(program, examples, Trace(program, len(examples), reread), watch)
-    if failure is not None and not suspected:
+    if failure is None or suspected:
+        return graph
+    if isinstance(failure, OF_DATA):
         raise RuntimeError(_UNSTEADY) from failure
-    return graph
+    raise failure
 
 
 def graph_of(

@@ -87,15 +87,14 @@ def check_lengths(items: list[Any], most: int) -> None:
 
 
 def check_all_lengths(lists: Sequence[list[Any]], most: int) -> None:
-    """As `check_lengths` of each list, none of whose items has fewer: then it is enough
-    to add up, which is faster.
+    """As `check_lengths` of each list, which takes less time at once.
 
     Raises:
       BadItem: an item has more.
     """
     try:
         counts = map(len, itertools.chain.from_iterable(lists))
-        if sum(counts) == most * sum(map(len, lists)):
+        if operator.countOf(counts, most) == sum(map(len, lists)):
             return
     except Exception:  # objects have no length
         pass

@@ -60,9 +60,8 @@ def moments(places: Array) -> Array:
 class RowOrder(Protocol):
     """What places tell besides examples, and so the order of rows in an example."""
 
-    def entered(self, places: Array, moment: int | Array) -> Array:
-        """The places [n] of items of a body that starts at a moment, or at several
-        [n]."""
+    def entered(self, places: Array, moment: int) -> Array:
+        """The places [n] of items of a body that starts at a moment."""
 
     def inside(
         self, places: Array, way: int, items: Callable[[], Array] | None = None
@@ -77,7 +76,7 @@ class ByWay:
     """Rows are told apart by the way to them, since it may depend on other examples
     which body runs when."""
 
-    def entered(self, places: Array, moment: int | Array) -> Array:
+    def entered(self, places: Array, moment: int) -> Array:
         return places
 
     def inside(
@@ -93,7 +92,7 @@ class ByMoment:
     """Rows are in the order in which they are made, body by body: when a body runs is
     told by the depth of the data, and how items of an example stand there by itself."""
 
-    def entered(self, places: Array, moment: int | Array) -> Array:
+    def entered(self, places: Array, moment: int) -> Array:
         return places & ~_WAY | moment
 
     def inside(

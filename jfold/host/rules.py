@@ -283,8 +283,8 @@ def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
 
 
 def _descend(i: ir.Descend, r: list[Column], state: Promises) -> None:
-    senders, numbers, places = (r[k] for k in i.inputs)
-    state.descend(senders, places[numbers])
+    parents, numbers, places = (r[k] for k in i.inputs)
+    state.descend(parents, places[numbers])
 
 
 def _fulfil(i: ir.Fulfil, r: list[Column], state: Promises) -> None:

@@ -16,6 +16,7 @@ is done once, on the items of all waves, since the results of calls are promised
     <main> r0: places[a], r1: objects[a]           tensors[c] = Promise ...
       tensors[a] = Call ...                        ...
       return tensors[a]                            tensors[@0] = Merge ...
+                                                   Descend ...
                                                    Fulfil ...
 
 The result is a program as any other: printed, checked and run in the same way. What
@@ -99,24 +100,51 @@ def _cut(body: ir.Body, few: bool, types: Types) -> _Half | None:
         for register, call in enumerate(calls, body.registers)
     ]
     every = [i for stage in body.stages for i in stage.instructions]
+    counted = _counted(body, every, types)
     needed = _read(sends)
     # Many objects are better read in their wave than again, lost by the cache. Where
     # that would have to wait, what the calls need alone may not.
     read = set() if few else {i.inputs[0] for i in every if isinstance(i, ir.Convert)}
     for wanted in needed | read, needed:
-        early = _sources(every, wanted)
-        # Places are known when all has been taken apart.
+        early = _sources(counted, wanted)
+        # A wave has no places, which it would cost time to carry.
         unknown = {0, *(r for call in calls for r in call.outputs)}
         if _may_run_early(early, wanted, unknown):
-            half = _halves(body, early, sends, types)
+            asked = set(early)
+            chosen = [
+                x if x in asked else i for i, x in zip(every, counted, strict=True)
+            ]
+            half = _halves(body, chosen, early, sends, types)
             return None if _mixes_joined(half, types) else half
     return None
 
 
+def _counted(body: ir.Body, every: Instructions, types: Types) -> Instructions:
+    """The instructions of a body, of which those that ask a column of places for its
+    length alone ask one of objects, if there is any: waves have no places."""
+    objects: dict[str, int] = {}
+    for register, type_ in types.items():
+        if type_.kind == OBJECTS:
+            objects.setdefault(type_.rows, register)
+
+    def counted(i: ir.Instruction) -> ir.Instruction:
+        if isinstance(i, ir.Constant | ir.Fixed):
+            read = objects.get(types[i.inputs[0]].rows, i.inputs[0])
+            # One that is written later would be read too early.
+            before = read < body.arity or read < i.outputs[0]
+            return replace(i, inputs=(read,)) if before else i
+        return i
+
+    return list(map(counted, every))
+
+
 def _halves(
-    body: ir.Body, early: Instructions, sends: list[ir.Send], types: Types
+    body: ir.Body,
+    every: Instructions,
+    early: Instructions,
+    sends: list[ir.Send],
+    types: Types,
 ) -> _Half:
-    every = [i for stage in body.stages for i in stage.instructions]
     place = {i: number for number, i in enumerate(every)}
     late = list(place.keys() - early)
     needed = _read(late) | set(body.outputs)
@@ -313,7 +341,7 @@ def _main(
         for r in (0, *half.kept, *_written(half.sends))
     ]
     read = tuple(range(1, body.arity))
-    waves = ir.Waves(read, tuple(given), body.name, len(early) - 1)
+    waves = ir.Waves(read, tuple(given), body.name, len(early) - 1, few)
     slots = _slots(halves, program)
     made: list[ir.Instruction] = [waves]
     for half, begin in zip(halves, begins, strict=False):

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What types of registers do not tell of a plan in two passes: whether it is whole.
+
+Bodies send items, the plan's own body has them run by one `Waves`; there each column of
+what was sent is told whose items they are, once, unless there is but one example, and
+each promise is kept once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jfold import instructions as ir
+from jfold.registers import POSITIONS, WAVES, RegisterType
+
+_IN_MAIN = ir.Waves, ir.Descend, ir.Promise, ir.Fulfil
+
+
+def wrong_waves(
+    main: ir.Body, others: Iterable[ir.Body], types: dict[int, RegisterType]
+) -> Iterator[str]:
+    """What is wrong with the waves of a plan, if anything is.
+
+    Args:
+      main: the plan's own body, whose registers have the `types`.
+      others: all its other bodies.
+    """
+    found = list(main.instructions)
+    yield from (_misplaced(main, i) for i in found if isinstance(i, ir.Send))
+    waves = [i for i in found if isinstance(i, ir.Waves)]
+    for body in others:
+        kinds = _IN_MAIN if waves else (*_IN_MAIN, ir.Send)
+        misplaced = (i for i in body.instructions if isinstance(i, kinds))
+        yield from (_misplaced(body, i) for i in misplaced)
+    if len(waves) > 1 or (not waves and any(isinstance(i, _IN_MAIN) for i in found)):
+        yield f'{main}: expected one Waves, got {len(waves)}'
+    for each in waves[:1]:
+        yield from (f'{main}: {text}' for text in _not_told(each, found, types))
+    slots = [i.slot for i in found if isinstance(i, ir.Fulfil)]
+    if len(slots) > len(set(slots)):
+        yield f'{main}: expected each promise to be kept once, got slots {slots}'
+
+
+def _misplaced(body: ir.Body, i: ir.Instruction) -> str:
+    return f'{body}: {i}: expected it in another body, or a Waves'
+
+
+def _not_told(
+    waves: ir.Waves, found: list[ir.Instruction], types: dict[int, RegisterType]
+) -> Iterator[str]:
+    """Whether it is told of all that was sent whose items they are."""
+    sent = [r for r in waves.outputs if _are_sent(types[r])]
+    told = [i.inputs[1] for i in found if isinstance(i, ir.Descend)]
+    if sorted(told) != (expected := [] if waves.single else sent):
+        yield f'{waves}: expected a Descend for each of {expected}, got {sorted(told)}'
+    lengths = {types[r].of for r in waves.outputs if types[r].of}
+    for each in (types[r] for r in waves.outputs):
+        if each.kind == POSITIONS and not _are_sent(each) and each.rows not in lengths:
+            yield f'{waves}: expected lengths beside {each}, got none'
+
+
+def _are_sent(type_: RegisterType) -> bool:
+    return (
+        type_.kind == POSITIONS and type_.of.startswith(WAVES) and '&' not in type_.of
+    )
