@@ -78,8 +78,17 @@ def test_data_that_contain_themselves(
     assert model.schedule([[1, [2, 3]]]).examples == 1
 
 
+def beside_numbers() -> Any:
+    """The same, where half the items of every second wave are numbers, which come
+    first."""
+    made: list[Any] = [1]
+    made.append([made, made])
+    return made
+
+
+@pytest.mark.parametrize('make', [branching, beside_numbers], ids=['all', 'half'])
 def test_branching_is_found_before_it_fills_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
+    make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few more calls run than are allowed before anyone looks."""
     sizes: list[int] = []
@@ -91,7 +100,7 @@ def test_branching_is_found_before_it_fills_the_memory(
 
     monkeypatch.setattr(cycles.Watch, 'wakes', counted)
     with pytest.raises(jf.InputError, match='contains itself'):
-        model_of('record').schedule([branching()])
+        model_of('record').schedule([make()])
     assert sum(sizes) <= 4 * cycles.MANY
 
 

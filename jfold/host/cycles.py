@@ -23,7 +23,7 @@ Key: TypeAlias = tuple[int, ...]  # ids of the objects of one call
 
 MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
 DEEP = 1_000
-MANY = 1 << 20
+MANY = 1 << 19
 REMEMBERED = 4096  # calls
 _NOTHING: tuple[set[tuple[int, ...]], None] = set(), None
 _ATOMS = int, float, complex, str, bytes, bool, type(None), np.generic
@@ -71,10 +71,12 @@ class Watch:
         """Adds a wave; so many follow that each part of a cycle is among them."""
         known, held = self.known.setdefault(declaration, (set(), []))
         pairs = zip(_keys(columns), *_objects(columns), strict=False)
-        chosen = itertools.islice(pairs, max(self.room, 0))
-        known.update(key for key, *parts in chosen if not _are_atoms(parts))
+        # Of numbers and words, which may come first, there is nothing to be learned.
+        keys = (key for key, *parts in pairs if not _are_atoms(parts))
+        chosen = list(itertools.islice(keys, self.room))
+        known.update(chosen)
         held.append(columns)
-        self.room -= len(columns[0])
+        self.room -= len(chosen)
 
     def refuse(self, declaration: int, frame: Frame, where: str) -> None:
         """Raises if a call of a wave led to itself; if not, looks no more for a while.
