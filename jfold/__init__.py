@@ -2,6 +2,7 @@
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
 from jfold.combinators import (
+    RNN,
     AllOf,
     Block,
     Broadcast,
@@ -58,6 +59,7 @@ from jfold.wiring import Composition, compose, recursive
 
 __version__ = '0.1.0'
 __all__ = [
+    'RNN',
     'AllOf',
     'Batch',
     'Batches',

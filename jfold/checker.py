@@ -132,6 +132,9 @@ def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
     if not terms and chosen.takes:
         raise TypeClash('inputs, got none')
     operands = _take(terms, i.inputs, match, state, 'inputs')
+    if isinstance(i, ir.FoldLoop):  # of what it gives of items, its body alone tells
+        for k, each in enumerate(i.combine.results[i.states :]):
+            match.columns[f'Z{k}'] = each.kind, each.tensor
     counts = [_count(t, len(i.outputs), match) for t in chosen.gives if t.many]
     results = _filled(expanded(chosen.gives, counts, i.chosen), given, types)
     if len(results) != len(i.outputs):

@@ -32,6 +32,7 @@ from jfold.blocks import (
 from jfold.functions import concatenate
 from jfold.printing import Printed, callable_name, in_braces, shown_table
 from jfold.sequence_blocks import (
+    RNN,
     Broadcast,
     Fold,
     GetItem,
@@ -48,6 +49,7 @@ from jfold.tracebacks import boundary
 from jfold.types import TensorType, Type, TypeLike, convert_to_type
 
 __all__ = [
+    'RNN',
     'AllOf',
     'Block',
     'Broadcast',

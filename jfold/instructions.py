@@ -327,12 +327,15 @@ class Cut(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class FoldLoop(Instruction):
-    """Runs a body item by item; after lengths and places are the states, then items."""
+    """Runs a body item by item; after lengths and places are the states, then items.
+
+    Gives the last states, then what else the body gives, of each item.
+    """
 
     traits = Traits(
-        'lengths[b: d] places[b] X[b]* Y[d]* -> X[b]*',
+        'lengths[b: d] places[b] X[b]* Y[d]* -> X[b]* Z[d]*',
         Effect.ANY,
-        holds={'combine': 'places[a] X[a]* Y[a]* -> X[a]*'},
+        holds={'combine': 'places[a] X[a]* Y[a]* -> X[a]* Z[a]*'},
     )
     combine: Body
     states: int

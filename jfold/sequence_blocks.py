@@ -58,6 +58,56 @@ class Fold(Block):
 
 
 @block
+class RNN(Block):
+    """Carries a state along a sequence: gives `(outputs, last state)`.
+
+    `output, state = cell((item, state))` for each item in turn: the item comes first,
+    other than in `Fold`. An empty sequence gives no outputs, and the initial state.
+
+    Args:
+      cell: takes a pair of an item and a state, gives a pair of an output and a state.
+      initial_state: takes no input; zeros when left out, if the type of the state
+        follows from the cell.
+      initial_state_from_input: the input is a pair of a sequence and the state.
+
+    >>> import jax.numpy as jnp
+    >>> from jfold import Scalar, Zeros
+    >>> sums = Map(Scalar()) >> RNN(lambda x, total: (x + total,) * 2, Zeros([]))
+    >>> outputs, last = sums.eval([1, 2, 3])
+    >>> [x.item() for x in outputs], last.item()
+    ([1.0, 3.0, 6.0], 6.0)
+
+    Raises:
+      ValueError: an initial state, and one from the input.
+    """
+
+    cell: Block
+    initial_state: Block | None
+    initial_state_from_input: bool
+
+    def __init__(
+        self,
+        cell: Convertible,
+        initial_state: Convertible | None = None,
+        initial_state_from_input: bool = False,
+    ) -> None:
+        if initial_state is not None and initial_state_from_input:
+            got = f'both {initial_state!r} and `initial_state_from_input`'
+            raise ValueError(f'RNN: expected one initial state, got {got}')
+        start = None if initial_state is None else convert_to_block(initial_state)
+        vars(self).update(
+            cell=convert_to_block(cell),
+            initial_state=start,
+            initial_state_from_input=initial_state_from_input,
+        )
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        given = () if self.initial_state is None else (', ', self.initial_state)
+        told = ', initial_state_from_input=True' * self.initial_state_from_input
+        yield from ('RNN(', self.cell, *given, f'{told})')
+
+
+@block
 class Reduce(Block):
     """Balanced reduction: rounds over adjacent pairs, an odd last item passes.
 

@@ -11,45 +11,18 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from expression_parts import Expression, Rng, Source, by_length, choice, random_tree
 from function_makers import TABLE, dense, linen, nested, plain, whole_tiles
 from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.types import TensorType, TupleType
-
-Rng = np.random.Generator
-
-
-@dataclass(frozen=True)
-class Source:
-    """A block that takes Python data, and how to draw data for it."""
-
-    block: Any
-    sample: Callable[[Rng], Any]
-
-
-@dataclass(frozen=True)
-class Expression:
-    """What `expressions()` draws."""
-
-    block: Any
-    sample: Callable[[Rng], Any]
-    dtype: str
-
-    def __repr__(self) -> str:
-        return f'Expression({self.block!r})'
-
-    def batch(self, rng: Rng, size: int) -> list[Any]:
-        """Draws examples."""
-        return [self.sample(rng) for _ in range(size)]
-
 
 # ---- the generator -------------------------------------------------------------------
 
@@ -176,6 +149,7 @@ class Maker:
     def reducer(self, item: Any, want: Any, depth: int) -> Any:
         """A block from sequences of a type to another type."""
         options = [self.fold, self.reduce, self.sliced, self.windows, self.zipped]
+        options.append(self.carried)
         if isinstance(want, TensorType) and want.differentiable:
             options += [self.total, self.total, self.count]
         return self.pick(options)(item, want, depth)
@@ -197,6 +171,15 @@ class Maker:
         """Some of the items, then the rest of the way."""
         part = jf.GetItem(self.pick([slice(1, None), slice(None, None, -1)]))
         return part >> self.pick([self.fold, self.reduce])(item, want, depth)
+
+    def carried(self, item: Any, want: Any, depth: int) -> Any:
+        """`RNN` from a state that is constant, and what it gives of all items."""
+        given, state = self.type(), self.constant(want)
+        pair = TupleType(given, want)
+        cell = self.between(TupleType(item, want), pair, depth - 1)
+        rest = self.pick([self.fold, self.reduce])(given, want, depth)
+        both = jf.RNN(cell, state) >> jf.Record((rest, jf.Identity()))
+        return both >> self.function(TupleType(want, want), want)
 
     def windows(self, item: Any, want: Any, depth: int) -> Any:
         """Neighbours together."""
@@ -352,7 +335,7 @@ class Maker:
             cases_of_pair = {i: rest >> b for i, b in blocks.items()}
             key = self.pick([lambda x: x[0], operator.itemgetter(0)])
             block = jf.OneOf(key, cases_of_pair)
-        return Source(block, _choice(cases))
+        return Source(block, choice(cases))
 
     def typed_one_of(self, want: Any, depth: int) -> Source:
         """`OneOf` between blocks on tensors, by a key beside them."""
@@ -443,43 +426,6 @@ class Maker:
             return jf.Record({'children': children}) >> jf.GetItem(0)
         both = jf.Record({'children': children, 'label': label.block})
         return both >> self.function(TupleType(want, self.tensor(3)), want)
-
-
-def by_length(even: Any, odd: Any) -> Any:
-    """One block for lists of an even length, another for those of an odd one."""
-    return jf.OneOf(lambda items: len(items) % 2, {0: even, 1: odd})
-
-
-def _choice(cases: list[Source]) -> Callable[[Rng], Any]:
-    def sample(rng: Rng) -> Any:
-        chosen = int(rng.integers(len(cases)))
-        return chosen, cases[chosen].sample(rng)
-
-    return sample
-
-
-def random_tree(
-    rng: Rng,
-    leaves: int,
-    leaf: Callable[[Rng], Any],
-    node: Callable[[Rng, list[Any]], Any],
-    arity: int | None = None,
-) -> Any:
-    """A random tree of ('leaf', data) and ('node', data); without arity, also empty."""
-    if arity is None and rng.random() < 0.1:
-        return 'node', node(rng, [])
-    if leaves == 1:
-        return 'leaf', leaf(rng)
-    parts = min(arity or int(rng.integers(1, 4)), leaves)
-    sizes = shares(rng, leaves, parts)
-    children = [random_tree(rng, n, leaf, node, arity) for n in sizes]
-    return 'node', node(rng, children)
-
-
-def shares(rng: Rng, total: int, parts: int) -> list[int]:
-    """Splits a number into positive parts."""
-    cuts = np.sort(rng.choice(total - 1, parts - 1, replace=False) + 1)
-    return np.diff(cuts, prepend=0, append=total).tolist()
 
 
 @st.composite

@@ -96,7 +96,7 @@ def test_what_is_imported_is_named_as_a_dependency_and_nothing_else() -> None:
 BLOCKS = {
     *('AllOf', 'Block', 'Broadcast', 'Composition', 'Concat', 'Fold'),
     *('ForwardDeclaration', 'FromTensor', 'NGrams', 'Nth', 'OneHot'),
-    *('OneHotFromList', 'Slice', 'Zip', 'ZipWith', 'compose', 'recursive'),
+    *('OneHotFromList', 'RNN', 'Slice', 'Zip', 'ZipWith', 'compose', 'recursive'),
     *('Function', 'GetItem', 'Identity', 'InputTransform', 'Length', 'Map', 'Max'),
     *('Mean', 'Metric', 'Min', 'OneOf', 'Optional', 'Pipe', 'Record', 'Reduce'),
     *('Scalar', 'Sum', 'Tensor', 'Vector', 'Void', 'Zeros', 'convert_to_block'),

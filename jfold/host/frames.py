@@ -14,7 +14,7 @@ from jfold import instructions as ir
 from jfold.errors import BadItem
 from jfold.host.origin import Frame, Origin, located, start
 from jfold.host.promises import Promises
-from jfold.host.rules import Column, merge, numbers, starts, take
+from jfold.host.rules import Column, merge, numbers, put, starts, take
 from jfold.host.steps import steps
 from jfold.host.trace import Trace
 from jfold.host.waves import take_apart
@@ -67,6 +67,9 @@ def _fold(i: ir.FoldLoop, frame: Frame, state: Trace) -> Any:
     places = places[order]
     states = [take(column, order) for column in columns[: i.states]]
     items = columns[i.states :]
+    total = int(lengths.sum())
+    lists = i.combine.lists[i.states :]
+    kept = [[None] * total if each else np.empty(total, np.int32) for each in lists]
     first = starts(lengths)[order]
     active = len(lengths) - np.searchsorted(
         lengths[order[::-1]], np.arange(int(lengths.max(initial=0))), side='right'
@@ -79,12 +82,15 @@ def _fold(i: ir.FoldLoop, frame: Frame, state: Trace) -> Any:
         item = functools.partial(np.full, count, position)
         inputs = [state.order.inside(places[:count], i.way, item), *given]
         made = yield from run(start(i.combine, inputs, origin), state)
-        for column, new in zip(states, made, strict=True):
+        for column, new in zip(states, made, strict=False):
             column[:count] = new
+        for column, new in zip(kept, made[i.states :], strict=True):
+            put(column, now, new)
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
-    for register, column in zip(i.outputs, states, strict=True):
-        r[register] = take(column, back)
+    last = [take(column, back) for column in states]
+    for register, column in zip(i.outputs, (*last, *kept), strict=True):
+        r[register] = column
 
 
 def _item_origin(frame: Frame, i: ir.FoldLoop, order: Array, now: Array) -> Origin:

@@ -45,6 +45,15 @@ def take(column: Column, positions: Array) -> Column:
     return column[positions]
 
 
+def put(column: Column, positions: Array, items: Column) -> None:
+    """Writes items to the given positions of a column."""
+    if isinstance(column, list):
+        for position, item in zip(positions.tolist(), items, strict=True):
+            column[position] = item
+    else:
+        column[positions] = items
+
+
 def merge(positions: Sequence[Array], columns: Sequence[Column]) -> Column:
     """One column of those at the given positions, which together are all."""
     size = sum(map(len, positions))
@@ -52,14 +61,11 @@ def merge(positions: Sequence[Array], columns: Sequence[Column]) -> Column:
         if len(column) == size:
             return column
     if isinstance(columns[0], list):
-        merged = [None] * size
-        for at, column in zip(positions, columns, strict=True):
-            for position, value in zip(at.tolist(), column, strict=True):
-                merged[position] = value
-        return merged
-    result = np.empty(size, columns[0].dtype)
+        result: Column = [None] * size
+    else:
+        result = np.empty(size, columns[0].dtype)
     for at, column in zip(positions, columns, strict=True):
-        result[at] = column
+        put(result, at, column)
     return result
 
 

@@ -78,7 +78,8 @@ class _Flow:
         if isinstance(i, ir.FoldLoop):
             states, items = given[2 : 2 + i.states], given[2 + i.states :]
             states = _joined(states, before)
-            return _joined(states, self._results(i.combine, [0, *states, *items]))
+            made = self._results(i.combine, [0, *states, *items])
+            return [*_joined(states, made), *made[i.states :]]
         if isinstance(i, ir.ReduceLoop):
             items = _joined(given[2:], before)
             made = self._results(i.combine, [0, *items, *items])

@@ -212,12 +212,18 @@ class Inference:
                     raise TypeError(
                         f'{node}: expected types that follow from the expression, got '
                         f'{self.types.resolve(node.input)} to '
-                        f'{self.types.resolve(node.output)}; say them, as in '
-                        '`ForwardDeclaration(output_type=...)`'
+                        f'{self.types.resolve(node.output)}; {_saying(node.block)}'
                     )
         for node in self.nodes:
             node.input = self.types.resolve(node.input)
             node.output = self.types.resolve(node.output)
+
+
+def _saying(block: c.Block) -> str:
+    """How to say types that do not follow."""
+    if isinstance(block, c.RNN) and block.initial_state is None:
+        return 'say that of the state, by `initial_state`'
+    return 'say them, as in `ForwardDeclaration(output_type=...)`'
 
 
 @functools.singledispatch

@@ -13,7 +13,7 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.host.objects import why_no_sequence
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
-from jfold.language.emission import emit, emit_part, write_body
+from jfold.language.emission import emit, emit_part, emit_zeros, write_body
 from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import (
@@ -43,8 +43,14 @@ Array = np.ndarray[Any, Any]
 # ---- what they take ------------------------------------------------------------------
 
 
-def items(node: Typed, state: Inference, item: Type, broadcast: bool = False) -> None:
-    """Links `item` to the items of the input."""
+def items(
+    node: Typed,
+    state: Inference,
+    item: Type,
+    broadcast: bool = False,
+    of: Type | None = None,
+) -> None:
+    """Links `item` to the items of the input, or of another type."""
 
     def link(head: Type) -> None:
         if isinstance(head, ObjectType):
@@ -61,7 +67,7 @@ def items(node: Typed, state: Inference, item: Type, broadcast: bool = False) ->
             expected = 'a sequence, a non-empty tuple of one type, or an object'
             fail(node, expected, str(state.types.resolve(head)))
 
-    state.when_head(node, link)
+    state.when_head(node, link, of)
 
 
 def _check_state(node: Typed, type_: Type) -> None:
@@ -218,6 +224,88 @@ def _(block: c.Fold, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     for item in in_order(node, x):
         value = yield eval_anew(combine, (value, item), state)
     return value
+
+
+# ---- RNN -----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
+    item, carried, made = (state.types.fresh() for _ in range(3))
+    if block.initial_state_from_input:
+        given = TupleType(state.types.fresh(), carried)
+        state.equal(node, node.input, given, 'a pair of a sequence and a state,')
+        items(node, state, item, of=given[0])
+        start = None
+    else:
+        items(node, state, item)
+        start = yield state.substitute(
+            node, block.initial_state, '.initial_state', carried, 'to give a state,'
+        )
+    pair = TupleType(item, state.types.named(carried))
+    cell = yield state.part(node, block.cell, pair, '.cell')
+    both = TupleType(made, carried)
+    state.equal(cell, cell.output, both, 'to give an output and a state,')
+    node.parts = (cell, start)
+    return TupleType(SequenceType(made), carried)
+
+
+@emit.register
+def _(block: c.RNN, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    cell, start = node.parts
+    assert cell is not None
+    for type_ in (cell.input, cell.output):
+        _check_state(node, type_)
+    state: Value
+    if block.initial_state_from_input:
+        assert isinstance(value, tuple)
+        value, state = value
+    elif start is None:
+        assert isinstance(node.output, TupleType)
+        state = yield emit_zeros(node.output[1], node, places, w)
+    else:
+        state = yield emit_part(start, None, places, w)
+    given = yield w.sequence(value, places, node)
+    states = list(flatten(state))
+    last, made = yield w.shaped(
+        p.FoldLoop,
+        (given.lengths, places, *states, *flatten(given.items)),
+        node,
+        (state, (yield w.shape_of(cell.output))[0]),
+        combine=(yield _write_cell(w.builder, cell)),
+        states=len(states),
+        way=next(w.builder.ways),
+    )
+    return Ragged(given.lengths, made), last
+
+
+def _write_cell(builder: Builder, cell: Typed) -> Steps[p.Body]:
+    """The body of a loop, which takes and gives the state first."""
+    assert isinstance(cell.input, TupleType)
+    assert isinstance(cell.output, TupleType)
+    w = Writer(builder, None)
+    places, (item, state) = w.new(), cell.input
+    before, given = (yield w.like(state)), (yield w.like(item))
+    made, after = yield emit_part(cell, (given, before), places, w)
+    result = TupleType(cell.output[1], cell.output[0])
+    return w.finish(str(cell), TupleType(state, item), (after, made), result)
+
+
+@value_of.register
+def _(block: c.RNN, node: Typed, x: Any, state: Eager) -> Steps[Any]:
+    cell, start = node.parts
+    if block.initial_state_from_input:
+        x, carried = x
+    elif start is None:
+        assert isinstance(node.output, TupleType)
+        carried = zeros(node.output[1])
+    else:
+        carried = yield eval_part(start, None, state)
+    outputs: list[Any] = []
+    for item in in_order(node, x):
+        made, carried = yield eval_anew(cell, (item, carried), state)
+        outputs.append(made)
+    return outputs, carried
 
 
 # ---- Reduce --------------------------------------------------------------------------

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What random expressions are made of: blocks with a way to draw data for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import jfold as jf
+
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Source:
+    """A block that takes Python data, and how to draw data for it."""
+
+    block: Any
+    sample: Callable[[Rng], Any]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What `expressions()` draws."""
+
+    block: Any
+    sample: Callable[[Rng], Any]
+    dtype: str
+
+    def __repr__(self) -> str:
+        return f'Expression({self.block!r})'
+
+    def batch(self, rng: Rng, size: int) -> list[Any]:
+        """Draws examples."""
+        return [self.sample(rng) for _ in range(size)]
+
+
+def by_length(even: Any, odd: Any) -> Any:
+    """One block for lists of an even length, another for those of an odd one."""
+    return jf.OneOf(lambda items: len(items) % 2, {0: even, 1: odd})
+
+
+def choice(cases: list[Source]) -> Callable[[Rng], Any]:
+    """How to draw the number of a case, and data for it."""
+
+    def sample(rng: Rng) -> Any:
+        chosen = int(rng.integers(len(cases)))
+        return chosen, cases[chosen].sample(rng)
+
+    return sample
+
+
+def random_tree(
+    rng: Rng,
+    leaves: int,
+    leaf: Callable[[Rng], Any],
+    node: Callable[[Rng, list[Any]], Any],
+    arity: int | None = None,
+) -> Any:
+    """A random tree of ('leaf', data) and ('node', data); without arity, also empty."""
+    if arity is None and rng.random() < 0.1:
+        return 'node', node(rng, [])
+    if leaves == 1:
+        return 'leaf', leaf(rng)
+    parts = min(arity or int(rng.integers(1, 4)), leaves)
+    sizes = shares(rng, leaves, parts)
+    children = [random_tree(rng, n, leaf, node, arity) for n in sizes]
+    return 'node', node(rng, children)
+
+
+def shares(rng: Rng, total: int, parts: int) -> list[int]:
+    """Splits a number into positive parts."""
+    cuts = np.sort(rng.choice(total - 1, parts - 1, replace=False) + 1)
+    return np.diff(cuts, prepend=0, append=total).tolist()
