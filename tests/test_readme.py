@@ -13,6 +13,8 @@ import jax
 import pytest
 from one_expression import written as page_written
 
+from jfold import combinators
+
 ROOT = Path(__file__).parent.parent
 TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
 
@@ -34,7 +36,7 @@ def test_code_of_the_readme_runs(
     monkeypatch.chdir(tmp_path)
     text = (ROOT / 'README.md').read_text(encoding='utf8')
     parts = re.findall(r'^```python\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
-    first, second = parts
+    first, second, third = parts
     assert 'range(300)' in first
     names: dict[str, Any] = {}
     exec(first.replace('range(300)', 'range(3)'), names)
@@ -46,6 +48,26 @@ def test_code_of_the_readme_runs(
     assert names['batch'].epoch == 9
     changed = jax.tree.map(lambda x, y: bool((x != y).any()), before, names['params'])
     assert all(jax.tree.leaves(changed))
+    exec(third, names)
+    printed = third.strip().rpartition('# ')[2]
+    assert capsys.readouterr().out.strip() == printed
+
+
+def test_the_way_from_fold_names_what_there_is() -> None:
+    """Every public name of a block stands in the table."""
+    text = (ROOT / 'docs' / 'from-fold.md').read_text(encoding='utf8')
+    blocks = {
+        *combinators.__all__,
+        *'Sum',
+        'Max',
+        'Min',
+        'Mean',
+        'Composition',
+        'compose',
+        'recursive',
+    }
+    shown = set(re.findall(r'[A-Za-z]+', ' '.join(re.findall(r'`([^`]+)`', text))))
+    assert blocks - shown == {'Block', 'Reference', 'convert_to_block'}
 
 
 @pytest.mark.slow
