@@ -19,6 +19,7 @@ from jfold.combinators import Block, convert_to_block
 from jfold.compiled import CompiledStep, compile_step
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus, trace_corpus
+from jfold.data.joining import join
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.errors import ProgramBudgetError, check_spare_rows, several, shown, whole
 from jfold.functions import ratio
@@ -251,6 +252,29 @@ class Model:
         [3.0, 3.0]
         """
         return trace_corpus(self, several(examples), skip_errors, progress)
+
+    @boundary
+    def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
+        """Puts examples together that were traced apart.
+
+        Batches are put together from all of them, or one is made of them all: it is to
+        the bit that of the same examples traced together.
+
+        Args:
+          parts: corpora, of this model or of another of the same expression, and what
+            tracers made. `Corpus.source` and `skipped` count on from part to part.
+
+        Raises:
+          TypeError: a part is neither; ValueError: it is of another expression, or
+            there is none.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> both = model.join([model.trace([[1, 2]]), model.tracer()([[3], []])])
+        >>> model.apply({}, both.schedule([2, 0, 1])).tolist()
+        [0.0, 3.0, 3.0]
+        """
+        return join(self, parts, self._digest)
 
     def tracer(self) -> Tracer:
         """Tracing alone, as a callable to send to other processes.

@@ -16,6 +16,8 @@ from checking import check, check_eager, does_not_compile, number, numbers, refu
 import jfold as jf
 
 first = jf.Map(jf.GetItem(0))
+exp = jf.Function(jnp.exp)
+numbers_of = jf.InputTransform(lambda x: [x] * 3) >> numbers
 total = jf.Sum()
 letters = jf.OneHotFromList('abc')
 
@@ -47,6 +49,14 @@ def test_zip_of_one_and_of_the_same() -> None:
     doubled = jf.AllOf(numbers, numbers) >> jf.ZipWith(jnp.add) >> total
     alone = jf.AllOf(numbers) >> jf.Zip() >> first >> total
     check((doubled, [[1, 2], []], [6.0, 0.0]), (alone, [[1, 2], []], [3.0, 0.0]))
+
+
+def test_zip_of_tuples_of_one_type() -> None:
+    pair = jf.AllOf(number, number >> exp)
+    sums = jf.AllOf(pair, numbers_of) >> jf.ZipWith(jnp.subtract) >> total
+    check((sums, [0], [1.0]))
+    second = jf.Record((pair, jf.Identity())) >> jf.Nth()
+    check((second, [(0, 1), (0, -2)], [1.0, 0.0]))
 
 
 def test_a_repetition_is_as_long_as_needed() -> None:

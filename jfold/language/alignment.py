@@ -74,11 +74,25 @@ def _zipped(node: Typed, given: TupleType, output: Type, state: Inference) -> bo
 
 
 def _item_type(node: Typed, head: Type, state: Inference) -> Type:
-    if isinstance(head, SequenceType | BroadcastType):
+    """The type of the items of one part."""
+    if isinstance(head, BroadcastType):
         return head.item
-    if isinstance(head, ObjectType):
-        return head
-    fail(node, 'a tuple of sequences', f'{state.types.resolve(head)} among its parts')
+    item = _of_sequence(node, head, state)
+    if item is None:
+        got = f'{state.types.resolve(head)} among its parts'
+        fail(node, 'a tuple of sequences', got)
+    return item
+
+
+def _of_sequence(node: Typed, head: Type, state: Inference) -> Type | None:
+    """The type of the items of a sequence, of a tuple of one type, or of an object."""
+    if isinstance(head, SequenceType):
+        return head.item
+    if isinstance(head, TupleType) and head.items:
+        for each in head:
+            state.equal(node, each, head.items[0], 'items of one type,')
+        return head.items[0]
+    return head if isinstance(head, ObjectType) else None
 
 
 @emit.register
@@ -189,11 +203,10 @@ def _check_index(node: Typed, head: Type, state: Inference) -> None:
 
 
 def _sequence_item(node: Typed, head: Type, state: Inference) -> Type:
-    if isinstance(head, SequenceType):
-        return head.item
-    if isinstance(head, ObjectType):
-        return head
-    fail(node, 'a sequence beside the index', str(state.types.resolve(head)))
+    item = _of_sequence(node, head, state)
+    if item is None:
+        fail(node, 'a sequence beside the index', str(state.types.resolve(head)))
+    return item
 
 
 @emit.register
