@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from jfold import instructions as ir
-from jfold.registers import POSITIONS, WAVES, RegisterType
+from jfold.registers import LENGTHS, POSITIONS, WAVES, RegisterType
 
 _IN_MAIN = ir.Waves, ir.Descend, ir.Promise, ir.Fulfil
 
@@ -53,9 +53,11 @@ def _not_told(
     told = [i.inputs[1] for i in found if isinstance(i, ir.Descend)]
     if sorted(told) != (expected := [] if waves.single else sent):
         yield f'{waves}: expected a Descend for each of {expected}, got {sorted(told)}'
-    lengths = {types[r].of for r in waves.outputs if types[r].of}
-    for each in (types[r] for r in waves.outputs):
-        if each.kind == POSITIONS and not _are_sent(each) and each.rows not in lengths:
+    given = [types[r] for r in waves.outputs]
+    # By these, positions among the items of a wave become positions among all.
+    lengths = {each.of for each in given if each.kind == LENGTHS}
+    for each in given:
+        if each.kind == POSITIONS and not _are_sent(each) and each.of not in lengths:
             yield f'{waves}: expected lengths beside {each}, got none'
 
 

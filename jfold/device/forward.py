@@ -63,6 +63,8 @@ def forward(
     extra = xla.extra_rows(even=True)
     carry = _new_values(plan, batch, extra), _new_residuals(plan, policies, extra)
     state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
+    # No operation of a component reads what one of a later component gives, so each has
+    # its own loop over levels, which then is as long as its own nodes are deep.
     for c, component in enumerate(plan.components):
         if component.operations:
             level = functools.partial(run_level, c)
@@ -92,6 +94,8 @@ def _write_outputs(
     [rows, *shape] each."""
     o = tile.operation
     operation, bases = plan.operations[o], plan.layout.value_base[o]
+    # A row that does not depend on the buffer it goes to could be written before that
+    # is read, for which XLA would copy it: so the row is tied to what was read.
     reads = plan.kernels[o].reads
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
         read = xla.others(t, operation.inputs, inputs, known)

@@ -127,6 +127,7 @@ def _run(
     body: _Ready, columns: Columns, items: _Items, moment: int, state: Promises
 ) -> None:
     """Runs a body on a wave, at a moment."""
+    # No frame, and nothing that could wait: a body that runs in a wave has no calls.
     registers = [*columns, *body.empty]
     items.moments.append(moment)
     items.sizes.append(len(columns[0]))
@@ -150,6 +151,8 @@ def _of_all_waves(
     """One result of all waves; `lengths` are those of the items of sequences."""
     if type_.kind != POSITIONS:
         return join(parts)
+    # Of items of a sequence, or of what was sent to a declaration; all other positions
+    # are found anew.
     if type_.of in lengths:
         return _shifted(parts, lengths[type_.of])
     return _numbers(parts)
@@ -164,5 +167,6 @@ def _shifted(positions: Sequence[Array], lengths: Sequence[Array]) -> Array:
 
 def _numbers(parts: Sequence[range]) -> Array:
     """Of what was sent, the numbers among the items of a declaration."""
+    # Each wave's are a range, which takes no array before there is one for all.
     first = np.fromiter(map(operator.attrgetter('start'), parts), np.int64, len(parts))
     return ranges(first, np.fromiter(map(len, parts), np.int64, len(parts)))
