@@ -76,6 +76,23 @@ def test_function_names_prints_its_table_and_draws(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ('name', 'heads'),
+    [
+        ('quick_start', 'squared error  best constant'),
+        ('fizzbuzz', 'always the number'),
+    ],
+)
+def test_small_examples_print_their_tables(
+    name: str, heads: str, tmp_path: Path
+) -> None:
+    """They learn beside a baseline."""
+    printed = run_example(f'{name}.py', '--quick', cwd=tmp_path)
+    assert heads in printed
+    assert 'epoch  2: loss' in printed
+
+
+@pytest.mark.slow
 def test_sentiment_needs_no_file(tmp_path: Path) -> None:
     """Without a treebank it makes one up."""
     options = ('--epochs', '1', '--hidden', '8', '--limit', '60')
