@@ -40,7 +40,7 @@ def check(
 # ---- generated expressions -----------------------------------------------------------
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(expressions('whole'), options)
 def test_any_expression_equals_its_eager_twin(
     expression: Expression, options: Options
@@ -49,7 +49,7 @@ def test_any_expression_equals_its_eager_twin(
     check(expression, options, 1e-5)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(expressions('tree'), options)
 def test_any_recursion_equals_its_eager_twin(
     expression: Expression, options: Options
@@ -58,7 +58,7 @@ def test_any_recursion_equals_its_eager_twin(
     check(expression, options, 1e-5)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(expressions('sequence'), options)
 def test_any_reduction_equals_its_eager_twin(
     expression: Expression, options: Options
@@ -67,7 +67,7 @@ def test_any_reduction_equals_its_eager_twin(
     check(expression, options, 1e-5)
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(expressions('tree', 'float64'), options)
 def test_agreement_is_to_twelve_digits_in_float64(
     expression: Expression, options: Options
