@@ -194,8 +194,8 @@ def _wiring(scope: Scope) -> Wiring:
     sources: dict[Wire, Source] = {}
     for wire in scope.wires:  # more may come of what is read
         sources[wire] = _rebuilt(wire.source, scope.wire)
-    scope.closed = True
     wires = _in_order(sources)
+    scope.closed = True  # not before: what is wrong is told as often as it is asked
     numbers = {wire: number for number, wire in enumerate(wires)}
     steps = [
         (wire.block, _rebuilt(sources[wire], numbers.__getitem__))

@@ -300,8 +300,11 @@ def test_what_connect_refuses() -> None:
         'expected an output that reads nothing yet, got one that does', ValueError
     ):
         block.connect(two, block.output)
-    with pytest.raises(ValueError, match='got some that read each other in a circle'):
-        jf.compile(number >> block)
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match='got some that read each other in a circle'
+        ):
+            jf.compile(number >> block)
     some = jf.Composition([one])
     with refuses(
         '<Composition, not finished>: expected blocks among the children, got '
