@@ -383,3 +383,26 @@ def test_shards_with_checked_types(residuals: str, strategy: str, cell: Any) -> 
     want = sum(block.eval(each, params).sum() for each in batch)
     np.testing.assert_allclose(got, want, rtol=1e-5)
     close(jax.tree.leaves(grads), eager_gradient(block, params, batch))
+
+
+# ---- what is trained and takes nothing -----------------------------------------------
+
+
+@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
+def test_trained_constants_have_gradients(residuals: str, strategy: str) -> None:
+    """Also where no function of the expression takes anything."""
+    layer = jf.Function(jnp.sin, init=lambda key: jnp.array([1.0, 2.0, 3.0]))
+    trained = jf.Void() >> layer
+    for block, examples in (
+        (trained, [None, None]),
+        (jf.AllOf(jf.Vector(3), trained) >> jf.GetItem(1), [[1, 2, 3], [4, 5, 6]]),
+        (jf.Optional(jf.Vector(3), trained), [None, [1, 2, 3], None]),
+    ):
+        model = jf.compile(block, residuals=residuals, strategy=strategy)
+        params = model.init(jax.random.key(0))
+        schedule = model.schedule(examples)
+        got = jax.grad(lambda p, m=model, s=schedule: jnp.sum(m.apply(p, s)))(params)
+        want = jax.grad(
+            lambda p, m=model, e=examples: sum(jnp.sum(m.eval(x, p)) for x in e)
+        )(params)
+        close(jax.tree.leaves(got), jax.tree.leaves(want))

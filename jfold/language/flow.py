@@ -28,7 +28,7 @@ def follow(
     inputs = [[0 for _ in each.inputs] for each in operations]
     given = [[0 for _ in each.tensors] for each in results]
     flow = _Flow(first, inputs, given, plan.declarations)
-    before: list[Makers] = []
+    before: list[Makers] | None = None  # which nothing found is equal to
     while before != (now := list(itertools.chain(*inputs, *flow.held.values()))):
         before = now
         for body in (plan.body, *plan.declarations):
