@@ -71,9 +71,9 @@ class RNN(Block):
       initial_state_from_input: the input is a pair of a sequence and the state.
 
     >>> import jax.numpy as jnp
-    >>> from jfold import Scalar, Zeros
-    >>> sums = Map(Scalar()) >> RNN(lambda x, total: (x + total,) * 2, Zeros([]))
-    >>> outputs, last = sums.eval([1, 2, 3])
+    >>> from jfold import Function, Scalar, Zeros
+    >>> cell = Function(lambda item, total: (item + total, item + total))
+    >>> outputs, last = (Map(Scalar()) >> RNN(cell, Zeros([]))).eval([1, 2, 3])
     >>> [x.item() for x in outputs], last.item()
     ([1.0, 3.0, 6.0], 6.0)
 
