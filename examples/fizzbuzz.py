@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from training import Examples, Params, make_trainer, table
+from training import Examples, Params, make_parser, make_trainer, table
 
 import jfold as jf
 
@@ -88,15 +88,9 @@ def say(model: jf.Model, params: Params, number: int) -> str:
 
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options; `--quick` overrides the ones that cost time."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add('--epochs', type=int, default=30, help='passes over the numbers (30)')
-    add('--numbers', type=int, default=9_000, help='to learn from (9,000)')
-    add('--width', type=int, default=100, help='size of the state (100)')
-    add('--batch-size', type=int, default=100, help='numbers in a batch (100)')
-    add('--rate', type=float, default=0.002, help='of Adam (0.002)')
-    add('--seed', type=int, default=0, help='repeats a run (0)')
-    add('--quick', action='store_true', help='a small run that only shows it works')
+    parser = make_parser(__doc__, epochs=30, batch_size=100, rate=0.002)
+    parser.add_argument('--numbers', type=int, default=9_000, help='to learn from')
+    parser.add_argument('--width', type=int, default=100, help='size of the state')
     options = parser.parse_args(argv)
     if options.quick:
         vars(options).update(epochs=2, numbers=500, width=16)

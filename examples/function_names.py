@@ -31,7 +31,7 @@ from syntax_trees import (
     without_copies,
 )
 from tqdm import tqdm
-from training import Clock, Examples, Params, make_trainer, table
+from training import Clock, Examples, Params, make_parser, make_trainer, table
 
 import jfold as jf
 
@@ -279,32 +279,19 @@ def draw(result: Result, others: dict[str, float], path: Path) -> None:
 
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options; `--quick` overrides the ones that cost time."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=HelpFormatter, allow_abbrev=False
-    )
+    parser = make_parser(__doc__, epochs=10, batch_size=64, rate=0.005)
     add = parser.add_argument
-    add('--epochs', type=int, default=10, help='passes over the functions')
     add('--width', type=int, default=64, help='size of the states')
-    add('--batch-size', type=int, default=64, help='functions in a batch')
-    add('--rate', type=float, default=0.005, help='of AdamW, at first')
     add('--weight-decay', type=float, default=0.1, help='of AdamW')
     add('--words', type=int, default=20, help='how many words to choose from')
     add('--max-nodes', type=int, default=500, help='drop larger functions')
     add('--min-count', type=int, default=10, help='rarer labels become node types')
     add('--files', type=int, help='read only so many files')
-    add('--seed', type=int, default=0, help='repeats a run')
     add('--picture', type=Path, default='function_names.png', help='learning curve')
-    add('--quick', action='store_true', help='a small run that only shows it works')
     options = parser.parse_args(argv)
     if options.quick:
         vars(options).update(epochs=2, width=16, batch_size=16, words=8, files=60)
     return options
-
-
-class HelpFormatter(
-    argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter
-):
-    """Keeps the lines of the description and shows defaults."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from training import Examples, Params, make_trainer, table
+from training import Examples, Params, make_parser, make_trainer, table
 
 import jfold as jf
 
@@ -81,14 +81,8 @@ def train(name: str, options: argparse.Namespace) -> tuple[str, ...]:
 
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options; `--quick` overrides the ones that cost time."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add('--epochs', type=int, default=10, help='passes over the lists (10)')
-    add('--lists', type=int, default=20_000, help='to learn from (20,000)')
-    add('--batch-size', type=int, default=100, help='lists in a batch (100)')
-    add('--rate', type=float, default=0.005, help='of Adam (0.005)')
-    add('--seed', type=int, default=0, help='repeats a run (0)')
-    add('--quick', action='store_true', help='a small run that only shows it works')
+    parser = make_parser(__doc__, epochs=10, batch_size=100, rate=0.005)
+    parser.add_argument('--lists', type=int, default=20_000, help='to learn from')
     options = parser.parse_args(argv)
     if options.quick:
         vars(options).update(epochs=2, lists=500)

@@ -187,6 +187,28 @@ def make_trainer(
     return Trainer(model, parts, corpora, batches, loss, optimizer, step, rows, clock)
 
 
+def make_parser(
+    description: str | None, epochs: int, batch_size: int, rate: float
+) -> argparse.ArgumentParser:
+    """A parser with the options of all training runs and their defaults."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=_Help, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add('--epochs', type=int, default=epochs, help='passes over the examples')
+    add('--batch-size', type=int, default=batch_size, help='examples in a batch')
+    add('--rate', type=float, default=rate, help='of learning, at first')
+    add('--seed', type=int, default=0, help='repeats a run')
+    add('--quick', action='store_true', help='a small run that only shows it works')
+    return parser
+
+
+class _Help(
+    argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter
+):
+    """Keeps the lines of the description and shows defaults."""
+
+
 def make_step(
     loss: Callable[..., jax.Array], optimizer: optax.GradientTransformation
 ) -> Callable[..., Any]:

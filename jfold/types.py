@@ -61,6 +61,9 @@ class Type:
 
         >>> TupleType('int32', SequenceType([])).flatten((1, [2.0, 3.0]))
         [1, 2.0, 3.0]
+
+        Raises:
+          TypeError: a broadcast is inside, which has items without end.
         """
         waiting, found = [(self, value)], list[Any]()
         while waiting:
@@ -70,7 +73,7 @@ class Type:
             elif isinstance(type_, SequenceType):
                 waiting += [(type_.item, item) for item in reversed([*each])]
             elif not isinstance(type_, VoidType):
-                found.append(each)
+                found.append(_of_terminal(type_, each))
         return found
 
     def unflatten(self, values: Iterable[Any], like: Any = None) -> Any:
@@ -83,7 +86,8 @@ class Type:
         (4, [5, 6])
 
         Raises:
-          ValueError: there are more values, or fewer.
+          ValueError: there are more values, or fewer, or `like` is needed.
+          TypeError: a broadcast is inside.
         """
         rest = iter(values)
         made = run(_unflattened(self, rest, like))
@@ -352,13 +356,21 @@ def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:
         pairs = zip(type_.items, likes, strict=True)
         return tuple((yield in_turn(_unflattened(x, values, y) for x, y in pairs)))
     if isinstance(type_, SequenceType):
+        if like is None:
+            raise ValueError(f'expected `like`, for the length of {type_}, got none')
         parts = (_unflattened(type_.item, values, each) for each in like)
         return list((yield in_turn(parts)))
     if isinstance(type_, VoidType):
         return None
     for value in values:
-        return value
+        return _of_terminal(type_, value)
     raise ValueError('expected as many values as terminals, got fewer')
+
+
+def _of_terminal(type_: Type, value: Any) -> Any:
+    if isinstance(type_, BroadcastType):
+        raise TypeError(f'expected a type of finite values, got {type_}')
+    return value
 
 
 def levels(type_: Type) -> Iterator[Type]:

@@ -38,7 +38,7 @@ class Wire:
 
     @boundary
     def __getitem__(self, key: object) -> Wire:
-        return self.scope.add(GetItem(key), self)
+        return self.scope.add(GetItem(_place(self.block, key)), self)
 
     @boundary
     def __iter__(self) -> NoReturn:
@@ -67,13 +67,12 @@ class Item:
 
     __iter__ = None
 
-    @property
-    def place(self) -> Any:
-        """The key, or where a `Record` gives what it has under it."""
-        if isinstance(self.block, Record):
-            keys = [key for key, _ in self.block.fields]
-            return keys.index(self.key) if self.key in keys else self.key
-        return self.key
+
+def _place(block: Block | None, key: Any) -> Any:
+    """The place of an item in what a block gives: that of a record's key, else the key
+    itself."""
+    keys = [key for key, _ in block.fields] if isinstance(block, Record) else []
+    return keys.index(key) if key in keys else key
 
 
 @dataclass(eq=False)
@@ -133,7 +132,7 @@ class Scope:
         if isinstance(source, Wire):
             return source
         if isinstance(source, Item):
-            return self.add(GetItem(source.place), self.wire(source.block))
+            return self.wire(source.block)[source.key]
         made = convert_to_block(source)
         return self.of_block[made] if made in self.of_block else self.link(made, None)
 
@@ -267,28 +266,28 @@ class Composition(Block):
 
     children: tuple[Block, ...] | None
     name: str
-    wires: Scope
+    network: Scope
 
     def __init__(
         self, children: Iterable[Convertible] | None = None, name: str | None = None
     ) -> None:
         given = None if children is None else tuple(map(convert_to_block, children))
-        vars(self).update(children=given, name=name or 'Composition', wires=Scope())
+        vars(self).update(children=given, name=name or 'Composition', network=Scope())
 
     @property
     def input(self) -> Wire:
         """What the composition is given."""
-        return self.wires.wires[0]
+        return self.network.wires[0]
 
     @property
     def output(self) -> Output:
         """What it gives: whatever this reads."""
-        return Output(self.wires)
+        return Output(self.network)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[Composition]:
         """Where blocks can be wired by calling them, and by `reads`."""
-        token = _current.set(self.wires)
+        token = _current.set(self.network)
         try:
             yield self
         finally:
@@ -302,20 +301,25 @@ class Composition(Block):
         elif isinstance(target, Wire):
             raise ValueError(f'expected a block to read {source!r}, got {target!r}')
         else:
-            blocks = [x for x in (target, *leaves(source)) if isinstance(x, Block)]
-            foreign = set(blocks).difference(self.children or blocks)
-            if foreign and self.children is not None:
+            for each in leaves((target, source)):
+                self._check_child(each)
+            self.network.link(convert_to_block(target), source)
+
+    def _check_child(self, source: Source) -> None:
+        """Refuses a block that is none of the children, if these are given."""
+        read = source.block if isinstance(source, Item) else source
+        if self.children is not None and isinstance(read, Block):
+            if read not in self.children:
                 text = 'expected blocks among the children'
-                raise ValueError(f'{self!r}: {text}, got {foreign.pop()!r}')
-            self.wires.link(convert_to_block(target), source)
+                raise ValueError(f'{self!r}: {text}, got {read!r}')
 
     @functools.cached_property
     def wiring(self) -> Wiring:
         """All that was wired; nothing can be from then on."""
-        return _wiring(self.wires)
+        return _wiring(self.network)
 
     def __repr__(self) -> str:
-        if self.wires.closed:
+        if self.network.closed:
             return super().__repr__()
         return f'<{self.name}, not finished>'  # to look at it does not finish it
 

@@ -51,6 +51,13 @@ def test_zip_of_one_and_of_the_same() -> None:
     check((doubled, [[1, 2], []], [6.0, 0.0]), (alone, [[1, 2], []], [3.0, 0.0]))
 
 
+def test_one_block_on_both_items_of_a_window() -> None:
+    twice = jf.Function(lambda x: 2 * x, name='twice')
+    pairs = numbers >> jf.NGrams(2)
+    pairs >>= jf.Map(jf.Record((twice, twice)) >> jnp.subtract) >> total
+    check((pairs, [[1, 2, 5], [1]], [-8.0, 0.0]))
+
+
 def test_zip_of_tuples_of_one_type() -> None:
     pair = jf.AllOf(number, number >> exp)
     sums = jf.AllOf(pair, numbers_of) >> jf.ZipWith(jnp.subtract) >> total

@@ -397,6 +397,10 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         "<tree>: r3 = Cases r2 case_of={<class 'int'>: 0, <class 'tuple'>: "
         '-1} cases=2: expected cases from 0 on, got -1',
     ),
+    'no cases at all': (
+        lambda: edited(trees(), ir.Cases, case_of={}, cases=0),
+        '<tree>: r3 = Cases r2 case_of={} cases=0: expected more than 0 cases, got 0',
+    ),
     'fields without keys': (
         lambda: edited(in_waves(), ir.Fields, keys=(0,)),
         '<tree>: r11, r13 = Fields r10 keys=(0,) most=2: expected 2 keys, got 1',

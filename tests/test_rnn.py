@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +33,18 @@ def test_rnn_gives_outputs_and_the_last_state() -> None:
     check_eager(
         (numbers >> jf.RNN(running, jf.Zeros([])), [[1, 2]], [([1.0, 3.0], 3.0)]),
     )
+
+
+def test_one_block_on_the_first_and_the_last_state() -> None:
+    twice = jf.Function(lambda x: 2 * x, name='twice')
+
+    @jf.compose
+    def block(x: Any) -> Any:
+        start = number(x[0])
+        made = jf.RNN(running, initial_state_from_input=True)(numbers(x[1]), start)
+        return twice(start), twice(made[1]), jf.Sum()(made[0])
+
+    check((block, [(1, [2, 3]), (4, [])], [(2.0, 12.0, 9.0), (8.0, 8.0, 0.0)]))
 
 
 def test_rnn_starts_from_zeros_where_the_cell_is_typed() -> None:

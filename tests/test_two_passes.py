@@ -77,6 +77,19 @@ def test_expressions(expression: Expression, seed: int) -> None:
     check(jf.compile(expression.block).program, examples)
 
 
+def test_a_program_of_one_example_takes_no_two() -> None:
+    program = jf.compile(tree_block(2)).program
+    for single, examples, message in (
+        (True, [(1, 2), 3], 'expected a single example, got 2'),
+        (False, [(1, 2)], 'expected several examples, got 1'),
+    ):
+        made = in_two_passes(program, single)
+        assert made is not None
+        state = Promises(made, len(examples), Reread())
+        with pytest.raises(ValueError, match=message):
+            evaluation.graph_of(made, examples, state, Watch())
+
+
 @pytest.mark.parametrize('name', CASES)
 def test_cases(name: str) -> None:
     """Of all kinds; most run in two passes."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import copy
 import pickle
 import re
@@ -281,6 +282,16 @@ def test_values_are_flattened_and_put_together() -> None:
         ValueError, match=r"as many values as terminals, got more: \['4'"
     ):
         pair.unflatten('1234'[:2] + '4')
+    with pytest.raises(
+        ValueError, match=r'expected `like`, for the length of .*none'
+    ):
+        NESTED.unflatten('xyzw')
+    repeated = jf.TupleType(2, jf.BroadcastType(2))
+    refused = r'expected a type of finite values, got \[float32\[2\] ...\]'
+    with pytest.raises(TypeError, match=refused):
+        repeated.flatten((1, itertools.repeat(2)))
+    with pytest.raises(TypeError, match=refused):
+        repeated.unflatten((1, 2))
 
 
 def test_a_deep_type_is_flattened() -> None:

@@ -314,7 +314,23 @@ def test_what_connect_refuses() -> None:
         some.connect(one, two)
 
 
+def test_items_of_a_record_by_their_keys() -> None:
+    @jf.compose
+    def items(x: Any) -> Any:
+        made = jf.Record([('b', number), ('a', jf.Vector(1)), (7, number)])(x)
+        return made['b'], made['a'], made[1], made[7]
+
+    check((items, [{'a': [1], 'b': 2, 7: 3}], [(2.0, [1.0], [1.0], 3.0)]))
+
+
 def test_what_compile_refuses() -> None:
+    unread = jf.compose(lambda x: (jf.Broadcast()(jf.Void()(x)), number(x))[1])
+    assert unread.eval(3) == jf.compile(unread).eval(3) == 3
+    does_not_compile(
+        jf.compose(lambda x: (jf.Broadcast()(number(x)), number(x))[1]),
+        'compose.x2.Broadcast(): expected a result that something reads, got '
+        '[float32[] ...], read by nothing; return it, or drop it by Void()',
+    )
     does_not_compile(
         jf.compose(lambda x: (exp(number(x)), number(x))[1]),
         'compose.x2.Function(exp): expected a result that something reads, got '

@@ -108,15 +108,12 @@ def _convert(i: ir.Convert, r: list[Column], state: Trace) -> None:
 
 
 def _constant(i: ir.Constant, r: list[Column], state: Trace) -> None:
-    value = state.shared_constant(i.index)
-    r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), value, np.int32)
+    r[i.outputs[0]] = np.full(len(r[i.inputs[0]]), state.shared[i.index])
 
 
 def _choose(i: ir.Choose, r: list[Column], state: Trace) -> None:
     found = entries(i.table, r[i.inputs[0]], _known, *i.default)
-    chosen, where = np.unique(np.array(found, np.intp), return_inverse=True)
-    values = [state.shared_constant(each) for each in chosen.tolist()]
-    r[i.outputs[0]] = np.array(values, np.int32)[where]
+    r[i.outputs[0]] = state.shared[np.array(found, np.intp)]
 
 
 def _numbers(i: ir.Numbers, r: list[Column], state: Trace) -> None:

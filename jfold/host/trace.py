@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -66,6 +67,7 @@ class Trace:
 
     Attributes:
       tentative: whether examples may be read again, by another trace.
+      shared: [constants] int32, the ids of the program's constants.
       reread: what has been read of the data that can be read once, for other traces.
       order: what tells rows of an example apart, and puts them in order.
       lengths: by how many items each may have, lists of items still to be checked.
@@ -85,7 +87,7 @@ class Trace:
         self._constants: list[list[Chunk]] = [[] for _ in program.types]
         self._nodes: list[list[Chunk]] = [[] for _ in program.operations]
         self._results: list[list[Chunk]] = [[] for _ in program.results]
-        self._shared = _shared_ids(program)
+        self.shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
         self.lengths: dict[int, list[list[Any]]] = {}
@@ -96,10 +98,6 @@ class Trace:
         ids = self._values[t].new(len(values))
         self._constants[t].append(Chunk(places, (ids,), (values,)))
         return ids
-
-    def shared_constant(self, index: int) -> int:
-        """The id of one of the program's constants."""
-        return self._shared[index]
 
     def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
         """Ids [n] of each output for new nodes at places [n], of inputs [n] each."""
@@ -266,10 +264,11 @@ def _numbered(numbers: Array | None, ids: Array) -> Array:
 
 
 @kept
-def _shared_ids(program: Program) -> tuple[int, ...]:
-    """The place of each of the program's constants among those of its type."""
-    types = [t for t, _ in program.constants]
-    return tuple(types[:place].count(t) for place, t in enumerate(types))
+def _shared_ids(program: Program) -> Array:
+    """[constants] int32: the place of each among the program's constants of its type,
+    which come first among the values."""
+    places = [itertools.count() for _ in program.types]
+    return np.array([next(places[t]) for t, _ in program.constants], np.int32)
 
 
 class _Values:

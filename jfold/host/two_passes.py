@@ -131,8 +131,7 @@ def _counted(body: ir.Body, every: Instructions, types: Types) -> Instructions:
         if isinstance(i, ir.Constant | ir.Fixed):
             read = objects.get(types[i.inputs[0]].rows, i.inputs[0])
             # One that is written later would be read too early.
-            before = read < body.arity or read < i.outputs[0]
-            return replace(i, inputs=(read,)) if before else i
+            return replace(i, inputs=(read,)) if read < i.outputs[0] else i
         return i
 
     return list(map(counted, every))

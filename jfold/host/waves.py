@@ -82,7 +82,11 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
       RecursionError: data are nested too deep.
       SuspicionError: data may contain themselves.
       BadItem: an item does not fit, of which more is known when it is read again.
+      ValueError: there are several examples, or one, where the program is of the other.
     """
+    if i.single != (state.examples == 1):
+        which = 'a single example' if i.single else 'several examples'
+        raise ValueError(f'expected {which}, got {state.examples}')
     bodies = state.program.plan.declarations
     found = [_Items([], [], []) for _ in bodies]
     state.waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]

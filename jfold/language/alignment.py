@@ -13,7 +13,7 @@ from jfold import instructions as p
 from jfold.language.eager import Eager, value_of
 from jfold.language.emission import emit
 from jfold.language.inference import Inference, output_type
-from jfold.language.sequences import in_order, items
+from jfold.language.sequences import in_order, items, sequence_as_given
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import Ragged, Repeated, Value, Writer, Writing
 from jfold.types import (
@@ -65,11 +65,11 @@ def _zipped(node: Typed, given: TupleType, output: Type, state: Inference) -> bo
     heads = [state.types.head(each) for each in given]
     if any(isinstance(head, TypeVariable) for head in heads):
         return False
-    # Items of one sequence are different values, also if they were cut from another.
-    items = [_item_type(node, head, state) for head in heads]
     repeated = all(isinstance(head, BroadcastType) for head in heads)
     kind = BroadcastType if repeated else SequenceType
-    state.equal(node, kind(TupleType(map(state.types.named, items))), output, 'to give')
+    # Of one type but named apart: in each part they are other values.
+    items = (state.types.named(_item_type(node, head, state)) for head in heads)
+    state.equal(node, kind(TupleType(items)), output, 'to give')
     return True
 
 
@@ -121,14 +121,10 @@ def _(block: c.Zip, node: Typed, value: Value, places: int, w: Writer) -> Writin
 
 @value_of.register
 def _(block: c.Zip, node: Typed, x: tuple[Any, ...], state: Eager) -> object:
-    parts = [_part(node, each) for each in x]
+    parts = [in_order(node, each) for each in x]
     if isinstance(node.output, BroadcastType):
         return itertools.repeat(tuple(next(each) for each in map(iter, parts)))
     return list(zip(*parts, strict=False))
-
-
-def _part(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
-    return x if isinstance(x, itertools.repeat) else in_order(node, x)
 
 
 # ---- NGrams --------------------------------------------------------------------------
@@ -136,16 +132,10 @@ def _part(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
 
 @output_type.register
 def _(block: c.NGrams, node: Typed, state: Inference) -> Type:
-    item, output = state.types.fresh(), state.types.fresh()
+    item = state.types.fresh()
     items(node, state, item, broadcast=True)
-
-    def link(head: Type) -> None:
-        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
-        window = TupleType(state.types.named(item) for _ in range(block.n))
-        state.equal(node, kind(window), output, 'to give')
-
-    state.when_head(node, link)
-    return output
+    window = TupleType(state.types.named(item) for _ in range(block.n))
+    return sequence_as_given(node, state, window)
 
 
 @emit.register

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 @output_type.register
-def _(block: c.Tensor, node: Typed, state: Inference) -> Type:
+def _(block: c.Tensor | c.OneHotFromList, node: Typed, state: Inference) -> Type:
     state.objects(node, 'put it before any block that gives tensors')
     check_dtype(node, block.type)
     return block.type
@@ -88,13 +88,6 @@ def _(block: c.InputTransform, node: Typed, x: object, state: Eager) -> object:
 
 
 # ---- OneHotFromList ------------------------------------------------------------------
-
-
-@output_type.register
-def _(block: c.OneHotFromList, node: Typed, state: Inference) -> Type:
-    state.objects(node, 'put it before any block that gives tensors')
-    check_dtype(node, block.type)
-    return block.type
 
 
 @emit.register

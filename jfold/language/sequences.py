@@ -76,6 +76,18 @@ def _check_state(node: Typed, type_: Type) -> None:
             fail(node, 'items and states of tensors or objects', str(type_))
 
 
+def sequence_as_given(node: Typed, state: Inference, item: Type) -> Type:
+    """The type of a sequence of `item`, repeated without end where the input is."""
+    output = state.types.fresh()
+
+    def link(head: Type) -> None:
+        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
+        state.equal(node, kind(item), output, 'to give')
+
+    state.when_head(node, link)
+    return output
+
+
 def in_order(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
     """Refuses an iterable whose order says nothing."""
     if why := why_no_sequence(type(x)):
@@ -88,17 +100,11 @@ def in_order(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
 
 @output_type.register
 def _(block: c.Map, node: Typed, state: Inference) -> Steps[Type]:
-    item, output = state.types.fresh(), state.types.fresh()
+    item = state.types.fresh()
     items(node, state, item, broadcast=True)
     fn = yield state.part(node, block.fn, item, '')
     node.parts = (fn,)
-
-    def link(head: Type) -> None:
-        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
-        state.equal(node, kind(fn.output), output, 'to give')
-
-    state.when_head(node, link)
-    return output
+    return sequence_as_given(node, state, fn.output)
 
 
 @emit.register

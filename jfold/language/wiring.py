@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.typed import Typed, fail, further
 from jfold.language.writer import Value, Writer, Writing
 from jfold.trampoline import Steps
-from jfold.types import SequenceType, TupleType, Type, VoidType, levels, terminals
+from jfold.types import TupleType, Type, VoidType
 from jfold.wiring import Composition, Numbers
 
 
@@ -43,8 +42,7 @@ def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
 def _check_unread(part: Typed, state: Inference) -> bool:
     """Refuses what nobody reads, unless it is what sinks leave; once that is known."""
     type_ = state.types.resolve(part.output)
-    leaves = itertools.chain.from_iterable(map(terminals, levels(type_)))
-    if type_.ground and not all(isinstance(leaf, SequenceType) for leaf in leaves):
+    if type_.ground and type_.terminal_types():
         hint = 'return it, or drop it by Void()'
         fail(part, 'a result that something reads', f'{type_}, read by nothing', hint)
     return type_.ground
