@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import itertools
 import copy
+import itertools
 import pickle
 import re
 from typing import Any
