@@ -50,6 +50,11 @@ class Kind:
     linear: bool = True
     zero: bool = True
 
+    @property
+    def prepares(self) -> bool:
+        """Whether there is something to compute once a step."""
+        return self.prepare is not Kind.prepare
+
     def __call__(self, params: Any, x: Any) -> Any:
         """The whole function."""
         return self.fn(self.prepare(params), x)

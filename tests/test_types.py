@@ -282,9 +282,7 @@ def test_values_are_flattened_and_put_together() -> None:
         ValueError, match=r"as many values as terminals, got more: \['4'"
     ):
         pair.unflatten('1234'[:2] + '4')
-    with pytest.raises(
-        ValueError, match=r'expected `like`, for the length of .*none'
-    ):
+    with pytest.raises(ValueError, match=r'expected `like`, for the length of .*none'):
         NESTED.unflatten('xyzw')
     repeated = jf.TupleType(2, jf.BroadcastType(2))
     refused = r'expected a type of finite values, got \[float32\[2\] ...\]'

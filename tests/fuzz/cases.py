@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from expressions import Maker, Source
-from function_kinds import ALL
+from function_kinds import ALL, KINDS, Kind
 from function_makers import filled, numbers, width
-from functions import draw_function
+from functions import COMBINATORS, draw_function
 
 import jfold as jf
 from jfold.spec import RESIDUALS, STRATEGIES
@@ -29,9 +29,10 @@ PATHS = 'examples', 'iterator', 'corpus', 'loaded', 'tracer', 'batches'
 COMPILED_EVERY = 16  # cases; the others are run by the interpreter
 MOST_EXAMPLES, MOST_STEPS = 4, 6
 WIDTH = 4  # of the vectors that drawn functions take
-# Of drawn functions, see `functions.Need`: rules that make something of zero run for
-# all nodes of an operation, but in the twin for those alone that the loss uses.
-NEED = {'linear': True, 'zero': True}
+# Rules that make something of a cotangent of zero, of what depends on the input.
+RULES = [name for name, kind in KINDS.items() if not (kind.linear or kind.prepares)]
+# How one of them is put to a function, and whether it comes first.
+BESIDE = {'plus': False, 'times': False, 'residual': True}
 
 
 @dataclass(eq=False)
@@ -97,6 +98,7 @@ class Case:
       options: of `jfold.compile`.
       compiled: whether XLA runs it.
       forward: whether also without a gradient.
+      linear: whether all rules of functions are linear in the cotangent.
       seeds: of the examples.
       steps: what is done, in order.
     """
@@ -107,6 +109,7 @@ class Case:
     options: dict[str, str]
     compiled: bool
     forward: bool
+    linear: bool
     seeds: tuple[int, ...]
     steps: tuple[Step, ...]
 
@@ -130,9 +133,11 @@ class Drawn(Maker):
 
     Attributes:
       wild: whether some functions are drawn from the table of kinds.
+      linear: whether all their rules are linear in the cotangent.
     """
 
     wild: bool = False
+    linear: bool = True
 
     def integer(self, last: int) -> int:
         return int(self.draw.integer(last))
@@ -140,12 +145,21 @@ class Drawn(Maker):
     def new_function(self, given: Any, want: Any) -> Any:
         """A function, perhaps of the table."""
         if self.wild and self.dtype in ALL and self.integer(1):
-            rng = np.random.default_rng(self.integer(9999))
-            kind = draw_function(rng, WIDTH, self.dtype, self.integer(2), **NEED)
+            kind = self._kind()
             # A constant runs once for a batch, and so do rules that are not linear.
-            if given != TupleType() or 'clipped' not in kind.text:
+            if given != TupleType() or (kind.linear and 'clipped' not in kind.text):
                 return wild_function(kind, want, self.dtype)
         return super().new_function(given, want)
+
+    def _kind(self) -> Kind:
+        rng = np.random.default_rng(self.integer(9999))
+        drawn = draw_function(rng, WIDTH, self.dtype, self.integer(2), linear=True)
+        if self.linear or self.integer(3) == 3:
+            return drawn
+        rule = KINDS[RULES[int(rng.integers(len(RULES)))]]
+        how = str(rng.choice([*BESIDE]))
+        parts = (rule, drawn) if BESIDE[how] else (drawn, rule)
+        return COMBINATORS[how](*parts)
 
 
 def wild_function(kind: Any, want: Any, dtype: str) -> jf.Function:
@@ -172,6 +186,7 @@ def make_case(choices: Choices) -> Case:
         'strategy': choices.pick(STRATEGIES),
     }
     compiled = choices.integer(COMPILED_EVERY - 1) == COMPILED_EVERY - 1
+    linear = choices.integer(2) < 2
     forward = choices.integer(3) == 3
     seeds = (0, *choices.several(lambda: choices.integer(999), MOST_EXAMPLES - 1))
     size = choices.pick([MOST_EXAMPLES, MOST_EXAMPLES, MOST_EXAMPLES, None])
@@ -181,9 +196,10 @@ def make_case(choices: Choices) -> Case:
 
     steps = step(), *choices.several(step, MOST_STEPS - 1)
     with jax.enable_x64(dtype == 'float64'):
-        made = _source(choices, dtype)
+        made = _source(choices, dtype, linear)
         block = jf.Pipe(made.block)
-    return Case(dtype, block, made.sample, options, compiled, forward, seeds, steps)
+    how = options, compiled, forward, linear
+    return Case(dtype, block, made.sample, *how, seeds, steps)
 
 
 def _step(choices: Choices, examples: int, size: int | None) -> Step:
@@ -194,8 +210,9 @@ def _step(choices: Choices, examples: int, size: int | None) -> Step:
     return Step(rows, size, choices.pick(PATHS))
 
 
-def _source(choices: Choices, dtype: str) -> Source:
-    maker = Drawn(choices, dtype, wild=bool(choices.integer(1)))
+def _source(choices: Choices, dtype: str, linear: bool) -> Source:
+    wild = not linear or bool(choices.integer(1))
+    maker = Drawn(choices, dtype, wild=wild, linear=linear)
     if choices.integer(9) == 9:
         maker.leaves, maker.lengths = 40, (0, 1, 13, 70)
     made: Source = getattr(maker, choices.pick(ROOTS))(maker.type(), 2)

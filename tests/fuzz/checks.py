@@ -18,7 +18,7 @@ import numpy as np
 import jfold as jf
 from fuzz import interpreter
 from fuzz.cases import Case, Step
-from fuzz.twin import Evaluated, Twin, is_float, zeros
+from fuzz.twin import Evaluated, Gradients, Twin, is_float, zeros
 from jfold.language.inference import infer
 
 Tally = Counter[str]
@@ -116,12 +116,16 @@ class Session:
     def take(self, step: Step, rng: np.random.Generator) -> None:
         """Makes a schedule, runs it, and compares what it gives."""
         schedule = self.schedule(step)
-        weights = Weights(self.model.program, schedule, rng)
+        weights = draw_weights(self.model.program, schedule.examples, rng)
         results = self.run(schedule, weights)
         runs = [self.run_of(i) for i in step.rows]
         compare_values(self, results, runs)
         compare_metrics(self, results, runs)
-        compare_gradients(self, results, runs, weights)
+        if self.case.linear:
+            expected = self.of_twin(runs, weights)
+        else:  # whose rules run for all nodes, but in the twin for those with an effect
+            expected = self.one_by_one(step.rows, weights)
+        compare_gradients(self, results, expected)
         if self.case.forward:
             compare_forward(self, schedule, results)
 
@@ -138,9 +142,26 @@ class Session:
     def run(self, schedule: jf.Schedule, weights: Weights) -> Results:
         """Values, metrics and gradients of a batch."""
         (values, metrics), grads = self.program(both, schedule)(
-            self.params, schedule, weights.cotangents
+            self.params, schedule, weights.cotangents(schedule)
         )
         return Results(jax.tree.leaves(values), metrics, grads)
+
+    def of_twin(self, runs: list[Evaluated], weights: Weights) -> list[Gradients]:
+        """The gradients of each example, by the twin."""
+        return [
+            self.twin.gradients(run, list(_weighted(run, weights, i)))
+            for i, run in enumerate(runs)
+        ]
+
+    def one_by_one(self, rows: Sequence[int], weights: Weights) -> list[Gradients]:
+        """The gradients of each example, alone in a batch."""
+        return [
+            self.run(self._alone(row), weights.of(i)).gradients
+            for i, row in enumerate(rows)
+        ]
+
+    def _alone(self, example: int) -> jf.Schedule:
+        return self.model.schedule([self.examples[example]], size=1)
 
     def program(self, fn: Callable[..., Any], schedule: jf.Schedule) -> Any:
         """A function of the model, traced once for schedules of one shape."""
@@ -157,6 +178,7 @@ class Session:
         return ROUNDED[self.case.dtype] if self.case.compiled else EXACT
 
 
+@dataclass(frozen=True, eq=False)
 class Weights:
     """Cotangents: of each row of the results, of each row of each metric.
 
@@ -165,42 +187,48 @@ class Weights:
     Attributes:
       values: per leaf [examples, *shape], `None` for ints.
       metrics: by name, likewise.
-      cotangents: of all float leaves of what `apply` returns.
     """
 
-    def __init__(
-        self, program: Any, schedule: jf.Schedule, rng: np.random.Generator
-    ) -> None:
-        rows = schedule.examples
+    program: Any
+    values: list[Any]
+    metrics: dict[str, list[Any]]
 
-        def draw(type_: Any) -> Any:
-            size = (rows, *type_.shape)
-            return rng.normal(size=size) if type_.differentiable else None
-
-        types = _types(program, 0)
-        self.values = [draw(t) for t in types]
-        self.metrics: dict[str, list[Any]] = {}
-        leaves = list(zip(self.values, types, strict=True))
+    def cotangents(self, schedule: jf.Schedule) -> list[Any]:
+        """Of all float leaves of what `apply` returns, whose dtypes hold them."""
+        program = self.program
+        made = _as_held(self.values, _types(program, 0))
         for r in program.observed:
-            name, types = program.results[r].name, _types(program, r)
-            self.metrics[name] = [draw(t) for t in types]
             of_row = np.asarray(schedule.sections.owners[r].of(schedule.indices))
-            for weight, type_ in zip(self.metrics[name], types, strict=True):
-                spread = weight is not None and _spread(weight, of_row)
-                leaves.append((spread if weight is not None else None, type_))
-        self.cotangents = [
-            np.asarray(weight, type_.dtype)
-            for weight, type_ in leaves
-            if weight is not None
-        ]
-        self._round(program)
+            weights = self.metrics[program.results[r].name]
+            spread = [x if x is None else _spread(x, of_row) for x in weights]
+            made += _as_held(spread, _types(program, r))
+        return [x for x in made if x is not None]
 
-    def _round(self, program: Any) -> None:
-        """Leaves of the weights what their dtypes hold."""
-        self.values = _rounded(self.values, _types(program, 0))
-        for r in program.observed:
-            name = program.results[r].name
-            self.metrics[name] = _rounded(self.metrics[name], _types(program, r))
+    def of(self, example: int) -> Weights:
+        """Those of one example."""
+        part = (
+            lambda leaves: [  # noqa: E731
+                x if x is None else x[example : example + 1] for x in leaves
+            ]
+        )
+        metrics = {name: part(leaves) for name, leaves in self.metrics.items()}
+        return Weights(self.program, part(self.values), metrics)
+
+
+def draw_weights(program: Any, examples: int, rng: np.random.Generator) -> Weights:
+    """Weights for so many examples, that dtypes hold."""
+
+    def draw(r: int) -> list[Any]:
+        types = _types(program, r)
+        drawn = [
+            rng.normal(size=(examples, *t.shape)) if t.differentiable else None
+            for t in types
+        ]
+        return [x if x is None else x.astype(float) for x in _as_held(drawn, types)]
+
+    values = draw(0)
+    metrics = {program.results[r].name: draw(r) for r in program.observed}
+    return Weights(program, values, metrics)
 
 
 def _types(program: Any, r: int) -> list[Any]:
@@ -210,15 +238,13 @@ def _types(program: Any, r: int) -> list[Any]:
 
 def _spread(weight: Any, of_row: Any) -> Any:
     """Weights of examples as weights of rows; those of spare rows must not matter."""
-    spare = np.ones((1, *weight.shape[1:]))
+    spare = np.ones((1, *weight.shape[1:]), weight.dtype)
     return np.concatenate([weight, spare])[np.minimum(of_row, len(weight))]
 
 
-def _rounded(weights: list[Any], types: list[Any]) -> list[Any]:
-    return [
-        None if x is None else np.asarray(np.asarray(x, t.dtype), float)
-        for x, t in zip(weights, types, strict=True)
-    ]
+def _as_held(weights: list[Any], types: list[Any]) -> list[Any]:
+    pairs = zip(weights, types, strict=True)
+    return [x if x is None else np.asarray(x, t.dtype) for x, t in pairs]
 
 
 # ---- programs ------------------------------------------------------------------------
@@ -398,14 +424,14 @@ def _flat(row: Sequence[Any]) -> Any:
 
 
 def compare_gradients(
-    session: Session, results: Results, runs: list[Evaluated], weights: Weights
+    session: Session, results: Results, expected: list[Gradients]
 ) -> None:
     """Gradients are the sum of those of the examples."""
     total = {k: zeros(v) for k, v in session.params.items()}
-    for i, run in enumerate(runs):
-        found = session.twin.gradients(run, list(_weighted(run, weights, i)))
+    for found in expected:
         for name, leaves in found.items():
-            total[name] = [a + b for a, b in zip(total[name], leaves, strict=True)]
+            pairs = zip(total[name], leaves, strict=True)
+            total[name] = [a if b is None else a + b for a, b in pairs]
     largest = max([np.abs(x).max(initial=0) for x in jax.tree.leaves(total)], default=0)
     if not np.isfinite(largest):
         session.tally['undefined'] += 1
