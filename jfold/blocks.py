@@ -177,7 +177,8 @@ class Function(Block):
         their first use where that is one place, as of what one function returns, and of
         modules: say `name` where parameters are to outlast changes of the code.
       batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
-        of the result may depend only on the same row of the inputs.
+        of the result may depend only on the same row of the inputs. If a reverse rule
+        in it is not plainly linear in the cotangent, it is given rows one by one.
 
     Raises:
       TypeError: `fn` or `init` is not callable.

@@ -78,6 +78,38 @@ def test_data_that_contain_themselves(
     assert model.schedule([[1, [2, 3]]]).examples == 1
 
 
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(('make', 'path', 'way'), CYCLES)
+def test_the_twin_refuses_them(kind: str, make: Any, path: str, way: str) -> None:
+    model = model_of(kind)
+    text = r'^tree.*: expected data that end, got .* \(list\), which contains itself$'
+    with pytest.raises(ValueError, match=text):
+        model.eval(make())
+    shared = [1, 2]
+    assert model.eval([[shared, shared], shared]) == 9
+
+
+def test_the_twin_compares_objects_beside_tensors() -> None:
+    """A call on the same object, though with another tensor, ends as little."""
+    tree = jf.ForwardDeclaration(output_type='float32')
+    fields = jf.Record([jf.GetItem(1), jnp.sin])
+    tree.resolve_to(fields >> tree())
+    ring: list[Any] = [1]
+    ring.append(ring)
+    block = jf.AllOf(jf.Identity(), jf.InputTransform(len) >> jf.Scalar()) >> tree()
+    with pytest.raises(ValueError, match='expected data that end'):
+        block.eval(ring)
+
+
+def test_a_long_way_is_told_without_its_middle() -> None:
+    ring: list[list[Any]] = [[1] for _ in range(3000)]
+    for each, following in zip(ring, ring[1:] + ring[:1], strict=True):
+        each.append(following)
+    with pytest.raises(jf.InputError, match='contains itself') as caught:
+        model_of('record').schedule([ring[0]])
+    assert len(str(caught.value)) < 700
+
+
 def beside_numbers() -> Any:
     """The same, where half the items of every second wave are numbers, which come
     first."""

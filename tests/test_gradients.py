@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from typing import Any
 
@@ -12,65 +11,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
-
-SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
-OPPOSITES = SETTINGS[0], SETTINGS[-1]
-BATCH = [[1, 2, 3], [4, 5, 6]]
-H = 3
-
-
-def with_reverse(rule: Any) -> Any:
-    """The identity, whose reverse is a rule."""
-    fn = jax.custom_vjp(lambda x: x)
-    fn.defvjp(lambda x: (x, None), lambda _, cotangent: (rule(cotangent),))
-    return fn
-
-
-added = with_reverse(lambda cotangent: cotangent + 0.1)
-normalised = with_reverse(lambda cotangent: cotangent / jnp.abs(cotangent))
-
-
-@jax.custom_vjp
-def bilinear(w: Any, x: Any) -> Any:
-    """A product whose reverse adds something to either cotangent."""
-    return w * x
-
-
-bilinear.defvjp(
-    lambda w, x: (w * x, (w, x)),
-    lambda kept, ct: (ct * kept[1] + 0.1, ct * kept[0] + 0.2),
+from reverse_rules import (
+    BATCH,
+    OPPOSITES,
+    SETTINGS,
+    H,
+    added,
+    bilinear,
+    close,
+    eager_gradient,
+    gradient,
+    normalised,
+    ones,
+    weighted,
 )
 
-
-def ones(key: Any, *specs: Any) -> Any:
-    return jnp.ones(H)
-
-
-def gradient(model: Any, params: Any, batch: Any, size: int | None = None) -> Any:
-    schedule = model.schedule(batch, size=size)
-    mask = schedule.mask
-
-    def loss(params: Any) -> Any:
-        values = model.apply(params, schedule)
-        return jnp.where(mask[:, None], values, 0).sum()
-
-    return jax.tree.leaves(jax.jit(jax.grad(loss))(params))
-
-
-def eager_gradient(block: Any, params: Any, batch: Any) -> Any:
-    def loss(params: Any) -> Any:
-        return sum(block.eval(each, params).sum() for each in batch)
-
-    return jax.tree.leaves(jax.grad(loss)(params))
-
-
-def close(got: Any, want: Any) -> None:
-    for x, y in zip(got, want, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5)
-
+import jfold as jf
 
 # ---- rules that are not linear -------------------------------------------------------
 
@@ -126,13 +82,6 @@ def test_spare_rows_give_nothing_whatever_the_rule(
         want = eager_gradient(block, params, batch)
         close(gradient(model, params, batch), want)
         close(gradient(model, params, batch, size=30), want)
-
-
-def test_a_rule_of_whole_tiles_gives_nothing_for_spare_rows() -> None:
-    layer = jf.Function(lambda w, x: added(w * x), init=ones, batched=True)
-    model = jf.compile(jf.Vector(H) >> layer)
-    params = model.init(jax.random.key(0))
-    close(gradient(model, params, BATCH, size=300), [np.array([5.5, 7.7, 9.9])])
 
 
 def test_the_size_of_a_batch_changes_no_gradient() -> None:
@@ -228,9 +177,6 @@ def no_reverse(x: Any) -> Any:
 def root(x: Any) -> tuple[Any, Any]:
     """Twice `x`, and what has no gradient at zero."""
     return 2 * x, jnp.sqrt(jnp.abs(x))
-
-
-weighted = jf.Function(lambda w, x: w * x, init=ones, name='weighted')
 
 
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)

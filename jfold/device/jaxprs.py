@@ -137,12 +137,12 @@ def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
 
 
 def dependent(
-    jaxpr: core.Jaxpr, arguments: Iterable[core.Var]
+    jaxpr: core.Jaxpr, sources: Iterable[core.Var]
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
-    """The equations and the variables that depend on some arguments."""
-    found, equations = set(arguments), set()
+    """The equations that depend on some variables or make them, and the variables."""
+    found, equations = set(sources), set()
     for equation in jaxpr.eqns:
-        if found.intersection(variables(equation.invars)):
+        if found.intersection((*variables(equation.invars), *equation.outvars)):
             found.update(equation.outvars)
             equations.add(equation)
     return equations, found
@@ -155,9 +155,9 @@ MOVES = frozenset(
 )
 
 
-def spec(variable: core.Var) -> Spec:
-    """Shape and dtype of a variable."""
-    return cast(Spec, variable.aval)
+def spec(atom: Atom) -> Spec:
+    """Shape and dtype of a variable or a literal."""
+    return cast(Spec, atom.aval)
 
 
 def is_inexact(x: jax.Array | Spec) -> bool:

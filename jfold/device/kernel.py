@@ -32,7 +32,7 @@ from jfold.device.arrays import (
 from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
 from jfold.kept import Owner, kept
-from jfold.language.layers import pack
+from jfold.language.layers import PROBES, pack
 from jfold.operations import Operation
 from jfold.types import TensorType, TupleType
 
@@ -109,30 +109,47 @@ class Kernel(Owner):
         """The weights [*shape] each: parameters, and what is computed of them alone."""
         return self.staged(2).run_early(*jax.tree.leaves(params))
 
-    @kept
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether the function is given whole tiles, else row by row."""
+        return self.operation.layer.batched and self._of_tile(2).has_linear_rules
+
     def staged(self, rows: int) -> Staged:
-        """The layer's function on a row, in two stages; on `rows` rows if it takes
-        whole tiles."""
-        # Two stands for any number of rows, of which one row's function knows nothing.
-        layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
-        if not layer.batched and rows != 2:
-            return self.staged(2)
-        rest = self.inputs(rows if layer.batched else None)
+        """The layer's function in two stages, on `rows` rows if it is given whole
+        tiles, else on a row."""
+        return self._of_tile(rows) if self.whole else self._of_row
 
-        def outputs(*given: jax.Array) -> Arrays:
-            params = jax.tree.unflatten(structure, given[: len(leaves)])
-            arguments = TupleType(self.operation.arguments)
-            packed = pack(arguments, given[len(leaves) :])
-            return list(jax.tree.leaves(layer.call(params, *packed)))
+    @functools.cached_property
+    def _of_row(self) -> Staged:
+        return stage(self._trace(None), len(jax.tree.leaves(self.params)))
 
-        staged = stage(jaxprs.trace(outputs, [*leaves, *rest]), len(leaves))
-        if layer.batched and rows != 2:
+    @kept
+    def _of_tile(self, rows: int) -> Staged:
+        count, other = len(jax.tree.leaves(self.params)), PROBES[rows == PROBES[0]]
+        staged = stage(self._trace(rows), count, self._trace(other))
+        if rows != 2:
             self._check_weights(staged, rows)
         return staged
 
+    @kept
+    def _trace(self, rows: int | None) -> core.ClosedJaxpr:
+        """The jaxpr of the layer's function, of parameters and a tile, or one row."""
+        layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
+        alone = layer.batched and rows is None
+
+        def outputs(*given: jax.Array) -> Arrays:
+            params = jax.tree.unflatten(structure, given[: len(leaves)])
+            inputs = given[len(leaves) :]
+            tile = [x[None] for x in inputs] if alone else inputs
+            packed = pack(TupleType(self.operation.arguments), tile)
+            made = jax.tree.leaves(layer.call(params, *packed))
+            return [x[0] for x in made] if alone else list(made)
+
+        return jaxprs.trace(outputs, [*leaves, *self.inputs(rows)])
+
     def _check_weights(self, staged: Staged, rows: int) -> None:
         leaves = jax.tree.leaves(self.params)
-        stages = staged, self.staged(2)
+        stages = staged, self._of_tile(2)
         one, other = (str(jaxprs.trace(s.run_early, leaves)) for s in stages)
         if one != other:
             raise TypeError(
@@ -144,9 +161,8 @@ class Kernel(Owner):
     @kept
     def forward(self, rows: int) -> core.ClosedJaxpr:
         """The jaxpr of the operation on `rows` rows."""
-        batched, count = self.operation.layer.batched, self.weight_count
-        staged, many = self.staged(rows), self.row_specs(rows)
-        once = many if batched else self.row_specs(None)
+        count, staged, many = self.weight_count, self.staged(rows), self.row_specs(rows)
+        once = many if self.whole else self.row_specs(None)
 
         def outputs(*given: jax.Array) -> Arrays:
             rules = staged.dropping(given[-1])
@@ -155,7 +171,7 @@ class Kernel(Owner):
         # Products are put in order on one row: `vmap` would hide which are of rows.
         closed = jaxprs.trace(outputs, once)
         closed = products.rows_first(closed, once, count, self.shares(rows))
-        if batched:
+        if self.whole:
             return closed
 
         def of_rows(*given: jax.Array) -> Arrays:
@@ -175,7 +191,7 @@ class Kernel(Owner):
     def shares(self, rows: int) -> bool:
         """Whether tiles of so many rows share transposed matrices; functions of whole
         tiles may do something else for each number of rows."""
-        return xla.shares_transposes(rows) and not self.operation.layer.batched
+        return xla.shares_transposes(rows) and not self.whole
 
     def transposes(self, closed: core.ClosedJaxpr, arrays: Arrays) -> Arrays:
         """What narrow tiles share [n, m] each, of the jaxpr of one of them, given the

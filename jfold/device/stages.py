@@ -8,7 +8,8 @@ What depends on parameters alone is computed, and its reverse runs, once a step:
     inputs ─────────────────────────────────────────────────▶ late, in every tile
 
 In the rest, reverse rules of the user's own are made to drop what rows not real give:
-such a rule need not give zero for a cotangent of zero.
+such a rule need not give zero for a cotangent of zero. One that is not linear in the
+cotangent must see rows one by one, also in a function of whole tiles.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.extend import core
 
-from jfold.device import jaxprs
+from jfold.device import jaxprs, linearity
 from jfold.device.arrays import Arrays, masked, varied, varying_axes
 
 Cotangent: TypeAlias = Array | SymbolicZero
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from jfold.device.jaxprs import Rules
 
     Pull: TypeAlias = Callable[[Sequence[Array]], tuple[dict[int, Array]]]
-    Residuals: TypeAlias = tuple[Array, Pull]
+    Residuals: TypeAlias = tuple[Array, Arrays, dict[int, Array]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,8 @@ class Staged:
       frontier: what the late stage reads of the early one, numbers with a gradient
         first: arguments as they are, results, and constants that an enclosing
         transformation traces.
-      varying: variables that depend on the other arguments.
+      varying: variables that depend on the other arguments, or on how many rows
+        there are.
     """
 
     closed: core.ClosedJaxpr
@@ -110,14 +111,27 @@ class Staged:
         names = {e.primitive.name for e in self.late if _has_own_reverse(e)}
         return dict.fromkeys(names, rule)
 
+    @property
+    def has_linear_rules(self) -> bool:
+        """Whether the reverse rules of the late stage are plainly linear in the
+        cotangent, so that a rule of many rows does for each what it does for one."""
+        return all(_is_linear(e) for e in self.late if _has_own_reverse(e))
 
-def stage(closed: core.ClosedJaxpr, fixed: int) -> Staged:
-    """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest."""
+
+def stage(
+    closed: core.ClosedJaxpr, fixed: int, other: core.ClosedJaxpr | None = None
+) -> Staged:
+    """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest.
+
+    Args:
+      other: the same for another number of rows, if it is of whole tiles.
+    """
     jaxpr, constants = jaxprs.opened(closed)
     pairs = zip(jaxpr.constvars, constants, strict=True)
     traced = [v for v, x in pairs if _is_traced(x)]
     first = [*jaxpr.invars[:fixed], *traced]
-    of_rows, varying = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
+    sized = () if other is None else _sized(jaxpr, jaxprs.opened(other)[0])
+    of_rows, varying = jaxprs.dependent(jaxpr, [*jaxpr.invars[fixed:], *sized])
     fixed_alone = jaxprs.dependent(jaxpr, first)[0] - of_rows
     # To move data is no work; products take a matrix either way round.
     work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
@@ -131,6 +145,21 @@ def stage(closed: core.ClosedJaxpr, fixed: int) -> Staged:
     frontier = dict.fromkeys(v for v in read if v in made or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
     return Staged(closed, tuple(early), tuple(late), tuple(ordered), frozenset(varying))
+
+
+def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
+    """The variables that are of another size in a jaxpr for another number of rows; all
+    of them, if it has other equations."""
+    pairs = list(zip(jaxpr.eqns, other.eqns, strict=False))
+    alike = len(jaxpr.eqns) == len(other.eqns)
+    if not alike or any(x.primitive is not y.primitive for x, y in pairs):
+        return [v for e in jaxpr.eqns for v in e.outvars]
+    made = [zip(x.outvars, y.outvars, strict=True) for x, y in pairs]
+    return [
+        v
+        for v, w in itertools.chain(*made)
+        if jaxprs.spec(v).shape != jaxprs.spec(w).shape
+    ]
 
 
 def _is_traced(constant: Array) -> bool:
@@ -197,6 +226,32 @@ def _is_jaxpr(value: object) -> bool:
     return hasattr(jaxprs.opened(value)[0], 'eqns')
 
 
+def _is_linear(equation: core.JaxprEqn) -> bool:
+    """Whether the reverse of an equation is plainly linear in the cotangents."""
+    operands, results = (
+        [jaxprs.spec(v) for v in each] for each in (equation.invars, equation.outvars)
+    )
+    moving, used = (
+        [i for i, x in enumerate(each) if jaxprs.is_inexact(x)]
+        for each in (operands, results)
+    )
+
+    def pulled(values: Arrays, cotangents: Arrays) -> Arrays:
+        pull = _pull(functools.partial(_bind, equation, used), values, moving)
+        return list(pull(cotangents)[0].values())
+
+    closed = jax.make_jaxpr(pulled)(operands, [results[i] for i in used])
+    return linearity.is_linear(closed, len(operands))
+
+
+def _bind(
+    equation: core.JaxprEqn, used: Iterable[int], operands: Sequence[Array]
+) -> Arrays:
+    """Some of the results of an equation, of other operands [*shape each]."""
+    made = jaxprs.bind(equation, operands)
+    return [made[i] for i in used]
+
+
 def _dropping(
     equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
@@ -216,19 +271,21 @@ def _dropping(
     def forward(
         real: CustomVJPPrimal, *operands: CustomVJPPrimal
     ) -> tuple[Arrays, Residuals]:
+        moving = {i: x.value for i, x in enumerate(operands) if x.perturbed}
         values = [x.value for x in operands]
-        moving = [i for i, x in enumerate(operands) if x.perturbed]
-        pull = _pull(functools.partial(jaxprs.bind, equation), values, moving)
         # As without a gradient: `vmap` may put the rows of a result elsewhere else.
-        return jaxprs.bind(equation, values), (real.value, pull)
+        return jaxprs.bind(equation, values), (real.value, values, moving)
 
     def reverse(
         residuals: Residuals, cotangents: Sequence[Cotangent]
     ) -> tuple[Array | None, ...]:
-        real, pull = residuals
-        # Rules are given zeros as arrays, which vary like the rows do.
+        real, values, moving = residuals
+        # The reverse of what is used alone: to a rule that asks for it, the others are
+        # known to be zero. Cotangents vary like the rows do.
+        used = {i: x for i, x in enumerate(cotangents) if not is_zero(x)}
+        pull = _pull(functools.partial(_bind, equation, used), values, moving)
         axes = varying_axes(real)
-        (pulled,) = pull([varied(instantiated(x), axes) for x in cotangents])
+        (pulled,) = pull([varied(x, axes) for x in used.values()])
         # Of a whole tile, a weight's is a sum over rows by now. Of one row there is no
         # sum yet: `vmap` takes it, and of rows not real nothing is left to add.
         dropped = {
@@ -244,12 +301,3 @@ def _dropping(
 def is_zero(cotangent: object) -> TypeIs[SymbolicZero]:
     """Whether a cotangent is known to be zero, whatever the values."""
     return isinstance(cotangent, SymbolicZero)
-
-
-def instantiated(cotangent: Cotangent) -> Array:
-    """A cotangent as an array [*shape]."""
-    if not is_zero(cotangent):
-        return cotangent
-    if cotangent.dtype == jax.dtypes.float0:
-        return np.zeros(cotangent.shape, cotangent.dtype)  # type: ignore[return-value]
-    return jnp.zeros(cotangent.shape, cotangent.dtype)

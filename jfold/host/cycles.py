@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.errors import InputError
+from jfold.errors import InputError, middle_out
 from jfold.host.origin import Frame, entries, located_at
 
 Key: TypeAlias = tuple[int, ...]  # ids of the objects of one call
@@ -122,10 +122,8 @@ def _refuse_item(frame: Frame, item: int, where: str) -> None:
     example, path = located_at(*same[-1])
     _, again = located_at(*same[-2])
     kind = type(_objects(_of_item(frame, item))[0][0]).__name__
-    text = (
-        f'expected data that end, got {kind} that contains itself, as '
-        f'{again.removeprefix(path) or "it is"}'
-    )
+    way = middle_out(again.removeprefix(path)) or 'it is'
+    text = f'expected data that end, got {kind} that contains itself, as {way}'
     raise InputError(text, example, path, where)
 
 

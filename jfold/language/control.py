@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 from jfold import combinators as c
 from jfold import instructions as p
+from jfold.errors import shown
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, emit_zeros
 from jfold.language.inference import Inference, output_type
@@ -15,7 +17,7 @@ from jfold.language.typed import Typed, fail
 from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.registers import owners_of, row_names, types_of
 from jfold.trampoline import Steps
-from jfold.types import ObjectType, Type, VoidType
+from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType
 
 # ---- OneOf ---------------------------------------------------------------------------
 
@@ -196,9 +198,23 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
 
 @value_of.register
 def _(block: c.Reference, node: Typed, x: object, state: Eager) -> Steps[Any]:
-    # Within a recursion the same uses see other values, so nothing known is passed on.
-    body = state.typing.declarations[block.declaration].parts[0]
-    return (yield eval_anew(body, x, state))
+    body = state.typing.declarations[block.declaration]
+    call = block.declaration, *_objects(body.input, x)
+    if call in state.calls:
+        got = f'{shown(x)}, which contains itself'
+        raise ValueError(f'{node}: expected data that end, got {got}')
+    state.calls.add(call)
+    try:
+        # The same uses see other values in a call, so nothing known is passed on.
+        return (yield eval_anew(body.parts[0], x, state))
+    finally:
+        state.calls.remove(call)
+
+
+def _objects(type_: Type, x: Any) -> Iterator[int]:
+    """The ids of all that decides how a call goes on: of what is no tensor."""
+    parts = zip(type_, x, strict=True) if isinstance(type_, TupleType) else [(type_, x)]
+    return (id(part) for each, part in parts if not isinstance(each, TensorType))
 
 
 # ---- Metric --------------------------------------------------------------------------

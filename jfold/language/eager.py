@@ -34,6 +34,8 @@ class Eager:
 
     Attributes:
       noted: errors on their way out that say which block they come from.
+      calls: of declarations, with the ids of what they were given, that have not
+        returned.
       found: the values of blocks that are used more than once, with what they were
         given; of this item or call alone.
     """
@@ -42,6 +44,7 @@ class Eager:
     params: Mapping[str, Any]
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     noted: list[Exception] = field(default_factory=list)
+    calls: set[tuple[Any, ...]] = field(default_factory=set)
     found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
 
 
@@ -61,8 +64,9 @@ def evaluate(
       value and a dict of lists.
 
     Raises:
-      TypeError: the block's types clash. Errors about the data are Python's own,
-        with a note that names the block.
+      TypeError: the block's types clash.
+      ValueError: the data contain themselves. Other errors about the data are
+        Python's own, with a note that names the block.
     """
     return evaluate_typed(
         _typing(block, jax.dtypes.canonicalize_dtype(float)), example, params

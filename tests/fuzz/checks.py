@@ -206,11 +206,10 @@ class Weights:
 
     def of(self, example: int) -> Weights:
         """Those of one example."""
-        part = (
-            lambda leaves: [  # noqa: E731
-                x if x is None else x[example : example + 1] for x in leaves
-            ]
-        )
+
+        def part(leaves: list[Any]) -> list[Any]:
+            return [x if x is None else x[example : example + 1] for x in leaves]
+
         metrics = {name: part(leaves) for name, leaves in self.metrics.items()}
         return Weights(self.program, part(self.values), metrics)
 

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of whole tiles: their reverse rules, and what they spread over rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.custom_derivatives import SymbolicZero
+from reverse_rules import (
+    BATCH,
+    OPPOSITES,
+    H,
+    added,
+    close,
+    eager_gradient,
+    gradient,
+    ones,
+    weighted,
+)
+
+import jfold as jf
+
+# ---- rules of their own --------------------------------------------------------------
+
+
+def of_tiles(reverse: Any) -> Any:
+    """A product of a weight and rows, whose reverse adds up rows by itself."""
+    product = jax.custom_vjp(lambda w, x: w * x)
+    product.defvjp(lambda w, x: (w * x, (w, x)), lambda kept, ct: reverse(*kept, ct))
+    return product
+
+
+OF_TILES = {
+    'of rows alone': lambda w, x: added(w * x),
+    'adds': of_tiles(lambda w, x, ct: (jnp.sum(ct * x + 0.1, 0), ct * w)),
+    'clips': of_tiles(lambda w, x, ct: (jnp.clip(ct * x, -2, 2).sum(0), ct * w)),
+    'normalises rows': of_tiles(
+        lambda w, x, ct: (
+            jnp.sum(ct * x / jnp.linalg.norm(ct, axis=1)[:, None], 0),
+            ct * w,
+        )
+    ),
+    'normalises together': of_tiles(
+        lambda w, x, ct: (jnp.sum(ct * x, 0), ct * w / jnp.linalg.norm(ct))
+    ),
+    'linear': of_tiles(lambda w, x, ct: (2 * jnp.sum(ct * x, 0), -ct * w)),
+    'checkpointed': jax.checkpoint(
+        of_tiles(lambda w, x, ct: (jnp.sum(ct * x + 0.1, 0), ct * w))
+    ),
+}
+
+
+@pytest.mark.parametrize('rule', OF_TILES)
+@pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
+def test_a_rule_of_whole_tiles_gives_nothing_for_spare_rows(
+    rule: str, residuals: str, strategy: str
+) -> None:
+    """And makes the same of a row, whatever the others are."""
+    layer = jf.Function(OF_TILES[rule], init=ones, batched=True)
+    block = jf.Vector(H) >> weighted >> layer >> jf.Function(jnp.sin)
+    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    params = model.init(jax.random.key(0))
+    want = eager_gradient(block, params, BATCH)
+    for size in (None, 300):
+        close(gradient(model, params, BATCH, size), want)
+
+
+def test_a_rule_of_whole_tiles_that_is_linear_gets_them_whole() -> None:
+    """Others take rows one by one, of which the program tells nothing."""
+    shapes: list[tuple[int, ...]] = []
+
+    def reverse(w: Any, x: Any, ct: Any) -> Any:
+        shapes.append(x.shape)
+        return jnp.where(x > 0, ct, 0).T @ x @ jnp.ones(H) + 0 * w, ct * w
+
+    layer = jf.Function(of_tiles(reverse), init=ones, batched=True)
+    model = jf.compile(jf.Vector(H) >> layer)
+    params = model.init(jax.random.key(0))
+    gradient(model, params, BATCH * 100)
+    assert max(shapes)[0] > 1
+
+
+def test_a_rule_is_told_which_results_are_not_used() -> None:
+    """Those that nothing reads in its function, too."""
+    zeros: list[list[bool]] = []
+    pair = jax.custom_vjp(lambda x: (jnp.sin(x), jnp.cos(x)))
+
+    def reverse(x: Any, cts: Any) -> Any:
+        zeros.append([isinstance(ct, SymbolicZero) for ct in cts])
+        return (cts[0] * jnp.cos(x),)
+
+    pair.defvjp(lambda x: (pair(x.value), x.value), reverse, symbolic_zeros=True)
+    for batched in (False, True):
+        layer = jf.Function(lambda w, x: pair(w * x)[0], init=ones, batched=batched)
+        block = jf.Vector(H) >> layer
+        model = jf.compile(block)
+        params = model.init(jax.random.key(0))
+        want = eager_gradient(block, params, BATCH)
+        zeros.clear()
+        close(gradient(model, params, BATCH), want)
+        told = zeros[batched:]  # of whole tiles, it is first looked at for all results
+        assert told
+        assert told == [[False, True]] * len(told)
+
+
+# ---- parameters spread over rows -----------------------------------------------------
+
+
+WHOLE = {
+    'a broadcast': lambda w, x: jnp.tanh(jnp.broadcast_to(w, x.shape)) * x,
+    'zeros alike': lambda w, x: (jnp.zeros_like(x) + w) * jnp.sin(x),
+    'a repetition': lambda w, x: jnp.repeat(jnp.exp(w)[None], len(x), 0) * x,
+    'once a step': lambda w, x: jnp.broadcast_to(added(w), x.shape) * x,
+}
+
+
+@pytest.mark.parametrize('name', WHOLE)
+def test_a_function_of_whole_tiles_that_spreads_a_parameter(name: str) -> None:
+    """What has a row for each row is computed in each tile."""
+    block = jf.Vector(H) >> jf.Function(WHOLE[name], init=ones, batched=True)
+    model = jf.compile(block)
+    params = model.init(jax.random.key(0))
+    (want,) = eager_gradient(block, params, BATCH)
+    twice = 0.1 if name == 'once a step' else 0  # which the twin runs for each row
+    for size in (None, 300):
+        close(gradient(model, params, BATCH, size), [want - twice])
