@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of what flows between blocks, and their unification.
+"""The types of what flows between blocks.
 
 A type describes one example's value, never a batch. Everything here is an immutable
 value: equal by content, hashable, readable when printed.
@@ -10,9 +10,8 @@ value: equal by content, hashable, readable when printed.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias
 
 import jax.numpy as jnp
@@ -380,107 +379,6 @@ def levels(type_: Type) -> Iterator[Type]:
         yield each
         sequences = (t for t in terminals(each) if isinstance(t, SequenceType))
         found.extend(sequence.item for sequence in sequences)
-
-
-class Mismatch(Exception):
-    """Two types that were to be equal are not."""
-
-
-@dataclass
-class Unifier:
-    """What is known of the type variables of one expression."""
-
-    bound: dict[Type, Type] = field(default_factory=dict)
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-    resolved: dict[Type, Type] = field(default_factory=dict)  # what is for good
-
-    def fresh(self) -> TypeVariable:
-        """A variable that nothing is known of."""
-        return TypeVariable(next(self.numbers))
-
-    def named(self, type_: Type) -> TypeVariable:
-        """A new variable for a type."""
-        made = self.fresh()
-        self.bound[made] = type_
-        return made
-
-    def head(self, type_: Type) -> Type:
-        """`type_` with its outermost variable replaced by what it is bound to."""
-        head = type_
-        while isinstance(head, TypeVariable) and head in self.bound:
-            head = self.bound[head]
-        while type_ is not head:  # the way is shorter the next time
-            self.bound[type_], type_ = head, self.bound[type_]
-        return head
-
-    def resolve(self, type_: Type) -> Type:
-        """`type_` with all bound variables replaced."""
-        head = self.head(type_)
-        if head.ground or not isinstance(head, Nested):
-            return head
-        return self.resolved.get(head) or run(self._resolve(head, {}))
-
-    def _resolve(self, type_: Type, found: dict[Type, Type]) -> Steps[Type]:
-        head = self.head(type_)
-        if head.ground or not isinstance(head, Nested):
-            return head
-        made = self.resolved.get(head) or found.get(head)
-        if made is None:
-            parts = yield in_turn(self._resolve(part, found) for part in head.parts)
-            made = head.around(parts)
-            # What has a variable left may resolve to more once that is bound.
-            (self.resolved if made.ground else found)[head] = made
-        return made
-
-    def known(self, type_: Type) -> bool:
-        """Whether no variable is left in `type_`."""
-        return self.resolve(type_).ground
-
-    def unify(self, left: Type, right: Type) -> None:
-        """Makes both types equal by binding variables.
-
-        Raises:
-          Mismatch: they cannot be.
-        """
-        waiting = [(left, right)]
-        seen: set[tuple[int, int]] = set()
-        while waiting:
-            left, right = map(self.head, waiting.pop())
-            if (id(left), id(right)) in seen or left == right:
-                continue
-            # By id: a set of the types themselves would compare them part by part.
-            seen.add((id(left), id(right)))
-            if isinstance(left, TypeVariable):
-                self._bind(left, right)
-            elif isinstance(right, TypeVariable):
-                self._bind(right, left)
-            else:
-                waiting.extend(reversed(_pairs(left, right)))
-
-    def _bind(self, variable: TypeVariable, type_: Type) -> None:
-        if self._occurs(variable, type_):
-            raise Mismatch('a type would contain itself')
-        self.bound[variable] = type_
-
-    def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
-        waiting = [self.resolve(type_)]
-        seen: set[int] = set()
-        while waiting:
-            each = waiting.pop()
-            if each == variable:
-                return True
-            if isinstance(each, Nested) and not each.ground and id(each) not in seen:
-                seen.add(id(each))
-                waiting.extend(each.parts)
-        return False
-
-
-def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
-    """The parts of two types, which must be of one kind."""
-    if isinstance(left, Nested) and isinstance(right, Nested):
-        if type(left) is type(right) and len(left.parts) == len(right.parts):
-            return list(zip(left.parts, right.parts, strict=True))
-    raise Mismatch
 
 
 def _shape(shape: Iterable[int]) -> tuple[int, ...]:

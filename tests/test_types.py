@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.types import Mismatch, TypeVariable, Unifier, terminals
+from jfold.language.unification import Mismatch, Unifier
+from jfold.types import TypeVariable, terminals
 
 TENSOR = jf.TensorType([3])
 

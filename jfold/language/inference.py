@@ -22,16 +22,15 @@ from jfold import combinators as c
 from jfold.language.analysis import constants, observing, users
 from jfold.language.layers import numbered
 from jfold.language.typed import Typed, Typing, fail, further
+from jfold.language.unification import Mismatch, Unifier
 from jfold.operations import Layer
 from jfold.trampoline import Steps, run
 from jfold.types import (
-    Mismatch,
     ObjectType,
     SequenceType,
     TensorType,
     Type,
     TypeVariable,
-    Unifier,
     VoidType,
     levels,
     terminals,

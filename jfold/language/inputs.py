@@ -16,8 +16,9 @@ from jfold.language.eager import Eager, value_of, zeros
 from jfold.language.emission import emit, emit_zeros
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
 from jfold.language.typed import Typed, fail
+from jfold.language.unification import Mismatch
 from jfold.language.writer import Value, Writer, Writing
-from jfold.types import Mismatch, ObjectType, Type, VoidType
+from jfold.types import ObjectType, Type, VoidType
 
 Array = np.ndarray[Any, Any]
 
