@@ -34,6 +34,7 @@ class Layer:
     init: Callable[..., Any] | None  # (key) -> params
     params: ArrayTree | None  # pytree of jax.ShapeDtypeStruct, None without parameters
     batched: bool = False
+    family: str = ''  # the name before it was numbered, if nobody chose one
 
     @functools.cached_property
     def leaves(self) -> tuple[list[Any], Any]:

@@ -223,6 +223,31 @@ def test_names_that_were_given_stay() -> None:
     assert names(jf.Scalar(), *layers, third) == ['a', 'a_2', 'a_3', 'a_1']
 
 
+def test_functions_that_are_gone_are_told() -> None:
+    """For numbers stand for other functions then."""
+    one, two, three = (
+        jf.Function(lambda p, x: p * x, draw_one),
+        jf.Function(lambda p, x: p + x, draw_one),
+        jf.Function(lambda p, x: p - x, draw_one),
+    )
+    before = jf.compile(jf.Pipe(jf.Scalar(), one, two, three))
+    params, model = before.init(KEY), jf.compile(jf.Scalar() >> one >> three)
+    message = (
+        "expected parameters of ['function', 'function_1'] alone, got ['function_2'] "
+        'too: functions without a name are numbered as they stand in the source, so '
+        'with others beside them numbers stand for others; leave out what is not of '
+        'this model, or name functions, `Function(fn, init, name=...)`'
+    )
+    with refuses(message):
+        model.apply(params, model.schedule([2]))
+    with refuses(message):
+        model.eval(2, params)
+    named = jf.Function(lambda p, x: p * x, draw_one, name='dense_1')
+    model, own = jf.compile(jf.Scalar() >> named), jnp.float32(3)
+    both = {'dense_1': own, 'dense_2': own, 'dense': own}
+    assert model.apply(both, model.schedule([2])).tolist() == [6]
+
+
 def test_functions_of_one_place_are_numbered_by_use() -> None:
     """Nothing tells them apart."""
 

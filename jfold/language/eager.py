@@ -21,7 +21,7 @@ from jfold import combinators as c
 from jfold.errors import shown
 from jfold.kept import kept
 from jfold.language.inference import infer
-from jfold.language.layers import check_layer
+from jfold.language.layers import check_families, check_layer
 from jfold.language.typed import Typed, Typing
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
@@ -87,9 +87,10 @@ def evaluate_typed(
 ) -> Any:
     """`evaluate`, for an expression that is typed already."""
     params = params or {}
-    for layer in typing.layers:
-        if layer.params is not None and layer.name in params:
-            check_layer(layer, params[layer.name])
+    known = {layer.name: layer for layer in typing.layers if layer.params is not None}
+    for name in known.keys() & params.keys():  # others may not be needed
+        check_layer(known[name], params[name])
+    check_families(known, params)
     state = Eager(typing, params, {name: [] for name in sorted(typing.metrics)})
     value = run(eval_part(typing.root, example, state))
     return (value, state.metrics) if state.metrics else value

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
 import sys
 import types
 from collections.abc import (
@@ -104,17 +105,18 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     """The layer of a function that is first used on inputs of these types."""
     check_init(function, len(arguments))
     call, init = adapt(function)
-    name = function.name or callable_name(function.fn)
+    own = callable_name(function.fn)
+    name, family = function.name or own, '' if function.name else own
     if init is None:
-        return Layer(name, call, None, None, function.batched)
+        return Layer(name, call, None, None, function.batched, family)
     specs = [to_spec(argument) for argument in arguments]
     params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
     if not jax.tree.leaves(params):
         empty = jax.tree.structure(params)
         bare = functools.partial(call, jax.tree.unflatten(empty, []))
-        return Layer(name, lambda _, *x: bare(*x), None, None, function.batched)
+        return Layer(name, lambda _, *x: bare(*x), None, None, function.batched, family)
     draw = functools.partial(_draw, init, specs)
-    return Layer(name, call, draw, params, function.batched)
+    return Layer(name, call, draw, params, function.batched, family)
 
 
 def _draw(init: Init, specs: list[Specs], key: jax.Array) -> Any:
@@ -189,8 +191,30 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
         )
     if missing := [name for name in known if name not in params]:
         raise TypeError(_lacking(missing, list(params), known))
+    check_families(known, params)
     for name, layer in known.items():
         check_layer(layer, params[name])
+
+
+def check_families(known: Mapping[str, Layer], names: Iterable[object]) -> None:
+    """Refuses parameters of functions without a name that the model does not have.
+
+    Raises:
+      TypeError: there are some. Which function a number stands for is not known then.
+    """
+    families = {layer.family for layer in known.values()} - {''}
+    strange = [name for name in names if name not in known]
+    told = (re.sub(r'_[0-9]+$', '', str(name)) for name in strange)
+    others = [
+        name for name, family in zip(strange, told, strict=True) if family in families
+    ]
+    if others:
+        raise TypeError(
+            f'expected parameters of {list(known)} alone, got {others} too: functions '
+            'without a name are numbered as they stand in the source, so with others '
+            'beside them numbers stand for others; leave out what is not of this '
+            'model, or name functions, `Function(fn, init, name=...)`'
+        )
 
 
 def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str:
