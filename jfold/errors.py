@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,13 @@ def several(examples: object) -> Iterable[Any]:
     """
     if isinstance(examples, list):  # as nearly always
         return examples
-    single = isinstance(examples, tuple | str | bytes | Mapping)
+    single = isinstance(examples, tuple | str | bytes | Mapping | set | frozenset)
     if single or not isinstance(examples, Iterable):
         hint = 'pass `[example]`'
         if isinstance(examples, tuple):
             hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
+        elif isinstance(examples, set | frozenset):
+            hint = 'it has no order, pass `sorted(examples)`'
         got = type(examples).__name__
         raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
     return examples
@@ -111,6 +114,23 @@ def shown(value: object, limit: int = 60) -> str:
     text = text if len(text) <= limit else f'{text[: limit - 3]}...'
     obvious = value is None or isinstance(value, str | bool | int | float)
     return text if obvious else f'{text} ({type(value).__name__})'
+
+
+@contextlib.contextmanager
+def gradient_of(layer: str) -> Iterator[None]:
+    """Says in an error whose gradient was asked for, and where there is none, what to
+    do."""
+    try:
+        yield
+    except Exception as error:
+        hint = ''
+        if isinstance(error, NotImplementedError) or 'Reverse-mode' in str(error):
+            hint = (
+                '; use lax.scan or lax.fori_loop with fixed bounds, or give the '
+                'function one by jax.custom_vjp'
+            )
+        error.add_note(f'expected a gradient of layer {layer!r}, got this error{hint}')
+        raise
 
 
 def reason(error: Exception) -> str:

@@ -109,6 +109,10 @@ def test_float64_for_float32() -> None:
     assert model.apply(params, model.schedule([[1, 2]])).dtype == np.float32
     with jax.enable_x64(True), refuses(f'{AS}float64[2]; {HINT}'):
         model.apply(params, model.schedule([[1, 2]]))
+    with jax.enable_x64(True):
+        params = jax.tree.map(jnp.asarray, params)
+    with refuses(f'{AS}float64[2]; {HINT}'):  # JAX has it, and leaves it as it is
+        model.apply(params, model.schedule([[1, 2]]))
 
 
 @pytest.mark.parametrize('params', [None, 3, [1]])

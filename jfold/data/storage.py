@@ -31,6 +31,7 @@ import os
 import re
 import secrets
 import struct
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -339,10 +340,20 @@ def _check_packer(source: _Source, header: bytes) -> None:
     """Refuses an archive that another program made of the same members."""
     _, *common = struct.unpack_from('<4s5H', header)
     differing = sum(a != b for a, b in zip(common, COMMON, strict=True))
-    if differing > 1:  # a single one is damage
+    # A single one is damage, unless the directory has it too.
+    if differing > 1 or (differing and _flags_of(source) == common[1]):
         how = 'packed and compressed' if common[2] else 'packed'
         text = f'{how} by another program: expected members as jfold lays them out'
         raise source.damaged(DOCUMENT, f'{text}; {_PACKED}')
+
+
+def _flags_of(source: _Source) -> int | None:
+    """What the directory says of the first member, if it can be read."""
+    try:
+        with zipfile.ZipFile(source.file) as archive:
+            return archive.infolist()[0].flag_bits
+    except (zipfile.BadZipFile, IndexError, ValueError, NotImplementedError):
+        return None
 
 
 def _parse(source: _Source, text: bytes) -> tuple[Described, dict[str, Any]]:

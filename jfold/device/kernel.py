@@ -121,12 +121,14 @@ class Kernel(Owner):
 
     @functools.cached_property
     def _of_row(self) -> Staged:
-        return stage(self._trace(None), len(jax.tree.leaves(self.params)))
+        count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
+        return stage(self._trace(None), count, name)
 
     @kept
     def _of_tile(self, rows: int) -> Staged:
-        count, other = len(jax.tree.leaves(self.params)), PROBES[rows == PROBES[0]]
-        staged = stage(self._trace(rows), count, self._trace(other))
+        count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
+        other = PROBES[rows == PROBES[0]]
+        staged = stage(self._trace(rows), count, name, self._trace(other))
         if rows != 2:
             self._check_weights(staged, rows)
         return staged

@@ -19,6 +19,7 @@ from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
 from jfold.device.results import Returned, returned
 from jfold.device.reverse import Reverse, make_reverse
 from jfold.device.rows import Flow
+from jfold.errors import gradient_of
 from jfold.operations import Makers, Operation, Operations
 from jfold.planning.layout import Layout, active_types, has_gradient, layout, running
 from jfold.recurrence import Component, first_results, sources, union
@@ -142,16 +143,8 @@ class Plan:
         return Pullback(reverse, policy, self.is_trained(o), recurrent)
 
     def _reverse(self, o: int, flow: Flow) -> Reverse:
-        try:
+        with gradient_of(self.operations[o].layer.name):
             return make_reverse(self.kernels[o], flow)
-        except Exception as error:
-            name = self.operations[o].layer.name
-            error.add_note(
-                f'expected a gradient of layer {name!r}, got this error; use lax.scan '
-                'or lax.fori_loop with fixed bounds, or give '
-                'the function one by jax.custom_vjp'
-            )
-            raise
 
 
 @dataclass(frozen=True, eq=False)

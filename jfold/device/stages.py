@@ -28,6 +28,8 @@ from jax.extend import core
 
 from jfold.device import jaxprs, linearity
 from jfold.device.arrays import Arrays, masked, varied, varying_axes
+from jfold.errors import gradient_of
+from jfold.tracebacks import boundary
 
 Cotangent: TypeAlias = Array | SymbolicZero
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class Staged:
         transformation traces.
       varying: variables that depend on the other arguments, or on how many rows
         there are.
+      name: of the layer, for messages.
     """
 
     closed: core.ClosedJaxpr
@@ -58,6 +61,7 @@ class Staged:
     late: tuple[core.JaxprEqn, ...]
     frontier: tuple[core.Var, ...]
     varying: frozenset[core.Var]
+    name: str
 
     def run_early(self, *arguments: Array) -> Arrays:
         """The values of the frontier [*shape each], from the first arguments.
@@ -79,7 +83,7 @@ class Staged:
             return jaxprs.run(jaxprs.needed(self.early, wanted), env, wanted)
 
         names = tuple(given)
-        return _of_used(values, self.frontier)(*given.values())
+        return _of_used(self.name, values, self.frontier)(*given.values())
 
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
@@ -119,7 +123,10 @@ class Staged:
 
 
 def stage(
-    closed: core.ClosedJaxpr, fixed: int, other: core.ClosedJaxpr | None = None
+    closed: core.ClosedJaxpr,
+    fixed: int,
+    name: str,
+    other: core.ClosedJaxpr | None = None,
 ) -> Staged:
     """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest.
 
@@ -144,7 +151,8 @@ def stage(
     read = jaxprs.variables([*(v for e in late for v in e.invars), *jaxpr.outvars])
     frontier = dict.fromkeys(v for v in read if v in made or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
-    return Staged(closed, tuple(early), tuple(late), tuple(ordered), frozenset(varying))
+    stages = tuple(early), tuple(late), tuple(ordered)
+    return Staged(closed, *stages, frozenset(varying), name)
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
@@ -168,6 +176,7 @@ def _is_traced(constant: Array) -> bool:
 
 
 def _of_used(
+    name: str,
     values: Callable[[Sequence[Array], Sequence[core.Var]], Arrays],
     wanted: Sequence[core.Var],
 ) -> Callable[..., Arrays]:
@@ -182,6 +191,7 @@ def _of_used(
         plain = [x.value for x in arguments]
         return values(plain, wanted), plain
 
+    @boundary
     def reverse(
         arguments: Arrays, cotangents: Sequence[Cotangent]
     ) -> tuple[Array | None, ...]:
@@ -192,8 +202,9 @@ def _of_used(
             if not is_zero(x) and jaxprs.is_inexact(jaxprs.spec(v))
         }
         moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
-        pull = _pull(lambda given: values(given, tuple(used)), arguments, moving)
-        (pulled,) = pull(list(used.values()))
+        with gradient_of(name):
+            pull = _pull(lambda given: values(given, tuple(used)), arguments, moving)
+            (pulled,) = pull(list(used.values()))
         return tuple(map(pulled.get, range(len(arguments))))
 
     early.defvjp(forward, reverse, symbolic_zeros=True)

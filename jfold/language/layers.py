@@ -263,7 +263,10 @@ def _is_like(leaf: Any, spec: Struct) -> bool:
     """Whether an array has a shape and, once JAX holds it, a dtype."""
     if not hasattr(leaf, 'dtype') or leaf.shape != spec.shape:
         return False
-    return bool(leaf.dtype == spec.dtype) or _as_held(leaf.dtype) == spec.dtype
+    if leaf.dtype == spec.dtype:
+        return True
+    # What JAX has already, it leaves as it is.
+    return not isinstance(leaf, jax.Array) and bool(_as_held(leaf.dtype) == spec.dtype)
 
 
 def _as_held(dtype: DTypeLike) -> object:
@@ -358,6 +361,8 @@ def hint(error: Exception, function: Function, given: Type) -> str:
     if isinstance(given, VoidType):
         sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
         return f'put a sink beside the value, as in `{sink}`'
+    if isinstance(function.fn, type) and function.init is None:
+        return f'pass what it makes, `{callable_name(function.fn)}(...)`'
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
         return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
     if 'state beside' in text:

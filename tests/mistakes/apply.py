@@ -43,11 +43,16 @@ def over_budget() -> None:
     model.schedule([[1], [2]])
 
 
-def gradient_of_a_loop() -> Any:
-    def halved(w: Any, x: Any) -> Any:
-        return lax.while_loop(lambda y: y > 1, lambda y: y / 2, w * x)
+def halved(x: Any) -> Any:
+    return lax.while_loop(lambda y: y > 1, lambda y: y / 2, x)
 
-    layer = jf.Function(halved, init=lambda key, x: jnp.ones(()), name='halved')
+
+pulled = jax.custom_vjp(lambda x: x)
+pulled.defvjp(lambda x: (x, None), lambda _, ct: (jnp.ones(2) @ jnp.ones(3),))
+
+
+def gradient_of(fn: Any, name: str) -> Any:
+    layer = jf.Function(fn, init=lambda key, x: jnp.ones(()), name=name)
     model = jf.compile(number >> layer)
     given = model.schedule([3.0])
     start = model.init(jax.random.key(0))
@@ -164,12 +169,28 @@ MISTAKES = [
     ),
     Mistake(
         'the gradient of a while loop',
-        gradient_of_a_loop,
+        lambda: gradient_of(lambda w, x: halved(w * x), 'halved'),
         ValueError,
         '…\n'
         "expected a gradient of layer 'halved', got this error; use lax.scan "
         'or lax.fori_loop with fixed bounds, or give the function one by '
         'jax.custom_vjp',
+    ),
+    Mistake(
+        'the gradient of a while loop of parameters alone',
+        lambda: gradient_of(lambda w, x: halved(w) * x, 'scaled'),
+        ValueError,
+        '…\n'
+        "expected a gradient of layer 'scaled', got this error; use lax.scan "
+        'or lax.fori_loop with fixed bounds, or give the function one by '
+        'jax.custom_vjp',
+    ),
+    Mistake(
+        'a reverse rule that fails',
+        lambda: gradient_of(lambda w, x: pulled(w * x), 'pulled'),
+        TypeError,
+        "…\nexpected a gradient of layer 'pulled', got this error",
+        lacks='do',
     ),
     Mistake(
         'one program too many',

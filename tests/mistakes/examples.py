@@ -45,6 +45,14 @@ MISTAKES = [
         lacks='where',
     ),
     Mistake(
+        'a set of examples',
+        lambda: model_of(number).schedule({1, 2}),
+        TypeError,
+        'expected a sequence of examples, got set: it has no order, pass '
+        '`sorted(examples)`',
+        lacks='where',
+    ),
+    Mistake(
         'one example, a number',
         lambda: model_of(number).schedule(3),
         TypeError,

@@ -71,6 +71,13 @@ MISTAKES = [
         'called as `fn(x, y)`, with the parts of the tuple as separate arguments',
     ),
     Mistake(
+        'a class of modules for a module',
+        lambda: compiled(number, jf.Function(nn.Dense)),
+        TypeError,
+        'Pipe[1].Function(Dense): expected to run on inputs (float32[]), got '
+        'TypeError: …; pass what it makes, `Dense(...)`',
+    ),
+    Mistake(
         'too few arguments',
         lambda: compiled(number, jnp.add),
         TypeError,
