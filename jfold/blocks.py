@@ -72,8 +72,13 @@ Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
 Convertible: TypeAlias = Block | Callable[..., Any] | Array | Fields
 ARRAYS = np.ndarray, np.generic, jax.Array
 # Of classes and functions that give blocks.
-KINDS = 'jfold.combinators', 'jfold.reductions', 'jfold.sequence_blocks'
-MODULES = __name__, *KINDS
+MODULES = (
+    __name__,
+    'jfold.combinators',
+    'jfold.declarations',
+    'jfold.reductions',
+    'jfold.sequence_blocks',
+)
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)

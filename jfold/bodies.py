@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -87,6 +87,17 @@ class Call(Instruction):
     declaration: int
     way: int
     owners: tuple[int, ...] = field(repr=False, metadata=CHECK)
+
+
+@dataclass(frozen=True, eq=False)
+class CallOnce(Call):
+    """A call that runs the body once for each object of an example, whatever calls it.
+
+    Objects are one whose `key` is.
+    """
+
+    traits = Traits('', Effect.ANY)
+    key: Callable[[Any], Hashable]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from jax.typing import DTypeLike
 
@@ -29,6 +29,7 @@ from jfold.blocks import (
     convert_to_block,
     key_value_pairs,
 )
+from jfold.declarations import ForwardDeclaration, Reference, Share
 from jfold.functions import concatenate
 from jfold.printing import Printed, callable_name, in_braces, shown_table
 from jfold.sequence_blocks import (
@@ -75,6 +76,7 @@ __all__ = [
     'Reduce',
     'Reference',
     'Scalar',
+    'Share',
     'Slice',
     'Tensor',
     'Vector',
@@ -373,73 +375,6 @@ class Optional(Block):
     def _pieces(self) -> Iterator[str | Printed]:
         none = () if self.none_case is None else (', none_case=', self.none_case)
         yield from ('Optional(', self.some_case, *none, ')')
-
-
-class ForwardDeclaration:
-    """A name for a block that is defined later, so that it can refer to itself.
-
-    Args:
-      input_type: what it takes, when inference cannot tell.
-      output_type: what it gives, when inference cannot tell: a recursion in which
-        every case depends on the recursion itself.
-
-    >>> import jax.numpy as jnp
-    >>> tree = ForwardDeclaration()
-    >>> leaf, pair = Scalar(), Record((tree(), tree())) >> jnp.add
-    >>> tree.resolve_to(OneOf(type, {float: leaf, tuple: pair}))
-    >>> tree().eval((1.0, (2.0, 3.0))).item()
-    6.0
-    """
-
-    @boundary
-    def __init__(
-        self,
-        input_type: TypeLike | None = None,
-        output_type: TypeLike | None = None,
-        name: str | None = None,
-    ) -> None:
-        self.input_type = None if input_type is None else convert_to_type(input_type)
-        self.output_type = None if output_type is None else convert_to_type(output_type)
-        self.name = name or 'declaration'
-        self.target: Block | None = None
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self  # as its references do
-
-    def __call__(self, *wires: Any) -> Any:
-        """A block that stands for the one this is, or will be, resolved to.
-
-        Called on wires, as of `compose`, it gives the wire of what that block gives.
-        """
-        made = Reference(self)
-        return made(*wires) if wires else made
-
-    @boundary
-    def resolve_to(self, target: Convertible) -> None:
-        """Says which block this is.
-
-        Raises:
-          TypeError: it was resolved before, or `target` is no block.
-        """
-        if self.target is not None:
-            raise TypeError(
-                f'{self!r}: expected a declaration that is not resolved yet, got one '
-                f'resolved to {self.target!r}; make another'
-            )
-        self.target = convert_to_block(target)
-
-    def __repr__(self) -> str:
-        return f'ForwardDeclaration({self.name!r})'
-
-
-@block
-class Reference(Block):
-    """A use of a `ForwardDeclaration`, made by calling it."""
-
-    declaration: ForwardDeclaration
-
-    def __repr__(self) -> str:
-        return f'{self.declaration.name}()'
 
 
 @block

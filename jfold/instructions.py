@@ -15,6 +15,7 @@ from typing import Any
 from jfold.bodies import CHECK as CHECK
 from jfold.bodies import Body as Body
 from jfold.bodies import Call as Call
+from jfold.bodies import CallOnce as CallOnce
 from jfold.bodies import Instruction as Instruction
 from jfold.bodies import Stage as Stage
 from jfold.traits import Effect, Ordering, Traits

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jfold.checker import infer
-from jfold.instructions import Body
+from jfold.instructions import Body, CallOnce
 from jfold.kept import kept
 from jfold.operations import Operations, check_operations
 from jfold.registers import RegisterType
@@ -89,6 +89,13 @@ def is_breadth_first(program: Program) -> bool:
         not any(stage.calls for stage in body.stages[0 if id(body) in held else 1 :])
         for body in bodies
     )
+
+
+@kept
+def shares(program: Program) -> bool:
+    """Whether some calls run once for each object of an example."""
+    bodies = program.plan.bodies
+    return any(isinstance(i, CallOnce) for body in bodies for i in body.instructions)
 
 
 def check_program(program: Program) -> None:

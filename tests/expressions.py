@@ -276,6 +276,10 @@ class Maker:
         block = jf.OneHotFromList('abc', dtype, strict)
         return Source(block, lambda rng: str(rng.choice(letters)))
 
+    def once(self, block: Any) -> Any:
+        """A block, perhaps evaluated once for each object."""
+        return jf.Share(block) if self.integer(3) == 3 else block
+
     def chosen(self, want: Any, depth: int) -> Source:
         """One item of a sequence, by an index in the data."""
         source = self.source(want, depth)
@@ -362,13 +366,15 @@ class Maker:
         """A list of items, reduced."""
         item = self.type()
         source = self.source(item, depth)
-        items = jf.Map(source.block)
+        items = jf.Map(self.once(source.block))
         if self.integer(3) == 0:
             items = by_length(items, items >> jf.Map(self.between(item, item, depth)))
         block = items >> self.reducer(item, want, depth)
 
         def sample(rng: Rng) -> Any:
-            return [source.sample(rng) for _ in range(rng.choice(self.lengths))]
+            length = rng.choice(self.lengths)
+            made = [source.sample(rng) for _ in range(length)]
+            return [made[k] for k in rng.integers(length, size=length)]
 
         return Source(block, sample)
 
@@ -387,13 +393,15 @@ class Maker:
             block = jf.OneOf(lambda x: x[0], cases)
             if self.integer(3) == 0:
                 block = block >> self.metric(want)
-            declaration.resolve_to(block)
+            declaration.resolve_to(self.once(block))
 
         def sample(rng: Rng) -> Any:
             leaves = int(rng.integers(1, self.leaves + 1))
             return random_tree(rng, leaves, leaf.sample, node, arity)
 
         def node(rng: Rng, children: list[Any]) -> Any:
+            if children and rng.random() < 0.2:
+                children[-1] = children[0]  # one object, met twice
             return {'children': children, 'label': label.sample(rng)}
 
         return Source(declarations[0](), sample)

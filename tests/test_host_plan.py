@@ -14,7 +14,7 @@ from checking import refuses
 from flax.core import FrozenDict
 
 import jfold as jf
-from jfold.host import cycles, evaluation, waves
+from jfold.host import calls, cycles, evaluation, waves
 from jfold.host.promises import Promises
 
 
@@ -64,7 +64,8 @@ def test_a_fold_over_a_recursion_runs_all_items_at_once(
         started.append('a wave')
         waved(body, *rest)
 
-    monkeypatch.setattr(evaluation, 'start', counted)
+    for module in evaluation, calls:
+        monkeypatch.setattr(module, 'start', counted)
     monkeypatch.setattr(waves, '_run', wave)
     examples = [tree, (1, (2, 3), ())]
     agree(folded_tree(), examples)

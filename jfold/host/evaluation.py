@@ -13,27 +13,27 @@ All others run as they are, and so does what something is wrong with, to tell wh
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from jfold import instructions as ir
 from jfold.errors import BadItem, InputError
 from jfold.graph import Graph, concatenate
 from jfold.host import cycles
+from jfold.host.calls import Callers, Made, Ready, merge, wait
 from jfold.host.cycles import SuspicionError, Watch
-from jfold.host.frames import Running, run
+from jfold.host.deferred import Deferred
+from jfold.host.frames import run
 from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
 from jfold.host.places import MAX_EXAMPLES, example_places
-from jfold.host.promises import Promises
-from jfold.host.rules import NONE, Column, join
+from jfold.host.promises import CircularError, Promises
+from jfold.host.rules import Column
+from jfold.host.sharing import Once, circle
 from jfold.host.trace import Trace
 from jfold.host.two_passes import in_two_passes
-from jfold.program import Program
+from jfold.program import Program, shares
 
 
 def trace(
@@ -78,7 +78,8 @@ def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
     # What is wrong with an example is found by the plan as it was.
     suspected = isinstance(failure, SuspicionError)
     watch = Watch(deep=1) if suspected else Watch()
-    graph = graph_of(program, examples, Trace(program, len(examples), reread), watch)
+    kind = Deferred if shares(program) else Trace
+    graph = graph_of(program, examples, kind(program, len(examples), reread), watch)
     if failure is None or suspected:
         return graph
     if isinstance(failure, OF_DATA):
@@ -92,7 +93,12 @@ def graph_of(
     """What a plan makes of examples, in a new trace."""
     given: list[Column] = [example_places(len(examples))]
     given += [examples] * (program.plan.body.arity - len(given))
-    return state.graph(_evaluate(program, given, state, watch))
+    work = _Evaluation(program, state, watch)
+    outputs = _evaluate(work, given)
+    try:
+        return state.graph(outputs)
+    except CircularError:
+        raise circle(work.once.values()) from None
 
 
 _UNSTEADY = (
@@ -106,142 +112,81 @@ _UNSTEADY = (
 
 
 @dataclass(eq=False)
-class Waiting:
-    """A frame that waits for the results of its calls."""
+class _Evaluation:
+    """A plan at work.
 
-    running: Running
-    callers: Callers
-    results: list[list[Column]] = field(default_factory=list)
-    missing: int = 0
+    Attributes:
+      once: of declarations that run once for each object, what they were called on.
+      depth: how often all that could run has run.
+    """
+
+    program: Program
+    state: Trace
+    watch: Watch
+    once: dict[int, Once] = field(default_factory=dict)
+    depth: int = 0
+
+    def started(self, pool: dict[int, list[Made]]) -> Iterator[Ready]:
+        """The frames of all calls that wait, and what goes on without."""
+        self.depth += 1
+        if self.depth > cycles.MAX_DEPTH:
+            raise _too_deep(next(iter(pool.values())))
+        for number in sorted(pool, reverse=True):  # the first is taken first
+            body = self.program.plan.declarations[number]
+            call = pool[number][0].call
+            if isinstance(call, ir.CallOnce):
+                table = self.once.setdefault(number, Once(call.key))
+                assert isinstance(self.state, Deferred)
+                home, answered = table.ask(body, pool[number], self.state)
+                yield from answered
+                if home is not None:
+                    yield self._ready(number, home.frame, home)
+            else:
+                frame, callers = merge(body, pool[number])
+                self._look(number, frame, call)
+                yield self._ready(number, frame, callers)
+
+    def _ready(self, number: int, frame: Frame, callers: Callers) -> Ready:
+        moment = self.depth * len(self.program.plan.declarations) + number
+        places = frame.registers[0]
+        frame.registers[0] = self.state.order.entered(places, moment)
+        return run(frame, self.state), callers, None
+
+    def _look(self, number: int, frame: Frame, call: ir.Call) -> None:
+        """Refuses data that contain themselves."""
+        columns = frame.registers[1 : frame.body.arity]
+        woken = columns and self.watch.wakes(self.depth, len(columns[0]))
+        if woken and self.watch.sees_again(self.depth, number, columns):
+            self.watch.refuse(number, frame, call.where)
 
 
-@dataclass(frozen=True, eq=False)
-class Receiver:
-    """Who gets the results of a call, and how many items of them."""
-
-    waiting: Waiting
-    slot: int
-    size: int
-
-
-@dataclass(frozen=True, eq=False)
-class Callers:
-    """Who gets the results of a frame, and which outputs hold the lengths of others."""
-
-    owners: tuple[int, ...]
-    receivers: list[Receiver]
-
-
-def _evaluate(
-    program: Program, given: list[Column], state: Trace, watch: Watch
-) -> list[Column]:
-    root = run(start(program.plan.body, given, None), state)
-    pool: dict[int, list[tuple[Receiver, list[Column], Frame, ir.Call]]] = {}
-    ready: list[tuple[Running, Callers, Any]] = [(root, Callers((), []), None)]
+def _evaluate(work: _Evaluation, given: list[Column]) -> list[Column]:
+    root = run(start(work.program.plan.body, given, None), work.state)
+    pool: dict[int, list[Made]] = {}
+    ready: list[Ready] = [(root, None, None)]
     result: list[Column] = []
-    depth = 0
     while ready or pool:
         if not ready:
-            depth += 1
-            if depth > cycles.MAX_DEPTH:
-                raise _too_deep(next(iter(pool.values())))
-            for number in sorted(pool, reverse=True):  # the first is taken first
-                moment = depth * len(program.plan.declarations) + number
-                frame, callers = _merge(program.plan.declarations[number], pool[number])
-                columns = frame.registers[1 : frame.body.arity]
-                woken = columns and watch.wakes(depth, len(columns[0]))
-                if woken and watch.sees_again(depth, number, columns):
-                    watch.refuse(number, frame, pool[number][0][3].where)
-                places = frame.registers[0]
-                frame.registers[0] = state.order.entered(places, moment)
-                ready.append((run(frame, state), callers, None))
-            pool = {}
+            waiting_calls, pool = pool, {}
+            ready += work.started(waiting_calls)
+            continue
         running, callers, sent = ready.pop()
         try:
             frame_calls = running.send(sent)
         except StopIteration as stop:
-            if not callers.receivers:
+            if callers is None:
                 result = stop.value
-            ready += _deliver(stop.value, callers)
+            else:
+                ready += callers.deliver(stop.value)
             continue
-        waiting = _wait(program, running, callers, frame_calls, pool)
+        waiting = wait(work.program, running, callers, frame_calls, pool)
         if not waiting.missing:
             ready.append((running, callers, waiting.results))
     return result
 
 
-def _too_deep(calls: list[tuple[Receiver, list[Column], Frame, ir.Call]]) -> InputError:
+def _too_deep(calls: list[Made]) -> InputError:
     _, _, frame, call = calls[0]
     text = f'nested more than {cycles.MAX_DEPTH:,} deep; does the data contain itself?'
     example, path = locate(frame, call.inputs[-1], 0)
     return InputError(text, example, path, call.where)
-
-
-def _wait(
-    program: Program, running: Running, callers: Callers, calls: Any, pool: Any
-) -> Waiting:
-    """Puts a frame's calls into the pool; one on no items has its result at once."""
-    waiting = Waiting(running, callers)
-    for slot, (frame, call, inputs) in enumerate(calls):
-        size = len(inputs[0])
-        if not size:
-            lists = program.plan.declarations[call.declaration].lists
-            waiting.results.append([[] if x else NONE for x in lists])
-            continue
-        waiting.results.append([])
-        waiting.missing += 1
-        item = (Receiver(waiting, slot, size), inputs, frame, call)
-        pool.setdefault(call.declaration, []).append(item)
-    return waiting
-
-
-def _merge(body: ir.Body, calls: Any) -> tuple[Frame, Callers]:
-    """One frame for all calls that wait for the same declaration."""
-    columns = list(zip(*(inputs for _, inputs, _, _ in calls), strict=True))
-    inputs = list(map(join, columns))
-
-    def origin(register: int, item: int) -> tuple[Frame, int, int]:
-        counts = list(map(len, columns[register]))
-        number = 0
-        while item >= counts[number]:
-            item, number = item - counts[number], number + 1
-        _, _, frame, call = calls[number]
-        return frame, call.inputs[register], item
-
-    callers = Callers(body.owners, [receiver for receiver, *_ in calls])
-    return start(body, inputs, origin), callers
-
-
-def _ends(
-    outputs: list[Column], owners: tuple[int, ...], sizes: list[int]
-) -> Iterator[list[int]]:
-    """Of each call, where its part of each output ends.
-
-    The items of a sequence end where the lengths, in an output before, say.
-    """
-    ends = list(itertools.accumulate(sizes))
-    columns: list[list[int]] = []
-    for owner in owners:
-        column = ends
-        if owner >= 0:
-            total = np.append(0, np.cumsum(outputs[owner]))
-            column = total[columns[owner]].tolist()
-        columns.append(column)
-    return map(list, zip(*columns, strict=True)) if columns else iter([[]] * len(sizes))
-
-
-def _deliver(
-    outputs: list[Column], callers: Callers
-) -> Iterator[tuple[Running, Callers, Any]]:
-    """Hands each caller its part of the results; the frames that can go on."""
-    sizes = [receiver.size for receiver in callers.receivers]
-    ends = _ends(outputs, callers.owners, sizes)
-    first = [0] * len(outputs)
-    for receiver, last in zip(callers.receivers, ends, strict=True):
-        waiting = receiver.waiting
-        parts = zip(outputs, first, last, strict=True)
-        waiting.results[receiver.slot] = [x[a:b] for x, a, b in parts]
-        first = last
-        waiting.missing -= 1
-        if not waiting.missing:
-            yield waiting.running, waiting.callers, waiting.results

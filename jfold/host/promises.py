@@ -27,6 +27,10 @@ Columns = tuple[Any, ...]
 _PENDING = 1 << 62  # a height above all others
 
 
+class CircularError(Exception):
+    """Results need each other."""
+
+
 class Promises(Trace):
     """A trace of rows whose inputs may be tokens.
 
@@ -127,9 +131,7 @@ class Promises(Trace):
     def _settle(self, outputs: list[Array]) -> list[Array]:
         """Gives heights to all rows and ids for all tokens; those of the outputs."""
         slots = (self.found[slot] for slot in self.slots)
-        found = np.concatenate([np.zeros(0, np.int32), *slots])
-        while (tokens := (found < 0).nonzero()[0]).size:
-            found[tokens] = found[~found[tokens]]
+        found = _ids(np.concatenate([np.zeros(0, np.int32), *slots]))
 
         def settled(values: Sequence[Array]) -> list[Array]:
             return [_settled(x, found) for x in values] if len(found) else [*values]
@@ -175,6 +177,20 @@ class Promises(Trace):
             places, made, (_, *inputs) = self._nodes[o][k]
             # A copy: the next component raises what is below it.
             self._nodes[o][k] = Chunk(places, made, (height.copy(), *inputs))
+
+
+def _ids(found: Array) -> Array:
+    """The ids [tokens] that were promised, or are of what stands for other tokens.
+
+    Raises:
+      CircularError: tokens stand for each other.
+    """
+    for _ in range(len(found).bit_length() + 1):  # each round doubles how far one sees
+        tokens = (found < 0).nonzero()[0]
+        if not tokens.size:
+            return found
+        found[tokens] = found[~found[tokens]]
+    raise CircularError
 
 
 def _settled(values: Array, found: Array) -> Array:

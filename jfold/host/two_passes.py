@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from jfold import instructions as ir
 from jfold.checker import infer
 from jfold.kept import kept
-from jfold.program import HostPlan, Program, check_program, is_breadth_first
+from jfold.program import HostPlan, Program, check_program, is_breadth_first, shares
 from jfold.registers import OBJECTS, TENSORS, RegisterType
 from jfold.traits import Effect, Ordering
 
@@ -51,6 +51,8 @@ def in_two_passes(program: Program, few: bool) -> Program | None:
     bodies = [*plan.declarations, plan.body]
     if not is_breadth_first(program) or any(body.arity < 2 for body in bodies):
         return None  # calls wait for calls, or no data is there to take apart
+    if shares(program):
+        return None  # a wave does not know which example an object is of
     called = {c.declaration for body in bodies for c in _calls(body)}
     results = itertools.chain(*(plan.declarations[d].results for d in called))
     if any(each.kind != TENSORS for each in results):

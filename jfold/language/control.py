@@ -17,7 +17,7 @@ from jfold.language.typed import Typed, fail
 from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.registers import owners_of, row_names, types_of
 from jfold.trampoline import Steps
-from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType
+from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, terminals
 
 # ---- OneOf ---------------------------------------------------------------------------
 
@@ -184,16 +184,16 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])
         unconsumed.append((number, str(node)))
     shape, names = (yield w.shape_of(node.output)), row_names()
-    called = w.shaped(
-        p.Call,
-        (places, *given),
-        node,
-        shape,
-        declaration=number,
-        way=next(w.builder.ways),
-        owners=owners_of([*types_of(node.output, names, next(names))]),
-    )
-    return (yield called)
+    options: dict[str, Any] = {
+        'declaration': number,
+        'way': next(w.builder.ways),
+        'owners': owners_of([*types_of(node.output, names, next(names))]),
+    }
+    kind: type[p.Call] = p.Call
+    key = block.declaration.key
+    if key is not None:
+        kind, options['key'] = p.CallOnce, key
+    return (yield w.shaped(kind, (places, *given), node, shape, **options))
 
 
 @value_of.register
@@ -215,6 +215,45 @@ def _objects(type_: Type, x: Any) -> Iterator[int]:
     """The ids of all that decides how a call goes on: of what is no tensor."""
     parts = zip(type_, x, strict=True) if isinstance(type_, TupleType) else [(type_, x)]
     return (id(part) for each, part in parts if not isinstance(each, TensorType))
+
+
+# ---- Share ---------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Share, node: Typed, state: Inference) -> Steps[Type]:
+    state.objects(node, 'put it before any block that gives tensors')
+    part: Typed = yield state.visit(block.reference, node.input, node.where)
+    node.parts = (part,)
+    state.when(node, functools.partial(_check_shared, node, part, state))
+    return part.output
+
+
+def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
+    """Refuses what gives something else than tensors; once that is known."""
+    type_ = state.types.resolve(part.output)
+    if type_.ground and not all(isinstance(x, TensorType) for x in terminals(type_)):
+        hint = 'share what each item, or the whole, becomes'
+        fail(node, 'a block that gives tensors', str(type_), hint)
+    return type_.ground
+
+
+@emit.register
+def _(block: c.Share, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    return (yield emit_part(node.parts[0], value, places, w))
+
+
+@value_of.register
+def _(block: c.Share, node: Typed, x: object, state: Eager) -> Steps[Any]:
+    key = block, id(x) if block.key is None else block.key(x)
+    if key not in state.once:
+        state.once[key] = x, ()  # which keeps its id its own
+        state.once[key] = x, ((yield eval_part(node.parts[0], x, state)),)
+    _, found = state.once[key]
+    if not found:
+        got = f'{shown(x)}, which leads back to itself'
+        raise ValueError(f'{node}: expected data that end, got {got}')
+    return found[0]
 
 
 # ---- Metric --------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Eager:
       noted: errors on their way out that say which block they come from.
       calls: of declarations, with the ids of what they were given, that have not
         returned.
+      once: by a shared block and a key, the object and, once there is one, its value.
       found: the values of blocks that are used more than once, with what they were
         given; of this item or call alone.
     """
@@ -45,6 +46,7 @@ class Eager:
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     noted: list[Exception] = field(default_factory=list)
     calls: set[tuple[Any, ...]] = field(default_factory=set)
+    once: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
     found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
 
 

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace in which results may be read that run beside what reads them, or later.
+
+They are promised, as in a trace in two passes; but here the depth of the data does not
+tell what needs what. So heights are found from what needs nothing on:
+
+    row   needs       height     a row has its height when all that it needs have theirs
+    0     1 2         3
+    1     2           2
+    2                 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold.graph import ranges
+from jfold.host.promises import CircularError, Promises
+
+Array = np.ndarray[Any, Any]
+
+
+class Deferred(Promises):
+    """A trace of rows at known places, whose inputs may be tokens."""
+
+    tentative = False
+
+    def new_slots(self, count: int) -> list[int]:
+        """Slots that nothing was promised in, to be used at once."""
+        return list(range(len(self.slots), len(self.slots) + count))
+
+    def placed(self, places: Array) -> Array:
+        return places
+
+    def _settle_heights(self, pending: list[tuple[int, int]]) -> None:
+        chunks = [(o, *self._nodes[o][k]) for o, k in pending]
+        ends = np.cumsum([len(places) for _, places, _, _ in chunks])
+        needs = self._needs(chunks, ends)
+        height = np.full(ends[-1], self.bases[pending[0][0]], np.int64)
+        known = needs.source < 0
+        np.maximum.at(height, needs.row[known], needs.height[known])
+        found = _longest(height, needs.source[~known], needs.row[~known])
+        for (o, k), of_chunk in zip(pending, np.split(found, ends[:-1]), strict=True):
+            chunk, types = self._nodes[o][k], self.program.operations[o].outputs
+            for t, ids in zip(types, chunk.ids, strict=True):
+                self._values[t].heights[ids] = of_chunk
+            columns = of_chunk, *chunk.columns[1:]
+            self._nodes[o][k] = chunk._replace(columns=columns)
+
+    def _needs(self, chunks: list[Any], ends: Array) -> _Needs:
+        """What the rows of chunks read."""
+        begins = ends - [len(places) for _, places, _, _ in chunks]
+        rows = list(map(np.arange, begins, ends))
+        owner = [np.full(x.count, -1) for x in self._values]
+        for (o, _, made, _), of_chunk in zip(chunks, rows, strict=True):
+            for t, ids in zip(self.program.operations[o].outputs, made, strict=True):
+                owner[t][ids] = of_chunk
+        read = [
+            (owner[t][ids], of_chunk, self._values[t].heights[ids])
+            for (o, _, _, (_, *inputs)), of_chunk in zip(chunks, rows, strict=True)
+            for t, ids in zip(self.program.operations[o].inputs, inputs, strict=True)
+        ]
+        return _Needs(*map(np.concatenate, zip(*read, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Needs:
+    """Which rows read which values.
+
+    Attributes:
+      source: [edges] the row that makes the value, -1 if its height is known.
+      row: [edges] the row that reads it.
+      height: [edges] that of the value, if it is known.
+    """
+
+    source: Array
+    row: Array
+    height: Array
+
+
+def _longest(height: Array, source: Array, row: Array) -> Array:
+    """The heights [rows], one more than those of all that a row reads.
+
+    Args:
+      height: [rows] of what is known of what they read.
+      source, row: [edges] of those that read each other.
+
+    Raises:
+      CircularError: some read each other in a circle.
+    """
+    order = source.argsort(kind='stable')
+    row, counts = row[order], np.bincount(source, minlength=len(height))
+    begins = counts.cumsum() - counts
+    missing = np.bincount(row, minlength=len(height))
+    height, left = height + 1, len(height)
+    for now in _fronts(missing, row, begins, counts):
+        left -= len(now)
+        read = row[ranges(begins[now], counts[now])]
+        np.maximum.at(height, read, (height[now] + 1).repeat(counts[now]))
+    if left:
+        raise CircularError
+    return height
+
+
+def _fronts(
+    missing: Array, row: Array, begins: Array, counts: Array
+) -> Iterator[Array]:
+    """Rows that need nothing any more, front by front; `missing` [rows] counts what
+    each still needs."""
+    now = (missing == 0).nonzero()[0]
+    while len(now):
+        yield now
+        read = row[ranges(begins[now], counts[now])]
+        np.subtract.at(missing, read, 1)
+        now = np.unique(read[missing[read] == 0])

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that run once for each object of an example, whatever calls them.
+
+    calls on   a b a | b c     of two frames that wait together
+    numbers    0 1 0 | 1 2     by example and object, in the order of first use
+    a frame    a b c           of the new ones, whose results are promised at once
+    later on   c d             c is known already; d is of the next frame
+
+No call waits: `a` may need what `b` gives, which runs beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jfold import instructions as ir
+from jfold.errors import BadItem, InputError, shown
+from jfold.host.calls import Made, Ready, joined, origin_in
+from jfold.host.deferred import Deferred
+from jfold.host.objects import each
+from jfold.host.origin import Frame, entries, locate, start
+from jfold.host.places import example_of
+from jfold.host.rules import Column, take
+
+Array = np.ndarray[Any, Any]
+Node: TypeAlias = 'tuple[int, int]'  # a declaration, and the number of an object
+
+
+@dataclass(eq=False)
+class Home:
+    """The frame of some objects.
+
+    Attributes:
+      state: where the results were promised.
+      first: the number of the first of the objects.
+      slots: of the results.
+    """
+
+    frame: Frame
+    state: Deferred
+    first: int
+    slots: list[int]
+
+    def deliver(self, outputs: list[Column]) -> Iterator[Ready]:
+        """Keeps what was promised; nobody waits for it."""
+        for slot, column in zip(self.slots, outputs, strict=True):
+            self.state.fulfil(slot, column)
+        yield from ()
+
+
+@dataclass(eq=False)
+class Once:
+    """What one declaration was called on so far.
+
+    Attributes:
+      key: what tells objects apart.
+      numbers: by example and key.
+      homes: in the order of the numbers.
+      calls: with the numbers of what they are on, to say what leads back to itself.
+      tokens: of each result, those promised [numbers or more].
+    """
+
+    key: Callable[[Any], Hashable]
+    numbers: defaultdict[Any, int] = field(
+        default_factory=lambda: defaultdict(itertools.count().__next__)
+    )
+    homes: list[Home] = field(default_factory=list)
+    calls: list[tuple[list[Made], Array]] = field(default_factory=list)
+    tokens: list[Array] = field(default_factory=list)
+
+    def ask(
+        self, body: ir.Body, calls: list[Made], state: Deferred
+    ) -> tuple[Home | None, Iterator[Ready]]:
+        """The frame of the objects that are new, if any, and the callers, which go on.
+
+        Raises:
+          InputError: an object has no key.
+        """
+        places, objects = joined(calls)
+        known = len(self.numbers)
+        numbers = self._numbered(places, objects, calls)
+        # The frames hold the objects, whose ids therefore stay theirs.
+        self.calls.append((calls, numbers))
+        home = None
+        if known < len(self.numbers):
+            new = (numbers >= known).nonzero()[0]
+            at = new[np.unique(numbers[new], return_index=True)[1]]
+            given = [places[at], take(objects, at)]
+            frame = start(body, given, _origin(calls, at))
+            home = self._home(frame, state, known)
+            self.homes.append(home)
+        return home, self._answered(calls, numbers)
+
+    def _numbered(self, places: Array, objects: list[Any], calls: list[Made]) -> Array:
+        """The numbers [n] of objects at places [n]."""
+        try:
+            keys = each(self.key, objects, expected='what its key takes')
+            _check_keys(keys)
+        except BadItem as error:
+            made, item = origin_in(calls, error.index)
+            example, path = locate(made.frame, made.call.inputs[1], item)
+            raise InputError(str(error), example, path, made.call.where) from None
+        pairs = zip(example_of(places).tolist(), keys, strict=True)
+        return np.array(list(map(self.numbers.__getitem__, pairs)), np.intp)
+
+    def _home(self, frame: Frame, state: Deferred, first: int) -> Home:
+        """Promises the results of the objects that are new."""
+        end = len(self.numbers)
+        slots = state.new_slots(len(frame.body.outputs))
+        self.tokens = self.tokens or [np.empty(256, np.int32) for _ in slots]
+        for k, slot in enumerate(slots):
+            if end > len(self.tokens[k]):
+                self.tokens[k] = np.resize(self.tokens[k], 2 * end)
+            promised = state.promise(slot, np.arange(end - first), end - first)
+            self.tokens[k][first:end] = promised
+        return Home(frame, state, first, slots)
+
+    def _answered(self, calls: list[Made], numbers: Array) -> Iterator[Ready]:
+        first = 0
+        for made in calls:
+            part = numbers[first : first + made.receiver.size]
+            first += made.receiver.size
+            yield from made.receiver.receive([x[part] for x in self.tokens])
+
+
+def _origin(calls: list[Made], at: Array) -> Callable[[int, int], Any]:
+    """Where the objects of a frame come from: those of all calls at [objects]."""
+
+    def origin(register: int, item: int) -> tuple[Frame, int, int]:
+        made, number = origin_in(calls, int(at[item]))
+        return made.frame, made.call.inputs[register], number
+
+    return origin
+
+
+def _check_keys(keys: list[Any]) -> None:
+    for index, key in enumerate(keys):
+        try:
+            hash(key)
+        except TypeError:
+            text = f'expected a key that is hashable, got {shown(key)}'
+            raise BadItem(index, text) from None
+
+
+# ---- objects that lead back to themselves --------------------------------------------
+
+
+def circle(tables: Iterable[Once]) -> InputError:
+    """The error of objects whose results need each other."""
+    tables = list(tables)
+    every = ((t, home) for t, table in enumerate(tables) for home in table.homes)
+    homes = {id(home.frame): (t, home.first) for t, home in every}
+    needs: dict[Node, list[Node]] = {}
+    for t, table in enumerate(tables):
+        for calls, numbers in table.calls:
+            for at, number in enumerate(numbers.tolist()):
+                if (by := _asking(*origin_in(calls, at), homes)) is not None:
+                    needs.setdefault(by, []).append((t, number))
+    t, number = _on_a_circle(needs)
+    home = next(x for x in reversed(tables[t].homes) if x.first <= number)
+    item = number - home.first
+    example, path = locate(home.frame, 1, item)
+    kind = type(home.frame.registers[1][item]).__name__
+    text = (
+        f'expected data that end, got {kind} that leads back to itself; for a graph '
+        'with circles write a block for each round, which reads the one before'
+    )
+    return InputError(text, example, path, str(home.frame.body.name))
+
+
+def _asking(made: Made, item: int, homes: dict[int, Node]) -> Node | None:
+    """The object whose evaluation makes a call on an item; none for the expression."""
+    for frame, _, number in entries(made.frame, made.call.inputs[1], item, []):
+        if id(frame) in homes:
+            t, first = homes[id(frame)]
+            return t, first + number
+    return None
+
+
+def _on_a_circle(needs: dict[Node, list[Node]]) -> Node:
+    """A node that leads back to itself, which there is."""
+    done: set[Node] = set()
+    for first in needs:
+        way, nodes = [iter([first])], dict[Node, None]()
+        while way:
+            following = next(way[-1], None)
+            if following is None:
+                way.pop()
+                done.update([nodes.popitem()[0]] if nodes else [])
+            elif following in nodes:
+                return following
+            elif following not in done:
+                nodes[following] = None
+                way.append(iter(needs.get(following, ())))
+    raise AssertionError('jfold found no circle, please report it')

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks that are evaluated once for each object of an example."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree
+from checking import does_not_compile, number, refuses
+
+import jfold as jf
+
+KEY = jax.random.key(0)
+joined = jf.Function(
+    lambda w, x, y: jnp.tanh(w * x + y),
+    init=lambda key: jnp.float32(0.5),
+    name='joined',
+)
+
+
+def dag(share: Any = jf.Share) -> jf.Block:
+    """A value of nested pairs of floats, which may have parts in common."""
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> joined
+    tree.resolve_to(share(jf.OneOf(type, {float: number, list: pair})))
+    return tree()
+
+
+def ladder(depth: int) -> Any:
+    """As many objects as steps, and 2^steps paths."""
+    made: Any = [1.0, 2.0]
+    for _ in range(depth):
+        made = [made, made]
+    return made
+
+
+def skipping(depth: int) -> Any:
+    """Each object is of the two before: what is met high up is needed below."""
+    made: list[Any] = [[1.0, 2.0], [3.0, 4.0]]
+    for _ in range(depth):
+        made.append([made[-1], made[-2]])
+    return made[-1]
+
+
+def nodes(model: jf.Model, examples: list[Any]) -> int:
+    """How many there are of all examples."""
+    return int(model.trace(examples, progress=False).nodes.sum())
+
+
+# ---- recursions ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('make', [ladder, skipping])
+def test_work_is_linear_in_objects(make: Any) -> None:
+    model = jf.compile(dag())
+    params = model.init(KEY)
+    schedule = model.schedule([make(60)])
+    objects = 61 if make is ladder else 62
+    assert nodes(model, [make(60)]) == objects
+    assert schedule.depth == objects - (make is skipping)
+    got = model.apply(params, schedule)
+    np.testing.assert_allclose(got[0], model.eval(make(60), params), rtol=1e-5)
+
+
+@pytest.mark.parametrize('strategy', ['counted', 'fixed'])
+@pytest.mark.parametrize('residuals', ['save products', 'recompute all'])
+def test_gradients_of_all_uses_add_up(residuals: str, strategy: str) -> None:
+    part = [1.0, [2.0, 3.0]]
+    other = [part, part[1]]
+    examples = [[other, [part, other]], part, 5.0, ladder(6), skipping(6), other]
+    model = jf.compile(dag(), residuals=residuals, strategy=strategy)
+    agree(model, model.init(KEY), examples, forward=True)
+    plain = jf.compile(dag(lambda block: block))
+    params = model.init(KEY)
+    for each in (model, plain):
+        values = each.apply(params, each.schedule(examples))
+        np.testing.assert_allclose(values, [model.eval(x, params) for x in examples])
+
+
+def test_examples_share_nothing() -> None:
+    """An object of two examples is evaluated for both; a batch is its examples."""
+    model, part = jf.compile(dag()), ladder(3)
+    examples = [part, [part, 1.0], part, skipping(5), [part, [part[0], part]]]
+    assert nodes(model, examples) == 4 + 5 + 4 + 7 + 6
+    corpus = model.trace(examples, progress=False)
+    for i, example in enumerate(examples):
+        made = corpus.schedule([i]), model.schedule([example])
+        leaves = map(jax.tree.leaves, made)
+        assert all(itertools.starmap(np.array_equal, zip(*leaves, strict=True)))
+
+
+def test_tuples_of_results() -> None:
+    tree = jf.ForwardDeclaration(output_type=('float32', 2), name='tree')
+    leaf = number >> (lambda x: (x, jnp.stack([x, -x])))
+    pair = jf.Record((tree(), tree())) >> (lambda a, b: (a[0] - b[0], a[1] * b[1]))
+    tree.resolve_to(jf.Share(jf.OneOf(type, {float: leaf, list: pair})))
+    part = [1.0, 2.0]
+    agree(jf.compile(tree()), {}, [[part, [part, 3.0]], 1.0], forward=True)
+
+
+@pytest.mark.parametrize('path', ['loaded', 'pickled', 'iterated', 'batched'])
+def test_other_ways_to_a_schedule(path: str, tmp_path: Path) -> None:
+    block, examples = dag(), [ladder(2), skipping(3), 1.0]
+    model = jf.compile(block)
+    want = jax.tree.leaves(model.schedule(examples, size=4))
+    if path == 'loaded':
+        model.trace(examples).save(tmp_path / 'c.npz')
+        corpus = jf.Corpus.load(tmp_path / 'c.npz', model)
+        got = corpus.schedule([0, 1, 2], size=4)
+    elif path == 'pickled':
+        block = dag()
+        share = jf.compile(jf.Map(jf.Share(number)) >> jf.Sum())
+        tracer = pickle.loads(pickle.dumps(share.tracer()))
+        assert share.schedule(tracer([[1.0, 2.0]])).examples == 1
+        got = model.schedule(examples, size=4)
+    elif path == 'iterated':
+        got = model.schedule(iter(examples), size=4)
+    else:
+        got = next(model.batches(examples, 4)).schedule
+    for a, b in zip(jax.tree.leaves(got), want, strict=True):
+        assert np.array_equal(a, b)
+
+
+# ---- rounds over graphs --------------------------------------------------------------
+
+
+def rounds(count: int) -> jf.Block:
+    """A value of each atom from those around it, so many times over; their sum."""
+    state: jf.Block = jf.Share(jf.GetItem('x') >> number)
+    for _ in range(count):
+        around = jf.GetItem('around') >> jf.Map(state) >> jf.Sum()
+        state = jf.Share(jf.AllOf(state, around) >> joined)
+    return jf.Map(state) >> jf.Sum()
+
+
+def ring(size: int) -> list[Any]:
+    """Atoms in a circle, which contain each other."""
+    atoms: list[Any] = [{'x': float(i)} for i in range(size)]
+    for i, atom in enumerate(atoms):
+        atom['around'] = [atoms[i - 1], atoms[(i + 1) % size]]
+    return atoms
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+def test_rounds_cost_what_nodes_and_edges_do(count: int) -> None:
+    """Not more with each round; the values are those of arrays."""
+    model, examples = jf.compile(rounds(count)), [ring(5), ring(3), ring(8)]
+    params = model.init(KEY)
+    schedule = model.schedule(examples)
+    # Of an atom with two neighbours: one addition, one function, each round.
+    assert nodes(model, examples) == 2 * count * 16 + (4 + 2 + 7)
+
+    def plain(size: int) -> Any:
+        x = jnp.arange(size, dtype='float32')
+        for _ in range(count):
+            x = jnp.tanh(0.5 * x + (jnp.roll(x, 1) + jnp.roll(x, -1)))
+        return x.sum()
+
+    got = model.apply(params, schedule)
+    np.testing.assert_allclose(got, list(map(plain, (5, 3, 8))), rtol=1e-5)
+    agree(model, params, [ring(3), ring(4)])
+
+
+def test_a_metric_observes_each_object_once() -> None:
+    seen = number >> jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+    model = jf.compile(jf.Map(jf.Share(seen)) >> jf.Sum())
+    x, y = 300.5, 400.5
+    values, metrics = model.apply({}, model.schedule([[x, y, x], [y, y]]))
+    assert values.tolist() == [1001.5, 801.0]
+    assert metrics['seen'].values[:3].tolist() == [300.5, 400.5, 400.5]
+    assert model.eval([x, y, x])[1]['seen'] == [300.5, 400.5]
+
+
+# ---- keys ----------------------------------------------------------------------------
+
+
+def test_what_a_key_tells() -> None:
+    """Objects of one key are one; without it, those that are made anew are others."""
+    fresh = jf.InputTransform(lambda x: [[each, 0] for each in x])
+    first = jf.GetItem(0) >> number >> (lambda x: x + 1)
+    for share, count in (
+        (jf.Share(first), 3),
+        (jf.Share(first, key=lambda x: x[0]), 2),
+    ):
+        model = jf.compile(fresh >> jf.Map(share) >> jf.Sum())
+        schedule = model.schedule([[1, 2, 1]])
+        assert nodes(model, [[1, 2, 1]]) == count + 2
+        assert model.apply({}, schedule).tolist() == [7.0]
+        assert model.eval([1, 2, 1]) == 7
+
+
+def test_keys_that_are_none() -> None:
+    model = jf.compile(jf.Map(jf.Share(number, key=lambda x: [x])) >> jf.Sum())
+    with refuses(
+        'example 0, at [0]: expected a key that is hashable, got [1] (list); in '
+        'Pipe[0].Map.Share()',
+        jf.InputError,
+    ):
+        model.schedule([[1, 2]])
+    model = jf.compile(jf.Map(jf.Share(number, key=lambda x: x.name)) >> jf.Sum())
+    with pytest.raises(jf.InputError, match=r'^example 0, at \[0\]: .*no attribute'):
+        model.schedule([[1, 2]])
+    with refuses('Share: expected `key` callable, got 3'):
+        jf.Share(number, key=3)
+
+
+# ---- what is refused -----------------------------------------------------------------
+
+
+def test_circles_are_named() -> None:
+    """Also where nothing but the circle needs it, and beside data that end."""
+    model = jf.compile(dag())
+    circle: list[Any] = [1.0]
+    circle.append([2.0, circle])
+    for example, path in (
+        (circle, ''),
+        ([3.0, circle], '[1]'),
+        ([circle[1], circle], ''),
+    ):
+        with pytest.raises(jf.InputError, match='that leads back to itself') as caught:
+            model.schedule([ladder(3), example])
+        assert caught.value.example == 1
+        assert not path or caught.value.path.startswith(path)
+        with pytest.raises(ValueError, match='expected data that end, got'):
+            model.eval(example, model.init(KEY))
+    assert model.schedule([ladder(3)]).examples == 1
+
+
+def test_values_that_are_each_other() -> None:
+    """No function stands between them."""
+    link = jf.ForwardDeclaration(output_type='float32', name='link')
+    cases = {dict: jf.GetItem('to') >> link(), float: number}
+    link.resolve_to(jf.Share(jf.OneOf(type, cases)))
+    one: dict[str, Any] = {}
+    one['to'] = {'to': one}
+    model = jf.compile(link())
+    assert model.apply({}, model.schedule([{'to': {'to': 2.0}}])).tolist() == [2.0]
+    with pytest.raises(jf.InputError, match='that leads back to itself'):
+        model.schedule([one])
+
+
+def test_what_does_not_compile() -> None:
+    does_not_compile(
+        number >> jf.Share(jf.Function(jnp.sin)),
+        'Pipe[1].Share(Function(sin)): expected an object, got float32[]; put it '
+        'before any block that gives tensors',
+    )
+    does_not_compile(
+        jf.Share(jf.Map(number)) >> jf.Sum(),
+        "Pipe[0].Share(Map(Scalar('float32'))): expected a block that gives tensors, "
+        'got [float32[]]; share what each item, or the whole, becomes',
+    )
+    does_not_compile(
+        jf.Share(jf.Identity()) >> number,
+        'Pipe[0].Share(Identity()): expected a block that gives tensors, got object; '
+        'share what each item, or the whole, becomes',
+    )
+
+
+def test_it_prints() -> None:
+    assert repr(jf.Share(number)) == "Share(Scalar('float32'))"
+    assert repr(jf.Share(number, key=len)) == "Share(Scalar('float32'), key=len)"
+    program = jf.compile(jf.Map(jf.Share(number)) >> jf.Sum()).program
+    assert 'CallOnce' in str(program)
+    assert 'key=id' in str(program)
+
+
+def test_deep_data_take_no_recursion() -> None:
+    assert nodes(jf.compile(dag()), [skipping(3000), ladder(3000)]) == 3002 + 3001
