@@ -229,6 +229,7 @@ def test_dropout_keeps_what_is_expected() -> None:
     assert len(np.unique(first, axis=0)) == 200
 
 
+@pytest.mark.slow
 def test_the_tree_lstm_equals_recursion_and_learns() -> None:
     """Losses without dropout; then some epochs with it, all of one program."""
     model = tree_lstm.make_model(VECTORS, SIZE)
