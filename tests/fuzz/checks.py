@@ -149,10 +149,8 @@ class Session:
 
     def of_twin(self, runs: list[Evaluated], weights: Weights) -> list[Gradients]:
         """The gradients of each example, by the twin."""
-        return [
-            self.twin.gradients(run, list(_weighted(run, weights, i)))
-            for i, run in enumerate(runs)
-        ]
+        weighted = (list(_weighted(run, weights, i)) for i, run in enumerate(runs))
+        return list(map(self.twin.gradients, runs, weighted))
 
     def one_by_one(
         self, rows: Sequence[int], weights: Weights, schedule: jf.Schedule
