@@ -255,12 +255,12 @@ def test_what_does_not_compile() -> None:
     does_not_compile(
         jf.Share(jf.Map(number)) >> jf.Sum(),
         "Pipe[0].Share(Map(Scalar('float32'))): expected a block that gives tensors, "
-        'got [float32[]]; share what each item, or the whole, becomes',
+        'got [float32[]]; put it around what each item, or the whole, becomes',
     )
     does_not_compile(
         jf.Share(jf.Identity()) >> number,
         'Pipe[0].Share(Identity()): expected a block that gives tensors, got object; '
-        'share what each item, or the whole, becomes',
+        'put it around what each item, or the whole, becomes',
     )
 
 

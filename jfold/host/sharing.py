@@ -168,8 +168,8 @@ def circle(tables: Iterable[Once]) -> InputError:
     example, path = locate(home.frame, 1, item)
     kind = type(home.frame.registers[1][item]).__name__
     text = (
-        f'expected data that end, got {kind} that leads back to itself; for a graph '
-        'with circles write a block for each round, which reads the one before'
+        f'expected data that end, got {kind} that leads back to itself; write a '
+        'block for each round of a graph with circles, which reads the one before'
     )
     return InputError(text, example, path, str(home.frame.body.name))
 

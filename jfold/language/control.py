@@ -233,7 +233,7 @@ def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
     """Refuses what gives something else than tensors; once that is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and not all(isinstance(x, TensorType) for x in terminals(type_)):
-        hint = 'share what each item, or the whole, becomes'
+        hint = 'put it around what each item, or the whole, becomes'
         fail(node, 'a block that gives tensors', str(type_), hint)
     return type_.ground
 

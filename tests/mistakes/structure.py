@@ -70,6 +70,25 @@ kinds = jf.OneOf(kind, {1: jf.GetItem('x') >> number})
 
 folded = jf.Fold(jf.Record((jf.Identity(), number)) >> add, jf.Zeros([]))
 
+
+def boxed(x: Any) -> list[Any]:
+    return [x]
+
+
+def ring() -> Any:
+    made: list[Any] = [1.0]
+    made.append(made)
+    return made
+
+
+@functools.cache
+def shared() -> jf.Block:
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> add
+    tree.resolve_to(jf.Share(jf.OneOf(type, {float: number, list: pair})))
+    return tree()
+
+
 MISTAKES = [
     Mistake(
         'a missing key',
@@ -246,5 +265,21 @@ MISTAKES = [
         'examples that did not fit the expression, and did when they were read '
         'again; make what `InputTransform` and `OneOf` call depend on nothing '
         'else',
+    ),
+    Mistake(
+        'a circle where objects are shared',
+        lambda: scheduled(shared(), 1.0, ring()),
+        jf.InputError,
+        'example 1: expected data that end, got list that leads back to itself; write '
+        'a block for each round of a graph with circles, which reads the one before; '
+        'in Share',
+    ),
+    Mistake(
+        'a key that is a list',
+        lambda: scheduled(jf.Map(jf.Share(number, key=boxed)) >> jf.Sum(), [1, 2]),
+        jf.InputError,
+        'example 0, at [0]: expected a key that is hashable, got [1] (list); in '
+        'Pipe[0].Map.Share()',
+        lacks='do',
     ),
 ]

@@ -368,4 +368,18 @@ MISTAKES = [
         '?), got float32[]',
         lacks='do',
     ),
+    Mistake(
+        'tensors shared',
+        lambda: jf.compile(number >> jf.Share(jf.Function(jnp.sin))),
+        TypeError,
+        'Pipe[1].Share(Function(sin)): expected an object, got float32[]; put it '
+        'before any block that gives tensors',
+    ),
+    Mistake(
+        'a sequence shared',
+        lambda: jf.compile(jf.Share(jf.Map(number)) >> jf.Sum()),
+        TypeError,
+        "Pipe[0].Share(Map(Scalar('float32'))): expected a block that gives tensors, "
+        'got [float32[]]; put it around what each item, or the whole, becomes',
+    ),
 ]
