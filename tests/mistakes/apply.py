@@ -210,7 +210,7 @@ MISTAKES = [
         'fans=(0,), sums=(0,), stages=0, metrics=()) of Program(float32[], '
         'operations: 1), expected of all that are stacked; make them with one '
         '`size`, after `model.precompile`…Capacity(examples=2, levels=32, '
-        'constants=(128,), rows=(128,), fans=(0,), sums=(0,), stages=0, '
+        'constants=(128,), rows=(0,), fans=(0,), sums=(0,), stages=0, '
         'metrics=()) of Program(float32[], operations: 1), expected of all '
         'that are stacked; make them with one `size`, after `model.precompile`…',
         lacks='got',
