@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jfold.checker import infer
-from jfold.instructions import Body
+from jfold.instructions import Body, Observe
 from jfold.kept import kept
 from jfold.operations import Operations, check_operations
 from jfold.registers import RegisterType
@@ -104,6 +104,8 @@ def check_program(program: Program) -> None:
     main, *others = program.plan.bodies
     for wrong in wrong_waves(main, others, program.types_in(main)):
         raise AssertionError(f'jfold made a wrong program, please report it: {wrong}')
+    for wrong in _wrong_rows(program):
+        raise AssertionError(f'jfold made a wrong program, please report it: {wrong}')
     given = [each.tensor for each in program.plan.body.results]
     expected = [program.types[number] for number in program.own.tensors]
     if given != expected:
@@ -111,3 +113,19 @@ def check_program(program: Program) -> None:
             f'jfold made a wrong program, please report it: {program.plan.body}: '
             f'expected a result of {expected}, got {given}'
         )
+
+
+def _wrong_rows(program: Program) -> Iterator[str]:
+    """What is not observed as it has to be: items of sequences stay in the order in
+    which the expression's body has them all, so they are observed there, at once."""
+    main, *others = program.plan.bodies
+    for r in program.levels[1:]:
+        mine = _observations(main, r)
+        if (mine, sum(_observations(body, r) for body in others)) != (1, 0):
+            yield f'{main}: expected it alone to observe result {r}, once, got others'
+
+
+def _observations(body: Body, result: int) -> int:
+    """How many instructions of a body make rows of a result."""
+    observe = (i for i in body.instructions if isinstance(i, Observe))
+    return sum(i.result == result for i in observe)
