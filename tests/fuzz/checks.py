@@ -252,7 +252,7 @@ def _as_held(weights: list[Any], types: list[Any]) -> list[Any]:
 def forward(model: jf.Model, params: Any, schedule: jf.Schedule) -> Any:
     """What `apply` returns: values and metrics."""
     made = model.apply(params, schedule)
-    return made if model.program.observed else (made, {})
+    return made if model.program.metrics else (made, {})
 
 
 def both(
