@@ -417,7 +417,8 @@ def compile(
     """Compiles an expression: checks its types and lowers it.
 
     Args:
-      block: a block, or what converts to one; takes one example, gives tensors.
+      block: a block, or what converts to one; takes one example, gives tensors, in
+        tuples and sequences.
       max_programs: how many shapes of schedule, and so compiled programs, there may be;
         exceeding it is an error.
       residuals: what the forward pass keeps for the reverse: 'save products', matrix
