@@ -36,7 +36,7 @@ def test_code_of_the_readme_runs(
     monkeypatch.chdir(tmp_path)
     text = (ROOT / 'README.md').read_text(encoding='utf8')
     parts = re.findall(r'^```python\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
-    first, second, third = parts
+    first, second, third, last = parts
     assert 'range(300)' in first
     names: dict[str, Any] = {}
     exec(first.replace('range(300)', 'range(3)'), names)
@@ -51,6 +51,10 @@ def test_code_of_the_readme_runs(
     exec(third, names)
     printed = third.strip().rpartition('# ')[2]
     assert capsys.readouterr().out.strip() == printed
+    exec(last, names)
+    remarks = re.findall(r'^print.*  # (.*)', last, re.MULTILINE)
+    for line, remark in zip(capsys.readouterr().out.splitlines(), remarks, strict=True):
+        assert remark.partition(':')[0] == line
 
 
 def test_the_way_from_fold_names_what_there_is() -> None:
