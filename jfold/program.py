@@ -16,7 +16,8 @@ alone would be ambiguous.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jfold.checker import infer
@@ -119,13 +120,13 @@ def _wrong_rows(program: Program) -> Iterator[str]:
     """What is not observed as it has to be: items of sequences stay in the order in
     which the expression's body has them all, so they are observed there, at once."""
     main, *others = program.plan.bodies
+    in_main, in_others = _observed([main]), _observed(others)
     for r in program.levels[1:]:
-        mine = _observations(main, r)
-        if (mine, sum(_observations(body, r) for body in others)) != (1, 0):
+        if (in_main[r], in_others[r]) != (1, 0):
             yield f'{main}: expected it alone to observe result {r}, once, got others'
 
 
-def _observations(body: Body, result: int) -> int:
-    """How many instructions of a body make rows of a result."""
-    observe = (i for i in body.instructions if isinstance(i, Observe))
-    return sum(i.result == result for i in observe)
+def _observed(bodies: Iterable[Body]) -> Counter[int]:
+    """How many instructions of bodies make rows of each result."""
+    instructions = itertools.chain(*(body.instructions for body in bodies))
+    return Counter(i.result for i in instructions if isinstance(i, Observe))

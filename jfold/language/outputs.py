@@ -45,16 +45,13 @@ def check_output(root: Typed, metrics: dict[str, Type]) -> None:
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
     """What to do about a terminal of a result, if it cannot be one."""
-    if isinstance(leaf, SequenceType):
-        return (
-            ''
-            if any(terminals(leaf.item))
-            else 'drop what a sink leaves by `>> Void()`'
-        )
-    if isinstance(leaf, BroadcastType):
-        return 'put it beside a sequence, by ZipWith'
     if isinstance(leaf, TensorType):
         return ''
+    if isinstance(leaf, SequenceType):
+        empty = not any(terminals(leaf.item))
+        return 'drop what a sink leaves by `>> Void()`' if empty else ''
+    if isinstance(leaf, BroadcastType):
+        return 'put it beside a sequence, by ZipWith'
     if inside:
         return 'make tensors of the items, as `Map(Scalar())` does'
     return 'end with Scalar, Vector, Tensor or a Function'
