@@ -44,6 +44,7 @@ from jfold.data.storage import DamagedError, UnknownFormatError
 from jfold.data.tracer import Traced, Tracer
 from jfold.errors import InputError, ProgramBudgetError
 from jfold.model import MetricValues, Model, compile
+from jfold.ragged import Ragged
 from jfold.reductions import Max, Mean, Min, Sum
 from jfold.schedule import Schedule
 from jfold.spec import Capacity
@@ -98,6 +99,7 @@ __all__ = [
     'Optional',
     'Pipe',
     'ProgramBudgetError',
+    'Ragged',
     'Record',
     'Reduce',
     'Scalar',

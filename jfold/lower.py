@@ -25,12 +25,10 @@ from jfold.language import (
 from jfold.language.emission import write_body
 from jfold.language.flow import follow
 from jfold.language.inference import infer
-from jfold.language.typed import Typed, fail
+from jfold.language.outputs import check_output, list_results, write_expression
 from jfold.language.writer import Builder
-from jfold.operations import Result
 from jfold.program import HostPlan, Program, check_program
 from jfold.trampoline import run
-from jfold.types import BroadcastType, SequenceType, TensorType, Type, terminals
 
 FAMILIES = inputs, tensors, composition, control, sequences, alignment, wiring
 
@@ -43,13 +41,12 @@ def lower(root: c.Block) -> Program:
         tensors; the message starts with the path of the block at fault.
     """
     typing = infer(root)
-    _check_output(typing.root, typing.metrics)
+    check_output(typing.root, typing.metrics)
     builder = Builder(typing)
-    body = run(write_body(builder, 'expression', typing.root))
+    body = run(write_expression(builder))
     write_declarations(builder)
     check_recursion(builder)
-    rows = typing.results.items()
-    results = [Result(name, row, builder.type_numbers(row)) for name, row in rows]
+    results = list_results(builder)
     plan, operations = HostPlan(body, tuple(builder.bodies)), tuple(builder.operations)
     result = Program(
         types=tuple(builder.types),
@@ -62,22 +59,6 @@ def lower(root: c.Block) -> Program:
     )
     check_program(result)
     return result
-
-
-def _check_output(root: Typed, metrics: dict[str, Type]) -> None:
-    if not metrics and not any(terminals(root.output)):
-        fail(root, 'a result of tensors, or a Metric', str(root.output))
-    for leaf in terminals(root.output):
-        if isinstance(leaf, SequenceType):
-            hint = 'reduce the sequence, or collect its items by Metric'
-            if not any(terminals(leaf.item)):
-                hint = 'drop what a sink leaves by `>> Void()`'
-            fail(root, 'a result of tensors in tuples', str(root.output), hint)
-        if not isinstance(leaf, TensorType):
-            hint = 'end with Scalar, Vector, Tensor or a Function'
-            if isinstance(leaf, BroadcastType):
-                hint = 'put it beside a sequence, by ZipWith'
-            fail(root, 'a result of tensors in tuples', str(root.output), hint)
 
 
 def write_declarations(builder: Builder) -> None:

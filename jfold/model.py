@@ -34,10 +34,12 @@ from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.tiles import best_strategy
 from jfold.planning.uses import make_uses
 from jfold.program import Program
+from jfold.ragged import assembled
 from jfold.runtime import make_execute
 from jfold.schedule import Schedule, build
 from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity, Spec
 from jfold.tracebacks import boundary
+from jfold.types import SequenceType, terminals
 
 
 @jax.tree_util.register_dataclass
@@ -356,8 +358,8 @@ class Model:
 
         Returns:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
-          `None` for void. With `Metric` blocks in the expression, a pair of that and a
-          dict of `MetricValues`.
+          `Ragged` for sequences, `None` for void. With `Metric` blocks in the
+          expression, a pair of that and a dict of `MetricValues`.
 
         A function of yours under `jax.jit` keeps the programs that it was traced with,
         and the data in them, as long as it lives itself, or until its `clear_cache()`;
@@ -369,12 +371,7 @@ class Model:
             in structure, shape or dtype.
         """
         self._check(params, schedule)
-        results = self._apply(params, schedule)
-        values = [
-            pack(result.type, tensors)
-            for result, tensors in zip(self.program.results, results, strict=True)
-        ]
-        return _given(self.program, values, schedule)
+        return _given(self.program, self._apply(params, schedule), schedule)
 
     def _check(self, params: object, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
@@ -420,7 +417,8 @@ def compile(
     """Compiles an expression: checks its types and lowers it.
 
     Args:
-      block: a block, or what converts to one; takes one example, gives tensors.
+      block: a block, or what converts to one; takes one example, gives tensors, in
+        tuples and sequences.
       max_programs: how many shapes of schedule, and so compiled programs, there may be;
         exceeding it is an error.
       residuals: what the forward pass keeps for the reverse: 'save products', matrix
@@ -455,15 +453,23 @@ def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None
         raise ValueError(f'expected `{name}` as {names}, got {value!r}')
 
 
-def _given(program: Program, values: list[Any], schedule: Schedule) -> Any:
-    """What the user gets of the values of each result."""
-    own = values[program.results.index(program.own)]
+def _given(program: Program, results: list[Any], schedule: Schedule) -> Any:
+    """What the user gets of the tensors of each result."""
+    own, *items = (results[r] for r in program.levels)
+    pairs = zip(terminals(program.output), own, strict=True)
+    # Rows repeat the last example, but no items: so their sequences are empty.
+    own = [
+        jnp.where(schedule.mask, x, 0) if isinstance(each, SequenceType) else x
+        for each, x in pairs
+    ]
+    value = assembled(program.output, [own, *items])
     metrics = {}
-    for r in program.observed:
+    for r in program.metrics:
         example = jnp.asarray(schedule.sections.owners[r].of(schedule.indices))
-        mask = example < schedule.examples
-        metrics[str(program.results[r].name)] = MetricValues(values[r], example, mask)
-    return (own, metrics) if metrics else own
+        values = pack(program.results[r].type, results[r])
+        made = MetricValues(values, example, example < schedule.examples)
+        metrics[str(program.results[r].name)] = made
+    return (value, metrics) if metrics else value
 
 
 def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:

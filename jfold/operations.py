@@ -17,12 +17,13 @@ import jax
 import numpy as np
 
 from jfold.kept import Owner
-from jfold.types import TensorType, Type
+from jfold.types import SequenceType, TensorType, Type, levels, terminals
 
 if TYPE_CHECKING:
     from chex import ArrayTree
 
 Makers = int  # a set of operations, or of their results, as bits
+LENGTH = TensorType((), 'int32')  # of the lengths of sequences
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,22 +82,36 @@ class Sources:
 
 @dataclass(frozen=True)
 class Result:
-    """A table of rows that a batch gives: the user's value, or what a metric collects.
+    """A table of rows that a batch gives: the user's value, what a metric collects, or
+    the items of the sequences that are somewhere in the user's value.
 
     Attributes:
-      name: of the metric; `None` for the value of the expression itself.
+      name: of the metric; `None` of others.
       type: of a row, as the user wrote it.
-      tensors: its tensors, as numbers in `Operations.types`.
+      tensors: those `in_row`, as numbers in `Operations.types`.
+      sequence: whose items the rows are, example by example, in order: the place among
+        the `levels` of the expression's type, from 1; 0 of others.
     """
 
     name: str | None
     type: Type
     tensors: tuple[int, ...]
+    sequence: int = 0
 
     @property
     def per_example(self) -> bool:
         """Whether there is one row an example, else any number, which is data."""
-        return self.name is None
+        return self.name is None and not self.sequence
+
+
+def in_row(type_: Type) -> tuple[TensorType, ...]:
+    """The tensors in a row of a type: of a sequence its length, for whose items there
+    is a result of its own."""
+    return tuple(
+        LENGTH if isinstance(each, SequenceType) else each
+        for each in terminals(type_)
+        if isinstance(each, SequenceType | TensorType)
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,7 +123,8 @@ class Operations(Owner):
       layers: what has parameters, and what has none.
       operations: in an order that numbers them.
       constants: arrays that are the same in every batch, with the number of their type.
-      results: what a batch gives: the expression's own value, and metrics.
+      results: what a batch gives: the expression's own value, metrics, and items of
+        sequences.
       sources: which results may be read where, so what is recurrent; any of its type,
         if that is `None`.
     """
@@ -133,8 +149,20 @@ class Operations(Owner):
 
     @functools.cached_property
     def observed(self) -> tuple[int, ...]:
-        """The results with any number of rows: those of metrics."""
+        """The results with any number of rows: of metrics, and items of sequences."""
         return tuple(r for r, x in enumerate(self.results) if not x.per_example)
+
+    @functools.cached_property
+    def metrics(self) -> tuple[int, ...]:
+        """The results of metrics."""
+        return tuple(r for r, x in enumerate(self.results) if x.name is not None)
+
+    @functools.cached_property
+    def levels(self) -> tuple[int, ...]:
+        """The results that the value of the expression is made of: its own, then the
+        items of each sequence in it, by the `levels` of its type."""
+        mine = [r for r, x in enumerate(self.results) if x.name is None]
+        return tuple(sorted(mine, key=lambda r: self.results[r].sequence))
 
     def __copy__(self) -> Operations:
         return self
@@ -155,10 +183,11 @@ def check_operations(operations: Operations) -> None:
     """Refuses operations that refer to what there is not.
 
     Raises:
-      ValueError: a number of a type is out of range, sources are of another shape, or
-        not one result is the value of the expression.
+      ValueError: a number of a type is out of range, sources are of another shape, not
+        one result is the value of the expression, or others are not the items of its
+        sequences.
     """
-    own = [each.name for each in operations.results].count(None)
+    own = [each.per_example for each in operations.results].count(True)
     if own != 1:
         raise ValueError(f'expected one result without a name, got {own}')
     known = range(len(operations.types))
@@ -171,8 +200,19 @@ def check_operations(operations: Operations) -> None:
                 raise ValueError(
                     f'{what}: expected numbers of {len(known)} types, got {number}'
                 )
+    _check_levels(operations)
     if operations.sources is not None:
         _check_sources(operations, operations.sources)
+
+
+def _check_levels(operations: Operations) -> None:
+    """Refuses results that are not the items of the sequences in the value."""
+    found = [operations.results[r] for r in operations.levels]
+    expected = list(enumerate(levels(operations.output)))
+    if [(each.sequence, each.type) for each in found] != expected:
+        got = [each.type for each in found[1:]]
+        items = [type_ for _, type_ in expected[1:]]
+        raise ValueError(f'expected results of items {items}, got {got}')
 
 
 def _check_sources(operations: Operations, sources: Sources) -> None:

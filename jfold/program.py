@@ -16,11 +16,12 @@ alone would be ambiguous.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jfold.checker import infer
-from jfold.instructions import Body, CallOnce
+from jfold.instructions import Body, CallOnce, Observe
 from jfold.kept import kept
 from jfold.operations import Operations, check_operations
 from jfold.registers import RegisterType
@@ -111,6 +112,8 @@ def check_program(program: Program) -> None:
     main, *others = program.plan.bodies
     for wrong in wrong_waves(main, others, program.types_in(main)):
         raise AssertionError(f'jfold made a wrong program, please report it: {wrong}')
+    for wrong in _wrong_rows(program):
+        raise AssertionError(f'jfold made a wrong program, please report it: {wrong}')
     given = [each.tensor for each in program.plan.body.results]
     expected = [program.types[number] for number in program.own.tensors]
     if given != expected:
@@ -118,3 +121,19 @@ def check_program(program: Program) -> None:
             f'jfold made a wrong program, please report it: {program.plan.body}: '
             f'expected a result of {expected}, got {given}'
         )
+
+
+def _wrong_rows(program: Program) -> Iterator[str]:
+    """What is not observed as it has to be: items of sequences stay in the order in
+    which the expression's body has them all, so they are observed there, at once."""
+    main, *others = program.plan.bodies
+    in_main, in_others = _observed([main]), _observed(others)
+    for r in program.levels[1:]:
+        if (in_main[r], in_others[r]) != (1, 0):
+            yield f'{main}: expected it alone to observe result {r}, once, got others'
+
+
+def _observed(bodies: Iterable[Body]) -> Counter[int]:
+    """How many instructions of bodies make rows of each result."""
+    instructions = itertools.chain(*(body.instructions for body in bodies))
+    return Counter(i.result for i in instructions if isinstance(i, Observe))

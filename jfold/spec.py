@@ -33,7 +33,8 @@ class Capacity:
         flows.
       sums: [types] rows for sums over wider uses.
       stages: how many rounds such sums take.
-      metrics: [metrics] rows of the results that have any number of them.
+      metrics: rows of the results that have any number of them: those of metrics,
+        then the items of sequences.
     """
 
     examples: int

@@ -14,21 +14,60 @@ import numpy as np
 
 import jfold as jf
 
+SALTS = 97  # how many ways of weighing there are
 
-def projection(shape: tuple[int, ...], dtype: Any, salt: int = 0) -> Any:
+
+def projection(shape: tuple[int, ...], dtype: Any) -> Any:
     """Weights that differ from entry to entry, the same at every call."""
     size = math.prod(shape)
-    return jnp.asarray(np.cos(1.7 * np.arange(size) + salt).reshape(shape), dtype)
+    return jnp.asarray(np.cos(1.7 * np.arange(size)).reshape(shape), dtype)
 
 
 def weighted(tree: Any, salt: int = 0) -> Any:
-    """A number that depends on every float of a pytree in its own way."""
-    leaves = [x for x in jax.tree.leaves(tree) if is_float(x)]
-    terms = [
-        jnp.sum(jnp.asarray(x) * projection(jnp.shape(x), x.dtype, salt + i))
-        for i, x in enumerate(leaves)
-    ]
-    return sum(terms, jnp.zeros((), 'float32'))
+    """A number that depends on every float of a value in its own way, and in a list on
+    the place of each item."""
+    leaves, lists = parted(tree)
+    total = jnp.zeros((), 'float32')
+    for i, x in enumerate(leaves):
+        weights = projection((SALTS, *jnp.shape(x)), x.dtype)
+        total += jnp.sum(jnp.asarray(x) * weights[(salt + i) % SALTS])
+    for items in lists:
+        for place, item in enumerate(items):
+            total += weighted(item, salt + 3 * place + 1)
+    return total
+
+
+def weighted_rows(tree: Any, salts: Any) -> Any:
+    """The sum of that over the rows of a batch, each with a salt [rows]."""
+    leaves, lists = parted(tree)
+    total = jnp.zeros((), 'float32')
+    for i, x in enumerate(leaves):
+        weights = projection((SALTS, *x.shape[1:]), x.dtype)
+        total += jnp.sum(x * weights[(salts + i) % SALTS])
+    for each in lists:
+        total += weighted_rows(each.values, salts_of_items(each, salts))
+    return total
+
+
+def salts_of_items(sequences: jf.Ragged, salts: Any) -> Any:
+    """The salts of the items [rows] of sequences with salts [sequences]."""
+    ends = jnp.cumsum(sequences.lengths)
+    rows = jnp.arange(len(sequences.mask))
+    owner = jnp.searchsorted(ends, rows, side='right', method='compare_all')
+    first = (ends - sequences.lengths).at[owner].get(mode='fill', fill_value=0)
+    return salts.at[owner].get(mode='fill', fill_value=0) + 3 * (rows - first) + 1
+
+
+def parted(tree: Any) -> tuple[list[Any], list[Any]]:
+    """The floats of a value, and the sequences in it."""
+    leaves = jax.tree.leaves(tree, is_leaf=is_sequence)
+    lists = [x for x in leaves if is_sequence(x)]
+    return [x for x in leaves if not is_sequence(x) and is_float(x)], lists
+
+
+def is_sequence(x: Any) -> bool:
+    """Whether `eval`, or `apply`, gives this for sequences."""
+    return isinstance(x, list | jf.Ragged)
 
 
 def is_float(x: Any) -> bool:
@@ -39,10 +78,8 @@ def is_float(x: Any) -> bool:
 def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
     """A number made of everything that `apply` returns, and what it returns."""
     made = model.apply(params, schedule)
-    values, metrics = made if model.program.observed else (made, {})
-    total = jnp.zeros((), 'float32')
-    for i in range(schedule.examples):
-        total += weighted(jax.tree.map(lambda x, i=i: x[i], values), i)
+    values, metrics = made if model.program.metrics else (made, {})
+    total = weighted_rows(values, jnp.arange(schedule.examples))
     for metric in metrics.values():
         for x in jax.tree.leaves(metric.values):
             if is_float(x):
@@ -53,7 +90,7 @@ def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
 def eager_loss(params: Any, model: jf.Model, example: Any, i: int) -> Any:
     """What the example at place `i` of a batch adds to that, by evaluating it."""
     made = model.eval(example, params)
-    value, metrics = made if model.program.observed else (made, {})
+    value, metrics = made if model.program.metrics else (made, {})
     total = weighted(value, i)
     for rows in metrics.values():
         for x in jax.tree.leaves(rows):
@@ -96,12 +133,24 @@ def agree(
 
 def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> None:
     """A batch's values and metrics are those of its examples."""
+    lists = by_example(values)
     for i, (value, rows) in enumerate(found):
-        close(jax.tree.map(lambda x, i=i: x[i], values), value, rtol)
+        close(
+            jax.tree.map(lambda x, i=i: x[i], lists, is_leaf=is_sequence), value, rtol
+        )
         for name, metric in metrics.items():
             mine = np.asarray(metric.mask & (metric.example == i))
             here = jax.tree.map(lambda x, mine=mine: np.asarray(x)[mine], metric.values)
             same_multiset(list(_rows(here, int(mine.sum()))), rows[name], rtol)
+
+
+def by_example(values: Any) -> Any:
+    """What `apply` gives, with a list by example in the place of each leaf."""
+
+    def listed(x: Any) -> list[Any]:
+        return x.to_list() if isinstance(x, jf.Ragged) else [*np.asarray(x)]
+
+    return jax.tree.map(listed, values, is_leaf=is_sequence)
 
 
 def _rows(columns: Any, count: int) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -371,12 +372,45 @@ class Maker:
             items = by_length(items, items >> jf.Map(self.between(item, item, depth)))
         block = items >> self.reducer(item, want, depth)
 
+        return Source(block, partial(self._list, source))
+
+    def sequences(self, want: Any, depth: int) -> Source:
+        """A value with sequences in it, perhaps sequences of such values."""
+        source = self.source(want, depth)
+        items = jf.Map(source.block)
+        block = items >> self.lasting(want, depth)
+        kind = self.pick(['plain', 'chosen', 'nested', 'beside'])
+        if kind == 'chosen':
+            block = by_length(items, jf.Slice(step=-1) >> items)
+        if kind == 'nested':
+            block = jf.Map(block)
+        if kind == 'beside':
+            block = jf.AllOf(jf.Length('int32'), block, jf.Void())
+
         def sample(rng: Rng) -> Any:
-            length = rng.choice(self.lengths)
-            made = [source.sample(rng) for _ in range(length)]
-            return [made[k] for k in rng.integers(length, size=length)]
+            inner = Source(items, partial(self._list, source))
+            return self._list(inner if kind == 'nested' else source, rng)
 
         return Source(block, sample)
+
+    def lasting(self, item: Any, depth: int) -> Any:
+        """A block from sequences of a type to something with sequences in it."""
+        other, state = self.type(), self.type()
+        mapped = jf.Map(self.between(item, other, depth - 1))
+        kind = self.integer(4)
+        if kind == 0:
+            cell = self.function(TupleType(item, state), TupleType(other, state))
+            return jf.RNN(cell, self.constant(state))
+        if kind == 1:
+            return jf.AllOf(jf.Slice(start=1), mapped) >> jf.Zip()
+        if kind == 2:
+            return jf.AllOf(mapped, self.reduce(item, other, depth), jf.NGrams(2))
+        return mapped if kind == 3 else jf.Slice(step=-1) >> mapped
+
+    def _list(self, items: Source, rng: Rng) -> Any:
+        length = rng.choice(self.lengths)
+        made = [items.sample(rng) for _ in range(length)]
+        return [made[k] for k in rng.integers(length, size=length)]  # some twice
 
     def tree(self, want: Any, depth: int) -> Source:
         """A recursion, of one declaration or of two in turn, of fixed or free arity."""
@@ -438,7 +472,7 @@ class Maker:
 
 @st.composite
 def expressions(draw: Any, root: str = 'whole', dtype: str = 'float32') -> Expression:
-    """Expressions from Python data to tensors.
+    """Expressions from Python data to tensors, or sequences of them.
 
     Args:
       root: the method of `Maker` that makes the outermost block.
@@ -451,4 +485,5 @@ def expressions(draw: Any, root: str = 'whole', dtype: str = 'float32') -> Expre
 
 def any_expressions() -> st.SearchStrategy[Expression]:
     """Expressions with any of the blocks outermost."""
-    return st.sampled_from(['whole', 'tree', 'sequence']).flatmap(expressions)
+    roots = 'whole', 'tree', 'sequence', 'sequences'
+    return st.sampled_from(roots).flatmap(expressions)

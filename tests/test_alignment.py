@@ -271,8 +271,8 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         number >> jf.Broadcast(),
-        "Scalar('float32') >> Broadcast(): expected a result of tensors in tuples, got "
-        '[float32[] ...]; put it beside a sequence, by ZipWith',
+        "Scalar('float32') >> Broadcast(): expected a result of tensors, in tuples and "
+        'sequences, got [float32[] ...]; put it beside a sequence, by ZipWith',
     ),
     (
         number >> jf.Broadcast() >> jf.Length(),

@@ -40,7 +40,7 @@ def check(
 # ---- generated expressions -----------------------------------------------------------
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(expressions('whole'), options)
 def test_any_expression_equals_its_eager_twin(
     expression: Expression, options: Options
@@ -58,7 +58,16 @@ def test_any_recursion_equals_its_eager_twin(
     check(expression, options, 1e-5)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
+@given(expressions('sequences'), options)
+def test_any_sequence_equals_its_eager_twin(
+    expression: Expression, options: Options
+) -> None:
+    """As results, with tuples and sequences inside."""
+    check(expression, options, 1e-5)
+
+
+@settings(max_examples=2)
 @given(expressions('sequence'), options)
 def test_any_reduction_equals_its_eager_twin(
     expression: Expression, options: Options
@@ -81,6 +90,17 @@ def test_agreement_is_to_twelve_digits_in_float64(
 @settings(max_examples=10)
 @given(expressions('whole', 'float64'), options)
 def test_many_expressions_equal_their_eager_twins(
+    expression: Expression, options: Options
+) -> None:
+    """As above, more of them."""
+    with jax.enable_x64(True):
+        check(expression, options, 1e-12, forward=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=6)
+@given(expressions('sequences', 'float64'), options)
+def test_many_sequences_equal_their_eager_twins(
     expression: Expression, options: Options
 ) -> None:
     """As above, more of them."""

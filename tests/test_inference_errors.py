@@ -19,13 +19,8 @@ text = jf.InputTransform(str)
 MISMATCHES: list[tuple[Any, str]] = [
     (
         jf.Identity(),
-        'Identity(): expected a result of tensors in tuples, got object; end with '
-        'Scalar, Vector, Tensor or a Function',
-    ),
-    (
-        numbers,
-        "Map(Scalar('float32')): expected a result of tensors in tuples, got "
-        '[float32[]]; reduce the sequence, or collect its items by Metric',
+        'Identity(): expected a result of tensors, in tuples and sequences, got '
+        'object; end with Scalar, Vector, Tensor or a Function',
     ),
     (jf.Void(), 'Void(): expected a result of tensors, or a Metric, got void'),
     (jf.AllOf(), 'AllOf(): expected a result of tensors, or a Metric, got ()'),

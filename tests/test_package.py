@@ -116,8 +116,8 @@ TYPES = {
 }
 RUNS = {
     *('Batch', 'Batches', 'Capacity', 'CompiledStep', 'Corpus', 'DamagedError'),
-    *('InputError', 'MetricValues', 'Model', 'ProgramBudgetError', 'Schedule'),
-    *('Traced', 'Tracer', 'UnknownFormatError', 'compile'),
+    *('InputError', 'MetricValues', 'Model', 'ProgramBudgetError', 'Ragged'),
+    *('Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
 }
 
 

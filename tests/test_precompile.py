@@ -157,9 +157,9 @@ def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> 
 
     def loss(params: Any, schedule: jf.Schedule) -> Any:
         made = model.apply(params, schedule)
-        values, metrics = made if model.program.observed else (made, {})
+        values, metrics = made if model.program.metrics else (made, {})
         first = jax.tree.map(lambda x: x[:3], values)
-        return weighted([first, [metric.sum() for metric in metrics.values()]])
+        return weighted((first, *(metric.sum() for metric in metrics.values())))
 
     grad = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)
     expected = grad(params, model.schedule(examples[:3], size=SIZE))

@@ -78,6 +78,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
 
 def _result(result: Result) -> str:
     kind = 'result' if result.name is None else f'metric {result.name!r}:'
+    kind = f'items of sequence {result.sequence}:' if result.sequence else kind
     return f'{kind} {result.type!r}'
 
 

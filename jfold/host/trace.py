@@ -26,6 +26,7 @@ from jfold.graph import (
 from jfold.host.objects import Reread
 from jfold.host.places import example_of, row_order
 from jfold.kept import kept
+from jfold.operations import Result
 from jfold.program import Program
 from jfold.recurrence import component_of, components
 
@@ -142,13 +143,9 @@ class Trace:
             self._sorted(chunks, (NO_NUMBERS,) * (1 + len(operation.inputs)))
             for chunks, operation in zip(self._nodes, program.operations, strict=True)
         ]
-        # With a row an example, they are in the order of examples as they come.
-        own = _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
         results = [
-            own
-            if result.per_example
-            else self._sorted(chunks, (NO_NUMBERS,) * len(result.tensors))
-            for chunks, result in zip(self._results, program.results, strict=True)
+            self._rows(result, chunks, outputs)
+            for result, chunks in zip(program.results, self._results, strict=True)
         ]
         numbering, numbers = self._numbers(constants, nodes)
         return Graph(
@@ -164,6 +161,18 @@ class Trace:
             ),
             numbering,
         )
+
+    def _rows(
+        self, result: Result, chunks: list[Chunk], outputs: list[Array]
+    ) -> _Sorted:
+        """The rows of a result, by example."""
+        if result.name is not None:
+            return self._sorted(chunks, (NO_NUMBERS,) * len(result.tensors))
+        # All others are in the order of examples as they come, and have to stay so.
+        if result.per_example:
+            return _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
+        ((places, _, columns),) = chunks
+        return _Sorted(Table(self._first(self.placed(places)), columns), [])
 
     def _sorted(self, chunks: list[Chunk], none: tuple[Array, ...]) -> _Sorted:
         """Rows by example, in each in an order that no other example changes."""

@@ -66,8 +66,13 @@ def write_body(
 ) -> Steps[p.Body]:
     """Writes `node` as a body of its own; `number` is that of its declaration."""
     writer = Writer(builder, number)
+    _, result = yield write_lines(node, writer)
+    return writer.finish(name, node.input, result, node.output)
+
+
+def write_lines(node: Typed, writer: Writer) -> Steps[tuple[int, Value]]:
+    """Writes the lines of a new body; its places, and what `node` makes there."""
     places = writer.new()  # of the items, by which the rows they make are ordered
     value = yield writer.like(node.input)
     writer.untouched = set(flatten(value))
-    result = yield emit_part(node, value, places, writer)
-    return writer.finish(name, node.input, result, node.output)
+    return places, (yield emit_part(node, value, places, writer))

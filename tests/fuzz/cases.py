@@ -24,7 +24,7 @@ from jfold.spec import RESIDUALS, STRATEGIES
 from jfold.types import TupleType
 
 DTYPES = 'float32', 'bfloat16', 'float64', 'float16'
-ROOTS = 'whole', 'tree', 'sequence'
+ROOTS = 'whole', 'tree', 'sequence', 'sequences'
 PATHS = 'examples', 'iterator', 'corpus', 'loaded', 'tracer', 'batches'
 COMPILED_EVERY = 16  # cases; the others are run by the interpreter
 MOST_EXAMPLES, MOST_STEPS = 4, 6

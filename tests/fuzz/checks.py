@@ -18,8 +18,11 @@ import numpy as np
 import jfold as jf
 from fuzz import interpreter
 from fuzz.cases import Case, Step
+from fuzz.levels import rows_by_level, tensors_by_level
 from fuzz.twin import Evaluated, Gradients, Twin, is_float, zeros
+from fuzz.weights import Weights, draw_weights
 from jfold.language.inference import infer
+from jfold.types import SequenceType, terminals
 
 Tally = Counter[str]
 EXACT = 1e-8  # of results in double precision, relative to the largest
@@ -87,9 +90,9 @@ def open_session(case: Case, tally: Tally) -> Session:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a batch gave: values by leaf, metrics by name, gradients by layer."""
+    """What a batch gave: values by level, metrics by name, gradients by layer."""
 
-    values: list[Any]
+    values: list[list[Any]]
     metrics: dict[str, jf.MetricValues]
     gradients: dict[str, list[Any]]
 
@@ -145,7 +148,7 @@ class Session:
         (values, metrics), grads = self.program(both, schedule)(
             self.params, schedule, weights.cotangents(schedule)
         )
-        return Results(jax.tree.leaves(values), metrics, grads)
+        return Results(values, metrics, grads)
 
     def of_twin(self, runs: list[Evaluated], weights: Weights) -> list[Gradients]:
         """The gradients of each example, by the twin."""
@@ -182,81 +185,14 @@ def _operations(schedule: jf.Schedule) -> list[bool]:
     return [rows > 0 for rows in schedule.spec.capacity.rows]
 
 
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """Cotangents: of each row of the results, of each row of each metric.
-
-    Those of a metric are the same for all rows of an example, whose order is free.
-
-    Attributes:
-      values: per leaf [examples, *shape], `None` for ints.
-      metrics: by name, likewise.
-    """
-
-    program: Any
-    values: list[Any]
-    metrics: dict[str, list[Any]]
-
-    def cotangents(self, schedule: jf.Schedule) -> list[Any]:
-        """Of all float leaves of what `apply` returns, whose dtypes hold them."""
-        program = self.program
-        made = _as_held(self.values, _types(program, 0))
-        for r in program.observed:
-            of_row = np.asarray(schedule.sections.owners[r].of(schedule.indices))
-            weights = self.metrics[program.results[r].name]
-            spread = [x if x is None else _spread(x, of_row) for x in weights]
-            made += _as_held(spread, _types(program, r))
-        return [x for x in made if x is not None]
-
-    def of(self, example: int) -> Weights:
-        """Those of one example."""
-
-        def part(leaves: list[Any]) -> list[Any]:
-            return [x if x is None else x[example : example + 1] for x in leaves]
-
-        metrics = {name: part(leaves) for name, leaves in self.metrics.items()}
-        return Weights(self.program, part(self.values), metrics)
-
-
-def draw_weights(program: Any, examples: int, rng: np.random.Generator) -> Weights:
-    """Weights for so many examples, that dtypes hold."""
-
-    def draw(r: int) -> list[Any]:
-        types = _types(program, r)
-        drawn = [
-            rng.normal(size=(examples, *t.shape)) if t.differentiable else None
-            for t in types
-        ]
-        return [x if x is None else x.astype(float) for x in _as_held(drawn, types)]
-
-    values = draw(0)
-    metrics = {program.results[r].name: draw(r) for r in program.observed}
-    return Weights(program, values, metrics)
-
-
-def _types(program: Any, r: int) -> list[Any]:
-    """The types of the tensors of a result."""
-    return [program.types[t] for t in program.results[r].tensors]
-
-
-def _spread(weight: Any, of_row: Any) -> Any:
-    """Weights of examples as weights of rows; those of spare rows must not matter."""
-    spare = np.ones((1, *weight.shape[1:]), weight.dtype)
-    return np.concatenate([weight, spare])[np.minimum(of_row, len(weight))]
-
-
-def _as_held(weights: list[Any], types: list[Any]) -> list[Any]:
-    pairs = zip(weights, types, strict=True)
-    return [x if x is None else np.asarray(x, t.dtype) for x, t in pairs]
-
-
 # ---- programs ------------------------------------------------------------------------
 
 
 def forward(model: jf.Model, params: Any, schedule: jf.Schedule) -> Any:
-    """What `apply` returns: values and metrics."""
+    """What `apply` returns: values, by level, and metrics."""
     made = model.apply(params, schedule)
-    return made if model.program.observed else (made, {})
+    values, metrics = made if model.program.metrics else (made, {})
+    return tensors_by_level(values), metrics
 
 
 def both(
@@ -386,13 +322,31 @@ def same_schedule(got: jf.Schedule, expected: jf.Schedule, step: Step) -> None:
 
 def compare_values(session: Session, results: Results, runs: list[Evaluated]) -> None:
     """Every row is the value of its example; further rows are as the last."""
-    rows = len(results.values[0]) if results.values else len(runs)
+    type_ = session.model.program.output
+    found = [rows_by_level(type_, run.value) for run in runs]
+    own, *items = results.values
+    rows = len(own[0]) if own else len(runs)
+    sequences = [isinstance(x, SequenceType) for x in terminals(type_)]
     for i in range(rows if runs else 0):
-        run = runs[min(i, len(runs) - 1)]
-        leaves = [x for x in jax.tree.leaves(run.value)]
-        for got, want in zip(results.values, leaves, strict=True):
+        (leaves,) = found[min(i, len(runs) - 1)][0]
+        spare = i >= len(runs)
+        for got, want, is_length in zip(own, leaves, sequences, strict=True):
             session.tally['values'] += 1
-            same_array('values', got[i], want, session.tolerance)
+            expected = np.int32(0) if spare and is_length else want
+            same_array('values', got[i], expected, session.tolerance)
+    for number, tensors in enumerate(items, 1):
+        wanted = [row for levels in found for row in levels[number]]
+        _same_items(session, tensors, wanted)
+
+
+def _same_items(session: Session, tensors: list[Any], wanted: list[list[Any]]) -> None:
+    """The rows of items are those wanted, in order; others are zero."""
+    for k, x in enumerate(tensors):
+        for got, row in zip(x, wanted, strict=False):
+            session.tally['values'] += 1
+            same_array('items', got, row[k], session.tolerance)
+        if len(x) < len(wanted) or np.asarray(x)[len(wanted) :].any():
+            raise Mismatch('spare rows', f'of {len(wanted)} items: {x}')
 
 
 def compare_metrics(session: Session, results: Results, runs: list[Evaluated]) -> None:
@@ -449,13 +403,13 @@ def compare_gradients(
 
 def _weighted(run: Evaluated, weights: Weights, i: int) -> Iterator[tuple[Any, Any]]:
     """The arrays among an example's results, with the cotangent of each."""
-    for array, weight in zip(jax.tree.leaves(run.value), weights.values, strict=True):
-        if weight is not None:
-            yield array, weight[i]
-    for name, rows in run.metrics.items():
+    program = weights.program
+    names = [program.results[r].name for r in program.metrics]
+    metrics = [[jax.tree.leaves(row) for row in run.metrics[name]] for name in names]
+    tables = [*rows_by_level(program.output, run.value), *metrics]
+    for r, rows in zip((*program.levels, *program.metrics), tables, strict=True):
         for row in rows:
-            leaves = jax.tree.leaves(row)
-            for array, weight in zip(leaves, weights.metrics[name], strict=True):
+            for array, weight in zip(row, weights.of_results[r], strict=True):
                 if weight is not None:
                     yield array, weight[i]
 
@@ -464,7 +418,8 @@ def compare_forward(session: Session, schedule: jf.Schedule, results: Results) -
     """Values are the same where no gradient is asked for."""
     program = session.program(forward, schedule)
     values, _ = program(session.params, schedule)
-    for got, want in zip(jax.tree.leaves(values), results.values, strict=True):
+    leaves = jax.tree.leaves(values), jax.tree.leaves(results.values)
+    for got, want in zip(*leaves, strict=True):
         session.tally['values'] += len(got)
         same_array('forward', got, want, session.tolerance)
 

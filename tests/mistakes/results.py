@@ -15,18 +15,18 @@ def compiled(*blocks: Any, **options: Any) -> jf.Model:
 
 MISTAKES = [
     Mistake(
-        'a sequence as the result',
-        lambda: compiled(numbers),
+        'a sequence of objects as the result',
+        lambda: compiled(jf.Map(jf.GetItem('x'))),
         TypeError,
-        "Map(Scalar('float32')): expected a result of tensors in tuples, got "
-        '[float32[]]; reduce the sequence, or collect its items by Metric',
+        "Map(GetItem('x')): expected a result of tensors, in tuples and sequences, "
+        'got [object]; make tensors of the items, as `Map(Scalar())` does',
     ),
     Mistake(
         'an object as the result',
         lambda: compiled(jf.GetItem('x')),
         TypeError,
-        "GetItem('x'): expected a result of tensors in tuples, got object; end "
-        'with Scalar, Vector, Tensor or a Function',
+        "GetItem('x'): expected a result of tensors, in tuples and sequences, got "
+        'object; end with Scalar, Vector, Tensor or a Function',
     ),
     Mistake(
         'no result',
@@ -40,16 +40,16 @@ MISTAKES = [
         'a sequence of nothing',
         lambda: compiled(jf.Map(number >> jf.Metric('m'))),
         TypeError,
-        "Map(Scalar('float32') >> Metric('m')): expected a result of tensors "
-        'in tuples, got [void]; drop what a sink leaves by `>> Void()`',
+        "Map(Scalar('float32') >> Metric('m')): expected a result of tensors, "
+        'in tuples and sequences, got [void]; drop what a sink leaves by `>> Void()`',
     ),
     Mistake(
-        'a sequence beside a result',
-        lambda: compiled(jf.AllOf(number, numbers)),
+        'a sequence without end beside a result',
+        lambda: compiled(number, jf.AllOf(jf.Identity(), jf.Broadcast())),
         TypeError,
-        "AllOf(Scalar('float32'), Map(Scalar('float32'))): expected a result "
-        'of tensors in tuples, got (float32[], [float32[]]); reduce the '
-        'sequence, or collect its items by Metric',
+        "Scalar('float32') >> AllOf(Identity(), Broadcast()): expected a result of "
+        'tensors, in tuples and sequences, got (float32[], [float32[] ...]); put it '
+        'beside a sequence, by ZipWith',
     ),
     Mistake(
         'a metric of a sequence',

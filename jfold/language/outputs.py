@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The value of an expression → results, which are tables of rows.
+
+What is of no sequence has a row an example. The items of each sequence are a result of
+their own, observed where the expression ends: there items are example by example, in
+order. A sequence leaves its length in the row that it stands in:
+
+    (float32[], [(int32[], [float32[2]])])     float32[], int32[]     per example
+                                               int32[], int32[]       per item
+                                               float32[2]             per item of items
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from jfold import instructions as p
+from jfold.language.emission import write_lines
+from jfold.language.typed import Typed, fail
+from jfold.language.writer import Builder, Ragged, Value, Writer
+from jfold.operations import LENGTH, Result, in_row
+from jfold.trampoline import Steps
+from jfold.types import (
+    BroadcastType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    levels,
+    terminals,
+)
+
+EXPECTED = 'a result of tensors, in tuples and sequences'
+
+
+def check_output(root: Typed, metrics: dict[str, Type]) -> None:
+    """Refuses a value that is no result, and one that is none."""
+    if not metrics and not any(terminals(root.output)):
+        fail(root, 'a result of tensors, or a Metric', str(root.output))
+    for number, level in enumerate(levels(root.output)):
+        for leaf in terminals(level):
+            if hint := _why_no_result(leaf, inside=bool(number)):
+                fail(root, EXPECTED, str(root.output), hint)
+
+
+def _why_no_result(leaf: Type, inside: bool) -> str:
+    """What to do about a terminal of a result, if it cannot be one."""
+    if isinstance(leaf, TensorType):
+        return ''
+    if isinstance(leaf, SequenceType):
+        empty = not any(terminals(leaf.item))
+        return 'drop what a sink leaves by `>> Void()`' if empty else ''
+    if isinstance(leaf, BroadcastType):
+        return 'put it beside a sequence, by ZipWith'
+    if inside:
+        return 'make tensors of the items, as `Map(Scalar())` does'
+    return 'end with Scalar, Vector, Tensor or a Function'
+
+
+def write_expression(builder: Builder) -> Steps[p.Body]:
+    """Writes the body where evaluation starts, which observes items of sequences."""
+    root, w = builder.typing.root, Writer(builder, None)
+    places, value = yield write_lines(root, w)
+    row, waiting = _write_row(value, places, root, w)
+    before = len(builder.typing.results)
+    for number, (items, inner) in enumerate(waiting, before):  # which grows meanwhile
+        observed, more = _write_row(items, inner, root, w)
+        waiting += more
+        w.add(p.Observe, (inner, *observed), root, outputs=0, result=number)
+    return w.finish('expression', root.input, row, TupleType(in_row(root.output)))
+
+
+def _write_row(
+    value: Value, places: int, root: Typed, w: Writer
+) -> tuple[tuple[int, ...], list[tuple[Value, int]]]:
+    """The registers of a row; items of the sequences in the value, and their places."""
+    row: list[int] = []
+    inside: list[tuple[Value, int]] = []
+    number, waiting = w.builder.type_number, [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, tuple):
+            waiting += reversed(each)
+        elif isinstance(each, Ragged):
+            given = each.lengths, places
+            row.append(
+                w.one(p.Numbers, given, root, type=number(LENGTH), tensor=LENGTH)
+            )
+            inside.append((each.items, w.item_places(*given, root)))
+        elif isinstance(each, int):
+            row.append(each)
+    return tuple(row), inside
+
+
+def list_results(builder: Builder) -> list[Result]:
+    """The results, as instructions number them: the value's own, then metrics, then
+    items of the sequences in the value."""
+    typing = builder.typing
+
+    def numbers(row: Type) -> tuple[int, ...]:
+        return tuple(map(builder.type_number, in_row(row)))
+
+    found = [Result(name, row, numbers(row)) for name, row in typing.results.items()]
+    items = itertools.islice(enumerate(levels(typing.root.output)), 1, None)
+    return found + [Result(None, item, numbers(item), k) for k, item in items]

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cotangents of what a batch gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import jfold as jf
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Cotangents of each row of the results.
+
+    Of results with any number of rows they are the same for all rows of an example, as
+    the order of those of metrics is free.
+
+    Attributes:
+      of_results: per result and tensor [examples, *shape], `None` for ints.
+    """
+
+    program: Any
+    of_results: list[list[Any]]
+
+    def cotangents(self, schedule: jf.Schedule) -> list[Any]:
+        """Of all float leaves of what `apply` returns, whose dtypes hold them."""
+        program = self.program
+        made = []
+        for r in (*program.levels, *program.metrics):
+            weights = self.of_results[r]
+            if r in program.observed:
+                of_row = np.asarray(schedule.sections.owners[r].of(schedule.indices))
+                weights = [x if x is None else _spread(x, of_row) for x in weights]
+            made += _as_held(weights, _types(program, r))
+        return [x for x in made if x is not None]
+
+    def of(self, example: int) -> Weights:
+        """Those of one example."""
+
+        def part(leaves: list[Any]) -> list[Any]:
+            return [x if x is None else x[example : example + 1] for x in leaves]
+
+        return Weights(self.program, [part(leaves) for leaves in self.of_results])
+
+
+def draw_weights(program: Any, examples: int, rng: np.random.Generator) -> Weights:
+    """Weights for so many examples, that dtypes hold."""
+
+    def draw(r: int) -> list[Any]:
+        types = _types(program, r)
+        drawn = [
+            rng.normal(size=(examples, *t.shape)) if t.differentiable else None
+            for t in types
+        ]
+        return [x if x is None else x.astype(float) for x in _as_held(drawn, types)]
+
+    return Weights(program, [draw(r) for r in range(len(program.results))])
+
+
+def _types(program: Any, r: int) -> list[Any]:
+    """The types of the tensors of a result."""
+    return [program.types[t] for t in program.results[r].tensors]
+
+
+def _spread(weight: Any, of_row: Any) -> Any:
+    """Weights of examples as weights of rows; those of spare rows must not matter."""
+    spare = np.ones((1, *weight.shape[1:]), weight.dtype)
+    return np.concatenate([weight, spare])[np.minimum(of_row, len(weight))]
+
+
+def _as_held(weights: list[Any], types: list[Any]) -> list[Any]:
+    pairs = zip(weights, types, strict=True)
+    return [x if x is None else np.asarray(x, t.dtype) for x, t in pairs]
