@@ -50,7 +50,8 @@ class Ragged:
     @property
     def mask(self) -> jax.Array:
         """Whether a row is an item [rows] bool."""
-        return jnp.arange(_rows(self.values)) < self.lengths.sum()
+        rows = jnp.arange(_rows(self.values), dtype=self.lengths.dtype)
+        return rows < self.lengths.sum(dtype=self.lengths.dtype)
 
     def to_list(self) -> list[Any]:
         """A list an example, of what `Block.eval` gives for it: arrays, of NumPy, in
@@ -82,9 +83,10 @@ class Ragged:
                 'these first, as in `inner = x.values.padded(n)`, then '
                 '`jf.Ragged(inner, x.lengths).padded(m)`'
             )
-        mask = jnp.arange(length) < self.lengths[:, None]
-        first = jnp.cumsum(self.lengths) - self.lengths
-        rows = first[:, None] + jnp.arange(length)
+        within = jnp.arange(length, dtype=self.lengths.dtype)
+        mask = within < self.lengths[:, None]
+        first = jnp.cumsum(self.lengths, dtype=self.lengths.dtype) - self.lengths
+        rows = first[:, None] + within
         made = jax.tree.map(lambda x: _filled(x, rows, mask, fill), self.values)
         return made, mask
 

@@ -81,7 +81,7 @@ def run(params: Params, schedule: Schedule) -> Results:
     tensors = differentiable(_weights(plan, used), indices, constants)
     results = grouped(plan.program, tensors)
     for place, r in enumerate(plan.program.observed):
-        rows = jnp.arange(plan.layout.results[r])
+        rows = jnp.arange(plan.layout.results[r], dtype=jnp.int32)
         counts = schedule.sections.header.observed.of(schedule.indices)
         real = rows < counts[place]
         results[r] = [masked(x, real) for x in results[r]]

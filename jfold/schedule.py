@@ -66,9 +66,8 @@ class Schedule:
 
         The others repeat the last example, without its gradient: a loss weighs by this.
         """
-        return jnp.arange(self.examples) < self.sections.header.examples.of(
-            self.indices
-        )
+        rows = jnp.arange(self.examples, dtype=jnp.int32)
+        return rows < self.sections.header.examples.of(self.indices)
 
     @property
     def depth(self) -> int:

@@ -246,6 +246,18 @@ def test_transformations() -> None:
         found.values = 0
 
 
+@pytest.mark.parametrize('x64', [False, True])
+def test_without_promotion(x64: bool) -> None:
+    """Of dtypes, also where ints are wide."""
+    with jax.enable_x64(x64), jax.numpy_dtype_promotion('strict'):
+        model = jf.compile(jf.Map(jf.Scalar('bfloat16')))
+        found = model.apply({}, model.schedule([[1, 2], []], size=3))
+        items, real = found.padded(2, fill=0.5)
+        assert items.dtype == 'bfloat16'
+        assert items.tolist() == [[1, 2], [0.5, 0.5], [0.5, 0.5]]
+        assert (real.sum(), found.mask.sum(), found.lengths.dtype) == (2, 2, 'int32')
+
+
 def test_how_it_prints() -> None:
     """By shapes, also where there are no numbers."""
     block = jf.Map(jf.AllOf(number, jf.AllOf(number) >> jf.Map(jf.Identity())))
