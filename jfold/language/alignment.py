@@ -15,7 +15,7 @@ from jfold.language.emission import emit
 from jfold.language.inference import Inference, output_type
 from jfold.language.sequences import in_order, items, sequence_as_given
 from jfold.language.typed import Typed, fail
-from jfold.language.writer import Ragged, Repeated, Value, Writer, Writing
+from jfold.language.writer import Repeated, SequenceValue, Value, Writer, Writing
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -116,7 +116,7 @@ def _(block: c.Zip, node: Typed, value: Value, places: int, w: Writer) -> Writin
             made.append((yield w.select(part.item, owners, node)))
         else:
             made.append(next(rest))
-    return Ragged(zipped.lengths, tuple(made))
+    return SequenceValue(zipped.lengths, tuple(made))
 
 
 @value_of.register

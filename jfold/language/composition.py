@@ -17,7 +17,7 @@ from jfold.language.emission import emit, emit_part
 from jfold.language.inference import Inference, output_type
 from jfold.language.tensors import apply_layer
 from jfold.language.typed import Typed, fail, further
-from jfold.language.writer import Ragged, Value, Writer, Writing
+from jfold.language.writer import SequenceValue, Value, Writer, Writing
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     ObjectType,
@@ -235,7 +235,7 @@ def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Wr
     if isinstance(value, tuple):
         item: Value = value[block.key]
         return item
-    if isinstance(value, Ragged):
+    if isinstance(value, SequenceValue):
         if isinstance(block.key, slice):
             cut = (value.lengths,)
             return (yield w.ranges(p.Cut, cut, value.items, node, key=block.key))

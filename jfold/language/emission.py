@@ -15,7 +15,14 @@ import numpy as np
 from jfold import combinators as c
 from jfold import instructions as p
 from jfold.language.typed import Typed
-from jfold.language.writer import Builder, Ragged, Value, Writer, Writing, flatten
+from jfold.language.writer import (
+    Builder,
+    SequenceValue,
+    Value,
+    Writer,
+    Writing,
+    flatten,
+)
 from jfold.trampoline import Steps, in_turn
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
@@ -57,7 +64,7 @@ def emit_zeros(type_: Type, node: Typed, places: int, w: Writer) -> Writing:
         # No items, but registers for them: whoever reads the value reads its structure.
         lengths = w.one(p.Fixed, (places,), node, length=0)
         inner = w.item_places(lengths, places, node)
-        return Ragged(lengths, (yield emit_zeros(type_.item, node, inner, w)))
+        return SequenceValue(lengths, (yield emit_zeros(type_.item, node, inner, w)))
     return None
 
 

@@ -17,7 +17,7 @@ import itertools
 from jfold import instructions as p
 from jfold.language.emission import write_lines
 from jfold.language.typed import Typed, fail
-from jfold.language.writer import Builder, Ragged, Value, Writer
+from jfold.language.writer import Builder, SequenceValue, Value, Writer
 from jfold.operations import LENGTH, Result, in_row
 from jfold.trampoline import Steps
 from jfold.types import (
@@ -81,7 +81,7 @@ def _write_row(
         each = waiting.pop()
         if isinstance(each, tuple):
             waiting += reversed(each)
-        elif isinstance(each, Ragged):
+        elif isinstance(each, SequenceValue):
             given = each.lengths, places
             row.append(
                 w.one(p.Numbers, given, root, type=number(LENGTH), tensor=LENGTH)

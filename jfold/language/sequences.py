@@ -18,8 +18,8 @@ from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import (
     Builder,
-    Ragged,
     Repeated,
+    SequenceValue,
     Value,
     Writer,
     Writing,
@@ -114,7 +114,7 @@ def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writin
     given = yield w.sequence(value, places, node)
     inner = w.item_places(given.lengths, places, node)
     items = yield emit_part(node.parts[0], given.items, inner, w)
-    return Ragged(given.lengths, items)
+    return SequenceValue(given.lengths, items)
 
 
 @value_of.register
@@ -178,7 +178,9 @@ def fields_of_item(combine: Typed) -> list[Typed]:
     return [part for key, part in zip(keys, first.parts, strict=True) if part and key]
 
 
-def emit_of_items(combine: Typed, given: Ragged, places: int, w: Writer) -> Writing:
+def emit_of_items(
+    combine: Typed, given: SequenceValue, places: int, w: Writer
+) -> Writing:
     """What a fold's body takes as its items: what can be computed for all at once is.
 
     A recursion in there then runs for all items together, not position by position.
@@ -282,7 +284,7 @@ def _(block: c.RNN, node: Typed, value: Value, places: int, w: Writer) -> Writin
         states=len(states),
         way=next(w.builder.ways),
     )
-    return Ragged(given.lengths, made), last
+    return SequenceValue(given.lengths, made), last
 
 
 def _write_cell(builder: Builder, cell: Typed) -> Steps[p.Body]:
@@ -388,7 +390,7 @@ def _(block: c.Length, node: Typed, state: Inference) -> Type:
 def _(block: c.Length, node: Typed, value: Value, places: int, w: Writer) -> Value:
     if isinstance(node.input, ObjectType):
         lengths = w.one(p.Count, (value,), node)
-    elif isinstance(value, Ragged):
+    elif isinstance(value, SequenceValue):
         lengths = value.lengths
     else:
         length = len(node.input) if isinstance(node.input, TupleType) else 0

@@ -31,7 +31,7 @@ from jfold.types import (
 
 
 @dataclass(frozen=True)
-class Ragged:
+class SequenceValue:
     """A sequence as registers: its lengths, and its items one after another."""
 
     lengths: int
@@ -47,7 +47,7 @@ class Repeated:
 
 # What stands for a value while lowering: a register (tensor or object), a tuple of
 # values, a sequence, a repetition, or nothing (void).
-Value: TypeAlias = int | tuple['Value', ...] | Ragged | Repeated | None
+Value: TypeAlias = int | tuple['Value', ...] | SequenceValue | Repeated | None
 Writing: TypeAlias = Steps[Any]  # to a `Value`
 Kind: TypeAlias = type[p.Instruction]
 Inputs: TypeAlias = Iterable[Value]  # of an instruction: registers
@@ -153,7 +153,7 @@ class Writer:
         if isinstance(type_, TupleType):
             return tuple((yield in_turn(map(self.like, type_))))
         if isinstance(type_, SequenceType):
-            return Ragged(self.new(), (yield self.like(type_.item)))
+            return SequenceValue(self.new(), (yield self.like(type_.item)))
         if isinstance(type_, BroadcastType):
             return Repeated((yield self.like(type_.item)))
         return None if isinstance(type_, VoidType) else self.new()
@@ -163,7 +163,7 @@ class Writer:
         if isinstance(value, tuple):
             columns = yield in_turn(self.object(each, node) for each in value)
             return self.one(p.Pack, columns, node)
-        if isinstance(value, Ragged):
+        if isinstance(value, SequenceValue):
             items = yield self.object(value.items, node)
             return self.one(p.Group, (value.lengths, items), node)
         assert isinstance(value, int)
@@ -174,7 +174,7 @@ class Writer:
         if isinstance(value, tuple):
             parts = (self.select(part, positions, node) for part in value)
             return tuple((yield in_turn(parts)))
-        if isinstance(value, Ragged):
+        if isinstance(value, SequenceValue):
             inputs = value.lengths, positions
             return (yield self.ranges(p.Ranges, inputs, value.items, node))
         if isinstance(value, Repeated):
@@ -188,21 +188,21 @@ class Writer:
 
     def ranges(
         self, kind: Kind, inputs: Inputs, items: Value, node: Typed, **options: Any
-    ) -> Steps[Ragged]:
+    ) -> Steps[SequenceValue]:
         """A sequence by an instruction that gives lengths and positions of items."""
         lengths, positions = self.add(kind, inputs, node, outputs=2, **options)
-        return Ragged(lengths, (yield self.select(items, positions, node)))
+        return SequenceValue(lengths, (yield self.select(items, positions, node)))
 
     def join(self, values: list[Value], node: Typed) -> Writing:
         """Values one after another."""
         first = values[0]
         if isinstance(first, tuple):
             return (yield _by_item(values, lambda part: self.join(part, node)))
-        if isinstance(first, Ragged):
-            sequences = [v for v in values if isinstance(v, Ragged)]
+        if isinstance(first, SequenceValue):
+            sequences = [v for v in values if isinstance(v, SequenceValue)]
             lengths = self.one(p.Join, [s.lengths for s in sequences], node)
             items = yield self.join([s.items for s in sequences], node)
-            return Ragged(lengths, items)
+            return SequenceValue(lengths, items)
         if isinstance(first, Repeated):
             repeated = [v.item for v in values if isinstance(v, Repeated)]
             return Repeated((yield self.join(repeated, node)))
@@ -217,7 +217,7 @@ class Writer:
             return (
                 yield _by_item(values, lambda part: self.merge(part, positions, node))
             )
-        if isinstance(first, Ragged):
+        if isinstance(first, SequenceValue):
             order = self.one(p.Order, positions, node)
             return (yield self.select((yield self.join(values, node)), order, node))
         if isinstance(first, Repeated):
@@ -232,34 +232,36 @@ class Writer:
         way = next(self.builder.ways)
         return self.one(p.Enter, (lengths, places), node, way=way)
 
-    def sequence(self, value: Value, places: int, node: Typed) -> Steps[Ragged]:
+    def sequence(self, value: Value, places: int, node: Typed) -> Steps[SequenceValue]:
         """A value that a sequence block takes as a sequence."""
         if isinstance(value, int):  # a column of objects
-            return Ragged(*self.add(p.Iterate, (value,), node, outputs=2))
+            return SequenceValue(*self.add(p.Iterate, (value,), node, outputs=2))
         if isinstance(value, tuple):
             length = len(value)
             lengths = self.one(p.Fixed, (places,), node, length=length)
-            return Ragged(lengths, (yield self.interleave(list(value), node)))
-        assert isinstance(value, Ragged)
+            return SequenceValue(lengths, (yield self.interleave(list(value), node)))
+        assert isinstance(value, SequenceValue)
         return value
 
-    def aligned(self, sequences: list[Ragged], node: Typed) -> Steps[Ragged]:
+    def aligned(
+        self, sequences: list[SequenceValue], node: Typed
+    ) -> Steps[SequenceValue]:
         """Sequences as one of tuples, as long as the shortest."""
         lengths = sequences[0].lengths
         if all(each.lengths == lengths for each in sequences):
-            return Ragged(lengths, tuple(each.items for each in sequences))
+            return SequenceValue(lengths, tuple(each.items for each in sequences))
         lengths = self.one(p.Shortest, [each.lengths for each in sequences], node)
         items = []
         for each in sequences:
             positions = self.one(p.Leading, (each.lengths, lengths), node)
             items.append((yield self.select(each.items, positions, node)))
-        return Ragged(lengths, tuple(items))
+        return SequenceValue(lengths, tuple(items))
 
     def interleave(self, values: list[Value], node: Typed) -> Writing:
         """The items of a tuple of one type, as those of a sequence."""
         if isinstance(values[0], tuple):
             return (yield _by_item(values, lambda part: self.interleave(part, node)))
-        if isinstance(values[0], Ragged):
+        if isinstance(values[0], SequenceValue):
             fail(node, 'a tuple of tensors or objects', str(node.input))
         return None if values[0] is None else self.one(p.Interleave, values, node)
 
@@ -345,7 +347,7 @@ def flatten(value: Value) -> Iterator[int]:
         each = waiting.pop()
         if isinstance(each, tuple):
             waiting.extend(reversed(each))
-        elif isinstance(each, Ragged):
+        elif isinstance(each, SequenceValue):
             yield each.lengths
             waiting.append(each.items)
         elif isinstance(each, Repeated):
@@ -358,8 +360,8 @@ def rebuild(value: Value, registers: Iterator[int]) -> Writing:
     """The same structure around other registers; the inverse of `flatten`."""
     if isinstance(value, tuple):
         return tuple((yield in_turn(rebuild(each, registers) for each in value)))
-    if isinstance(value, Ragged):
-        return Ragged(next(registers), (yield rebuild(value.items, registers)))
+    if isinstance(value, SequenceValue):
+        return SequenceValue(next(registers), (yield rebuild(value.items, registers)))
     if isinstance(value, Repeated):
         return Repeated((yield rebuild(value.item, registers)))
     return None if value is None else next(registers)
