@@ -107,7 +107,7 @@ class Share(Block):
     8.0
 
     Raises:
-      TypeError: `key` is not callable.
+      TypeError: `key` is not callable, or a block.
     """
 
     block: Block
@@ -117,11 +117,12 @@ class Share(Block):
     def __init__(
         self, block: Convertible, key: Callable[[Any], Hashable] | None = None
     ) -> None:
-        if key is not None and not callable(key):
-            raise TypeError(f'Share: expected `key` callable, got {key!r}')
+        if key is not None and (not callable(key) or isinstance(key, Block)):
+            hint = '; a function such as `operator.itemgetter(...)` reads a field'
+            raise TypeError(f'Share: expected `key` callable, got {key!r}{hint}')
         declaration = ForwardDeclaration(ObjectType(), name='Share')
         declaration.resolve_to(block)
-        declaration.key = key or id
+        declaration.key = id if key is None else key
         made = declaration.target, key, Reference(declaration)
         vars(self).update(zip(('block', 'key', 'reference'), made, strict=True))
 

@@ -128,6 +128,41 @@ def test_other_ways_to_a_schedule(path: str, tmp_path: Path) -> None:
         assert np.array_equal(a, b)
 
 
+def test_a_schedule_is_of_its_example_alone() -> None:
+    """Also where calls wait for calls, and who asks first depends on how long."""
+    x = jf.GetItem('x') >> number
+    once = jf.Share(x >> jnp.sin)
+    g = jf.ForwardDeclaration(output_type='float32', name='g')
+    g.resolve_to(jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> once) >> jnp.add)
+    f = jf.ForwardDeclaration(output_type='float32', name='f')
+    deeper = jf.AllOf(jf.GetItem('kid') >> f(), jf.GetItem('o')) >> g()
+    f.resolve_to(jf.OneOf(lambda d: 'kid' in d, {False: x, True: deeper}))
+    h = jf.ForwardDeclaration(output_type='float32', name='h')
+    end = jf.GetItem('os') >> jf.Map(once) >> jf.Sum()
+    h.resolve_to(
+        jf.OneOf(lambda d: 'n' in d, {True: jf.GetItem('n') >> h(), False: end})
+    )
+    both = jf.AllOf(jf.GetItem('f') >> f(), jf.GetItem('h') >> h()) >> jnp.add
+    model = jf.compile(both)
+
+    def example(of_f: int, of_h: int) -> Any:
+        objects = [{'x': float(i)} for i in range(40)]
+        a: Any = {'x': 1.0}
+        b: Any = {'os': objects}
+        for i in range(of_f):
+            a = {'kid': a, 'o': objects[-i - 1]}
+        for _ in range(of_h):
+            b = {'n': b}
+        return {'f': a, 'h': b}
+
+    short, deep = example(2, 6), example(30, 0)
+    corpus = model.trace([short, deep], progress=False)
+    for i, alone in enumerate([short, deep]):
+        made = corpus.schedule([i]), model.schedule([alone])
+        leaves = map(jax.tree.leaves, made)
+        assert all(itertools.starmap(np.array_equal, zip(*leaves, strict=True)))
+
+
 # ---- rounds over graphs --------------------------------------------------------------
 
 
@@ -207,8 +242,31 @@ def test_keys_that_are_none() -> None:
     model = jf.compile(jf.Map(jf.Share(number, key=lambda x: x.name)) >> jf.Sum())
     with pytest.raises(jf.InputError, match=r'^example 0, at \[0\]: .*no attribute'):
         model.schedule([[1, 2]])
-    with refuses('Share: expected `key` callable, got 3'):
-        jf.Share(number, key=3)
+    hint = '; a function such as `operator.itemgetter(...)` reads a field'
+    for key in 3, jf.GetItem('id'):
+        with refuses(f'Share: expected `key` callable, got {key!r}{hint}'):
+            jf.Share(number, key=key)
+
+
+def test_a_key_that_is_false() -> None:
+    class Key(dict[Any, Any]):
+        def __call__(self, x: Any) -> Any:
+            return x
+
+    seen = number >> jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+    fresh = jf.InputTransform(lambda x: [float(str(each)) for each in x])
+    model = jf.compile(fresh >> jf.Map(jf.Share(seen, key=Key())) >> jf.Sum())
+    _, metrics = model.apply({}, model.schedule([[300.5, 300.5]]))
+    assert metrics['seen'].mask.sum() == 1
+
+
+def test_a_circle_of_keys_names_the_key() -> None:
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> joined
+    cases = jf.OneOf(type, {float: number, list: pair})
+    tree.resolve_to(jf.Share(cases, key=lambda x: len(x) if type(x) is list else x))
+    with pytest.raises(jf.InputError, match='itself, or to another of the same `fu'):
+        jf.compile(tree()).schedule([[1.0, [2.0, 3.0]]])
 
 
 # ---- what is refused -----------------------------------------------------------------

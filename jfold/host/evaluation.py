@@ -33,7 +33,7 @@ from jfold.host.rules import Column
 from jfold.host.sharing import Once, circle
 from jfold.host.trace import Trace
 from jfold.host.two_passes import in_two_passes
-from jfold.program import Program, shares
+from jfold.program import Program, is_breadth_first, shares
 
 
 def trace(
@@ -49,16 +49,23 @@ def trace(
       RuntimeError: an example did not fit, and did when it was read again.
     """
     parts, reread = [], Reread() if reread is None else reread
-    # Places have no room for the numbers of more examples.
-    for first in range(0, max(len(examples), 1), MAX_EXAMPLES):
+    size = _most_together(program)
+    for first in range(0, max(len(examples), 1), size):
         try:
-            part = list(examples[first : first + MAX_EXAMPLES])
+            part = list(examples[first : first + size])
             parts.append(_trace(program, part, reread))
         except InputError as error:
             if not first:
                 raise
             raise error.renumbered(first + error.example) from error
     return concatenate(parts)
+
+
+def _most_together(program: Program) -> int:
+    """How many examples are traced at once."""
+    if shares(program) and not is_breadth_first(program):
+        return 1  # who asks first for an object depends on when other examples wait
+    return MAX_EXAMPLES  # places have no room for the numbers of more
 
 
 OF_DATA = BadItem, RecursionError, SuspicionError  # what a plan says of its examples

@@ -27,6 +27,7 @@ from jfold.host.objects import each
 from jfold.host.origin import Frame, entries, locate, start
 from jfold.host.places import example_of
 from jfold.host.rules import Column, take
+from jfold.printing import callable_name
 
 Array = np.ndarray[Any, Any]
 Node: TypeAlias = 'tuple[int, int]'  # a declaration, and the number of an object
@@ -157,30 +158,51 @@ def circle(tables: Iterable[Once]) -> InputError:
     every = ((t, home) for t, table in enumerate(tables) for home in table.homes)
     homes = {id(home.frame): (t, home.first) for t, home in every}
     needs: dict[Node, list[Node]] = {}
+    known: dict[Any, Node | None] = {}
     for t, table in enumerate(tables):
         for calls, numbers in table.calls:
             for at, number in enumerate(numbers.tolist()):
-                if (by := _asking(*origin_in(calls, at), homes)) is not None:
-                    needs.setdefault(by, []).append((t, number))
+                asking = _asking(*origin_in(calls, at), homes, known)
+                if asking is not None:
+                    needs.setdefault(asking, []).append((t, number))
     t, number = _on_a_circle(needs)
     home = next(x for x in reversed(tables[t].homes) if x.first <= number)
     item = number - home.first
     example, path = locate(home.frame, 1, item)
     kind = type(home.frame.registers[1][item]).__name__
+    by = _told(tables[t].key)
     text = (
-        f'expected data that end, got {kind} that leads back to itself; write a '
+        f'expected data that end, got {kind} that leads back to itself{by}; write a '
         'block for each round of a graph with circles, which reads the one before'
     )
     return InputError(text, example, path, str(home.frame.body.name))
 
 
-def _asking(made: Made, item: int, homes: dict[int, Node]) -> Node | None:
-    """The object whose evaluation makes a call on an item; none for the expression."""
-    for frame, _, number in entries(made.frame, made.call.inputs[1], item, []):
+def _told(key: Callable[[Any], Hashable]) -> str:
+    """What is meant by the same object, where that is not plain."""
+    return '' if key is id else f', or to another of the same `{callable_name(key)}`'
+
+
+def _asking(
+    made: Made, item: int, homes: dict[int, Node], known: dict[Any, Node | None]
+) -> Node | None:
+    """The object whose evaluation makes a call on an item; none for the expression.
+
+    What was found on the way is `known`: calls share most of theirs.
+    """
+    found, passed = None, []
+    for frame, register, number in entries(made.frame, made.call.inputs[1], item, []):
+        key = id(frame), register, number
+        if key in known:
+            found = known[key]
+            break
+        passed.append(key)
         if id(frame) in homes:
             t, first = homes[id(frame)]
-            return t, first + number
-    return None
+            found = t, first + number
+            break
+    known.update(dict.fromkeys(passed, found))
+    return found
 
 
 def _on_a_circle(needs: dict[Node, list[Node]]) -> Node:
