@@ -40,83 +40,43 @@ def check(
 # ---- generated expressions -----------------------------------------------------------
 
 
-@settings(max_examples=3)
-@given(expressions('whole'), options)
-def test_any_expression_equals_its_eager_twin(
-    expression: Expression, options: Options
-) -> None:
-    """Values, metrics and gradients, in float32."""
-    check(expression, options, 1e-5)
+# By the outermost block: how many are drawn, in float32 and, slowly, in float64.
+DRAWN = {'whole': (3, 10), 'tree': (3, 10), 'sequences': (2, 6), 'sequence': (2, 0)}
 
 
-@settings(max_examples=3)
-@given(expressions('tree'), options)
-def test_any_recursion_equals_its_eager_twin(
-    expression: Expression, options: Options
-) -> None:
-    """Trees of fixed and free arity, one declaration or two in turn."""
-    check(expression, options, 1e-5)
+@pytest.mark.parametrize('root', DRAWN)
+def test_expressions_equal_their_eager_twins(root: str) -> None:
+    """Values, metrics and gradients, in float32: of expressions of any blocks, trees of
+    fixed and free arity, sequences as results, and reductions of lists."""
+
+    @settings(max_examples=DRAWN[root][0])
+    @given(expressions(root), options)
+    def equal(expression: Expression, options: Options) -> None:
+        check(expression, options, 1e-5)
+
+    equal()
 
 
-@settings(max_examples=2)
-@given(expressions('sequences'), options)
-def test_any_sequence_equals_its_eager_twin(
-    expression: Expression, options: Options
-) -> None:
-    """As results, with tuples and sequences inside."""
-    check(expression, options, 1e-5)
+def agree_to_twelve_digits(root: str, count: int) -> None:
+    """What differs in float32 is rounding and nothing else."""
+
+    @settings(max_examples=count)
+    @given(expressions(root, 'float64'), options)
+    def equal(expression: Expression, options: Options) -> None:
+        with jax.enable_x64(True):
+            check(expression, options, 1e-12, forward=True)
+
+    equal()
 
 
-@settings(max_examples=2)
-@given(expressions('sequence'), options)
-def test_any_reduction_equals_its_eager_twin(
-    expression: Expression, options: Options
-) -> None:
-    """Lists, empty ones too, under `Fold`, `Reduce`, `Sum`, `Max`, `Mean`."""
-    check(expression, options, 1e-5)
-
-
-@settings(max_examples=3)
-@given(expressions('tree', 'float64'), options)
-def test_agreement_is_to_twelve_digits_in_float64(
-    expression: Expression, options: Options
-) -> None:
-    """So that what differs in float32 is rounding and nothing else."""
-    with jax.enable_x64(True):
-        check(expression, options, 1e-12, forward=True)
+def test_agreement_is_to_twelve_digits_in_float64() -> None:
+    agree_to_twelve_digits('tree', 2)
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
-@given(expressions('whole', 'float64'), options)
-def test_many_expressions_equal_their_eager_twins(
-    expression: Expression, options: Options
-) -> None:
-    """As above, more of them."""
-    with jax.enable_x64(True):
-        check(expression, options, 1e-12, forward=True)
-
-
-@pytest.mark.slow
-@settings(max_examples=6)
-@given(expressions('sequences', 'float64'), options)
-def test_many_sequences_equal_their_eager_twins(
-    expression: Expression, options: Options
-) -> None:
-    """As above, more of them."""
-    with jax.enable_x64(True):
-        check(expression, options, 1e-12, forward=True)
-
-
-@pytest.mark.slow
-@settings(max_examples=10)
-@given(expressions('tree', 'float64'), options)
-def test_many_recursions_equal_their_eager_twins(
-    expression: Expression, options: Options
-) -> None:
-    """As above, more of them."""
-    with jax.enable_x64(True):
-        check(expression, options, 1e-12, forward=True)
+@pytest.mark.parametrize('root', [root for root, (_, many) in DRAWN.items() if many])
+def test_many_expressions_agree_to_twelve_digits(root: str) -> None:
+    agree_to_twelve_digits(root, DRAWN[root][1])
 
 
 # ---- trees ---------------------------------------------------------------------------

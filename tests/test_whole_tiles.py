@@ -46,6 +46,9 @@ OF_TILES = {
     'normalises together': of_tiles(
         lambda w, x, ct: (jnp.sum(ct * x, 0), ct * w / jnp.linalg.norm(ct))
     ),
+    'rounds': of_tiles(
+        lambda w, x, ct: ((ct * x).sum(0).astype(int).astype('float32'), ct * w)
+    ),
     'linear': of_tiles(lambda w, x, ct: (2 * jnp.sum(ct * x, 0), -ct * w)),
     'checkpointed': jax.checkpoint(
         of_tiles(lambda w, x, ct: (jnp.sum(ct * x + 0.1, 0), ct * w))

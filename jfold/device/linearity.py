@@ -94,7 +94,9 @@ def _made(equation: core.JaxprEqn, given: Forms) -> Forms:
         form = _part(given, _CHOSEN[name])
     else:
         form = Form.FIXED if kinds <= {Form.ZERO, Form.FIXED} else Form.OTHER
-    return [form] * len(equation.outvars)
+    rounded = Form.OTHER if form is Form.LINEAR else form
+    specs = map(jaxprs.spec, equation.outvars)
+    return [form if jaxprs.is_inexact(spec) else rounded for spec in specs]
 
 
 def _sum(kinds: set[Form]) -> Form:

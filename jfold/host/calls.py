@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -12,10 +12,11 @@ import numpy as np
 
 from jfold import instructions as ir
 from jfold.host.frames import Running
-from jfold.host.origin import Frame, start
+from jfold.host.origin import Frame, Origin, start
 from jfold.host.rules import NONE, Column, join
 from jfold.program import Program
 
+Array = np.ndarray[Any, Any]
 Ready: TypeAlias = 'tuple[Running, Callers | None, Any]'  # and what it is sent
 
 
@@ -98,15 +99,21 @@ def origin_in(calls: list[Made], item: int) -> tuple[Made, int]:
     raise IndexError(item)
 
 
-def merge(body: ir.Body, calls: list[Made]) -> tuple[Frame, Callers]:
-    """One frame for all calls that wait for the same declaration."""
+def origin_of(calls: list[Made], at: Sequence[int] | Array) -> Origin:
+    """Where the items of a frame come from: those of all calls at [items]."""
 
     def origin(register: int, item: int) -> tuple[Frame, int, int]:
-        made, number = origin_in(calls, item)
+        made, number = origin_in(calls, int(at[item]))
         return made.frame, made.call.inputs[register], number
 
+    return origin
+
+
+def merge(body: ir.Body, calls: list[Made]) -> tuple[Frame, Callers]:
+    """One frame for all calls that wait for the same declaration."""
+    given = joined(calls)
     callers = Parts(body.owners, [made.receiver for made in calls])
-    return start(body, joined(calls), origin), callers
+    return start(body, given, origin_of(calls, range(len(given[0])))), callers
 
 
 @dataclass(frozen=True, eq=False)

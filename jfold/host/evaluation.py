@@ -9,6 +9,7 @@ follows the data.
 
 Most programs are rewritten so that nothing waits, which is faster; see `two_passes`.
 All others run as they are, and so does what something is wrong with, to tell what.
+Calls that run once for each object never wait; see `sharing`.
 """
 
 from __future__ import annotations

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from jfold import instructions as ir
-from jfold.errors import BadItem, InputError, shown
-from jfold.host.calls import Made, Ready, joined, origin_in
+from jfold.errors import BadItem, InputError
+from jfold.host import objects
+from jfold.host.calls import Made, Ready, joined, origin_in, origin_of
 from jfold.host.deferred import Deferred
-from jfold.host.objects import each
 from jfold.host.origin import Frame, entries, locate, start
 from jfold.host.places import example_of
 from jfold.host.rules import Column, take
@@ -83,32 +83,31 @@ class Once:
         Raises:
           InputError: an object has no key.
         """
-        places, objects = joined(calls)
+        places, column = joined(calls)
         known = len(self.numbers)
-        numbers = self._numbered(places, objects, calls)
+        numbers = self._numbered(places, column, calls)
         # The frames hold the objects, whose ids therefore stay theirs.
         self.calls.append((calls, numbers))
         home = None
         if known < len(self.numbers):
             new = (numbers >= known).nonzero()[0]
             at = new[np.unique(numbers[new], return_index=True)[1]]
-            given = [places[at], take(objects, at)]
-            frame = start(body, given, _origin(calls, at))
+            given = [places[at], take(column, at)]
+            frame = start(body, given, origin_of(calls, at))
             home = self._home(frame, state, known)
             self.homes.append(home)
         return home, self._answered(calls, numbers)
 
-    def _numbered(self, places: Array, objects: list[Any], calls: list[Made]) -> Array:
+    def _numbered(self, places: Array, column: list[Any], calls: list[Made]) -> Array:
         """The numbers [n] of objects at places [n]."""
         try:
-            keys = each(self.key, objects, expected='what its key takes')
-            _check_keys(keys)
+            keys = objects.each(self.key, column, expected='what its key takes')
+            pairs = zip(example_of(places).tolist(), keys, strict=True)
+            return np.array(_found(self.numbers, pairs, keys), np.intp)
         except BadItem as error:
             made, item = origin_in(calls, error.index)
             example, path = locate(made.frame, made.call.inputs[1], item)
             raise InputError(str(error), example, path, made.call.where) from None
-        pairs = zip(example_of(places).tolist(), keys, strict=True)
-        return np.array(list(map(self.numbers.__getitem__, pairs)), np.intp)
 
     def _home(self, frame: Frame, state: Deferred, first: int) -> Home:
         """Promises the results of the objects that are new."""
@@ -130,23 +129,15 @@ class Once:
             yield from made.receiver.receive([x[part] for x in self.tokens])
 
 
-def _origin(calls: list[Made], at: Array) -> Callable[[int, int], Any]:
-    """Where the objects of a frame come from: those of all calls at [objects]."""
-
-    def origin(register: int, item: int) -> tuple[Frame, int, int]:
-        made, number = origin_in(calls, int(at[item]))
-        return made.frame, made.call.inputs[register], number
-
-    return origin
-
-
-def _check_keys(keys: list[Any]) -> None:
-    for index, key in enumerate(keys):
-        try:
-            hash(key)
-        except TypeError:
-            text = f'expected a key that is hashable, got {shown(key)}'
-            raise BadItem(index, text) from None
+def _found(
+    numbers: Mapping[Any, int], pairs: Iterable[tuple[int, Any]], keys: list[Any]
+) -> list[int]:
+    """The numbers of pairs of an example and a key."""
+    try:
+        return list(map(numbers.__getitem__, pairs))
+    except TypeError:
+        objects.entries({}, keys, lambda *_: 'a key that is hashable', None)
+        raise
 
 
 # ---- objects that lead back to themselves --------------------------------------------

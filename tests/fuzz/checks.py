@@ -162,6 +162,7 @@ class Session:
         an operation of the whole: then its rules may run for one and not the other."""
         alone = [self.model.schedule([self.examples[row]], size=1) for row in rows]
         if any(_operations(each) != _operations(schedule) for each in alone):
+            self.tally['not compared'] += 1
             return None
         return [self.run(each, weights.of(i)).gradients for i, each in enumerate(alone)]
 
@@ -391,6 +392,9 @@ def compare_gradients(
             total[name] = [a if b is None else a + b for a, b in pairs]
     largest = max([np.abs(x).max(initial=0) for x in jax.tree.leaves(total)], default=0)
     if not np.isfinite(largest):
+        rules = repr(session.case.block)
+        if not session.case.linear and 'normalising' not in rules:
+            raise Mismatch('undefined', f'of {rules}, without a rule that divides')
         session.tally['undefined'] += 1
         return
     session.tally['gradients'] += 1
