@@ -43,7 +43,9 @@ from jfold.data.corpus import Corpus
 from jfold.data.storage import DamagedError, UnknownFormatError
 from jfold.data.tracer import Traced, Tracer
 from jfold.errors import InputError, ProgramBudgetError
-from jfold.model import MetricValues, Model, compile
+from jfold.external import External
+from jfold.metrics import MetricValues
+from jfold.model import Model, compile
 from jfold.ragged import Ragged
 from jfold.reductions import Max, Mean, Min, Sum
 from jfold.schedule import Schedule
@@ -74,6 +76,7 @@ __all__ = [
     'Concat',
     'Corpus',
     'DamagedError',
+    'External',
     'Fold',
     'ForwardDeclaration',
     'FromTensor',

@@ -76,6 +76,7 @@ MODULES = (
     __name__,
     'jfold.combinators',
     'jfold.declarations',
+    'jfold.external',
     'jfold.reductions',
     'jfold.sequence_blocks',
 )

@@ -324,6 +324,17 @@ def _(i: ir.Fields, operations: Operations) -> None:
 
 
 @_check_options.register
+def _(i: ir.ReduceGroups, operations: Operations) -> None:
+    found = [_numbered(operations.operations, o, 'operations') for o in i.operations]
+    for size, each in zip(i.sizes, found, strict=True):
+        if each.inputs != each.outputs * size:
+            raise TypeClash(f'an operation of {size} items, got {each!r}')
+    filled = [_numbered(operations.constants, k, 'constants')[0] for k in i.fill]
+    if filled and filled != [*found[0].outputs]:
+        raise TypeClash(f'constants of types {found[0].outputs}, got {filled}')
+
+
+@_check_options.register
 def _(i: ir.Cut, operations: Operations) -> None:
     if not isinstance(i.key, slice):
         raise TypeClash(f'a slice, got {i.key!r}')
@@ -342,6 +353,11 @@ def _check_parts(
         slots = state.promised if isinstance(i, ir.Promise) else state.fulfilled
         if slots.setdefault(i.slot, found) != found:
             raise TypeClash(f'slot {i.slot} to be of {slots[i.slot]}, got {found}')
+    if isinstance(i, ir.ReduceGroups):
+        outputs = state.operations.operations[i.operations[0]].outputs
+        of_groups = [state.operations.types[t] for t in outputs]
+        if of_groups != (got := [each.tensor for each in made]):
+            raise TypeClash(f'items that operations give, {of_groups}, got {got}')
     if isinstance(i, ir.Positions) and len(made) != _cases_of(operands[0]):
         raise TypeClash(f'an output for each case of {operands[0]}, got {len(made)}')
     if isinstance(i, ir.Among) and not 0 <= i.case < _cases_of(operands[1]):

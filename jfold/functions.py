@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 @functools.cache
@@ -24,6 +25,28 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
         return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)
 
     return concat
+
+
+ASSOCIATIVE = jnp.add, jnp.maximum, jnp.minimum  # of which nobody has to say so
+
+
+def neutral(
+    fn: object, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> list[np.ndarray[Any, Any]]:
+    """The array for which `fn(x, it)` is `x` whatever `x` is, in a list; if known."""
+    lowest = fn is jnp.maximum
+    if fn is jnp.add:
+        value: float = 0
+    elif not (lowest or fn is jnp.minimum) or dtype.kind == 'c':
+        return []
+    elif jnp.issubdtype(dtype, jnp.inexact):
+        value = -jnp.inf if lowest else jnp.inf
+    elif dtype.kind == 'b':
+        value = not lowest
+    else:
+        limits: Any = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+        value = limits.min if lowest else limits.max
+    return [np.full(shape, value, dtype)]
 
 
 def ratio(total: jax.Array, count: jax.Array) -> jax.Array:

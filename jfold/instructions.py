@@ -365,6 +365,28 @@ class ReduceLoop(Instruction):
     way: int
 
 
+@dataclass(frozen=True, eq=False)
+class ReduceGroups(Instruction):
+    """Applies operations of several items to groups of neighbours.
+
+    `operations` are of more and more items; groups are as large as the last allows, but
+    for what is left of a sequence. That is a group for the next larger operation if
+    constants, one a column, are known to `fill` it with; else several groups. `default`
+    is for sequences without items.
+    """
+
+    traits = Traits(
+        'lengths[b: d] places[b] X[d]* -> X[b]*',
+        Effect.ANY,
+        holds={'default': 'places[a] -> X[a]*'},
+    )
+    operations: tuple[int, ...]
+    sizes: tuple[int, ...]
+    fill: tuple[int, ...]
+    default: Body
+    way: int
+
+
 # ---- waves: what a plan in two passes has instead of calls ---------------------------
 
 

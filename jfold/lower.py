@@ -18,6 +18,7 @@ from jfold.language import (
     composition,
     control,
     inputs,
+    reduction,
     sequences,
     tensors,
     wiring,
@@ -30,7 +31,10 @@ from jfold.language.writer import Builder
 from jfold.program import HostPlan, Program, check_program
 from jfold.trampoline import run
 
-FAMILIES = inputs, tensors, composition, control, sequences, alignment, wiring
+FAMILIES = (
+    *(inputs, tensors, composition, control),
+    *(sequences, reduction, alignment, wiring),
+)
 
 
 def lower(root: c.Block) -> Program:

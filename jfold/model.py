@@ -22,13 +22,14 @@ from jfold.data.corpus import Corpus, trace_corpus
 from jfold.data.joining import join
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.errors import ProgramBudgetError, check_spare_rows, several, shown, whole
-from jfold.functions import ratio
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.language.eager import evaluate
-from jfold.language.layers import check_params, pack
+from jfold.language.layers import pack
+from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
+from jfold.metrics import MetricValues
 from jfold.planning.capacity import Chance, grow
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.tiles import best_strategy
@@ -40,36 +41,6 @@ from jfold.schedule import Schedule, build
 from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity, Spec
 from jfold.tracebacks import boundary
 from jfold.types import SequenceType, terminals
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class MetricValues:
-    """What a `Metric` collected in a batch; a pytree.
-
-    Rows are ordered by example, and within one as it suits the schedule, not as one
-    would visit its parts. Spare rows, at the end, are zero, so that sums need no
-    mask.
-
-    Attributes:
-      values: [rows, *shape], or a tuple of such arrays if the metric takes a tuple.
-      example: [rows] int32, the example of each; the number of examples on spare rows,
-        which `jax.ops.segment_sum(..., num_segments=examples)` drops.
-      mask: [rows] bool, whether the row is real.
-    """
-
-    values: Any
-    example: jax.Array
-    mask: jax.Array
-
-    def sum(self) -> Any:
-        """The sum over all real rows."""
-        return jax.tree.map(lambda x: x.sum(0), self.values)
-
-    def mean(self) -> Any:
-        """The mean over all real rows; zero if there are none."""
-        count = self.mask.sum()
-        return jax.tree.map(lambda x: ratio(x.sum(0), count), self.values)
 
 
 @dataclass(eq=False)
@@ -348,13 +319,20 @@ class Model:
         return self._keep(old, capacity, new)
 
     @boundary
-    def apply(self, params: Mapping[str, Any], schedule: Schedule) -> Any:
+    def apply(
+        self,
+        params: Mapping[str, Any],
+        schedule: Schedule,
+        external: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
 
         Args:
           params: as `init` returns them, in any mapping, which may hold more than those
             of this model.
           schedule: as `schedule` returns it; data, no gradient flows to it.
+          external: by name, the arrays [rows, *shape] that `External` blocks pick rows
+            of; gradients flow to them.
 
         Returns:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
@@ -368,8 +346,9 @@ class Model:
         Raises:
           ValueError: the schedule is another model's.
           TypeError: `params` lacks a layer, or those of one differ from those of `init`
-            in structure, shape or dtype.
+            in structure, shape or dtype; or so does an array of `external`.
         """
+        params = with_external(self.program.layers, params, external)
         self._check(params, schedule)
         return _given(self.program, self._apply(params, schedule), schedule)
 
@@ -387,9 +366,14 @@ class Model:
         check_params(self.program.layers, params)
 
     @boundary
-    def eval(self, example: object, params: Mapping[str, Any] | None = None) -> Any:
+    def eval(
+        self,
+        example: object,
+        params: Mapping[str, Any] | None = None,
+        external: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Runs one example eagerly; see `Block.eval`."""
-        return evaluate(self.block, example, params)
+        return evaluate(self.block, example, params, external)
 
     @boundary
     def explain(self, schedule: Schedule | None = None) -> str:

@@ -36,6 +36,7 @@ class Layer:
     params: ArrayTree | None  # pytree of jax.ShapeDtypeStruct, None without parameters
     batched: bool = False
     family: str = ''  # the name before it was numbered, if nobody chose one
+    external: bool = False  # its parameter is an array that a batch is given
 
     @functools.cached_property
     def leaves(self) -> tuple[list[Any], Any]:
@@ -59,9 +60,18 @@ class Operation(Owner):
     result: Type
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    from_left: bool = False  # the layer takes two of the arguments, then a third, ...
+
+    def call(self, params: ArrayTree | None, *arguments: Any) -> Any:
+        """The layer's outputs, given parameters and inputs."""
+        if not self.from_left:
+            return self.layer.call(params, *arguments)
+        return functools.reduce(functools.partial(self.layer.call, params), arguments)
 
     def __repr__(self) -> str:
         given = ', '.join(map(repr, self.arguments))
+        if self.from_left:
+            given = f'{len(self.arguments)} of {self.result!r}'
         return f'{self.layer.name}({given}) -> {self.result!r}'
 
 

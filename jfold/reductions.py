@@ -13,19 +13,19 @@ from jfold.tracebacks import boundary
 
 def Sum() -> Reduce:
     """The sum of a sequence of tensors; zeros when empty."""
-    return Reduce(jnp.add)
+    return Reduce(jnp.add, associative=True)
 
 
 @boundary
 def Max(default: Convertible | None = None) -> Reduce:
     """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
-    return Reduce(jnp.maximum, default)
+    return Reduce(jnp.maximum, default, associative=True)
 
 
 @boundary
 def Min(default: Convertible | None = None) -> Reduce:
     """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
-    return Reduce(jnp.minimum, default)
+    return Reduce(jnp.minimum, default, associative=True)
 
 
 def Mean() -> Pipe:

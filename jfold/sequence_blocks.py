@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from jax.typing import DTypeLike
 
-from jfold.blocks import Block, Convertible, Pipe, block, convert_to_block
+from jfold.blocks import Block, Convertible, Function, Pipe, block, convert_to_block
+from jfold.functions import ASSOCIATIVE
 from jfold.printing import Printed, in_call
 from jfold.types import TensorType
 
@@ -113,20 +114,37 @@ class Reduce(Block):
 
     Its depth is log2 of the length: `f(f(1, 2), 3)`, `f(f(f(1, 2), f(3, 4)), 5)`. One
     item is itself; none gives `default`, or zeros.
+
+    Where `f(f(1, 2), 3)` is `f(1, f(2, 3))`, but for rounding, say `associative`: then
+    rounds are over eight neighbours, from left to right, so that a sequence of `n` is
+    a third as deep, and an eighth as many values are kept. That is so if `combine` is a
+    single `Function`; other blocks are given pairs.
+
+    Args:
+      combine: takes two items, gives one.
+      default: what an empty sequence gives.
+      associative: whether items may be combined in any grouping.
     """
 
     combine: Block
     default: Block | None
+    associative: bool
 
     def __init__(
-        self, combine: Convertible, default: Convertible | None = None
+        self,
+        combine: Convertible,
+        default: Convertible | None = None,
+        associative: bool = False,
     ) -> None:
         none = None if default is None else convert_to_block(default)
-        vars(self).update(combine=convert_to_block(combine), default=none)
+        made = convert_to_block(combine)
+        vars(self).update(combine=made, default=none, associative=associative)
 
     def _pieces(self) -> Iterator[str | Printed]:
         default = () if self.default is None else (', default=', self.default)
-        yield from ('Reduce(', self.combine, *default, ')')
+        fn = self.combine.fn if isinstance(self.combine, Function) else None
+        told = ', associative=True' * (self.associative and fn not in ASSOCIATIVE)
+        yield from ('Reduce(', self.combine, *default, f'{told})')
 
 
 @block

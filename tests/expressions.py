@@ -164,9 +164,9 @@ class Maker:
         """`Map`, then `Reduce`."""
         default = self.pick([None, self.constant(want)])
         combine = self.between(TupleType(want, want), want, depth - 1)
-        return jf.Map(self.between(item, want, depth - 1)) >> jf.Reduce(
-            combine, default
-        )
+        each = jf.Map(self.between(item, want, depth - 1))
+        # Twins group alike, so that what is said of a function need not be true.
+        return each >> jf.Reduce(combine, default, self.pick([False, True]))
 
     def sliced(self, item: Any, want: Any, depth: int) -> Any:
         """Some of the items, then the rest of the way."""

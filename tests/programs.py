@@ -40,7 +40,7 @@ def loops() -> Program:
     """Loops over a sequence, and parts of it."""
     fold = jf.Fold(jf.Function(jnp.add), jf.Zeros([]))
     half = jf.GetItem(slice(0, 2)) >> jf.Sum()
-    parts = jf.AllOf(fold, jf.Max(), jf.GetItem(0), half, jf.Length())
+    parts = jf.AllOf(fold, jf.Reduce(jnp.maximum), jf.GetItem(0), half, jf.Length())
     return jf.compile(jf.Map(jf.Scalar()) >> parts).program
 
 
@@ -50,7 +50,7 @@ def cases() -> Program:
     one = jf.GetItem(1) >> jf.Map(jf.Scalar())
     two = jf.AllOf(jf.GetItem(1) >> jf.Scalar(), jf.FromTensor(np.float32(2)))
     chosen = jf.OneOf(jf.GetItem(0), {'a': one, 'b': two >> jf.Map(jf.Identity())})
-    return jf.compile(chosen >> jf.Sum()).program
+    return jf.compile(chosen >> jf.Reduce(jnp.add)).program
 
 
 @functools.cache

@@ -80,7 +80,7 @@ def test_loops_print_with_their_bodies() -> None:
     assert 'FoldLoop' in text
     assert 'combine=<' in text
     assert '0x' not in text
-    text = str(jf.compile(numbers >> jf.Max() >> (lambda x: x)).program)
+    text = str(jf.compile(numbers >> jf.Reduce(jnp.maximum) >> (lambda x: x)).program)
     assert 'ReduceLoop' in text
     assert 'default=<' in text
     assert '0x' not in text

@@ -99,16 +99,8 @@ BLOCKS = {
     *('OneHotFromList', 'RNN', 'Slice', 'Zip', 'ZipWith', 'compose', 'recursive'),
     *('Function', 'GetItem', 'Identity', 'InputTransform', 'Length', 'Map', 'Max'),
     *('Mean', 'Metric', 'Min', 'OneOf', 'Optional', 'Pipe', 'Record', 'Reduce'),
-    *(
-        'Scalar',
-        'Share',
-        'Sum',
-        'Tensor',
-        'Vector',
-        'Void',
-        'Zeros',
-        'convert_to_block',
-    ),
+    *('Scalar', 'Share', 'Sum', 'Tensor', 'Vector', 'Void', 'Zeros', 'External'),
+    'convert_to_block',
 }
 TYPES = {
     *('BroadcastType', 'ObjectType', 'SequenceType', 'TensorType', 'TupleType'),

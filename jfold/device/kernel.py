@@ -144,7 +144,7 @@ class Kernel(Owner):
             inputs = given[len(leaves) :]
             tile = [x[None] for x in inputs] if alone else inputs
             packed = pack(TupleType(self.operation.arguments), tile)
-            made = jax.tree.leaves(layer.call(params, *packed))
+            made = jax.tree.leaves(self.operation.call(params, *packed))
             return [x[0] for x in made] if alone else list(made)
 
         return jaxprs.trace(outputs, [*leaves, *self.inputs(rows)])

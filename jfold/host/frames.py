@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from jfold import instructions as ir
 from jfold.errors import BadItem
+from jfold.host.groups import Cut, Left, cut, merged
 from jfold.host.origin import Frame, Origin, located, start
 from jfold.host.promises import Promises
-from jfold.host.rules import Column, merge, numbers, put, starts, take
+from jfold.host.rules import Column, put, starts, take
 from jfold.host.steps import steps
 from jfold.host.trace import Trace
 from jfold.host.waves import take_apart
@@ -105,83 +106,75 @@ def _item_origin(frame: Frame, i: ir.FoldLoop, order: Array, now: Array) -> Orig
 
 def _reduce(i: ir.ReduceLoop, frame: Frame, state: Trace) -> Any:
     """Rounds over adjacent pairs of all sequences that are longer than one."""
+
+    def pairs(given: list[Column], places: Array, owner: Array) -> Any:
+        origin = _owner_origin(frame, i, owner)
+        return run(start(i.combine, [places, *given], origin), state)
+
+    return _rounds(i, frame, state, cut((2,), together=False), pairs)
+
+
+def _reduce_groups(i: ir.ReduceGroups, frame: Frame, state: Trace) -> Any:
+    """Rounds over groups of neighbours, by operations of as many items."""
+    columns = len(i.outputs)
+
+    def group(given: list[Column], places: Array, owner: Array) -> Any:
+        which = bisect.bisect_left(i.sizes, len(given) // columns)
+        missing = i.sizes[which] - len(given) // columns
+        fill = [np.full(len(places), state.shared[k]) for k in i.fill] * missing
+        yield from ()
+        return state.apply(i.operations[which], places, given + fill)
+
+    return _rounds(i, frame, state, cut(i.sizes, together=bool(i.fill)), group)
+
+
+Combine: TypeAlias = Callable[[list[Column], Array, Array], Any]
+
+
+def _rounds(
+    i: ir.ReduceLoop | ir.ReduceGroups,
+    frame: Frame,
+    state: Trace,
+    cut: Cut,
+    combine: Combine,
+) -> Any:
+    """Combines groups of neighbours, until one item is left of each sequence.
+
+    `combine` is given columns of first items, of second ones, and so on, their places,
+    and the sequences that they belong to.
+    """
     r = frame.registers
     lengths, places, *items = (r[k] for k in i.inputs)
-    left = _Left(np.arange(len(lengths)), starts(lengths), lengths, items)
-    empty = left.owner[lengths == 0]
+    left = Left(np.arange(len(lengths)), starts(lengths), lengths, items)
     finished = [left.ones()]
     for number in range(MAX_ROUNDS):
         left = left.longer()
         if not len(left.owner):
             break
-        pair, owner, given = left.pairs()
-        # Rounds halve the lengths: a pair is told by its number and its round.
-        told = functools.partial(np.add, pair * MAX_ROUNDS, number)
-        at_pairs = state.order.inside(places[owner], i.way, told)
-        origin = _owner_origin(frame, i, owner)
-        made = yield from run(start(i.combine, [at_pairs, *given], origin), state)
-        left = left.halved(pair, made)
+        groups, made = left.groups(cut), []
+        for at, given in groups.by_length():
+            owner, result = left.owner[groups.owner[at]], given
+            if len(given) > len(items):
+                # Rounds shorten sequences: a group is told by its number and its round.
+                told = functools.partial(np.add, groups.number[at] * MAX_ROUNDS, number)
+                inside = state.order.inside(places[owner], i.way, told)
+                result = yield from combine(given, inside, owner)
+            made.append((at, result))
+        left = left.after(groups, made)
         finished.append(left.ones())
+    empty = (lengths == 0).nonzero()[0]
     if len(empty):
         origin = _owner_origin(frame, i, empty)
         inputs = [state.order.inside(places[empty], i.way)]
-        made = yield from run(start(i.default, inputs, origin), state)
-        finished.append((empty, made))
-    owners, columns = zip(*finished, strict=True)
-    for register, parts in zip(i.outputs, zip(*columns, strict=True), strict=True):
-        r[register] = merge(owners, parts)
+        given = yield from run(start(i.default, inputs, origin), state)
+        finished.append((empty, given))
+    for register, column in zip(i.outputs, merged(finished), strict=True):
+        r[register] = column
 
 
-@dataclass(frozen=True, eq=False)
-class _Left:
-    """Sequences that a reduction is at work on.
-
-    Attributes:
-      owner: [sequences], their places among all.
-      first, lengths: [sequences], where the items of each are in the columns.
-      items: columns.
-    """
-
-    owner: Array
-    first: Array
-    lengths: Array
-    items: list[Column]
-
-    def ones(self) -> tuple[Array, list[Column]]:
-        """The sequences of one item, and these items."""
-        chosen = self.lengths == 1
-        return self.owner[chosen], [take(x, self.first[chosen]) for x in self.items]
-
-    def longer(self) -> _Left:
-        """The sequences of more than one item."""
-        chosen = self.lengths > 1
-        owner, first = self.owner[chosen], self.first[chosen]
-        return _Left(owner, first, self.lengths[chosen], self.items)
-
-    def pairs(self) -> tuple[Array, Array, list[Column]]:
-        """Of each pair its number and its owner; columns of left items, then right."""
-        count = self.lengths // 2
-        pair = numbers(count)
-        at = self.first.repeat(count) + 2 * pair
-        given = [take(x, k) for k in (at, at + 1) for x in self.items]
-        return pair, self.owner.repeat(count), given
-
-    def halved(self, pair: Array, made: list[Column]) -> _Left:
-        """The sequences with what was made in the place of pairs."""
-        count = self.lengths // 2
-        lengths = self.lengths - count
-        first = starts(lengths)
-        odd = (lengths > count).nonzero()[0]
-        positions = [first.repeat(count) + pair, first[odd] + count[odd]]
-        last = self.first[odd] + self.lengths[odd] - 1
-        items = [
-            merge(positions, [new, take(old, last)])
-            for new, old in zip(made, self.items, strict=True)
-        ]
-        return _Left(self.owner, first, lengths, items)
-
-
-def _owner_origin(frame: Frame, i: ir.ReduceLoop, owner: Array) -> Origin:
+def _owner_origin(
+    frame: Frame, i: ir.ReduceLoop | ir.ReduceGroups, owner: Array
+) -> Origin:
     """Inputs of a reduction's body are traced back to their sequence as a whole."""
     return lambda register, item: (frame, i.inputs[0], int(owner[item]))
 
@@ -194,6 +187,7 @@ def _waves(i: ir.Waves, frame: Frame, state: Promises) -> Any:
 LOOPS: dict[type, Callable[..., Any]] = {
     ir.FoldLoop: _fold,
     ir.ReduceLoop: _reduce,
+    ir.ReduceGroups: _reduce_groups,
     ir.Waves: _waves,
 }
 

@@ -21,7 +21,7 @@ from jfold import combinators as c
 from jfold.errors import shown
 from jfold.kept import kept
 from jfold.language.inference import infer
-from jfold.language.layers import check_families, check_layer
+from jfold.language.parameters import check_families, check_layer, with_external
 from jfold.language.typed import Typed, Typing
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
@@ -52,7 +52,10 @@ class Eager:
 
 @boundary
 def evaluate(
-    block: c.Block, example: object, params: Mapping[str, Any] | None = None
+    block: c.Block,
+    example: object,
+    params: Mapping[str, Any] | None = None,
+    external: Mapping[str, Any] | None = None,
 ) -> Any:
     """Runs a block on one example, without batching.
 
@@ -60,6 +63,7 @@ def evaluate(
       block: any block that takes Python data, or nothing.
       example: the data.
       params: as `Model.init` returns them; needed if the block has parameters.
+      external: by name, the arrays that `External` blocks pick rows of.
 
     Returns:
       The value: arrays in tuples, lists for sequences. With `Metric` blocks inside, the
@@ -70,9 +74,8 @@ def evaluate(
       ValueError: the data contain themselves. Other errors about the data are
         Python's own, with a note that names the block.
     """
-    return evaluate_typed(
-        _typing(block, jax.dtypes.canonicalize_dtype(float)), example, params
-    )
+    typing = _typing(block, jax.dtypes.canonicalize_dtype(float))
+    return evaluate_typed(typing, example, params, external)
 
 
 @kept
@@ -85,10 +88,13 @@ def _typing(block: c.Block, widest: np.dtype[Any]) -> Typing:
 
 
 def evaluate_typed(
-    typing: Typing, example: object, params: Mapping[str, Any] | None = None
+    typing: Typing,
+    example: object,
+    params: Mapping[str, Any] | None = None,
+    external: Mapping[str, Any] | None = None,
 ) -> Any:
     """`evaluate`, for an expression that is typed already."""
-    params = params or {}
+    params = with_external(typing.layers, params or {}, external)
     known = {layer.name: layer for layer in typing.layers if layer.params is not None}
     for name in known.keys() & params.keys():  # others may not be needed
         check_layer(known[name], params[name])
@@ -169,6 +175,8 @@ def call(node: Typed, x: Any, state: Eager) -> object:
     if layer.batched:
         inputs = jax.tree.map(lambda a: a[None], inputs)
     if layer.params is not None and layer.name not in state.params:
+        if layer.external:
+            check_layer(layer, None)
         raise TypeError(
             f'{node}: expected parameters for layer {layer.name!r}, got '
             f'{list(state.params)}; `model.init(key)` makes them'

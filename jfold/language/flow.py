@@ -84,10 +84,21 @@ class _Flow:
             items = _joined(given[2:], before)
             made = self._results(i.combine, [0, *items, *items])
             return _joined(items, _joined(made, self._results(i.default, [0])))
+        if isinstance(i, ir.ReduceGroups):
+            return self._groups(i, _joined(given[2:], before))
         makes = i.traits.holds or i.traits.effect & Effect.MAKES
         if makes and not isinstance(i, ir.Convert | ir.Numbers):
             raise refusal('who reads what', type(i))
         return [_union(given)] * len(before)  # the others move values, or make none
+
+    def _groups(self, i: ir.ReduceGroups, items: list[Makers]) -> Sequence[Makers]:
+        """What groups of items may give, beyond what was known before."""
+        made = _joined(items, self._results(i.default, [0]))
+        for o in i.operations:
+            given = itertools.cycle(items)
+            self.inputs[o][:] = map(operator.or_, self.inputs[o], given)
+            made = [each | 1 << self.first[o] + k for k, each in enumerate(made)]
+        return made
 
     def _results(self, body: ir.Body, given: Sequence[Makers]) -> list[Makers]:
         """What a body returns, given what its arguments may hold."""

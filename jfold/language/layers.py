@@ -10,12 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import re
 import sys
 import types
 from collections.abc import (
     Callable,
-    Container,
     Hashable,
     Iterable,
     Iterator,
@@ -26,10 +24,9 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from jfold.combinators import Function
-from jfold.errors import shown
+from jfold.external import Rows, shown_rows
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import Layer
 from jfold.printing import callable_name
@@ -49,6 +46,8 @@ def identity(function: Function) -> Hashable:
 
 
 def _callable_key(fn: object) -> Hashable:
+    if isinstance(fn, Rows):
+        return fn
     # A bound method is a new object at each access; its parts are not.
     if isinstance(fn, types.MethodType):
         return id(fn.__self__), fn.__func__
@@ -58,6 +57,8 @@ def _callable_key(fn: object) -> Hashable:
 def adapt(function: Function) -> tuple[Callable[..., Any], Init | None]:
     """`call(params, *inputs)` and `init(key, *specs)`, `None` without parameters."""
     fn = function.fn
+    if isinstance(fn, Rows):
+        return fn, None
     if function.init is not None:
         init = function.init
         return fn, init if takes_specs(init) else lambda key, *_: init(key)
@@ -107,6 +108,8 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     call, init = adapt(function)
     own = callable_name(function.fn)
     name, family = function.name or own, '' if function.name else own
+    if isinstance(function.fn, Rows):
+        return Layer(name, call, None, function.fn.spec, external=True)
     if init is None:
         return Layer(name, call, None, None, function.batched, family)
     specs = [to_spec(argument) for argument in arguments]
@@ -131,7 +134,11 @@ def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
 
     Those without parameters come last, since nobody stores anything under their names.
     """
-    order = sorted(layers, key=lambda x: (x.params is None, *_place(layers[x])))
+    _check_externals([layer for layer in layers if layer.external])
+    # What a user passes by name keeps it.
+    order = sorted(
+        layers, key=lambda x: (not x.external, x.params is None, *_place(layers[x]))
+    )
     names = {layer.name for layer in layers}
     numbers = {name: itertools.count(1) for name in names}
     free, made = set(names), {}
@@ -144,6 +151,18 @@ def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
         names.add(name)
         made[layer] = dataclasses.replace(layer, name=name)
     return made
+
+
+def _check_externals(layers: Iterable[Layer]) -> None:
+    found: dict[str, Layer] = {}
+    for layer in layers:
+        known = found.setdefault(layer.name, layer)
+        if known is not layer:
+            one, other = (shown_rows(x.params) for x in (known, layer))
+            raise TypeError(
+                f'External({layer.name!r}): expected rows of one type, got {one} and '
+                f'{other}; give arrays of other types other names'
+            )
 
 
 def _place(function: Function) -> tuple[Any, ...]:
@@ -170,121 +189,6 @@ def _place_of_code(fn: object) -> tuple[str, int, tuple[int, int]]:
     code = fn.__code__
     columns = ((x, y) for x, _, y, _ in code.co_positions() if x and y)
     return fn.__module__ or '', code.co_firstlineno, min(columns, default=(0, 0))
-
-
-# ---- parameters ----------------------------------------------------------------------
-
-
-def check_params(layers: Sequence[Layer], params: object) -> None:
-    """Compares parameters with those that the layers would draw.
-
-    Raises:
-      TypeError: they lack a layer, or those of one have other names, shapes or dtypes.
-    """
-    known = {layer.name: layer for layer in layers if layer.params is not None}
-    if not known:
-        return
-    if not isinstance(params, Mapping):
-        raise TypeError(
-            f'expected parameters as a dict by layers, {list(known)}, got '
-            f'{shown(params)}; `model.init(key)` makes them'
-        )
-    if missing := [name for name in known if name not in params]:
-        raise TypeError(_lacking(missing, list(params), known))
-    check_families(known, params)
-    for name, layer in known.items():
-        check_layer(layer, params[name])
-
-
-def check_families(known: Mapping[str, Layer], names: Iterable[object]) -> None:
-    """Refuses parameters of functions without a name that the model does not have.
-
-    Raises:
-      TypeError: there are some. Which function a number stands for is not known then.
-    """
-    families = {layer.family for layer in known.values()} - {''}
-    strange = [name for name in names if name not in known]
-    told = (re.sub(r'_[0-9]+$', '', str(name)) for name in strange)
-    others = [
-        name for name, family in zip(strange, told, strict=True) if family in families
-    ]
-    if others:
-        raise TypeError(
-            f'expected parameters of {list(known)} alone, got {others} too: functions '
-            'without a name are numbered as they stand in the source, so with others '
-            'beside them numbers stand for others; leave out what is not of this '
-            'model, or name functions, `Function(fn, init, name=...)`'
-        )
-
-
-def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str:
-    """Which layers are missing, and which may stand in their place."""
-    names = ', '.join(map(repr, missing))
-    others = ', '.join(repr(name) for name in given if name not in known)
-    strange = f', of which the model has no {others}' if others else ''
-    return (
-        f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got those '
-        f'of {given}{strange}; `model.init(key)` makes them'
-    )
-
-
-def check_layer(layer: Layer, params: object) -> None:
-    """Compares the parameters of one layer.
-
-    Raises:
-      TypeError: they differ.
-    """
-    leaves, tree = jax.tree.flatten(params)
-    expected, structure = layer.leaves
-    if tree == structure and all(map(_is_like, leaves, expected)):
-        return
-    want, got = _by_path(layer.params), _by_path(params)
-    if want.keys() != got.keys():
-        given = f'them at {_places(got)}' if got else 'none'
-        raise TypeError(
-            f'expected parameters of layer {layer.name!r} at {_places(want)}, got '
-            f'{given}; `model.init(key)` makes them'
-        )
-    for path, spec in want.items():
-        if not _is_like(got[path], spec):
-            raise TypeError(_unlike(layer.name, path, spec, got[path]))
-
-
-def _places(paths: Iterable[Path]) -> str:
-    return ', '.join(jax.tree_util.keystr(path) or '()' for path in paths)
-
-
-def _by_path(params: object) -> dict[Path, Any]:
-    """Leaves by what leads to them, whatever kinds of dicts and lists hold them."""
-    return dict(jax.tree_util.tree_leaves_with_path(params))
-
-
-def _is_like(leaf: Any, spec: Struct) -> bool:
-    """Whether an array has a shape and, once JAX holds it, a dtype."""
-    if not hasattr(leaf, 'dtype') or leaf.shape != spec.shape:
-        return False
-    if leaf.dtype == spec.dtype:
-        return True
-    # What JAX has already, it leaves as it is.
-    return not isinstance(leaf, jax.Array) and bool(_as_held(leaf.dtype) == spec.dtype)
-
-
-def _as_held(dtype: DTypeLike) -> object:
-    """What JAX, as configured, makes of an array of NumPy's."""
-    return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
-
-
-def _unlike(name: str, path: Path, spec: Struct, leaf: Any) -> str:
-    got, hint = f'{shown(leaf)}, which is no array', ''
-    if hasattr(leaf, 'dtype'):
-        got = f'{leaf.dtype}{list(leaf.shape)}'
-        if leaf.dtype != spec.dtype:
-            hint = ': a function may compute in another dtype, by `astype` inside'
-    where = f' at {jax.tree_util.keystr(path)}' if path else ''
-    return (
-        f'expected parameters of layer {name!r}{where} as {spec.dtype}'
-        f'{list(spec.shape)}, got {got}; `model.init(key)` makes them{hint}'
-    )
 
 
 # ---- types and arrays ----------------------------------------------------------------

@@ -70,7 +70,7 @@ def items(
     state.when_head(node, link, of)
 
 
-def _check_state(node: Typed, type_: Type) -> None:
+def check_state(node: Typed, type_: Type) -> None:
     for leaf in terminals(type_):
         if not isinstance(leaf, TensorType | ObjectType):
             fail(node, 'items and states of tensors or objects', str(type_))
@@ -147,7 +147,7 @@ def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writi
     combine, start = node.parts
     assert combine is not None
     assert start is not None
-    _check_state(node, combine.input)
+    check_state(node, combine.input)
     given = yield w.sequence(value, places, node)
     items = yield emit_of_items(combine, given, places, w)
     state = yield emit_part(start, None, places, w)
@@ -263,7 +263,7 @@ def _(block: c.RNN, node: Typed, value: Value, places: int, w: Writer) -> Writin
     cell, start = node.parts
     assert cell is not None
     for type_ in (cell.input, cell.output):
-        _check_state(node, type_)
+        check_state(node, type_)
     state: Value
     if block.initial_state_from_input:
         assert isinstance(value, tuple)
@@ -314,61 +314,6 @@ def _(block: c.RNN, node: Typed, x: Any, state: Eager) -> Steps[Any]:
         made, carried = yield eval_anew(cell, (item, carried), state)
         outputs.append(made)
     return outputs, carried
-
-
-# ---- Reduce --------------------------------------------------------------------------
-
-
-@output_type.register
-def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
-    item = state.types.fresh()
-    items(node, state, item)
-    # Two items of one type, but two values: what is used on both is used twice.
-    pair = TupleType(state.types.named(item), state.types.named(item))
-    combine = yield state.part(node, block.combine, pair, '.combine')
-    state.equal(combine, combine.output, item, 'to give an item,')
-    default = yield state.substitute(
-        node, block.default, '.default', item, 'to give an item,'
-    )
-    node.parts = (combine, default)
-    return item
-
-
-@emit.register
-def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    combine, default = node.parts
-    assert combine is not None
-    _check_state(node, combine.input)
-    given = yield w.sequence(value, places, node)
-    # Types are known only now, so that zeros have no use that was typed with the rest.
-    if default is None:
-        zeros = c.Zeros(node.output)
-        default = Typed(zeros, str(node), VoidType(), node.output)
-    reduced = w.shaped(
-        p.ReduceLoop,
-        (given.lengths, places, *flatten(given.items)),
-        node,
-        given.items,
-        combine=(yield write_body(w.builder, str(combine), combine)),
-        default=(yield write_body(w.builder, str(default), default)),
-        way=next(w.builder.ways),
-    )
-    return (yield reduced)
-
-
-@value_of.register
-def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
-    combine, default = node.parts
-    items = list(in_order(node, x))
-    if not items:
-        if default is None:
-            return zeros(node.output)
-        return (yield eval_part(default, None, state))
-    while len(items) > 1:
-        pairs = zip(items[::2], items[1::2], strict=False)
-        made = yield in_turn(eval_anew(combine, pair, state) for pair in pairs)
-        items = made + items[len(made) * 2 :]
-    return items[0]
 
 
 # ---- Length --------------------------------------------------------------------------

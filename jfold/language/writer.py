@@ -76,11 +76,13 @@ class Builder:
         leaves = [t for t in terminals(type_) if isinstance(t, TensorType)]
         return tuple(map(self.type_number, leaves))
 
-    def operation(self, layer: Layer, given: Type, result: Type) -> int:
+    def operation(
+        self, layer: Layer, given: Type, result: Type, from_left: bool = False
+    ) -> int:
         """The number of a layer at given types: equal ones are one operation."""
         arguments = arguments_of(given)
-        numbers = self.type_numbers(TupleType(arguments))
-        made = Operation(layer, arguments, result, numbers, self.type_numbers(result))
+        numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
+        made = Operation(layer, arguments, result, *numbers, from_left)
         return self.operations.setdefault(made, len(self.operations))
 
     def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:

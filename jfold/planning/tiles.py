@@ -75,6 +75,8 @@ def chunk_rows(program: Operations, operation: Operation, rows: int) -> int:
     one chunk for a large embedding table, several for a matrix. Beyond that, a chunk
     that stays in cache is faster.
     """
+    if operation.layer.external:  # nobody knows how large it is
+        return max(rows, 1)
     size = row_bytes(program, operation)
     balanced = parameter_bytes(operation) // size
     near = power_of_two(min(512, CACHE // size) + 1) // 2
@@ -110,10 +112,13 @@ class Counted:
     def widths(self, spec: Spec, o: int, recurrent: bool) -> Widths:
         """Larger weights want wider tiles, since a tile reads them once; much beyond
         256 rows a tile no longer stays in cache. Narrow tiles serve levels near the
-        roots."""
-        if not recurrent:
-            return 256, 32, 4
+        roots. A width takes as long to compile whatever it is for, so what gains little
+        from a third has two."""
         size = parameter_bytes(spec.program.operations[o])
+        if not recurrent:
+            return (256, 16) if size >= 1 << 19 else (128, 8)
+        if not size:
+            return 32, 4
         if size >= 1 << 20:
             return 256, 64, 16
         return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)

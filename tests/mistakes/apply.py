@@ -13,7 +13,7 @@ from jax import lax
 import jfold as jf
 from mistakes.common import Mistake, linear, number, numbers
 
-summed = jf.compile(numbers >> jf.Sum())
+summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 layered = jf.compile(number >> linear)
 
@@ -38,7 +38,7 @@ def batches(source: Any = LISTS, size: Any = 2, **options: Any) -> jf.Batches:
 
 
 def over_budget() -> None:
-    model = jf.compile(numbers >> jf.Sum(), max_programs=1)
+    model = jf.compile(numbers >> jf.Reduce(jnp.add), max_programs=1)
     model.schedule([[1]])
     model.schedule([[1], [2]])
 
@@ -60,7 +60,9 @@ def gradient_of(fn: Any, name: str) -> Any:
 
 
 def stacked() -> Any:
-    model = jf.compile(numbers >> jf.Sum())  # a new one, which has grown by nothing
+    model = jf.compile(
+        numbers >> jf.Reduce(jnp.add)
+    )  # a new one, which has grown by nothing
     pair = model.schedule([[1]]), model.schedule([[1], [2]])
     return jax.tree.map(lambda *x: jnp.stack(x), *pair)
 

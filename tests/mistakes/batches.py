@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import jfold as jf
 from mistakes.common import Mistake, numbers
 
-summed = jf.compile(numbers >> jf.Sum())
+summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 other = jf.compile(jf.Vector(3))
 

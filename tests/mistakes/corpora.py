@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
 from mistakes.common import Mistake, number, numbers
 
-summed = jf.compile(numbers >> jf.Sum())
+summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 other = jf.compile(jf.Vector(3))
 

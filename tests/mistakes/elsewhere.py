@@ -6,6 +6,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax.numpy as jnp
+
 import jfold as jf
 from mistakes.common import Mistake, linear, number, numbers
 
@@ -28,7 +30,7 @@ def reciprocal(value: Any) -> Any:
     return 1 / value
 
 
-summed = numbers >> jf.Sum()
+summed = numbers >> jf.Reduce(jnp.add)
 
 vector = jf.Vector(3)
 

@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import jfold as jf
 from mistakes.common import Mistake, linear, number, numbers
@@ -21,7 +22,7 @@ def scheduled(block: Any, *examples: Any, **options: Any) -> jf.Schedule:
     return model_of(block).schedule(list(examples), **options)
 
 
-summed = numbers >> jf.Sum()
+summed = numbers >> jf.Reduce(jnp.add)
 
 vector = jf.Vector(3)
 

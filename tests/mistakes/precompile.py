@@ -6,10 +6,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax.numpy as jnp
+
 import jfold as jf
 from mistakes.common import Mistake, numbers
 
-summed = jf.compile(numbers >> jf.Sum())
+summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 other = jf.compile(jf.Vector(3))
 

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters and arrays from elsewhere, compared with what a model asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+from jax.typing import DTypeLike
+
+from jfold.errors import shown
+from jfold.external import shown_rows
+from jfold.operations import Layer
+
+Struct: TypeAlias = jax.ShapeDtypeStruct
+Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
+
+
+def check_params(layers: Sequence[Layer], params: object) -> None:
+    """Compares parameters with those that the layers would draw.
+
+    Raises:
+      TypeError: they lack a layer, or those of one have other names, shapes or dtypes.
+    """
+    given = params if isinstance(params, Mapping) else {}
+    externals = {layer.name: layer for layer in layers if layer.external}
+    for name, layer in externals.items():
+        _check_rows(layer, given.get(name))
+    known = {x.name: x for x in layers if x.params is not None and not x.external}
+    if not known:
+        return
+    if not isinstance(params, Mapping):
+        raise TypeError(
+            f'expected parameters as a dict by layers, {list(known)}, got '
+            f'{shown(params)}; `model.init(key)` makes them'
+        )
+    if missing := [name for name in known if name not in params]:
+        raise TypeError(_lacking(missing, list(params), known))
+    check_families(known, [name for name in params if name not in externals])
+    for name, layer in known.items():
+        check_layer(layer, params[name])
+
+
+def _check_rows(layer: Layer, array: Any) -> None:
+    spec: Any = layer.params
+    if hasattr(array, 'dtype') and array.ndim and array.shape[1:] == spec.shape[1:]:
+        if _has_dtype(array, spec):
+            return
+    got = 'none' if array is None else f'{shown(array)}, which is no array'
+    if hasattr(array, 'dtype'):
+        got = f'{array.dtype}{list(array.shape)}'
+    raise TypeError(
+        f'External({layer.name!r}): expected an array {shown_rows(spec)}, got {got}; '
+        f'pass `external={{{layer.name!r}: array}}`'
+    )
+
+
+def with_external(
+    layers: Sequence[Layer], params: Any, external: Mapping[str, Any] | None
+) -> Any:
+    """Parameters and the arrays of externals, by name.
+
+    Raises:
+      TypeError: there is no such external.
+    """
+    if external is None:
+        return params
+    names = [layer.name for layer in layers if layer.external]
+    if not isinstance(external, Mapping) or set(external) - set(names):
+        got = list(external) if isinstance(external, Mapping) else shown(external)
+        raise TypeError(
+            f'expected `external` as a dict of arrays by name, {names}, got {got}'
+        )
+    return {**(params or {}), **external}
+
+
+def check_families(known: Mapping[str, Layer], names: Iterable[object]) -> None:
+    """Refuses parameters of functions without a name that the model does not have.
+
+    Raises:
+      TypeError: there are some. Which function a number stands for is not known then.
+    """
+    families = {layer.family for layer in known.values()} - {''}
+    strange = [name for name in names if name not in known]
+    told = (re.sub(r'_[0-9]+$', '', str(name)) for name in strange)
+    others = [
+        name for name, family in zip(strange, told, strict=True) if family in families
+    ]
+    if others:
+        raise TypeError(
+            f'expected parameters of {list(known)} alone, got {others} too: functions '
+            'without a name are numbered as they stand in the source, so with others '
+            'beside them numbers stand for others; leave out what is not of this '
+            'model, or name functions, `Function(fn, init, name=...)`'
+        )
+
+
+def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str:
+    """Which layers are missing, and which may stand in their place."""
+    names = ', '.join(map(repr, missing))
+    others = ', '.join(repr(name) for name in given if name not in known)
+    strange = f', of which the model has no {others}' if others else ''
+    return (
+        f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got those '
+        f'of {given}{strange}; `model.init(key)` makes them'
+    )
+
+
+def check_layer(layer: Layer, params: object) -> None:
+    """Compares the parameters of one layer, or the array that is passed for it.
+
+    Raises:
+      TypeError: they differ.
+    """
+    if layer.external:
+        _check_rows(layer, params)
+        return
+    leaves, tree = jax.tree.flatten(params)
+    expected, structure = layer.leaves
+    if tree == structure and all(map(_is_like, leaves, expected)):
+        return
+    want, got = _by_path(layer.params), _by_path(params)
+    if want.keys() != got.keys():
+        given = f'them at {_places(got)}' if got else 'none'
+        raise TypeError(
+            f'expected parameters of layer {layer.name!r} at {_places(want)}, got '
+            f'{given}; `model.init(key)` makes them'
+        )
+    for path, spec in want.items():
+        if not _is_like(got[path], spec):
+            raise TypeError(_unlike(layer.name, path, spec, got[path]))
+
+
+def _places(paths: Iterable[Path]) -> str:
+    return ', '.join(jax.tree_util.keystr(path) or '()' for path in paths)
+
+
+def _by_path(params: object) -> dict[Path, Any]:
+    """Leaves by what leads to them, whatever kinds of dicts and lists hold them."""
+    return dict(jax.tree_util.tree_leaves_with_path(params))
+
+
+def _is_like(leaf: Any, spec: Struct) -> bool:
+    """Whether an array has a shape and, once JAX holds it, a dtype."""
+    is_array = hasattr(leaf, 'dtype') and leaf.shape == spec.shape
+    return is_array and _has_dtype(leaf, spec)
+
+
+def _has_dtype(array: Any, spec: Struct) -> bool:
+    if array.dtype == spec.dtype:
+        return True
+    # What JAX has already, it leaves as it is.
+    held = not isinstance(array, jax.Array)
+    return held and bool(_as_held(array.dtype) == spec.dtype)
+
+
+def _as_held(dtype: DTypeLike) -> object:
+    """What JAX, as configured, makes of an array of NumPy's."""
+    return jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
+
+
+def _unlike(name: str, path: Path, spec: Struct, leaf: Any) -> str:
+    got, hint = f'{shown(leaf)}, which is no array', ''
+    if hasattr(leaf, 'dtype'):
+        got = f'{leaf.dtype}{list(leaf.shape)}'
+        if leaf.dtype != spec.dtype:
+            hint = ': a function may compute in another dtype, by `astype` inside'
+    where = f' at {jax.tree_util.keystr(path)}' if path else ''
+    return (
+        f'expected parameters of layer {name!r}{where} as {spec.dtype}'
+        f'{list(spec.shape)}, got {got}; `model.init(key)` makes them{hint}'
+    )

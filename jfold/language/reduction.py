@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of `Reduce`: rounds over pairs, or groups where any grouping will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jfold import combinators as c
+from jfold import instructions as p
+from jfold.functions import neutral
+from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
+from jfold.language.emission import emit, write_body
+from jfold.language.inference import Inference, output_type
+from jfold.language.sequences import check_state, in_order, items
+from jfold.language.typed import Typed
+from jfold.language.writer import Kind, Value, Writer, Writing, flatten
+from jfold.trampoline import Steps, in_turn
+from jfold.types import TensorType, TupleType, Type, VoidType
+
+Array = np.ndarray[Any, Any]
+GROUPS = 2, 4, 8  # items that are combined at once, where any grouping will do
+
+
+@output_type.register
+def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
+    item = state.types.fresh()
+    items(node, state, item)
+    # Two items of one type, but two values: what is used on both is used twice.
+    pair = TupleType(state.types.named(item), state.types.named(item))
+    combine = yield state.part(node, block.combine, pair, '.combine')
+    state.equal(combine, combine.output, item, 'to give an item,')
+    default = yield state.substitute(
+        node, block.default, '.default', item, 'to give an item,'
+    )
+    node.parts = (combine, default)
+    return item
+
+
+@emit.register
+def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    combine, default = node.parts
+    assert combine is not None
+    check_state(node, combine.input)
+    given = yield w.sequence(value, places, node)
+    # Types are known only now, so that zeros have no use that was typed with the rest.
+    if default is None:
+        zeros = c.Zeros(node.output)
+        default = Typed(zeros, str(node), VoidType(), node.output)
+    by_groups = _is_by_groups(block, combine)
+    kind: Kind = p.ReduceGroups if by_groups else p.ReduceLoop
+    of_kind: dict[str, Any] = (
+        _of_groups(combine, node, w)
+        if by_groups
+        else {'combine': (yield write_body(w.builder, str(combine), combine))}
+    )
+    reduced = w.shaped(
+        kind,
+        (given.lengths, places, *flatten(given.items)),
+        node,
+        given.items,
+        **of_kind,
+        default=(yield write_body(w.builder, str(default), default)),
+        way=next(w.builder.ways),
+    )
+    return (yield reduced)
+
+
+def _is_by_groups(block: c.Reduce, combine: Typed) -> bool:
+    return block.associative and isinstance(combine.block, c.Function)
+
+
+def _neutral(combine: Typed, node: Typed) -> list[Array]:
+    """What changes no item that it is combined with, one array a column, if known."""
+    if not isinstance(node.output, TensorType):
+        return []
+    assert isinstance(combine.block, c.Function)
+    return neutral(combine.block.fn, node.output.shape, node.output.dtype)
+
+
+def _of_groups(combine: Typed, node: Typed, w: Writer) -> dict[str, Any]:
+    """The operations of groups, and what fills those that are too short."""
+    assert combine.layer is not None
+    item, made = node.output, []
+    for size in GROUPS:
+        of_groups = combine.layer, TupleType((item,) * size), item
+        made.append(w.builder.operation(*of_groups, from_left=size > 2))
+    fill = [
+        w.builder.constant((item, x.tobytes()) if x.any() else item, x)
+        for x in _neutral(combine, node)
+    ]
+    return {'operations': tuple(made), 'sizes': GROUPS, 'fill': tuple(fill)}
+
+
+@value_of.register
+def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
+    combine, default = node.parts
+    assert combine is not None
+    left = list(in_order(node, x))
+    if not left:
+        if default is None:
+            return zeros(node.output)
+        return (yield eval_part(default, None, state))
+    sizes: tuple[int, ...] = (1, 2)
+    together = False
+    if _is_by_groups(block, combine):
+        sizes, together = (1, *GROUPS), bool(_neutral(combine, node))
+    while len(left) > 1:
+        groups = _cut(left, sizes, together)
+        left = yield in_turn(_from_left(combine, group, state) for group in groups)
+    return left[0]
+
+
+def _cut(items: list[Any], sizes: Sequence[int], together: bool) -> list[list[Any]]:
+    """Neighbours, in groups of such sizes; what is left stays together, if it may."""
+    groups = []
+    while items:
+        fitting = [size for size in sizes if size <= len(items)]
+        size = len(items) if together and len(items) < sizes[-1] else fitting[-1]
+        groups.append(items[:size])
+        items = items[size:]
+    return groups
+
+
+def _from_left(combine: Typed, items: list[Any], state: Eager) -> Steps[Any]:
+    """The first two items as one, that and the third, and so on."""
+    made, *others = items
+    for each in others:
+        made = yield eval_anew(combine, (made, each), state)
+    return made

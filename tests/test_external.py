@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of arrays that are passed when a batch runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import add_up, close, weighted
+from checking import refuses
+
+import jfold as jf
+from jfold.spec import RESIDUALS, STRATEGIES
+
+TABLE = np.arange(12, dtype='float32').reshape(4, 3) - 5
+LISTS = [[0, 2], [3], [], [2, 2, 1, 0, 3, 3, 2]]
+rows = jf.External('rows', 3)
+
+
+def recurrent() -> Any:
+    """Trees whose leaves are rows, with parameters of their own."""
+    tree = jf.ForwardDeclaration(name='tree')
+    mix = jf.Function(
+        lambda w, x, y: jnp.tanh(w * x + y), lambda key: jnp.full(3, 0.5), name='mix'
+    )
+    tree.resolve_to(jf.OneOf(type, {int: rows, tuple: (tree(), tree()) >> mix}))
+    return tree()
+
+
+@pytest.mark.parametrize('residuals', RESIDUALS)
+@pytest.mark.parametrize('strategy', STRATEGIES)
+def test_values_and_gradients_are_those_of_the_eager_twin(
+    residuals: str, strategy: str
+) -> None:
+    trees = [3, (0, 1), ((2, 2), (0, (1, 3)))]
+    model = jf.compile(recurrent(), residuals=residuals, strategy=strategy)
+    params = model.init(jax.random.key(0))
+    assert list(params) == ['mix']
+    schedule = model.schedule(trees)
+
+    def batch(params: Any, table: Any) -> Any:
+        values = model.apply(params, schedule, external={'rows': table})
+        return sum(weighted(x, i) for i, x in enumerate(values)), values
+
+    def one(params: Any, table: Any, i: int) -> Any:
+        return weighted(model.eval(trees[i], params, external={'rows': table}), i)
+
+    gradients, values = jax.grad(batch, (0, 1), has_aux=True)(params, TABLE)
+    for value, tree in zip(values, trees, strict=True):
+        close(value, model.eval(tree, params, {'rows': TABLE}), 1e-5)
+    alone = [jax.grad(one, (0, 1))(params, TABLE, i) for i in range(len(trees))]
+    add_up(gradients, alone, 1e-5)
+
+
+def test_gradients_flow_to_the_network_that_made_the_rows() -> None:
+    model = jf.compile(jf.Map(rows) >> jf.Sum())
+    schedule = model.schedule(LISTS)
+    weight = jnp.ones((2, 3))
+
+    @jax.jit
+    def loss(weight: Any, given: Any) -> Any:
+        values = model.apply({}, schedule, external={'rows': jnp.tanh(given @ weight)})
+        return (values**2).sum()
+
+    def plain(weight: Any, given: Any) -> Any:
+        made = jnp.tanh(given @ weight)
+        return sum((made[jnp.array(x, int)].sum(0) ** 2).sum() for x in LISTS)
+
+    for rows_given in (4, 9):  # of any number
+        given = np.cos(np.arange(2 * rows_given, dtype='float32')).reshape(-1, 2)
+        left, right = (jax.grad(f, (0, 1))(weight, given) for f in (loss, plain))
+        close(left, right, 1e-5)
+
+
+def test_two_models_share_one_array_in_one_loss() -> None:
+    total, largest = (jf.compile(jf.Map(rows) >> each) for each in (jf.Sum(), jf.Max()))
+    schedules = total.schedule(LISTS), largest.schedule(LISTS)
+
+    def loss(table: Any) -> Any:
+        made = [
+            model.apply({}, schedule, external={'rows': table})
+            for model, schedule in zip((total, largest), schedules, strict=True)
+        ]
+        return sum(x.sum() for x in made)
+
+    used = np.bincount([i for x in LISTS for i in x], minlength=4)
+    assert (jax.grad(loss)(jnp.asarray(TABLE)).sum(1) >= 3 * used).all()
+
+
+def test_arrays_of_integers_and_numbers_that_no_row_has() -> None:
+    block = {'x': jf.External('x', 'int32'), 'y': jf.External('y', [])}
+    model = jf.compile(block)
+    table = {'x': np.array([7, 8], 'int32'), 'y': jnp.array([0.5, 1.5])}
+    schedule = model.schedule([{'x': i, 'y': i} for i in (0, 1, -1, 2)])
+    whole, number = model.apply({}, schedule, table)
+    assert whole.tolist() == [7, 8, 8, np.iinfo('int32').min]
+    np.testing.assert_array_equal(number, [0.5, 1.5, 1.5, np.nan])
+
+
+def test_one_name_is_one_array() -> None:
+    pair = jf.Record((jf.External('x', 2), jf.External('x', 2))) >> jf.Concat()
+    model = jf.compile(pair)
+    values = model.apply(
+        {}, model.schedule([(1, 0)]), {'x': np.eye(2, dtype='float32')}
+    )
+    assert values.tolist() == [[0, 1, 1, 0]]
+    with refuses(
+        "External('x'): expected rows of one type, got float32[rows, 2] and "
+        'int32[rows]; give arrays of other types other names'
+    ):
+        jf.compile(jf.Record((jf.External('x', 2), jf.External('x', 'int32'))))
+
+
+def test_an_array_keeps_its_name_where_a_layer_has_it_too() -> None:
+    def x(w: Any, row: Any) -> Any:
+        return w * row
+
+    scaled = jf.External('x', 2) >> jf.Function(x, lambda key: jnp.float32(3))
+    model = jf.compile(scaled)
+    params = model.init(jax.random.key(0))
+    assert list(params) == ['x_1']
+    values = model.apply(params, model.schedule([1]), {'x': np.ones((2, 2), 'float32')})
+    assert values.tolist() == [[3, 3]]
+
+
+GIVEN = {
+    'none': (None, "got none; pass `external={'rows': array}`"),
+    'another width': (
+        {'rows': TABLE[:, :2]},
+        "got float32[4, 2]; pass `external={'rows': array}`",
+    ),
+    'a row': ({'rows': TABLE[0]}, "got float32[3]; pass `external={'rows': array}`"),
+    'another dtype': (
+        {'rows': TABLE.astype('int32')},
+        "got int32[4, 3]; pass `external={'rows': array}`",
+    ),
+    'no array': (
+        {'rows': [1, 2]},
+        "got [1, 2] (list), which is no array; pass `external={'rows': array}`",
+    ),
+}
+
+
+@pytest.mark.parametrize('name', GIVEN)
+def test_what_is_passed_is_compared_with_what_is_asked_for(name: str) -> None:
+    given, end = GIVEN[name]
+    model = jf.compile(rows)
+    with refuses(f"External('rows'): expected an array float32[rows, 3], {end}"):
+        model.apply({}, model.schedule([1]), external=given)
+    with pytest.raises(TypeError, match=re.escape(end)):
+        model.eval(1, external=given)
+
+
+def test_names_that_nobody_asks_for_are_refused() -> None:
+    model = jf.compile(rows)
+    with refuses(
+        "expected `external` as a dict of arrays by name, ['rows'], got ['row']"
+    ):
+        model.apply({}, model.schedule([1]), external={'row': TABLE})
+    with refuses("expected `external` as a dict of arrays by name, ['rows'], got 3"):
+        rows.eval(1, external=3)
+
+
+def test_what_it_is_made_of() -> None:
+    with refuses('External: expected `name` as str, got 3'):
+        jf.External(3, 2)  # type: ignore[arg-type]
+    with refuses(
+        'External: expected `type` as that of a tensor, got (float32[], float32[])'
+    ):
+        jf.External('x', ('float32', 'float32'))

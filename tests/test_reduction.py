@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions in any grouping: over eight neighbours at once."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree
+
+import jfold as jf
+from jfold.host.groups import cut
+
+NUMBERS = jf.Map(jf.Scalar())
+LENGTHS = [*range(20), 63, 64, 65, 66, 73, 511, 512, 513]
+REDUCTIONS = {
+    'Sum': (jf.Sum, np.add),
+    'Max': (jf.Max, np.maximum),
+    'Min': (jf.Min, np.minimum),
+}
+
+
+def drawn(length: int, *shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(length).normal(size=(length, *shape))
+
+
+# ---- how much is read ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize('name', REDUCTIONS)
+def test_levels_are_few_and_items_are_read_hardly_more_than_once(name: str) -> None:
+    """At most 1.2 reads of values an item, and log8 levels: besides, what is left of a
+    sequence reads one row of constants up to three times a level."""
+    block, _ = REDUCTIONS[name]
+    model = jf.compile(NUMBERS >> block())
+    for length in LENGTHS[2:]:
+        graph = model.trace([list(range(length))], progress=False).graph
+        constants = {number for number, _ in enumerate(model.program.constants)}
+        read = [np.stack(x.columns[1:]).ravel() for x in graph.operations]
+        values = sum(int((~np.isin(x, list(constants))).sum()) for x in read)
+        assert values <= 1.2 * length
+        assert sum(map(len, read)) - values <= 3 * graph.depth
+        assert 8 ** (graph.depth - 1) < length <= 8**graph.depth
+
+
+def test_functions_without_a_neutral_element_read_items_once_a_level() -> None:
+    model = jf.compile(NUMBERS >> jf.Reduce(jnp.logaddexp, associative=True))
+    for length in LENGTHS[2:]:
+        graph = model.trace([list(range(length))], progress=False).graph
+        read = sum(len(x) * (len(x.columns) - 1) for x in graph.operations)
+        assert read <= 1.5 * length
+        assert graph.depth <= 1 + 2 * np.log2(length) / 3 + 1
+
+
+@pytest.mark.parametrize('together', [False, True])
+def test_every_item_is_in_one_group(together: bool) -> None:
+    cuts = cut((2, 4, 8), together)
+    for rest in range(8):
+        count = cuts.counts[rest]
+        lengths, begins = (x[rest, :count] for x in (cuts.lengths, cuts.begins))
+        assert lengths.sum() == rest
+        assert begins.tolist() == [0, *lengths.cumsum()][:count]
+        assert together or set(lengths.tolist()) <= {1, 2, 4}
+
+
+# ---- what comes out ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int32', 'bool', 'uint8', 'bfloat16'])
+def test_lists_of_any_length(dtype: str) -> None:
+    blocks = [block() for block, _ in REDUCTIONS.values()]
+    model = jf.compile(jf.Map(jf.Scalar(dtype)) >> jf.AllOf(*blocks))
+    lists = [(drawn(n) * 3).astype(dtype) for n in LENGTHS[1:12]]
+    if dtype not in ('bool', 'uint8'):  # of one sign: what fills up must not be seen
+        lists += [sign * (abs(x) + 1) for x in lists for sign in (-1, 1)]
+    found = model.apply({}, model.schedule([x.tolist() for x in lists]))
+    tolerance = 2e-2 if dtype == 'bfloat16' else 1e-5
+    for column, (_, ufunc) in zip(found, REDUCTIONS.values(), strict=True):
+        assert column.dtype == dtype
+        for row, items in zip(column, lists, strict=True):
+            expected = functools.reduce(ufunc, items.astype('float64')).astype(dtype)
+            got, want = np.float64(row), np.float64(expected)
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_infinities_and_what_is_no_number_stay() -> None:
+    inf, nan = float('inf'), float('nan')
+    lists = [[-inf] * 3, [inf] * 5, [1.0, nan, 2.0]]
+    model = jf.compile(NUMBERS >> jf.AllOf(jf.Max(), jf.Min(), jf.Sum()))
+    for column in model.apply({}, model.schedule(lists)):
+        np.testing.assert_array_equal(column, [-inf, inf, nan])
+
+
+def test_the_order_of_items_is_kept() -> None:
+    """Products of matrices, which do not commute."""
+    items = jf.Map(jf.Tensor((2, 2)))
+    model = jf.compile(items >> jf.Reduce(jnp.matmul, associative=True))
+    lists = [drawn(n, 2, 2).astype('float32') for n in range(1, 30)]
+    for row, matrices in zip(
+        model.apply({}, model.schedule(lists)), lists, strict=True
+    ):
+        np.testing.assert_allclose(
+            row, functools.reduce(np.matmul, matrices), rtol=1e-3, atol=1e-4
+        )
+
+
+def weighed(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    return w * x * y
+
+
+def of_pairs(x: Any, y: Any) -> Any:
+    return x[0] + y[0], jnp.logaddexp(x[1], y[1])
+
+
+PAIRS = jf.Map((jf.Scalar(), jf.Vector(2)))
+MODELS = {
+    'trained': NUMBERS
+    >> jf.Reduce(jf.Function(weighed, lambda key: jnp.float32(1.1)), associative=True),
+    'of tuples': PAIRS >> jf.Reduce(of_pairs, associative=True),
+    'default': NUMBERS >> jf.Max(np.float32(-7)),
+    'of pairs alone': NUMBERS
+    >> jf.Reduce(jf.Function(jnp.logaddexp) >> jnp.tanh, associative=True),
+    'whole tiles': NUMBERS
+    >> jf.Reduce(jf.Function(lambda x, y: x + y, batched=True), associative=True),
+    'nested': jf.Map(NUMBERS >> jf.Sum() >> jnp.tanh) >> jf.Max(),
+    'of what was reduced': jf.AllOf(jf.Sum(), jf.Max()),
+}
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_values_and_gradients_are_those_of_the_eager_twin(name: str) -> None:
+    block = MODELS[name]
+    lists: list[Any] = [drawn(n).astype('float32').tolist() for n in LENGTHS[:12]]
+    if name == 'of tuples':
+        lists = [[(x, [x, -x]) for x in items] for items in lists]
+    if name == 'nested':
+        lists = [lists[:n] for n in (0, 1, 5, 12)]
+    if name == 'of what was reduced':
+        block = NUMBERS >> block
+    model = jf.compile(block)
+    agree(model, model.init(jax.random.key(0)), lists, 1e-5)
+
+
+def test_one_function_in_groups_and_by_itself_has_one_set_of_parameters() -> None:
+    scaled = jf.Function(weighed, lambda key: jnp.float32(0.5), name='scaled')
+    number = jf.Scalar()
+    pair = jf.Record((number, number)) >> scaled
+    model = jf.compile(
+        jf.Record((jf.Map(number) >> jf.Reduce(scaled, associative=True), pair))
+    )
+    params = model.init(jax.random.key(0))
+    assert list(params) == ['scaled']
+    schedule = model.schedule([([1.0, 2.0, 3.0], (4.0, 5.0))])
+    values = model.apply(params, schedule)
+    assert [x.item() for x in values] == [1.5, 10.0]
+
+
+def test_what_no_batch_needs_is_not_made_room_for() -> None:
+    model = jf.compile(NUMBERS >> jf.Sum())
+    pairs = model.schedule([[1, 2], [3], [4, 5]])
+    assert [rows > 0 for rows in pairs.spec.capacity.rows] == [True, False, False]
+    assert model.schedule([[1] * 9]).spec.capacity.rows[-1] > 0
