@@ -85,11 +85,10 @@ def _moves(x: Any) -> bool:
 
 
 def _call(operation: Any, params: Params, inputs: tuple[Any, ...]) -> Any:
-    layer = operation.layer
-    own = params.get(layer.name)
-    if layer.batched:
-        return layer.call(own, *inputs)
-    return jax.vmap(layer.call, (None, *(0 for _ in inputs)))(own, *inputs)
+    own = params.get(operation.layer.name)
+    if operation.layer.batched:
+        return operation.call(own, *inputs)
+    return jax.vmap(operation.call, (None, *(0 for _ in inputs)))(own, *inputs)
 
 
 def _inputs(schedule: jf.Schedule, o: int, n: int) -> tuple[Any, ...]:

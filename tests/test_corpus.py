@@ -81,8 +81,8 @@ def test_a_corpus_is_computed_like_its_examples() -> None:
     values = model.apply({}, corpus.schedule([3, 0, 0, 1], size=5))
     np.testing.assert_array_equal(values, [15, 3, 3, 0, 0])
     assert len(corpus) == 4
-    assert corpus.nodes.tolist() == [1, 0, 0, 2]
-    assert repr(corpus).startswith('Corpus(4 examples, 3 nodes, ')
+    assert corpus.nodes.tolist() == [1, 0, 0, 1]
+    assert repr(corpus).startswith('Corpus(4 examples, 2 nodes, ')
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_partial_batches_share_the_program() -> None:
 
 @pytest.mark.slow
 @given(expressions(), st.integers(0, 2**32))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> None:
     """Give the values and gradients of those that have some."""
     model = jf.compile(expression.block)

@@ -203,7 +203,7 @@ def test_operations_that_are_not_defined_at_zero(fn: Any) -> None:
     trap = jf.compile(jf.Map(jf.Vector(2) >> layer >> jnp.tanh) >> jf.Sum() >> layer)
     weights = trap.init(jax.random.key(0))
     items = np.random.default_rng(0).uniform(0.5, 2, size=(130, 2))
-    for size in (130, 65, 3, 1):
+    for size in (33, 3, 1) if fn is normalized_in_a_loop else (130, 65, 3, 1):
         agree(trap, weights, [list(items[:size])])
 
 
