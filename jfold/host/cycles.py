@@ -25,6 +25,8 @@ MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill th
 DEEP = 1_000
 MANY = 1 << 19
 REMEMBERED = 4096  # calls
+WAVES = 64  # that are remembered one after another, of any cycle a part
+EVERY = 16  # waves, one is compared with them: a part that comes again is longer
 _NOTHING: tuple[set[tuple[int, ...]], None] = set(), None
 _ATOMS = int, float, complex, str, bytes, bool, type(None), np.generic
 
@@ -39,7 +41,7 @@ class Watch:
 
     Attributes:
       deep, many: the depth and the number of calls from which waves are remembered.
-      room: how many more calls are.
+      room, until: how many more calls are, and before which depth.
       known: per declaration, the calls remembered, and their columns, which keep the
         ids theirs.
     """
@@ -48,12 +50,15 @@ class Watch:
     many: int = MANY
     calls: int = 0
     room: int = 0
+    until: int = 0
     known: dict[int, tuple[set[Key], list[Any]]] = field(default_factory=dict)
 
     def wakes(self, depth: int, size: int) -> bool:
         """Whether to look at a wave of so many calls."""
         self.calls += size
-        return depth >= self.deep or self.calls >= self.many or bool(self.known)
+        if depth >= self.deep or self.calls >= self.many:
+            return True
+        return bool(self.known) and (depth < self.until or not depth % EVERY)
 
     def sees_again(self, depth: int, declaration: int, columns: Sequence[Any]) -> bool:
         """Whether a wave has objects in common with those that are remembered."""
@@ -61,9 +66,9 @@ class Watch:
         found, _ = self.known.get(declaration, _NOTHING)
         seen = bool(found) and not found.isdisjoint(_keys(columns))
         if due:
-            self.known, self.room = {}, REMEMBERED
+            self.known, self.room, self.until = {}, REMEMBERED, depth + WAVES
             self.deep, self.many = max(self.deep, 2 * depth), 2 * self.calls
-        if self.room > 0:
+        if self.room > 0 and depth < self.until:
             self._remember(declaration, columns)
         return seen
 
