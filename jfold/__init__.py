@@ -47,7 +47,7 @@ from jfold.external import External
 from jfold.metrics import MetricValues
 from jfold.model import Model, compile
 from jfold.ragged import Ragged
-from jfold.reductions import Max, Mean, Min, Sum
+from jfold.reductions import Max, Mean, Min, Softmax, Sum
 from jfold.schedule import Schedule
 from jfold.spec import Capacity
 from jfold.types import (
@@ -110,6 +110,7 @@ __all__ = [
     'SequenceType',
     'Share',
     'Slice',
+    'Softmax',
     'Sum',
     'Tensor',
     'TensorType',

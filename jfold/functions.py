@@ -49,6 +49,12 @@ def neutral(
     return [np.full(shape, value, dtype)]
 
 
+def exp_below(x: jax.Array, largest: jax.Array) -> jax.Array:
+    """`exp` of how far a number is below the largest, which has no gradient: it is in
+    what is divided by too."""
+    return jnp.exp(x - jax.lax.stop_gradient(largest))
+
+
 def ratio(total: jax.Array, count: jax.Array) -> jax.Array:
     """`total / max(count, 1)`, in float32 at least: float16 counts to 2048 only."""
     is_inexact, is_float = (

@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of sequences, made of other blocks."""
+"""Reductions of sequences, and what is made of them, of other blocks."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 
-from jfold.blocks import Convertible
-from jfold.combinators import AllOf, Function, Length, Pipe, Reduce
-from jfold.functions import ratio
+from jfold.blocks import Block, Convertible
+from jfold.combinators import (
+    AllOf,
+    Broadcast,
+    Function,
+    Length,
+    Pipe,
+    Reduce,
+    ZipWith,
+)
+from jfold.functions import exp_below, ratio
 from jfold.tracebacks import boundary
+from jfold.wiring import Wire, compose
 
 
 def Sum() -> Reduce:
@@ -31,3 +42,24 @@ def Min(default: Convertible | None = None) -> Reduce:
 def Mean() -> Pipe:
     """The mean of a sequence of tensors; zeros when empty. Ints give a float32."""
     return AllOf(Sum(), Length()) >> Function(ratio, name='mean')
+
+
+def Softmax() -> Block:
+    """Shares of a sequence of tensors, elementwise: `exp` of each over the sum of all.
+
+    The largest is subtracted first, so that nothing overflows.
+
+    >>> from jfold import Map, Scalar
+    >>> [
+    ...     round(x.item(), 3)
+    ...     for x in (Map(Scalar()) >> Softmax()).eval([1000, 1000, 999])
+    ... ]
+    [0.422, 0.422, 0.155]
+    """
+
+    @compose
+    def softmax(x: Wire) -> Any:
+        weights = ZipWith(Function(exp_below))(x, Broadcast()(Max()(x)))
+        return ZipWith(jnp.divide)(weights, Broadcast()(Sum()(weights)))
+
+    return softmax

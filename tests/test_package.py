@@ -100,7 +100,7 @@ BLOCKS = {
     *('Function', 'GetItem', 'Identity', 'InputTransform', 'Length', 'Map', 'Max'),
     *('Mean', 'Metric', 'Min', 'OneOf', 'Optional', 'Pipe', 'Record', 'Reduce'),
     *('Scalar', 'Share', 'Sum', 'Tensor', 'Vector', 'Void', 'Zeros', 'External'),
-    'convert_to_block',
+    *('Softmax', 'convert_to_block'),
 }
 TYPES = {
     *('BroadcastType', 'ObjectType', 'SequenceType', 'TensorType', 'TupleType'),

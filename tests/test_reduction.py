@@ -164,3 +164,22 @@ def test_what_no_batch_needs_is_not_made_room_for() -> None:
     pairs = model.schedule([[1, 2], [3], [4, 5]])
     assert [rows > 0 for rows in pairs.spec.capacity.rows] == [True, False, False]
     assert model.schedule([[1] * 9]).spec.capacity.rows[-1] > 0
+
+
+# ---- softmax -------------------------------------------------------------------------
+
+
+def test_softmax_is_that_of_jax_and_does_not_overflow() -> None:
+    model = jf.compile(NUMBERS >> jf.Softmax())
+    lists = [[1.0, 2.0, 3.0], [], [1e4, -1e4, 1e4], [5.0]]
+    shares = model.apply({}, model.schedule(lists)).to_list()
+    for got, given in zip(shares, lists, strict=True):
+        np.testing.assert_allclose(got, jax.nn.softmax(jnp.array(given)), rtol=1e-6)
+
+
+def test_softmax_of_vectors_has_the_gradients_of_the_eager_twin() -> None:
+    scaled = jf.Vector(2) >> jf.Function(lambda w, x: w * x, lambda key: jnp.ones(2))
+    weighed = jf.Map(scaled) >> jf.AllOf(jf.Softmax(), jf.Identity())
+    model = jf.compile(weighed >> jf.ZipWith(jnp.multiply) >> jf.Sum())
+    lists: list[Any] = [drawn(n, 2).astype('float32').tolist() for n in (0, 1, 2, 9)]
+    agree(model, model.init(jax.random.key(0)), lists, 1e-5)
