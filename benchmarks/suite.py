@@ -25,7 +25,7 @@ from options import among, say
 from report import Report, Row
 
 PROGRAMS = Path(__file__).resolve().parent
-PARTS = ('core', 'host', 'iclr2017', 'models', 'scaling', 'peers')
+PARTS = ('core', 'host', 'iclr2017', 'models', 'molecules', 'scaling', 'peers')
 READ_TREES = ('host', 'models')
 
 

@@ -325,6 +325,19 @@ def test_absent_data_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_molecules_run(tmp_path: Path) -> None:
+    """A row of each contender in each mode, and three ratios."""
+    sizes = '--batch 3 --width 4 --rounds 1 --repeats 2'.split()
+    (head, *rows), _ = run('molecules', *sizes, folder=tmp_path)
+    assert list(head['absent']) == ['jraph']
+    for mode in measuring.MODES:
+        found = [row for row in rows if row['mode'] == mode]
+        names = [row.get('model') or row.get('by hand') for row in found]
+        assert names == ['jfold', 'flat', 'padded', None, None, None]
+        assert all(row['low'] <= row['high'] for row in found if 'ratio' in row)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['kinds', 'depth'])
 def test_sweeps_run(name: str, tmp_path: Path) -> None:
     """Times and memory of every point, shares that add up, and a picture."""
