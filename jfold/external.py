@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jfold.blocks import Function, Pipe
 from jfold.combinators import Scalar
@@ -29,8 +30,18 @@ class Rows:
         return jax.ShapeDtypeStruct(shape, self.type.dtype)  # type: ignore[no-untyped-call]
 
     def __call__(self, table: Any, index: jax.Array) -> jax.Array:
-        row: jax.Array = jnp.asarray(table).at[index].get(mode='fill')
+        none = _none(self.type.dtype)
+        if not len(table):  # JAX picks nothing of nothing
+            table = jnp.full(self.spec.shape, none, self.type.dtype)
+        row: jax.Array = jnp.asarray(table).at[index].get(mode='fill', fill_value=none)
         return row
+
+
+def _none(dtype: np.dtype[Any]) -> float:
+    """What stands for a row that is not there."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return float('nan')
+    return 0 if dtype.kind == 'b' else int(jnp.iinfo(dtype).min)  # type: ignore[no-untyped-call]
 
 
 def shown_rows(table: Any) -> str:
@@ -54,7 +65,7 @@ def External(name: str, type: TypeLike) -> Pipe:
       type: of a row, or a short-hand for it, as `convert_to_type` reads them.
 
     Raises:
-      TypeError: `name` is no str, or `type` not that of a tensor.
+      TypeError: `name` is no str, or empty, or `type` not that of a tensor.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Map, Sum
@@ -63,8 +74,8 @@ def External(name: str, type: TypeLike) -> Pipe:
     >>> block.eval([0, 2, 2], external={'features': features}).tolist()
     [11.0, 14.0]
     """
-    if not isinstance(name, str):
-        raise TypeError(f'External: expected `name` as str, got {name!r}')
+    if not isinstance(name, str) or not name:
+        raise TypeError(f'External: expected `name` as a word, got {name!r}')
     made = convert_to_type(type)
     if not isinstance(made, TensorType):
         raise TypeError(f'External: expected `type` as that of a tensor, got {made!r}')

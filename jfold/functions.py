@@ -27,26 +27,9 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
     return concat
 
 
-ASSOCIATIVE = jnp.add, jnp.maximum, jnp.minimum  # of which nobody has to say so
-
-
-def neutral(
-    fn: object, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> list[np.ndarray[Any, Any]]:
-    """The array for which `fn(x, it)` is `x` whatever `x` is, in a list; if known."""
-    lowest = fn is jnp.maximum
-    if fn is jnp.add:
-        value: float = 0
-    elif not (lowest or fn is jnp.minimum) or dtype.kind == 'c':
-        return []
-    elif jnp.issubdtype(dtype, jnp.inexact):
-        value = -jnp.inf if lowest else jnp.inf
-    elif dtype.kind == 'b':
-        value = not lowest
-    else:
-        limits: Any = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
-        value = limits.min if lowest else limits.max
-    return [np.full(shape, value, dtype)]
+def neutral(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """What may be added to anything without a change: of floats the zero below."""
+    return np.full(shape, -0.0 if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
 
 
 def exp_below(x: jax.Array, largest: jax.Array) -> jax.Array:

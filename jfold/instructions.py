@@ -370,9 +370,9 @@ class ReduceGroups(Instruction):
     """Applies operations of several items to groups of neighbours.
 
     `operations` are of more and more items; groups are as large as the last allows, but
-    for what is left of a sequence. That is a group for the next larger operation if
-    constants, one a column, are known to `fill` it with; else several groups. `default`
-    is for sequences without items.
+    for what is left of a sequence. That is a group for the next larger operation if it
+    may be filled: with its last item `again`, or with constants, one a column. If not,
+    it is several groups. `default` is for sequences without items.
     """
 
     traits = Traits(
@@ -383,6 +383,7 @@ class ReduceGroups(Instruction):
     operations: tuple[int, ...]
     sizes: tuple[int, ...]
     fill: tuple[int, ...]
+    again: bool
     default: Body
     way: int
 

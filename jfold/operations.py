@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jfold.kept import Owner
@@ -66,7 +67,16 @@ class Operation(Owner):
         """The layer's outputs, given parameters and inputs."""
         if not self.from_left:
             return self.layer.call(params, *arguments)
-        return functools.reduce(functools.partial(self.layer.call, params), arguments)
+        leaves, structure = jax.tree.flatten(arguments[0])
+
+        def combined(left: Any, right: Any) -> Any:
+            # What a step gives is made what an operation gives, for the next one.
+            made = jax.tree.leaves(self.layer.call(params, left, right))
+            pairs = zip(made, leaves, strict=True)
+            arrays = [jnp.asarray(x, like.dtype) for x, like in pairs]
+            return jax.tree.unflatten(structure, arrays)
+
+        return functools.reduce(combined, arguments)
 
     def __repr__(self) -> str:
         given = ', '.join(map(repr, self.arguments))

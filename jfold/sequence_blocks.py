@@ -7,16 +7,19 @@ Python iterable, and, where it is said, a repetition without end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.blocks import Block, Convertible, Function, Pipe, block, convert_to_block
-from jfold.functions import ASSOCIATIVE
 from jfold.printing import Printed, in_call
 from jfold.types import TensorType
+
+# Reductions that have names of their own.
+NAMES: dict[Any, str] = {jnp.add: 'Sum', jnp.maximum: 'Max', jnp.minimum: 'Min'}
 
 
 @block
@@ -136,15 +139,29 @@ class Reduce(Block):
         default: Convertible | None = None,
         associative: bool = False,
     ) -> None:
+        if not isinstance(associative, bool):
+            raise TypeError(
+                f'Reduce: expected `associative` as bool, got {associative!r}'
+            )
         none = None if default is None else convert_to_block(default)
         made = convert_to_block(combine)
         vars(self).update(combine=made, default=none, associative=associative)
 
     def _pieces(self) -> Iterator[str | Printed]:
-        default = () if self.default is None else (', default=', self.default)
+        default = () if self.default is None else ('default=', self.default)
+        if name := self._name():
+            yield from (f'{name}(', *default, ')')
+            return
+        told = ', associative=True' * self.associative
+        yield from ('Reduce(', self.combine, ', ' if default else '', *default)
+        yield f'{told})'
+
+    def _name(self) -> str:
+        """That of the function which makes such a block, if there is one."""
         fn = self.combine.fn if isinstance(self.combine, Function) else None
-        told = ', associative=True' * (self.associative and fn not in ASSOCIATIVE)
-        yield from ('Reduce(', self.combine, *default, f'{told})')
+        is_plain = self.associative and isinstance(fn, Hashable)
+        is_sum_of_none = fn is jnp.add and self.default is not None
+        return '' if not is_plain or is_sum_of_none else NAMES.get(fn, '')
 
 
 @block

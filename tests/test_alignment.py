@@ -281,7 +281,7 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         number >> jf.Broadcast() >> total,
-        'Pipe[2].Reduce(Function(add)): expected a sequence, a non-empty tuple of one '
+        'Pipe[2].Sum(): expected a sequence, a non-empty tuple of one '
         'type, or an object, got [float32[] ...]',
     ),
     (

@@ -417,11 +417,14 @@ SHOWN: list[tuple[Any, str]] = [
         jf.Reduce(jnp.add, jf.Zeros([])),
         'Reduce(Function(add), default=Zeros(float32[]))',
     ),
-    (jf.Sum(), 'Reduce(Function(add))'),
+    (jf.Sum(), 'Sum()'),
+    (jf.Max(), 'Max()'),
+    (jf.Min(jf.Zeros([])), 'Min(default=Zeros(float32[]))'),
+    (jf.Reduce(jnp.tanh, associative=True), 'Reduce(Function(tanh), associative=True)'),
     (jf.Length('int32'), "Length('int32')"),
     (
         jf.Mean(),
-        "AllOf(Reduce(Function(add)), Length('float32')) >> Function(mean)",
+        "AllOf(Sum(), Length('float32')) >> Function(mean)",
     ),
 ]
 

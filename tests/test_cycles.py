@@ -206,3 +206,14 @@ def test_a_size_far_beyond_the_examples() -> None:
     with pytest.raises(ValueError, match=message):
         next(model.batches(iter([1, 2]), 10**9))
     assert model.programs == 0
+
+
+def test_many_parts_that_end_do_not_hide_one_that_does_not() -> None:
+    """They are met again as often, and come first."""
+    tree = jf.ForwardDeclaration(name='tree')
+    items = jf.Map(tree()) >> jf.Sum()
+    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: items}))
+    made: list[Any] = [[1] for _ in range(200)]
+    made.append(made)
+    with pytest.raises(jf.InputError, match='contains itself'):
+        jf.compile(tree()).schedule([made])

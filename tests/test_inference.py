@@ -295,8 +295,7 @@ def test_dtypes_are_not_promoted() -> None:
     )
     does_not_compile(
         (number, whole) >> jf.Sum(),
-        'Pipe[1].Reduce(Function(add)): expected items of one type, float32[], got '
-        'int32[]',
+        'Pipe[1].Sum(): expected items of one type, float32[], got int32[]',
     )
 
 

@@ -156,7 +156,7 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         (number, vector) >> jf.Sum(),
-        'Pipe[1].Reduce(Function(add)): expected items of one type, float32[], got '
+        'Pipe[1].Sum(): expected items of one type, float32[], got '
         'float32[3]',
     ),
     (

@@ -167,7 +167,7 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'a constant that there is not': (
         lambda: edited(loops(), ir.Constant, index=3),
-        '<expression>: r6 = Constant r0 index=3: expected one of 1 constants, '
+        '<expression>: r6 = Constant r0 index=3: expected one of 2 constants, '
         'got number 3',
     ),
     'a case too many': (
@@ -327,34 +327,31 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     'groups of operations in another order': (
         lambda: edited(loops(), ir.ReduceGroups, operations=(2, 0, 3)),
         '<expression>: r14 = ReduceGroups r11 r0 r13 '
-        'operations=(2, 0, 3) sizes=(2, 4, 8) fill=(0,) '
-        'default=<Pipe[1].AllOf[3].Pipe[1].Reduce(Function(add)).'
-        'Zeros(float32[])> '
+        'operations=(2, 0, 3) sizes=(2, 4, 8) fill=(1,) again=False '
+        'default=<Pipe[1].AllOf[3].Pipe[1].Sum().Zeros(float32[])> '
         'way=4: expected an operation of 2 items, got '
         'add(4 of float32[]) -> float32[]',
     ),
     'groups of items of another type': (
         lambda: edited(loops(), ir.ReduceGroups, inputs=(9, 0, 10)),
         '<expression>: r14 = ReduceGroups r9 r0 r10 '
-        'operations=(0, 2, 3) sizes=(2, 4, 8) fill=(0,) '
-        'default=<Pipe[1].AllOf[3].Pipe[1].Reduce(Function(add)).'
-        'Zeros(float32[])> '
+        'operations=(0, 2, 3) sizes=(2, 4, 8) fill=(1,) again=False '
+        'default=<Pipe[1].AllOf[3].Pipe[1].Sum().Zeros(float32[])> '
         'way=4: expected r9 to be lengths[a: b], got positions[a of b]',
     ),
     'groups filled with what is no item': (
         lambda: edited(loops(), ir.ReduceGroups, fill=(7,)),
         '<expression>: r14 = ReduceGroups r11 r0 r13 '
-        'operations=(0, 2, 3) sizes=(2, 4, 8) fill=(7,) '
-        'default=<Pipe[1].AllOf[3].Pipe[1].Reduce(Function(add)).'
-        'Zeros(float32[])> '
-        'way=4: expected one of 1 constants, got number 7',
+        'operations=(0, 2, 3) sizes=(2, 4, 8) fill=(7,) again=False '
+        'default=<Pipe[1].AllOf[3].Pipe[1].Sum().Zeros(float32[])> '
+        'way=4: expected one of 2 constants, got number 7',
     ),
     'groups whose default takes items': (
         lambda: edited(
             loops(), ir.ReduceGroups, default=held(loops(), ir.ReduceLoop, 'combine')
         ),
         '<expression>: r14 = ReduceGroups r11 r0 r13 '
-        'operations=(0, 2, 3) sizes=(2, 4, 8) fill=(0,) '
+        'operations=(0, 2, 3) sizes=(2, 4, 8) fill=(1,) again=False '
         'default=<Pipe[1].AllOf[1].Reduce.combine.Function(maximum)> '
         'way=4: expected '
         '<Pipe[1].AllOf[1].Reduce.combine.Function(maximum)> to take '

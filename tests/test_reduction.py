@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
+from checking import same
 
 import jfold as jf
 from jfold.host.groups import cut
@@ -34,16 +35,17 @@ def drawn(length: int, *shape: int) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize('name', REDUCTIONS)
 def test_levels_are_few_and_items_are_read_hardly_more_than_once(name: str) -> None:
     """At most 1.2 reads of values an item, and log8 levels: besides, what is left of a
-    sequence reads one row of constants up to three times a level."""
+    sequence reads one row, of zeros or of its last item, up to three times a level."""
     block, _ = REDUCTIONS[name]
     model = jf.compile(NUMBERS >> block())
     for length in LENGTHS[2:]:
         graph = model.trace([list(range(length))], progress=False).graph
-        constants = {number for number, _ in enumerate(model.program.constants)}
-        read = [np.stack(x.columns[1:]).ravel() for x in graph.operations]
-        values = sum(int((~np.isin(x, list(constants))).sum()) for x in read)
+        constants = set(range(len(model.program.constants)))
+        columns = [np.stack(x.columns[1:], 1).tolist() for x in graph.operations]
+        rows = [row for table in columns for row in table]
+        values = sum(len({*row} - constants) for row in rows)
         assert values <= 1.2 * length
-        assert sum(map(len, read)) - values <= 3 * graph.depth
+        assert sum(map(len, rows)) - values <= 3 * graph.depth
         assert 8 ** (graph.depth - 1) < length <= 8**graph.depth
 
 
@@ -93,6 +95,58 @@ def test_infinities_and_what_is_no_number_stay() -> None:
     model = jf.compile(NUMBERS >> jf.AllOf(jf.Max(), jf.Min(), jf.Sum()))
     for column in model.apply({}, model.schedule(lists)):
         np.testing.assert_array_equal(column, [-inf, inf, nan])
+
+
+@pytest.mark.parametrize('block', [jf.Max(), jf.Min()], ids=repr)
+def test_gradients_of_what_is_largest_add_up_to_one(block: jf.Block) -> None:
+    """Where all are as large, too, and where that is infinite."""
+    model = jf.compile(jf.Map(jf.External('x', [])) >> block)
+    counts = [1, 2, 3, 5, 7, 8, 9, 13]
+    schedule = model.schedule([[i] * n for i, n in enumerate(counts)])
+
+    @jax.jit
+    def loss(table: Any) -> Any:
+        return model.apply({}, schedule, {'x': table}).sum()
+
+    for value in 0.0, np.inf, -np.inf:
+        gradient = jax.grad(loss)(jnp.full(len(counts), value))
+        np.testing.assert_allclose(gradient, np.ones(len(counts)))
+
+
+def test_zeros_keep_their_sign() -> None:
+    model = jf.compile(NUMBERS >> jf.Sum())
+    lists = [[-0.0] * n for n in range(1, 10)]
+    assert np.signbit(model.apply({}, model.schedule(lists))).all()
+
+
+def listed(x: Any, y: Any) -> Any:
+    return [a + b for a, b in zip(x, y, strict=True)]
+
+
+def as_number(x: Any, y: Any) -> Any:
+    return x.dtype.itemsize * 1.0
+
+
+def weak(x: Any, y: Any) -> Any:
+    return jnp.where(x + jnp.int8(100) > 127, 100, 0)
+
+
+@pytest.mark.parametrize(
+    ('item', 'fn', 'example'),
+    [
+        ((jf.Scalar(), jf.Scalar()), listed, [(1.0, 2.0)] * 8),
+        (jf.Scalar(), as_number, [1.0] * 8),
+        (jf.Scalar('int32'), weak, [100] * 8),
+    ],
+)
+def test_steps_of_a_group_give_what_operations_give(
+    item: Any, fn: Any, example: Any
+) -> None:
+    """Tuples for lists, arrays for numbers, dtypes that do not give way."""
+    block = jf.Map(item) >> jf.Reduce(fn, associative=True)
+    model = jf.compile(block)
+    got = jax.tree.map(lambda x: x[0], model.apply({}, model.schedule([example])))
+    same(got, jax.tree.map(np.asarray, block.eval(example)))
 
 
 def test_the_order_of_items_is_kept() -> None:

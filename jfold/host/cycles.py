@@ -41,6 +41,7 @@ class Watch:
 
     Attributes:
       deep, many: the depth and the number of calls from which waves are remembered.
+      looks: of how many calls it is asked whether they led to themselves.
       room, until: how many more calls are, and before which depth.
       known: per declaration, the calls remembered, and their columns, which keep the
         ids theirs.
@@ -51,6 +52,7 @@ class Watch:
     calls: int = 0
     room: int = 0
     until: int = 0
+    looks: int = 64
     known: dict[int, tuple[set[Key], list[Any]]] = field(default_factory=dict)
 
     def wakes(self, depth: int, size: int) -> bool:
@@ -93,8 +95,9 @@ class Watch:
         self.room = 0
         keys = enumerate(_keys(frame.registers[1 : frame.body.arity]))
         again = (item for item, key in keys if key in found)
-        for item in itertools.islice(again, 64):
+        for item in itertools.islice(again, self.looks):
             _refuse_item(frame, item, where)
+        self.looks *= 2  # what is met again and ends may have come before
 
 
 def _objects(columns: Sequence[Any]) -> list[list[Any]]:

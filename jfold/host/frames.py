@@ -121,11 +121,13 @@ def _reduce_groups(i: ir.ReduceGroups, frame: Frame, state: Trace) -> Any:
     def group(given: list[Column], places: Array, owner: Array) -> Any:
         which = bisect.bisect_left(i.sizes, len(given) // columns)
         missing = i.sizes[which] - len(given) // columns
-        fill = [np.full(len(places), state.shared[k]) for k in i.fill] * missing
+        constants = [np.full(len(places), state.shared[k]) for k in i.fill]
+        fill = given[-columns:] if i.again else constants
         yield from ()
-        return state.apply(i.operations[which], places, given + fill)
+        return state.apply(i.operations[which], places, given + fill * missing)
 
-    return _rounds(i, frame, state, cut(i.sizes, together=bool(i.fill)), group)
+    together = i.again or bool(i.fill)
+    return _rounds(i, frame, state, cut(i.sizes, together), group)
 
 
 Combine: TypeAlias = Callable[[list[Column], Array, Array], Any]

@@ -63,7 +63,7 @@ def with_external(
     """Parameters and the arrays of externals, by name.
 
     Raises:
-      TypeError: there is no such external.
+      TypeError: there is no such external, or parameters are not by name.
     """
     if external is None:
         return params
@@ -72,6 +72,11 @@ def with_external(
         got = list(external) if isinstance(external, Mapping) else shown(external)
         raise TypeError(
             f'expected `external` as a dict of arrays by name, {names}, got {got}'
+        )
+    if params is not None and not isinstance(params, Mapping):
+        raise TypeError(
+            f'expected parameters as a dict by layers, got {shown(params)}; '
+            '`model.init(key)` makes them'
         )
     return {**(params or {}), **external}
 

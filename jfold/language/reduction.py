@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
@@ -68,16 +69,23 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
     return (yield reduced)
 
 
+def _fn(combine: Typed) -> Any:
+    return combine.block.fn if isinstance(combine.block, c.Function) else None
+
+
+def _adds(combine: Typed) -> bool:
+    """Whether a group may be filled with zeros."""
+    return _fn(combine) is jnp.add
+
+
+def _repeats(combine: Typed) -> bool:
+    """Whether a group may be filled with one of its items. An infinite constant would
+    take a part of the gradient where all items are as large."""
+    return any(_fn(combine) is each for each in (jnp.maximum, jnp.minimum))
+
+
 def _is_by_groups(block: c.Reduce, combine: Typed) -> bool:
     return block.associative and isinstance(combine.block, c.Function)
-
-
-def _neutral(combine: Typed, node: Typed) -> list[Array]:
-    """What changes no item that it is combined with, one array a column, if known."""
-    if not isinstance(node.output, TensorType):
-        return []
-    assert isinstance(combine.block, c.Function)
-    return neutral(combine.block.fn, node.output.shape, node.output.dtype)
 
 
 def _of_groups(combine: Typed, node: Typed, w: Writer) -> dict[str, Any]:
@@ -87,11 +95,17 @@ def _of_groups(combine: Typed, node: Typed, w: Writer) -> dict[str, Any]:
     for size in GROUPS:
         of_groups = combine.layer, TupleType((item,) * size), item
         made.append(w.builder.operation(*of_groups, from_left=size > 2))
-    fill = [
-        w.builder.constant((item, x.tobytes()) if x.any() else item, x)
-        for x in _neutral(combine, node)
-    ]
-    return {'operations': tuple(made), 'sizes': GROUPS, 'fill': tuple(fill)}
+    fill = []
+    if _adds(combine):
+        assert isinstance(item, TensorType)
+        zero = neutral(item.shape, item.dtype)
+        fill.append(w.builder.constant((item, 'neutral'), zero))
+    return {
+        'operations': tuple(made),
+        'sizes': GROUPS,
+        'fill': tuple(fill),
+        'again': _repeats(combine),
+    }
 
 
 @value_of.register
@@ -104,13 +118,22 @@ def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any
             return zeros(node.output)
         return (yield eval_part(default, None, state))
     sizes: tuple[int, ...] = (1, 2)
-    together = False
+    together = again = False
     if _is_by_groups(block, combine):
-        sizes, together = (1, *GROUPS), bool(_neutral(combine, node))
+        again = _repeats(combine)
+        sizes, together = (1, *GROUPS), again or _adds(combine)
     while len(left) > 1:
         groups = _cut(left, sizes, together)
+        if again:
+            groups = [_filled(group, sizes) for group in groups]
         left = yield in_turn(_from_left(combine, group, state) for group in groups)
     return left[0]
+
+
+def _filled(group: list[Any], sizes: Sequence[int]) -> list[Any]:
+    """The group, with its last item so often that an operation takes it."""
+    size = next(size for size in sizes if size >= len(group))
+    return group + group[-1:] * (size - len(group))
 
 
 def _cut(items: list[Any], sizes: Sequence[int], together: bool) -> list[list[Any]]:

@@ -124,7 +124,7 @@ MISTAKES = [
         'the sum of a number',
         lambda: compiled(number, jf.Sum()),
         TypeError,
-        'Pipe[1].Reduce(Function(add)): expected a sequence, a non-empty tuple '
+        'Pipe[1].Sum(): expected a sequence, a non-empty tuple '
         'of one type, or an object, got float32[]',
         lacks='do',
     ),
