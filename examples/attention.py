@@ -112,6 +112,7 @@ def train(task: str, options: argparse.Namespace) -> tuple[str, ...]:
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options; `--quick` overrides the ones that cost time."""
     parser = make_parser(__doc__, epochs=20, batch_size=50, rate=0.003)
+    parser.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS))
     parser.add_argument('--sequences', type=int, default=2_000, help='to learn from')
     parser.add_argument('--width', type=int, default=64, help='of the hidden layers')
     parser.add_argument(
@@ -119,14 +120,14 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(argv)
     if options.quick:
-        vars(options).update(epochs=1, sequences=100, lengths=(50, 80), width=8)
+        vars(options).update(epochs=2, sequences=100, lengths=(50, 80), width=8)
     return options
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Trains for each task, and prints how many answers are right."""
     options = read_options(argv)
-    rows = [train(task, options) for task in TASKS]
+    rows = [train(task, options) for task in options.tasks]
     head = 'right answers', 'best constant', 'as long', 'longer'
     print(f'\n{table([head, *rows])}')
 

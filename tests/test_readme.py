@@ -84,13 +84,15 @@ def test_function_names_prints_its_table_and_draws(tmp_path: Path) -> None:
     [
         ('quick_start', 'squared error  best constant'),
         ('fizzbuzz', 'always the number'),
+        ('attention --tasks add', 'right answers  best constant'),
     ],
 )
 def test_small_examples_print_their_tables(
     name: str, heads: str, tmp_path: Path
 ) -> None:
     """They learn beside a baseline."""
-    printed = run_example(f'{name}.py', '--quick', cwd=tmp_path)
+    program, *options = name.split()
+    printed = run_example(f'{program}.py', *options, '--quick', cwd=tmp_path)
     assert heads in printed
     assert 'epoch  2: loss' in printed
 
