@@ -69,13 +69,9 @@ def agree_to_twelve_digits(root: str, count: int) -> None:
     equal()
 
 
-def test_agreement_is_to_twelve_digits_in_float64() -> None:
-    agree_to_twelve_digits('tree', 2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('root', [root for root, (_, many) in DRAWN.items() if many])
-def test_many_expressions_agree_to_twelve_digits(root: str) -> None:
+def test_agreement_is_to_twelve_digits_in_float64(root: str) -> None:
     agree_to_twelve_digits(root, DRAWN[root][1])
 
 
@@ -98,6 +94,7 @@ def test_chains_and_trees_share_a_batch() -> None:
     agree(model, model.init(jax.random.key(0)), trees)
 
 
+@pytest.mark.slow
 def test_two_declarations_in_turn() -> None:
     """Mutual recursion, with states of two types and children of any number."""
     even, odd = jf.ForwardDeclaration(name='even'), jf.ForwardDeclaration(name='odd')

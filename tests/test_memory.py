@@ -58,6 +58,7 @@ def taken(trees: int, residuals: str, *, exact: bool = True) -> int:
     return int(compiled.memory_analysis().temp_size_in_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('trees', 'share'), [(64, 0.75), (256, 0.7)])
 def test_training_takes_values_products_and_edges(trees: int, share: float) -> None:
     """At most 1.3 times these, in a stream too, and a share without the products.

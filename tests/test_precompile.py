@@ -299,6 +299,7 @@ print(json.dumps({**counts, 'loss': float(loss)}))
 """
 
 
+@pytest.mark.slow
 def test_the_next_run_compiles_nothing(tmp_path: Path) -> None:
     """With JAX's persistent cache, whatever the order of sets."""
     found = []

@@ -35,8 +35,9 @@ def expression() -> jf.Block:
     return jf.AllOf(value >> jf.GetItem(0), *means)
 
 
-@pytest.mark.parametrize('residuals', RESIDUALS)
-@pytest.mark.parametrize('strategy', STRATEGIES)
+@pytest.mark.parametrize(
+    ('residuals', 'strategy'), zip(RESIDUALS, STRATEGIES, strict=True)
+)
 def test_values_and_gradients(residuals: str, strategy: str) -> None:
     with jax.numpy_dtype_promotion('strict'):
         model = jf.compile(expression(), residuals=residuals, strategy=strategy)
