@@ -285,6 +285,35 @@ class Index(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
+class Pick(Instruction):
+    """Objects that are lists of ints, and lengths, to the positions of these items.
+
+    objects [[2 0] [1]], lengths [3 2]  ->  lengths [2 1], positions [2 0 4]
+    """
+
+    traits = Traits(
+        'objects[a] lengths[a: b] -> lengths[a: c] positions[c of b]',
+        Effect.RAISES,
+        Ordering.EXPANDS,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Regroup(Instruction):
+    """Objects that are lists with the group of each item, lengths, and how many groups
+    there are, to the lengths of the groups and the positions of their items.
+
+    objects [[1 0 1]], lengths [3], lengths [2]  ->  lengths [1 2], positions [1 0 2]
+    """
+
+    traits = Traits(
+        'objects[a] lengths[a: b] lengths[a: d] -> lengths[d: c] positions[c of b]',
+        Effect.RAISES,
+        Ordering.EXPANDS,
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class Owners(Instruction):
     """Lengths to the sequence that each item is of.
 

@@ -219,6 +219,44 @@ class Nth(Block):
         return 'Nth()'
 
 
+@block
+class Pick(Block):
+    """Items of a sequence by positions in the data: takes a pair of these.
+
+    Positions are a list or an array of ints, from the end if negative. So a graph may
+    be a sequence of nodes and its edges pairs of positions, with no Python for each.
+
+    >>> from jfold import Identity, Record, Scalar
+    >>> chosen = Record([('x', Map(Scalar())), ('at', Identity())]) >> Pick()
+    >>> [x.item() for x in chosen.eval({'x': [5, 6, 7], 'at': [2, 0, 2]})]
+    [7.0, 5.0, 7.0]
+    """
+
+    def __repr__(self) -> str:
+        return 'Pick()'
+
+
+@block
+class Regroup(Block):
+    """Items of a sequence by groups: takes the sequence, the group of each item, a list
+    or an array of ints, and a sequence with as many items as there are groups.
+
+    Gives a sequence of sequences; in each the items are in their order. With `Pick` it
+    makes rounds of messages over edges: each sends what it picks of its source, and
+    what arrives at a node is a group.
+
+    >>> from jfold import Identity, Record, Scalar, Sum
+    >>> parts = [('x', Map(Scalar())), ('to', Identity()), ('nodes', Identity())]
+    >>> arrived = Record(parts) >> Regroup() >> Map(Sum())
+    >>> found = arrived.eval({'x': [5, 6, 7], 'to': [1, 0, 1], 'nodes': 'abc'})
+    >>> [x.item() for x in found]
+    [6.0, 12.0, 0.0]
+    """
+
+    def __repr__(self) -> str:
+        return 'Regroup()'
+
+
 def Slice(
     *, start: int | None = None, stop: int | None = None, step: int | None = None
 ) -> GetItem:

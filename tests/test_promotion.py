@@ -36,7 +36,7 @@ def expression() -> jf.Block:
 
 
 @pytest.mark.parametrize(
-    ('residuals', 'strategy'), zip(RESIDUALS, STRATEGIES, strict=True)
+    ('residuals', 'strategy'), list(zip(RESIDUALS, STRATEGIES, strict=True))
 )
 def test_values_and_gradients(residuals: str, strategy: str) -> None:
     with jax.numpy_dtype_promotion('strict'):

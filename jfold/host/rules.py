@@ -251,6 +251,52 @@ def _index(i: ir.Index, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = starts(lengths) + np.where(keys < 0, keys + lengths, keys)
 
 
+def _pick(i: ir.Pick, r: list[Column], state: Trace) -> None:
+    lists, lengths = (r[k] for k in i.inputs)
+    counts, keys = _numbers_in(lists, lengths, 'an item')
+    positions = starts(lengths).repeat(counts) + keys
+    r[i.outputs[0]], r[i.outputs[1]] = counts, positions
+
+
+def _regroup(i: ir.Regroup, r: list[Column], state: Trace) -> None:
+    lists, lengths, groups = (r[k] for k in i.inputs)
+    counts, keys = _numbers_in(lists, groups, 'a group')
+    if (counts != lengths).any():
+        index = int(np.argmax(counts != lengths))
+        expected = f'expected a group for each of {lengths[index]} items'
+        raise BadItem(index, f'{expected}, got {counts[index]}')
+    group = starts(groups).repeat(counts) + keys
+    r[i.outputs[0]] = np.bincount(group, minlength=int(groups.sum()))
+    r[i.outputs[1]] = np.argsort(group, kind='stable')
+
+
+def _numbers_in(lists: list[Any], lengths: Array, what: str) -> tuple[Array, Array]:
+    """Of lists of ints how long each is, and all ints, those from an end as from 0.
+
+    Raises:
+      BadItem: a list is none, or an int is not below its length.
+    """
+    arrays = each(_whole, lists, expected='a list of ints')
+    counts = np.fromiter(map(len, arrays), np.int64, len(arrays))
+    keys = np.concatenate([np.zeros(0, np.int64), *arrays])
+    most = lengths.repeat(counts)
+    inside = (keys < most) & (keys >= -most)
+    if not inside.all():
+        at = int(np.argmin(inside))
+        index = int(np.searchsorted(counts.cumsum(), at, side='right'))
+        text = f'expected {what} of {most[at]}, got number {keys[at]}'
+        raise BadItem(index, text)
+    return counts, np.where(keys < 0, keys + most, keys)
+
+
+def _whole(numbers: Any) -> Array:
+    """A list, or an array, of ints."""
+    made = np.asarray(numbers)
+    if made.ndim != 1 or (made.size and made.dtype.kind not in 'iu'):
+        raise TypeError(f'they are {made.dtype}{list(made.shape)}')
+    return made.astype(np.int64)
+
+
 def _owners(i: ir.Owners, r: list[Column], state: Trace) -> None:
     lengths = r[i.inputs[0]]
     r[i.outputs[0]] = np.arange(len(lengths)).repeat(lengths)
@@ -318,6 +364,8 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Count: _count,
     ir.Position: _position,
     ir.Index: _index,
+    ir.Pick: _pick,
+    ir.Regroup: _regroup,
     ir.Owners: _owners,
     ir.Shortest: _shortest,
     ir.Leading: _leading,

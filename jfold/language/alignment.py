@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from jfold import combinators as c
 from jfold import instructions as p
@@ -165,31 +166,60 @@ def _(block: c.NGrams, node: Typed, x: Iterable[Any], state: Eager) -> object:
 
 @output_type.register
 def _(block: c.Nth, node: Typed, state: Inference) -> Type:
-    output = state.types.fresh()
+    parts = _sequence_item, _check_index
+    return _of_parts(node, parts, 'a pair of a sequence and an index', state, _itself)
+
+
+Check: TypeAlias = Callable[[Typed, Type, Inference], Type]
+
+
+def _of_parts(
+    node: Typed,
+    parts: Sequence[Check],
+    expected: str,
+    state: Inference,
+    gives: Callable[[Type], Type],
+) -> Type:
+    """What a block gives of the items of the first of its parts.
+
+    Args:
+      parts: what checks each, once it is known what kind it is; gives its items' type.
+    """
+    item = state.types.fresh()
 
     def link(given: Type) -> None:
-        if not isinstance(given, TupleType) or len(given) != 2:
+        if not isinstance(given, TupleType) or len(given) != len(parts):
             hint = 'take its parts by a Record' if isinstance(given, ObjectType) else ''
-            got = str(state.types.resolve(given))
-            fail(node, 'a pair of a sequence and an index', got, hint)
-        sequence, index = given
-        state.when_head(node, lambda head: _check_index(node, head, state), index)
-        state.when_head(
-            node,
-            lambda head: state.equal(
-                node, _sequence_item(node, head, state), output, 'to give'
-            ),
-            sequence,
-        )
+            fail(node, expected, str(state.types.resolve(given)), hint)
+        for number, part in enumerate(given):
+            state.when_head(node, functools.partial(checked, number), part)
+
+    def checked(number: int, head: Type) -> None:
+        found = parts[number](node, head, state)
+        if number == 0:
+            state.equal(node, found, item, 'to give')
 
     state.when_head(node, link)
-    return output
+    return gives(item)
 
 
-def _check_index(node: Typed, head: Type, state: Inference) -> None:
+def _itself(item: Type) -> Type:
+    return item
+
+
+def _check_index(node: Typed, head: Type, state: Inference) -> Type:
     if not isinstance(head, ObjectType):
         hint = 'it is second in the pair, and left as it is in the data'
         fail(node, 'an index that is an object', str(state.types.resolve(head)), hint)
+    return head
+
+
+def _check_numbers(node: Typed, head: Type, state: Inference) -> Type:
+    if not isinstance(head, ObjectType):
+        hint = 'they are second, and left as they are in the data'
+        got = str(state.types.resolve(head))
+        fail(node, 'numbers of items in a list that is an object', got, hint)
+    return head
 
 
 def _sequence_item(node: Typed, head: Type, state: Inference) -> Type:
@@ -211,3 +241,58 @@ def _(block: c.Nth, node: Typed, value: Value, places: int, w: Writer) -> Writin
 def _(block: c.Nth, node: Typed, x: tuple[Any, int], state: Eager) -> object:
     sequence, index = x
     return list(in_order(node, sequence))[operator.index(index)]
+
+
+# ---- Pick, Regroup -------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: c.Pick, node: Typed, state: Inference) -> Type:
+    parts = _sequence_item, _check_numbers
+    expected = 'a pair of a sequence and a list of positions'
+    return _of_parts(node, parts, expected, state, SequenceType)
+
+
+@emit.register
+def _(block: c.Pick, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    assert isinstance(value, tuple)
+    given = yield w.sequence(value[0], places, node)
+    inputs = value[1], given.lengths
+    return (yield w.ranges(p.Pick, inputs, given.items, node))
+
+
+@value_of.register
+def _(block: c.Pick, node: Typed, x: tuple[Any, Any], state: Eager) -> object:
+    given = list(in_order(node, x[0]))
+    return [given[operator.index(number)] for number in x[1]]
+
+
+@output_type.register
+def _(block: c.Regroup, node: Typed, state: Inference) -> Type:
+    parts = _sequence_item, _check_numbers, _sequence_item
+    expected = (
+        'a sequence, a list of groups, and a sequence as long as there are groups'
+    )
+    return _of_parts(node, parts, expected, state, _in_groups)
+
+
+def _in_groups(item: Type) -> Type:
+    return SequenceType(SequenceType(item))
+
+
+@emit.register
+def _(block: c.Regroup, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    assert isinstance(value, tuple)
+    given = yield w.sequence(value[0], places, node)
+    groups = yield w.sequence(value[2], places, node)
+    inputs = value[1], given.lengths, groups.lengths
+    items = yield w.ranges(p.Regroup, inputs, given.items, node)
+    return SequenceValue(groups.lengths, items)
+
+
+@value_of.register
+def _(block: c.Regroup, node: Typed, x: tuple[Any, Any, Any], state: Eager) -> object:
+    made: list[list[Any]] = [[] for _ in in_order(node, x[2])]
+    for item, number in zip(in_order(node, x[0]), x[1], strict=True):
+        made[operator.index(number)].append(item)
+    return made
