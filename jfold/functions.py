@@ -29,7 +29,8 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
 
 def neutral(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """What may be added to anything without a change: of floats the zero below."""
-    return np.full(shape, -0.0 if jnp.issubdtype(dtype, jnp.inexact) else 0, dtype)
+    zeros = np.zeros(shape, dtype)
+    return -zeros if jnp.issubdtype(dtype, jnp.inexact) else zeros
 
 
 def exp_below(x: jax.Array, largest: jax.Array) -> jax.Array:

@@ -50,10 +50,8 @@ def Softmax() -> Block:
     The largest is subtracted first, so that nothing overflows.
 
     >>> from jfold import Map, Scalar
-    >>> [
-    ...     round(x.item(), 3)
-    ...     for x in (Map(Scalar()) >> Softmax()).eval([1000, 1000, 999])
-    ... ]
+    >>> shares = (Map(Scalar()) >> Softmax()).eval([1000, 1000, 999])
+    >>> [round(x.item(), 3) for x in shares]
     [0.422, 0.422, 0.155]
     """
 

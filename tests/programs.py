@@ -45,6 +45,14 @@ def loops() -> Program:
 
 
 @functools.cache
+def two_sums() -> Program:
+    """Sums of numbers, and of whole ones."""
+    whole = jf.Map(jf.Function(jnp.int32))
+    both = jf.AllOf(jf.Sum(), whole >> jf.Sum())
+    return jf.compile(jf.Map(jf.Scalar()) >> both).program
+
+
+@functools.cache
 def cases() -> Program:
     """A choice between sequences, one of Python's and one of a tuple."""
     one = jf.GetItem(1) >> jf.Map(jf.Scalar())
@@ -113,3 +121,41 @@ def with_metric_first(program: Program) -> Program:
     made = edited(program, ir.Observe, result=0)
     sources = replace(made.sources, results=made.sources.results[::-1])
     return replace(made, results=made.results[::-1], sources=sources)
+
+
+def times(program: Program, kind: type, count: int) -> Program:
+    """The program with the first instruction of a kind in its own body that often."""
+    body = program.plan.body
+    (stage,) = body.stages
+    at = [type(i) for i in stage.instructions].index(kind)
+    before, after = stage.instructions[:at], stage.instructions[at + 1 :]
+    made = (*before, *[stage.instructions[at]] * count, *after)
+    plan = replace(program.plan, body=with_stages(body, (ir.Stage(made, ()),)))
+    return replace(program, plan=plan)
+
+
+def with_wave(program: Program, **changes: Any) -> Program:
+    """The program with something else about what runs in waves first."""
+    first, *others = program.plan.declarations
+    made = replace(first, **changes), *others
+    return replace(program, plan=replace(program.plan, declarations=made))
+
+
+def rebuilt(program: Program, **changes: Any) -> Program:
+    """The program with something else about the expression's body."""
+    body = replace(program.plan.body, **changes)
+    return replace(program, plan=replace(program.plan, body=body))
+
+
+def with_tensors(program: Program, result: int, tensors: tuple[int, ...]) -> Program:
+    """The program with other tensors in a result."""
+    results = list(program.results)
+    results[result] = replace(results[result], tensors=tensors)
+    return replace(program, results=tuple(results))
+
+
+def held(program: Program, kind: type, name: str) -> ir.Body:
+    """A body inside the first instruction of a kind."""
+    found = [i for i in program.plan.body.instructions if type(i) is kind]
+    body: ir.Body = getattr(found[0], name)
+    return body

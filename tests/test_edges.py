@@ -220,7 +220,7 @@ def test_what_compile_refuses() -> None:
     )
     does_not_compile(
         jf.AllOf(number, jf.Identity()) >> jf.Pick(),
-        'Pipe[1].Pick(): expected a sequence beside the index, got float32[]',
+        'Pipe[1].Pick(): expected a sequence beside the numbers, got float32[]',
     )
     does_not_compile(
         jf.AllOf(jf.Map(number), jf.Identity()) >> jf.Regroup(),

@@ -7,7 +7,6 @@ import cProfile
 import pstats
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from checking import refuses
@@ -16,11 +15,15 @@ from programs import (
     cases,
     chosen,
     edited,
+    held,
     in_waves,
     loops,
     nothing,
+    rebuilt,
+    times,
     trees,
-    with_stages,
+    two_sums,
+    with_tensors,
 )
 
 import jfold as jf
@@ -28,44 +31,6 @@ from jfold import instructions as ir
 from jfold.program import HostPlan, Program, check_program
 
 # ---- right programs ------------------------------------------------------------------
-
-
-def times(program: Program, kind: type, count: int) -> Program:
-    """The program with the first instruction of a kind in its own body that often."""
-    body = program.plan.body
-    (stage,) = body.stages
-    at = [type(i) for i in stage.instructions].index(kind)
-    before, after = stage.instructions[:at], stage.instructions[at + 1 :]
-    made = (*before, *[stage.instructions[at]] * count, *after)
-    plan = replace(program.plan, body=with_stages(body, (ir.Stage(made, ()),)))
-    return replace(program, plan=plan)
-
-
-def with_wave(program: Program, **changes: Any) -> Program:
-    """The program with something else about what runs in waves first."""
-    first, *others = program.plan.declarations
-    made = replace(first, **changes), *others
-    return replace(program, plan=replace(program.plan, declarations=made))
-
-
-def rebuilt(program: Program, **changes: Any) -> Program:
-    """The program with something else about the expression's body."""
-    body = replace(program.plan.body, **changes)
-    return replace(program, plan=replace(program.plan, body=body))
-
-
-def with_tensors(program: Program, result: int, tensors: tuple[int, ...]) -> Program:
-    """The program with other tensors in a result."""
-    results = list(program.results)
-    results[result] = replace(results[result], tensors=tensors)
-    return replace(program, results=tuple(results))
-
-
-def held(program: Program, kind: type, name: str) -> ir.Body:
-    """A body inside the first instruction of a kind."""
-    found = [i for i in program.plan.body.instructions if type(i) is kind]
-    body: ir.Body = getattr(found[0], name)
-    return body
 
 
 TREE = """\
@@ -345,6 +310,13 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         'operations=(0, 2, 3) sizes=(2, 4, 8) fill=(7,) again=False '
         'default=<Pipe[1].AllOf[3].Pipe[1].Sum().Zeros(float32[])> '
         'way=4: expected one of 2 constants, got number 7',
+    ),
+    'groups of other items than operations take': (
+        lambda: edited(two_sums(), ir.ReduceGroups, operations=(4, 5, 6), fill=()),
+        '<expression>: r6 = ReduceGroups r2 r0 r5 '
+        'operations=(4, 5, 6) sizes=(2, 4, 8) fill=() again=False '
+        'default=<Pipe[1].AllOf[0].Sum().Zeros(float32[])> way=2: '
+        'expected items that operations give, [int32[]], got [float32[]]',
     ),
     'groups whose default takes items': (
         lambda: edited(

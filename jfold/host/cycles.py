@@ -3,8 +3,9 @@
 
 A call whose objects are those of a call that led to it never ends. Looking for such
 calls costs nothing on ordinary data: only when these are nested deep, or have become
-many, the objects of a wave are remembered, and later waves compared with them; each
-time when there is twice as much of either, as in Brent's search for cycles.
+many, the objects of some waves are remembered, and of later ones each sixteenth is
+compared with them; again when there is twice as much of either, as in Brent's search
+for cycles.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill th
 DEEP = 1_000
 MANY = 1 << 19
 REMEMBERED = 4096  # calls
-WAVES = 64  # that are remembered one after another, of any cycle a part
-EVERY = 16  # waves, one is compared with them: a part that comes again is longer
+WAVES = 64  # one after another that are remembered: a part of any cycle, or all of it
+EVERY = 16  # waves, of which one is compared: no such part comes again between them
 _NOTHING: tuple[set[tuple[int, ...]], None] = set(), None
 _ATOMS = int, float, complex, str, bytes, bool, type(None), np.generic
 
@@ -41,8 +42,8 @@ class Watch:
 
     Attributes:
       deep, many: the depth and the number of calls from which waves are remembered.
-      looks: of how many calls it is asked whether they led to themselves.
       room, until: how many more calls are, and before which depth.
+      looks: of how many calls it is asked whether they led to themselves.
       known: per declaration, the calls remembered, and their columns, which keep the
         ids theirs.
     """

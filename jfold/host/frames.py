@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 Calls = list[tuple[ir.Call, list[Column]]]
 MAX_ROUNDS = 64  # no sequence is longer than 2**64
 
+Combine: TypeAlias = Callable[[list[Column], Array, Array], Any]  # see `_rounds`
 Running = Generator[Calls, list[list[Column]], list[Column]]
 
 
@@ -128,9 +129,6 @@ def _reduce_groups(i: ir.ReduceGroups, frame: Frame, state: Trace) -> Any:
 
     together = i.again or bool(i.fill)
     return _rounds(i, frame, state, cut(i.sizes, together), group)
-
-
-Combine: TypeAlias = Callable[[list[Column], Array, Array], Any]
 
 
 def _rounds(

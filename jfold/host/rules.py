@@ -242,20 +242,27 @@ def _position(i: ir.Position, r: list[Column], state: Trace) -> None:
 def _index(i: ir.Index, r: list[Column], state: Trace) -> None:
     lengths, items = (r[k] for k in i.inputs)
     keys = np.array(each(operator.index, items, expected='an int, the index'), np.int64)
+    if (at := _first_outside(keys, lengths)) is not None:
+        text = f'expected an item {keys[at]}, got a sequence of length {lengths[at]}'
+        raise BadItem(at, text)
+    r[i.outputs[0]] = starts(lengths) + _from_start(keys, lengths)
+
+
+def _first_outside(keys: Array, lengths: Array) -> int | None:
+    """The first key [n] that numbers no item of its sequence, of so many items [n]."""
     inside = (keys < lengths) & (keys >= -lengths)
-    if not inside.all():
-        index = int(np.argmin(inside))
-        length = lengths[index]
-        text = f'expected an item {keys[index]}, got a sequence of length {length}'
-        raise BadItem(index, text)
-    r[i.outputs[0]] = starts(lengths) + np.where(keys < 0, keys + lengths, keys)
+    return None if inside.all() else int(np.argmin(inside))
+
+
+def _from_start(keys: Array, lengths: Array) -> Array:
+    """Keys [n], of which those below zero count from the end."""
+    return np.where(keys < 0, keys + lengths, keys)
 
 
 def _pick(i: ir.Pick, r: list[Column], state: Trace) -> None:
     lists, lengths = (r[k] for k in i.inputs)
     counts, keys = _numbers_in(lists, lengths, 'an item')
-    positions = starts(lengths).repeat(counts) + keys
-    r[i.outputs[0]], r[i.outputs[1]] = counts, positions
+    r[i.outputs[0]], r[i.outputs[1]] = counts, starts(lengths).repeat(counts) + keys
 
 
 def _regroup(i: ir.Regroup, r: list[Column], state: Trace) -> None:
@@ -280,13 +287,11 @@ def _numbers_in(lists: list[Any], lengths: Array, what: str) -> tuple[Array, Arr
     counts = np.fromiter(map(len, arrays), np.int64, len(arrays))
     keys = np.concatenate([np.zeros(0, np.int64), *arrays])
     most = lengths.repeat(counts)
-    inside = (keys < most) & (keys >= -most)
-    if not inside.all():
-        at = int(np.argmin(inside))
+    if (at := _first_outside(keys, most)) is not None:
         index = int(np.searchsorted(counts.cumsum(), at, side='right'))
         text = f'expected {what} of {most[at]}, got number {keys[at]}'
         raise BadItem(index, text)
-    return counts, np.where(keys < 0, keys + most, keys)
+    return counts, _from_start(keys, most)
 
 
 def _whole(numbers: Any) -> Array:

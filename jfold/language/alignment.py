@@ -166,7 +166,7 @@ def _(block: c.NGrams, node: Typed, x: Iterable[Any], state: Eager) -> object:
 
 @output_type.register
 def _(block: c.Nth, node: Typed, state: Inference) -> Type:
-    parts = _sequence_item, _check_index
+    parts = _INDEXED, _INDEX
     return _of_parts(node, parts, 'a pair of a sequence and an index', state, _itself)
 
 
@@ -207,26 +207,35 @@ def _itself(item: Type) -> Type:
     return item
 
 
-def _check_index(node: Typed, head: Type, state: Inference) -> Type:
+def _is_object(expected: str, hint: str, node: Typed, head: Type, state: Any) -> Type:
+    """Checks a part that stays as it is in the data."""
     if not isinstance(head, ObjectType):
-        hint = 'it is second in the pair, and left as it is in the data'
-        fail(node, 'an index that is an object', str(state.types.resolve(head)), hint)
+        fail(node, expected, str(state.types.resolve(head)), hint)
     return head
 
 
-def _check_numbers(node: Typed, head: Type, state: Inference) -> Type:
-    if not isinstance(head, ObjectType):
-        hint = 'they are second, and left as they are in the data'
-        got = str(state.types.resolve(head))
-        fail(node, 'numbers of items in a list that is an object', got, hint)
-    return head
+_INDEX = functools.partial(
+    _is_object,
+    'an index that is an object',
+    'it is second in the pair, and left as it is in the data',
+)
+_NUMBERS = functools.partial(
+    _is_object,
+    'numbers of items in a list that is an object',
+    'they are second, and left as they are in the data',
+)
 
 
-def _sequence_item(node: Typed, head: Type, state: Inference) -> Type:
+def _sequence_item(expected: str, node: Typed, head: Type, state: Inference) -> Type:
+    """Checks a part that is a sequence; the type of its items."""
     item = _of_sequence(node, head, state)
     if item is None:
-        fail(node, 'a sequence beside the index', str(state.types.resolve(head)))
+        fail(node, expected, str(state.types.resolve(head)))
     return item
+
+
+_INDEXED = functools.partial(_sequence_item, 'a sequence beside the index')
+_PICKED = functools.partial(_sequence_item, 'a sequence beside the numbers')
 
 
 @emit.register
@@ -248,7 +257,7 @@ def _(block: c.Nth, node: Typed, x: tuple[Any, int], state: Eager) -> object:
 
 @output_type.register
 def _(block: c.Pick, node: Typed, state: Inference) -> Type:
-    parts = _sequence_item, _check_numbers
+    parts = _PICKED, _NUMBERS
     expected = 'a pair of a sequence and a list of positions'
     return _of_parts(node, parts, expected, state, SequenceType)
 
@@ -269,7 +278,7 @@ def _(block: c.Pick, node: Typed, x: tuple[Any, Any], state: Eager) -> object:
 
 @output_type.register
 def _(block: c.Regroup, node: Typed, state: Inference) -> Type:
-    parts = _sequence_item, _check_numbers, _sequence_item
+    parts = _PICKED, _NUMBERS, _PICKED
     expected = (
         'a sequence, a list of groups, and a sequence as long as there are groups'
     )

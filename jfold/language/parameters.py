@@ -45,9 +45,9 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
 
 def _check_rows(layer: Layer, array: Any) -> None:
     spec: Any = layer.params
-    if hasattr(array, 'dtype') and array.ndim and array.shape[1:] == spec.shape[1:]:
-        if _has_dtype(array, spec):
-            return
+    is_array = hasattr(array, 'dtype') and array.ndim > 0
+    if is_array and array.shape[1:] == spec.shape[1:] and _has_dtype(array, spec):
+        return
     got = 'none' if array is None else f'{shown(array)}, which is no array'
     if hasattr(array, 'dtype'):
         got = f'{array.dtype}{list(array.shape)}'
@@ -157,8 +157,9 @@ def _has_dtype(array: Any, spec: Struct) -> bool:
     if array.dtype == spec.dtype:
         return True
     # What JAX has already, it leaves as it is.
-    held = not isinstance(array, jax.Array)
-    return held and bool(_as_held(array.dtype) == spec.dtype)
+    return not isinstance(array, jax.Array) and bool(
+        _as_held(array.dtype) == spec.dtype
+    )
 
 
 def _as_held(dtype: DTypeLike) -> object:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -50,13 +51,11 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
     if default is None:
         zeros = c.Zeros(node.output)
         default = Typed(zeros, str(node), VoidType(), node.output)
-    by_groups = _is_by_groups(block, combine)
-    kind: Kind = p.ReduceGroups if by_groups else p.ReduceLoop
-    of_kind: dict[str, Any] = (
-        _of_groups(combine, node, w)
-        if by_groups
-        else {'combine': (yield write_body(w.builder, str(combine), combine))}
-    )
+    kind: Kind = p.ReduceLoop
+    if _is_by_groups(block, combine):
+        kind, of_kind = p.ReduceGroups, _of_groups(combine, node, w)
+    else:
+        of_kind = {'combine': (yield write_body(w.builder, str(combine), combine))}
     reduced = w.shaped(
         kind,
         (given.lengths, places, *flatten(given.items)),
@@ -138,13 +137,11 @@ def _filled(group: list[Any], sizes: Sequence[int]) -> list[Any]:
 
 def _cut(items: list[Any], sizes: Sequence[int], together: bool) -> list[list[Any]]:
     """Neighbours, in groups of such sizes; what is left stays together, if it may."""
-    groups = []
-    while items:
-        fitting = [size for size in sizes if size <= len(items)]
-        size = len(items) if together and len(items) < sizes[-1] else fitting[-1]
-        groups.append(items[:size])
-        items = items[size:]
-    return groups
+    begins = [0]
+    while (rest := len(items) - begins[-1]) > 0:
+        largest = max(size for size in sizes if size <= rest)
+        begins.append(begins[-1] + (min(rest, sizes[-1]) if together else largest))
+    return [items[a:b] for a, b in itertools.pairwise(begins)]
 
 
 def _from_left(combine: Typed, items: list[Any], state: Eager) -> Steps[Any]:

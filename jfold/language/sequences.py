@@ -71,6 +71,7 @@ def items(
 
 
 def check_state(node: Typed, type_: Type) -> None:
+    """Refuses items and states that a loop over sequences cannot carry along."""
     for leaf in terminals(type_):
         if not isinstance(leaf, TensorType | ObjectType):
             fail(node, 'items and states of tensors or objects', str(type_))
