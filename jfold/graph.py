@@ -14,7 +14,6 @@ tell where in the example they arise.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.kept import kept
+from jfold.kept import kept, lazy
 from jfold.operations import Operations
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -42,7 +41,7 @@ class Table:
     first: Array
     columns: tuple[Array, ...]
 
-    @functools.cached_property
+    @lazy
     def counts(self) -> Array:
         """Rows per example [examples]."""
         return np.subtract(self.first[1:], self.first[:-1])
@@ -151,13 +150,16 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
     if len(counts) == 1:
         return np.arange(begin[0], begin[0] + counts[0])
     first = first_of(counts) if first is None else first
-    return np.asarray((begin - first[:-1]).repeat(counts) + np.arange(first[-1]))
+    rows: Array = (begin - first[:-1]).repeat(counts)
+    rows += np.arange(first[-1])
+    return rows
 
 
 def gather(values: Array, ids: Array) -> Array:
     """Values [n, ...] at ids [m]; NumPy is several times as fast with ids as wide as
     pointers."""
-    return np.asarray(values[ids.astype(np.intp, copy=False)])
+    found: Array = values[ids.astype(np.intp, copy=False)]
+    return found
 
 
 def values_before(first: Array, counts: Array) -> Array:

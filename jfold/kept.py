@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec('P')
 T = TypeVar('T')
@@ -23,6 +23,23 @@ class Owner:
 
 
 _KEPT = '_kept'
+
+
+class lazy(Generic[T]):
+    """A property that is computed when it is first asked for.
+
+    As `functools.cached_property`, whose lock in Python 3.11 takes longer than most of
+    what is asked for on the way to a schedule.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, owner: Any, kind: type | None = None) -> T:
+        # From then on it is found in the owner itself, and this is not called.
+        found = owner.__dict__[self.compute.__name__] = self.compute(owner)
+        return found
 
 
 def kept(function: Callable[P, T]) -> Callable[P, T]:

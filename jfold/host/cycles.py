@@ -28,6 +28,7 @@ MANY = 1 << 19
 REMEMBERED = 4096  # calls
 WAVES = 64  # one after another that are remembered: a part of any cycle, or all of it
 EVERY = 16  # waves, of which one is compared: no such part comes again between them
+WIDE = MANY // EVERY  # calls of a wave which is looked at in any case
 _NOTHING: tuple[set[tuple[int, ...]], None] = set(), None
 _ATOMS = int, float, complex, str, bytes, bool, type(None), np.generic
 
@@ -56,9 +57,9 @@ class Watch:
     looks: int = 64
     known: dict[int, tuple[set[Key], list[Any]]] = field(default_factory=dict)
 
-    def wakes(self, depth: int, size: int) -> bool:
-        """Whether to look at a wave of so many calls."""
-        self.calls += size
+    def wakes(self, depth: int, calls: int) -> bool:
+        """Whether to look at a wave, up to whose end there were so many calls."""
+        self.calls = calls
         if depth >= self.deep or self.calls >= self.many:
             return True
         return bool(self.known) and (depth < self.until or not depth % EVERY)

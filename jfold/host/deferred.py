@@ -36,6 +36,9 @@ class Deferred(Promises):
     def placed(self, places: Array) -> Array:
         return places
 
+    def _short(self, places: Array) -> None:
+        return None
+
     def _settle_heights(self, pending: list[tuple[int, int]]) -> None:
         chunks = [(o, *self._nodes[o][k]) for o, k in pending]
         ends = np.cumsum([len(places) for _, places, _, _ in chunks])

@@ -163,7 +163,9 @@ class _Evaluation:
     def _look(self, number: int, frame: Frame, call: ir.Call) -> None:
         """Refuses data that contain themselves."""
         columns = frame.registers[1 : frame.body.arity]
-        woken = columns and self.watch.wakes(self.depth, len(columns[0]))
+        if not columns:
+            return
+        woken = self.watch.wakes(self.depth, self.watch.calls + len(columns[0]))
         if woken and self.watch.sees_again(self.depth, number, columns):
             self.watch.refuse(number, frame, call.where)
 

@@ -8,7 +8,6 @@ heights of nodes that read them are open.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
@@ -18,8 +17,15 @@ import numpy as np
 
 from jfold.graph import Graph, gather
 from jfold.host.objects import Reread
-from jfold.host.places import example_places, moments, stable_order
+from jfold.host.places import (
+    ShortKeys,
+    example_places,
+    moments,
+    short_keys,
+    stable_order,
+)
 from jfold.host.trace import Chunk, Trace
+from jfold.kept import lazy
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -80,12 +86,12 @@ class Promises(Trace):
         """The places of items by their numbers."""
         return places if self.examples == 1 else self._places[places]
 
-    @functools.cached_property
+    @lazy
     def _parents(self) -> Array:
         """Per item of all that have entered, the number of the one whose it is."""
         return np.zeros(self.waves[-1][2], np.int64)
 
-    @functools.cached_property
+    @lazy
     def _places(self) -> Array:
         """The places of all items [items], from the examples on, which are the first
         wave of the last declaration, down."""
@@ -97,6 +103,27 @@ class Promises(Trace):
         moments, first, ends = np.array(self.waves, np.int64).T
         found |= moments.repeat(ends - first)
         return found
+
+    @lazy
+    def _keys(self) -> ShortKeys | None:
+        """Of all items, if they are short."""
+        return short_keys(self._places, self.examples)
+
+    def _short(self, places: Array) -> ShortKeys | None:
+        """The keys of rows [n], if they are short."""
+        if self.examples == 1 or self._keys is None:
+            return None
+        return self._keys.of(places)
+
+    def _sorting(self, places: Array) -> tuple[Array | None, Array]:
+        if (keys := self._short(places)) is None:
+            return super()._sorting(self.placed(places))
+        return stable_order(keys.values), self._first(keys.examples())
+
+    def _moments(self, places: Array) -> Array:
+        """When rows [n] were made."""
+        keys = self._short(places)
+        return moments(self.placed(places)) if keys is None else keys.moments()
 
     def promise(self, slot: int, numbers: Array, count: int) -> Array:
         """Tokens [n] for the items of a slot with the given numbers [n], of `count`."""
@@ -168,7 +195,7 @@ class Promises(Trace):
                 for t, ids in zip(operation.outputs, made, strict=True)
             ]
             work.append((list(zip(heights, ids, strict=True)), written))
-            found = _by_moment(moments(self.placed(places)))
+            found = _by_moment(self._moments(places))
             parts += [(-moment, number, rows) for moment, rows in found]
         parts.sort(key=operator.itemgetter(0, 1))
         for _, number, rows in parts:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from jfold import instructions as ir
 from jfold.host.objects import (
+    are_so_long,
     by_attribute,
+    check_lengths,
     each,
     entries,
     fields,
@@ -59,17 +61,18 @@ def reader(registers: Sequence[int]) -> Reader:
 
 def _cases(i: ir.Cases) -> Step:
     (source,), (target,), key = i.inputs, i.outputs, i.key_fn
-    find, few = _finder(i.case_of), i.cases <= BYTE
+    find = _finder(i.case_of)
+    collect: Callable[[Iterable[int]], Any] = bytes if i.cases <= BYTE else list
 
     def step(r: list[Column], state: Trace) -> None:
         items = r[source]
         try:
-            made = list(map(find, map(key, items) if key else items))
+            made = collect(map(find, map(key, items) if key else items))
         except Exception:  # of which item, is told below
-            made = []
+            made = b''
         if len(made) != len(items):  # `StopIteration` looks like the end of the items
-            made = _told(i, items)
-        r[target] = bytes(made) if few else made
+            made = collect(_told(i, items))
+        r[target] = made
 
     return step
 
@@ -137,8 +140,8 @@ def _fields(i: ir.Fields) -> Step:
         except Exception:  # some have items, others attributes
             for target, key in zip(i.outputs, i.keys, strict=True):
                 r[target] = fields(items, key)
-        if most is not None:
-            state.lengths.setdefault(most, []).append(items)
+        if most is not None and not are_so_long(items, most):
+            check_lengths(items, most)
 
     return step
 

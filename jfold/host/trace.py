@@ -71,7 +71,6 @@ class Trace:
       shared: [constants] int32, the ids of the program's constants.
       reread: what has been read of the data that can be read once, for other traces.
       order: what tells rows of an example apart, and puts them in order.
-      lengths: by how many items each may have, lists of items still to be checked.
       sorts: by the id of places, the places and how rows there are sorted; tables
         often have theirs at the same ones, as leaves and what is made of them.
     """
@@ -91,7 +90,6 @@ class Trace:
         self.shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
-        self.lengths: dict[int, list[list[Any]]] = {}
         self.sorts: dict[int, tuple[Array, Array | None, Array]] = {}
 
     def constants(self, t: int, places: Array, values: Array) -> Array:
@@ -172,7 +170,7 @@ class Trace:
         if result.per_example:
             return _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
         ((places, _, columns),) = chunks
-        return _Sorted(Table(self._first(self.placed(places)), columns), [])
+        return _Sorted(Table(self._first(example_of(self.placed(places))), columns), [])
 
     def _sorted(self, chunks: list[Chunk], none: tuple[Array, ...]) -> _Sorted:
         """Rows by example, in each in an order that no other example changes."""
@@ -197,17 +195,22 @@ class Trace:
         """The order of rows at places [rows], `None` if they are in order; and where
         those of each example begin [examples + 1]."""
         if id(places) not in self.sorts:
-            placed = self.placed(places)
-            order = self.order.order(placed, self.examples)
             # Which keeps the places alive, and so their id theirs.
-            self.sorts[id(places)] = places, order, self._first(placed)
+            self.sorts[id(places)] = places, *self._sorting(places)
         _, order, first = self.sorts[id(places)]
         return order, first
 
-    def _first(self, places: Array) -> Array:
+    def _sorting(self, places: Array) -> tuple[Array | None, Array]:
+        """As `_sort`, anew."""
+        order = self.order.order(places, self.examples)
+        return order, self._first(example_of(places))
+
+    def _first(self, owners: Array) -> Array:
+        """Where the rows of each example begin [examples + 1], of the examples [rows]
+        that rows are in."""
         if self.examples == 1:
-            return np.array([0, len(places)])
-        return first_of(np.bincount(example_of(places), minlength=self.examples))
+            return np.array([0, len(owners)])
+        return first_of(np.bincount(owners, minlength=self.examples))
 
     def _numbers(
         self, constants: list[_Sorted], nodes: list[_Sorted]

@@ -20,8 +20,7 @@ import numpy as np
 from jfold import instructions as ir
 from jfold.graph import ranges
 from jfold.host import cycles
-from jfold.host.cycles import SuspicionError, Watch
-from jfold.host.objects import check_all_lengths
+from jfold.host.cycles import EVERY, WIDE, SuspicionError, Watch
 from jfold.host.promises import Promises
 from jfold.host.rules import NONE, Column, join
 from jfold.host.steps import Step, reader, steps
@@ -91,9 +90,6 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
     found = [_Items([], [], []) for _ in bodies]
     state.waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
     _run_waves(list(map(_ready, bodies)), found, state)
-    # Once for all waves, which costs less than in each.
-    for most, lists in state.lengths.items():
-        check_all_lengths(lists, most)
     results: list[Column] = []
     for body, items in zip(bodies, found, strict=True):
         places = state.enter(items.moments, items.sizes)
@@ -115,11 +111,18 @@ def _run_waves(
         for d in sorted(waves) if len(waves) > 1 else waves:
             parts, body = waves[d], bodies[d]
             columns = parts[0] if len(parts) == 1 else _put_together(parts)
-            wakes = watch.wakes(depth, len(columns[0]))
-            if wakes and watch.sees_again(depth, d, columns):
-                raise SuspicionError
+            # Only where something may come of it, since a wave may have a single item.
+            if not depth % EVERY or depth < watch.until or len(columns[0]) > WIDE:
+                _look(watch, depth, sum(state.counts), d, columns)
             _run(body, columns, found[d], depth * len(bodies) + d, state)
         depth += 1
+
+
+def _look(
+    watch: Watch, depth: int, calls: int, declaration: int, columns: Columns
+) -> None:
+    if watch.wakes(depth, calls) and watch.sees_again(depth, declaration, columns):
+        raise SuspicionError
 
 
 def _put_together(parts: Sequence[Columns]) -> Columns:

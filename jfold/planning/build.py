@@ -140,7 +140,9 @@ def _value_rows(batch: _Batch, order: _Order) -> list[Array]:
 def _put(rows: Array, begin: Array, table: Table, values: Array) -> None:
     """Writes the values [rows] of a table, each example's where `begin` [examples]
     says."""
-    if len(begin) == 1:
+    if len(values) == len(rows):  # all there are
+        rows[:] = values
+    elif len(begin) == 1:
         rows[begin[0] : begin[0] + len(values)] = values
     elif len(values):
         rows[ranges(begin, table.counts)] = values
