@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -22,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / 'benchmarks'
 sys.path += [str(BENCHMARKS), str(ROOT / 'examples')]
 
+import against  # noqa: E402
 import iclr2017  # noqa: E402
 import measuring  # noqa: E402
 import model_kinds  # noqa: E402
@@ -239,6 +242,37 @@ def run(program: str, *options: Any, folder: Path) -> tuple[list[Any], str]:
     markdown = files['markdown'].read_text()
     assert done.stdout == markdown + '\n'
     return list(map(json.loads, files['json'].read_text().splitlines())), markdown
+
+
+@pytest.mark.slow
+def test_two_checkouts_are_compared(tmp_path: Path) -> None:
+    """Each with its own modules, though both have one name."""
+    other = tmp_path / 'other'
+    shutil.copytree(ROOT / 'jfold', other / 'jfold')
+    sizes = '--trees 2 --leaves 2 --hidden 4 --chain 3 --repeats 2'.split()
+    (_, *rows), markdown = run('against', other, *sizes, folder=tmp_path)
+    assert [row['ratio'] for row in rows][-3:] == [
+        'merge from a corpus',
+        'infer',
+        'train',
+    ]
+    assert all(row['median'] > 0 for row in rows)
+    assert 'gradients of both are equal' in markdown
+    with pytest.raises(SystemExit, match='a folder jfold/'):
+        against.load(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['jfold', 'jfold.host', 'trees', 'jfolder', 'jax'])
+def test_checkouts_hide_each_other(name: str) -> None:
+    """While one is active, its modules are found; nothing else is touched."""
+    before, module = dict(sys.modules), ModuleType(name)
+    try:
+        with against.Checkout({name: module}).active():
+            assert sys.modules[name] is module
+            assert sys.modules['numpy'] is np
+    finally:
+        sys.modules.clear()
+        sys.modules.update(before)
 
 
 @pytest.mark.slow

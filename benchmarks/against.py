@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This checkout against another one, both in one process, in turns.
+
+    git worktree add ../before v0.1.0
+    python benchmarks/against.py ../before [--quick]
+
+Two processes differ by more than what a change costs. So both are loaded into one, each
+behind the name `jfold` while it runs; the calls take turns, and ratios are taken round
+by round: above 1, this checkout is slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import importlib
+import pkgutil
+import random
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from options import fill, make_parser, say
+from report import Report, Row
+from turns import ratio_row, take_turns
+
+ROOT = Path(__file__).resolve().parents[1]
+SWAPPED = 'jfold', 'trees'  # the workload imports `jfold` too
+POOL = 4  # batches that take turns
+STEPS = 'infer', 'train'
+Call = Callable[[int], Any]
+
+
+# ---- two of one name -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A checkout that is loaded.
+
+    Attributes:
+      modules: all of its own, by name.
+    """
+
+    modules: dict[str, ModuleType]
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Meanwhile its modules are what their names import, as some do late."""
+        _forget()
+        sys.modules.update(self.modules)
+        yield
+        _forget()
+
+    def calling(self, call: Call) -> Call:
+        """A call with this checkout active."""
+
+        def called(number: int) -> Any:
+            with self.active():
+                return call(number)
+
+        return called
+
+
+def load(folder: Path) -> Checkout:
+    """Imports all of `jfold` in a folder, and this folder's workload upon it.
+
+    Raises:
+      SystemExit: there is none.
+    """
+    if not (folder / 'jfold').is_dir():
+        raise SystemExit(f'expected a checkout with a folder jfold/, got {folder}')
+    _forget()
+    sys.path.insert(0, str(folder))
+    try:
+        package = importlib.import_module('jfold')
+        for module in pkgutil.walk_packages(package.__path__, 'jfold.'):
+            importlib.import_module(module.name)
+        importlib.import_module('trees')
+    finally:
+        sys.path.remove(str(folder))
+    modules = {name: module for name, module in sys.modules.items() if _is_own(name)}
+    _forget()
+    return Checkout(modules)
+
+
+def _is_own(name: str) -> bool:
+    return name.partition('.')[0] in SWAPPED
+
+
+def _forget() -> None:
+    for name in list(filter(_is_own, sys.modules)):
+        del sys.modules[name]
+
+
+# ---- what is timed -------------------------------------------------------------------
+
+
+def calls(checkout: Checkout, options: argparse.Namespace) -> dict[str, Call]:
+    """By name, what one checkout does."""
+    with checkout.active():
+        jf, trees = checkout.modules['jfold'], checkout.modules['trees']
+        workload = trees.Workload(options.trees, options.leaves, options.hidden)
+        batches = workload.batches(POOL)
+        model = jf.compile(trees.expression(workload.hidden))
+        params = model.init(jax.random.key(0))
+        schedules = [model.schedule(batch) for batch in batches]
+        corpus = model.trace([x for batch in batches for x in batch], progress=False)
+        order = list(range(len(corpus)))
+        random.Random(0).shuffle(order)
+        chosen = [order[k :: len(batches)] for k in range(len(batches))]
+        chain = [trees.comb(options.chain, random.Random(0))]
+    found = {
+        'schedule a batch': lambda i: model.schedule(batches[i % POOL]),
+        'schedule one tree': lambda i: model.schedule(batches[i % POOL][:1]),
+        'schedule a chain': lambda i: model.schedule(chain),
+        'trace a corpus': lambda i: model.trace(batches[i % POOL], progress=False),
+        'merge from a corpus': lambda i: corpus.schedule(chosen[i % POOL]),
+        **_steps(model, params, schedules),
+    }
+    return {name: checkout.calling(call) for name, call in found.items()}
+
+
+def _steps(model: Any, params: Any, schedules: list[Any]) -> dict[str, Call]:
+    forward = jax.jit(model.apply)
+    train = jax.jit(jax.value_and_grad(functools.partial(_loss, model)))
+    steps = forward, train
+    return {
+        name: lambda i, step=step: step(params, schedules[i % POOL])
+        for name, step in zip(STEPS, steps, strict=True)
+    }
+
+
+def _check_equal(got: jax.Array, want: jax.Array) -> None:
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def _loss(model: Any, params: Any, schedule: Any) -> jax.Array:
+    values = jax.tree.leaves(model.apply(params, schedule))
+    return sum((jnp.sum(jnp.square(x)) for x in values), jnp.zeros(()))
+
+
+def compare(
+    this: Checkout, other: Checkout, options: argparse.Namespace
+) -> Iterator[Row]:
+    """The ratio of each kind of call."""
+    ours, theirs = calls(this, options), calls(other, options)
+    # What is loaded stays; without this, one of the two pays for looking through it.
+    gc.collect()
+    gc.freeze()
+    for name in STEPS:
+        jax.tree.map(_check_equal, ours[name](0), theirs[name](0))
+    for name in ours:
+        say(name)
+        pair = {'this': ours[name], 'other': theirs[name]}
+        times = take_turns(pair, options.repeats, options.limit)
+        row = ratio_row(name, 'this / other', times['this'] / times['other'])
+        yield row | {'ms': times['this'].ms, 'other ms': times['other'].ms}
+
+
+# ---- command line --------------------------------------------------------------------
+
+NOTE = (
+    'Ratios above 1: this checkout is slower. They are medians of rounds, with '
+    'quartiles; ms are medians too. Values and gradients of both are equal.'
+)
+
+
+def main() -> None:
+    """Prints the ratios of this checkout and another."""
+    options = arguments()
+    jax.config.update('jax_enable_compilation_cache', False)
+    command = shlex.join(['python', *sys.argv])
+    files = options.json, options.markdown
+    report = Report('This checkout against another', command, files)
+    report.note(NOTE)
+    this, other = load(ROOT), load(options.other.resolve())
+    report.rows += compare(this, other, options)
+    report.close()
+
+
+def arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = make_parser(__doc__ or '')
+    add = parser.add_argument
+    add('other', type=Path, help='the folder of the other checkout')
+    add('--trees', type=int, help='of a batch (default 32)')
+    add('--leaves', type=int, help='of a tree (default 32)')
+    add('--hidden', type=int, help='units (default 128)')
+    add('--chain', type=int, help='leaves of the chain (default 5,000)')
+    full = {'trees': 32, 'leaves': 32, 'hidden': 128, 'chain': 5000, 'repeats': 100}
+    quick = {'trees': 2, 'leaves': 4, 'hidden': 8, 'chain': 50}
+    return fill(parser.parse_args(), full, quick)
+
+
+if __name__ == '__main__':
+    main()
