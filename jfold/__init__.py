@@ -6,6 +6,7 @@ from jfold.combinators import (
     AllOf,
     Block,
     Broadcast,
+    Chain,
     Concat,
     Fold,
     ForwardDeclaration,
@@ -23,6 +24,7 @@ from jfold.combinators import (
     OneHotFromList,
     OneOf,
     Optional,
+    Padded,
     Pick,
     Pipe,
     Record,
@@ -49,7 +51,7 @@ from jfold.external import External
 from jfold.metrics import MetricValues
 from jfold.model import Model, compile
 from jfold.ragged import Ragged
-from jfold.reductions import Max, Mean, Min, Softmax, Sum
+from jfold.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.schedule import Schedule
 from jfold.spec import Capacity
 from jfold.types import (
@@ -73,6 +75,7 @@ __all__ = [
     'Broadcast',
     'BroadcastType',
     'Capacity',
+    'Chain',
     'CompiledStep',
     'Composition',
     'Concat',
@@ -102,6 +105,7 @@ __all__ = [
     'OneHotFromList',
     'OneOf',
     'Optional',
+    'Padded',
     'Pick',
     'Pipe',
     'ProgramBudgetError',
@@ -115,6 +119,7 @@ __all__ = [
     'Share',
     'Slice',
     'Softmax',
+    'Stack',
     'Sum',
     'Tensor',
     'TensorType',

@@ -82,3 +82,8 @@ def _thawed(frozen: tuple[Any, ...]) -> Any:
     if kind is tuple:
         return tuple(map(_thawed, parts))
     return slice(*parts) if kind is slice else parts[0]
+
+
+def stack(*items: Any) -> Any:
+    """Tensors, or tuples of them, along a new leading axis."""
+    return jax.tree.map(lambda *x: jnp.stack(x), *items)

@@ -15,6 +15,7 @@ from jfold import combinators as c
 # Importing a family of blocks makes the rules of its blocks known to all passes.
 from jfold.language import (
     alignment,
+    chaining,
     composition,
     control,
     inputs,
@@ -33,7 +34,7 @@ from jfold.trampoline import run
 
 FAMILIES = (
     *(inputs, tensors, composition, control),
-    *(sequences, reduction, alignment, wiring),
+    *(sequences, reduction, alignment, chaining, wiring),
 )
 
 

@@ -13,11 +13,13 @@ from jfold.combinators import (
     Broadcast,
     Function,
     Length,
+    Padded,
     Pipe,
     Reduce,
     ZipWith,
 )
-from jfold.functions import exp_below, ratio
+from jfold.functions import exp_below, ratio, stack
+from jfold.sequence_blocks import check_positive
 from jfold.tracebacks import boundary
 from jfold.wiring import Wire, compose
 
@@ -42,6 +44,23 @@ def Min(default: Convertible | None = None) -> Reduce:
 def Mean() -> Pipe:
     """The mean of a sequence of tensors; zeros when empty. Ints give a float32."""
     return AllOf(Sum(), Length()) >> Function(ratio, name='mean')
+
+
+@boundary
+def Stack(length: int) -> Pipe:
+    """A sequence of tensors [*shape] as one tensor [length, *shape], zeros at its end.
+
+    Tuples of tensors give tuples. A longer sequence is an error.
+
+    >>> from jfold import Map, Scalar
+    >>> (Map(Scalar()) >> Stack(3)).eval([1, 2]).tolist()
+    [1.0, 2.0, 0.0]
+
+    Raises:
+      TypeError: `length` is no int; ValueError: it is not positive.
+    """
+    check_positive('Stack', 'length', length)
+    return Padded(length) >> Function(stack)
 
 
 def Softmax() -> Block:

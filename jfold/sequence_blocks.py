@@ -18,6 +18,19 @@ from jfold.blocks import Block, Convertible, Function, Pipe, block, convert_to_b
 from jfold.printing import Printed, in_call
 from jfold.types import TensorType
 
+
+def check_positive(block: str, option: str, value: object) -> None:
+    """Refuses an option that is no int above 0.
+
+    Raises:
+      TypeError: it is no int; ValueError: it is not positive.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f'{block}: expected `{option}` as int, got {value!r}')
+    if value < 1:
+        raise ValueError(f'{block}: expected `{option}` of at least 1, got {value}')
+
+
 # Reductions that have names of their own.
 NAMES: dict[Any, str] = {jnp.add: 'Sum', jnp.maximum: 'Max', jnp.minimum: 'Min'}
 
@@ -220,6 +233,42 @@ class Nth(Block):
 
 
 @block
+class Chain(Block):
+    """The items of several sequences in one: of a sequence of sequences, or of a tuple.
+
+    As `itertools.chain`; those of the first come first.
+
+    >>> from jfold import AllOf, Identity, Scalar
+    >>> back = AllOf(Identity(), Slice(step=-1)) >> Chain()
+    >>> [x.item() for x in (Map(Scalar()) >> back).eval([1, 2, 3])]
+    [1.0, 2.0, 3.0, 3.0, 2.0, 1.0]
+    """
+
+    def __repr__(self) -> str:
+        return 'Chain()'
+
+
+@block
+class Padded(Block):
+    """A sequence as a tuple of a fixed length, with zeros behind its last item.
+
+    Items are tensors, or tuples or sequences of them. A longer sequence is an error.
+
+    >>> from jfold import Scalar
+    >>> [x.item() for x in (Map(Scalar()) >> Padded(3)).eval([1, 2])]
+    [1.0, 2.0, 0.0]
+    """
+
+    length: int
+
+    def __post_init__(self) -> None:
+        check_positive('Padded', 'length', self.length)
+
+    def __repr__(self) -> str:
+        return f'Padded({self.length})'
+
+
+@block
 class Pick(Block):
     """Items of a sequence by positions in the data: takes a pair of these.
 
@@ -335,10 +384,7 @@ class NGrams(Block):
     n: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or isinstance(self.n, bool):
-            raise TypeError(f'NGrams: expected `n` as int, got {self.n!r}')
-        if self.n < 1:
-            raise ValueError(f'NGrams: expected `n` of at least 1, got {self.n}')
+        check_positive('NGrams', 'n', self.n)
 
     def __repr__(self) -> str:
         return f'NGrams({self.n})'

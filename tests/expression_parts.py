@@ -75,3 +75,14 @@ def shares(rng: Rng, total: int, parts: int) -> list[int]:
     """Splits a number into positive parts."""
     cuts = np.sort(rng.choice(total - 1, parts - 1, replace=False) + 1)
     return np.diff(cuts, prepend=0, append=total).tolist()
+
+
+def sample_numbered(items: Source, groups: bool, rng: Rng) -> Any:
+    """A list of items, numbers of some of them, in which some come twice; or else the
+    number of the group of each, and as many groups as a list is long."""
+    made = [items.sample(rng) for _ in range(int(rng.integers(1, 4)))]
+    if not groups:
+        some = rng.integers(-len(made), len(made), size=int(rng.integers(4)))
+        return made, some.tolist()
+    names = 'abc'[: int(rng.integers(1, 4))]
+    return made, rng.integers(len(names), size=len(made)), names

@@ -18,7 +18,16 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from expression_parts import Expression, Rng, Source, by_length, choice, random_tree
+from expression_parts import (
+    Expression,
+    Rng,
+    Source,
+    by_length,
+    choice,
+    random_tree,
+    sample_numbered,
+)
+from expression_reducers import Reducers
 from function_makers import TABLE, dense, linen, nested, plain, whole_tiles
 from hypothesis import strategies as st
 
@@ -29,7 +38,7 @@ from jfold.types import TensorType, TupleType
 
 
 @dataclass
-class Maker:
+class Maker(Reducers):
     """Draws blocks; functions are kept, to be met again.
 
     Attributes:
@@ -147,67 +156,6 @@ class Maker:
             return jf.AllOf(*parts) >> last
         return jf.AllOf(*parts) >> self.reducer(item, want, depth)
 
-    def reducer(self, item: Any, want: Any, depth: int) -> Any:
-        """A block from sequences of a type to another type."""
-        options = [self.fold, self.reduce, self.sliced, self.windows, self.zipped]
-        options.append(self.carried)
-        if isinstance(want, TensorType) and want.differentiable:
-            options += [self.total, self.total, self.count]
-        return self.pick(options)(item, want, depth)
-
-    def fold(self, item: Any, want: Any, depth: int) -> Any:
-        """`Fold` from a constant or trained start."""
-        start = self.constant(want)
-        return jf.Fold(self.between(TupleType(want, item), want, depth - 1), start)
-
-    def reduce(self, item: Any, want: Any, depth: int) -> Any:
-        """`Map`, then `Reduce`."""
-        default = self.pick([None, self.constant(want)])
-        combine = self.between(TupleType(want, want), want, depth - 1)
-        each = jf.Map(self.between(item, want, depth - 1))
-        # Twins group alike, so that what is said of a function need not be true.
-        return each >> jf.Reduce(combine, default, self.pick([False, True]))
-
-    def sliced(self, item: Any, want: Any, depth: int) -> Any:
-        """Some of the items, then the rest of the way."""
-        part = jf.GetItem(self.pick([slice(1, None), slice(None, None, -1)]))
-        return part >> self.pick([self.fold, self.reduce])(item, want, depth)
-
-    def carried(self, item: Any, want: Any, depth: int) -> Any:
-        """`RNN` from a state that is constant, and what it gives of all items."""
-        given, state = self.type(), self.constant(want)
-        pair = TupleType(given, want)
-        cell = self.between(TupleType(item, want), pair, depth - 1)
-        rest = self.pick([self.fold, self.reduce])(given, want, depth)
-        both = jf.RNN(cell, state) >> jf.Record((rest, jf.Identity()))
-        return both >> self.function(TupleType(want, want), want)
-
-    def windows(self, item: Any, want: Any, depth: int) -> Any:
-        """Neighbours together."""
-        size = self.pick([1, 2, 3])
-        rest = self.pick([self.fold, self.reduce])
-        return jf.NGrams(size) >> rest(TupleType((item,) * size), want, depth)
-
-    def zipped(self, item: Any, want: Any, depth: int) -> Any:
-        """Each item beside a repeated constant, or the items of a sequence cut off."""
-        given, rest = self.type(), self.pick([self.fold, self.reduce])
-        beside = jf.Slice(start=1) >> jf.Map(self.between(item, given, depth - 1))
-        if self.pick([False, True]):
-            repeated = jf.Void() >> self.constant(given) >> jf.Broadcast()
-            beside = repeated >> jf.Map(self.between(given, given, depth - 1))
-        both = jf.AllOf(jf.Identity(), beside) >> jf.Zip()
-        return both >> rest(TupleType(item, given), want, depth)
-
-    def total(self, item: Any, want: Any, depth: int) -> Any:
-        """`Map`, then `Sum`, `Max`, `Min` or `Mean`."""
-        kinds = [jf.Sum(), jf.Max(), jf.Min(), jf.Mean()]
-        return jf.Map(self.between(item, want, depth - 1)) >> self.pick(kinds)
-
-    def count(self, item: Any, want: Any, depth: int) -> Any:
-        """A sum and the length."""
-        both = jf.AllOf(self.total(item, want, depth), jf.Length(self.dtype))
-        return both >> self.function(TupleType(want, self.tensor()), want)
-
     def constant(self, want: Any) -> Any:
         """Takes no input: zeros, arrays, or trained parameters."""
         kind = self.integer(2)
@@ -239,7 +187,7 @@ class Maker:
         """The sources that are made of others."""
         simple = [self.computed, self.shared, self.with_constant, self.optional]
         choices = [self.one_of, self.typed_one_of]
-        sequences = [self.chosen, self.sequence, self.sequence]
+        sequences = [self.chosen, self.picked, self.sequence, self.sequence]
         return [*simple, *choices, *sequences, self.tree]
 
     def whole(self, want: Any, depth: int) -> Source:
@@ -292,6 +240,19 @@ class Maker:
             return items, int(rng.integers(-length, length))
 
         return Source(block, sample)
+
+    def picked(self, want: Any, depth: int) -> Source:
+        """Some items of a sequence by positions in the data, or all in groups."""
+        item, groups = self.type(), self.pick([False, True])
+        source = self.source(item, depth)
+        fields = [jf.Map(source.block), jf.Identity(), jf.Identity()][: 2 + groups]
+        inner = self.reducer(item, want, depth)
+        if groups:
+            inner = jf.Regroup() >> jf.Map(inner) >> self.reducer(want, want, depth)
+        else:
+            inner = jf.Pick() >> inner
+        block = jf.Record(tuple(fields)) >> inner
+        return Source(block, partial(sample_numbered, source, groups))
 
     def record(self, want: TupleType, depth: int) -> Source:
         """`Record` of a dict, of a tuple or of an object."""

@@ -113,8 +113,8 @@ def test_what_depends_on_other_items_runs_again() -> None:
     """The second pass has all items at once: numbers of those of a wave are others."""
     again = {kind for kind in KINDS if kind.traits.numbers_items}
     named = {kind for kind in KINDS if kind.traits.names_rows}
-    assert named == {ir.Ranges, ir.Cut, ir.Pick, ir.Regroup}
-    numbers = {ir.Positions, ir.Position, ir.Index, ir.Owners, ir.Leading}
+    assert named == {ir.Ranges, ir.Cut, ir.Pick, ir.Regroup, ir.Chain}
+    numbers = {ir.Positions, ir.Position, ir.Index, ir.Owners, ir.Leading, ir.Padded}
     assert again - named == numbers | {ir.Order, ir.Join, ir.Waves}
     assert Reverse.traits.numbers_items
 

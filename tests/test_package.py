@@ -100,7 +100,7 @@ BLOCKS = {
     *('Function', 'GetItem', 'Identity', 'InputTransform', 'Length', 'Map', 'Max'),
     *('Mean', 'Metric', 'Min', 'OneOf', 'Optional', 'Pipe', 'Record', 'Reduce'),
     *('Scalar', 'Share', 'Sum', 'Tensor', 'Vector', 'Void', 'Zeros', 'External'),
-    *('Pick', 'Regroup', 'Softmax', 'convert_to_block'),
+    *('Pick', 'Regroup', 'Softmax', 'convert_to_block', 'Chain', 'Padded', 'Stack'),
 }
 TYPES = {
     *('BroadcastType', 'ObjectType', 'SequenceType', 'TensorType', 'TupleType'),

@@ -18,7 +18,7 @@ import numpy as np
 
 from jfold import instructions as ir
 from jfold.errors import BadItem
-from jfold.graph import ranges
+from jfold.graph import first_of, ranges
 from jfold.host.convert import to_array
 from jfold.host.objects import (
     check_lengths,
@@ -302,6 +302,30 @@ def _whole(numbers: Any) -> Array:
     return made.astype(np.int64)
 
 
+def _chain(i: ir.Chain, r: list[Column], state: Trace) -> None:
+    lengths = np.array([r[k] for k in i.inputs])  # [parts, rows]
+    begins = starts(lengths.ravel()).reshape(lengths.shape)
+    r[i.outputs[0]] = lengths.sum(0)
+    r[i.outputs[1]] = ranges(begins.T.ravel(), lengths.T.ravel())
+
+
+def _total(i: ir.Total, r: list[Column], state: Trace) -> None:
+    outer, inner = (r[k] for k in i.inputs)
+    r[i.outputs[0]] = np.diff(first_of(inner)[first_of(outer)])
+
+
+def _padded(i: ir.Padded, r: list[Column], state: Trace) -> None:
+    lengths, most = r[i.inputs[0]], len(i.outputs)
+    if (lengths > most).any():
+        index = int(np.argmax(lengths > most))
+        text = f'expected at most {most} items, got {lengths[index]}'
+        raise BadItem(index, f'{text}; cut it by a Slice')
+    missing = lengths.sum() + np.arange(len(lengths))
+    for number, register in enumerate(i.outputs):
+        there = lengths > number
+        r[register] = np.where(there, starts(lengths) + number, missing)
+
+
 def _owners(i: ir.Owners, r: list[Column], state: Trace) -> None:
     lengths = r[i.inputs[0]]
     r[i.outputs[0]] = np.arange(len(lengths)).repeat(lengths)
@@ -371,6 +395,9 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Index: _index,
     ir.Pick: _pick,
     ir.Regroup: _regroup,
+    ir.Chain: _chain,
+    ir.Total: _total,
+    ir.Padded: _padded,
     ir.Owners: _owners,
     ir.Shortest: _shortest,
     ir.Leading: _leading,

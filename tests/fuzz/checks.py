@@ -392,7 +392,8 @@ def compare_gradients(
             total[name] = [a if b is None else a + b for a, b in pairs]
     largest = max([np.abs(x).max(initial=0) for x in jax.tree.leaves(total)], default=0)
     if not np.isfinite(largest):
-        rules = repr(session.case.block)
+        # Not the block: that of a declaration prints its name alone.
+        rules = str(session.model.program.operations)
         if not session.case.linear and 'normalising' not in rules:
             raise Mismatch('undefined', f'of {rules}, without a rule that divides')
         session.tally['undefined'] += 1

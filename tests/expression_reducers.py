@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random blocks from sequences to tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jfold as jf
+from jfold.types import TensorType, TupleType
+
+
+class Reducers:
+    """A part of what draws expressions, which has the rest."""
+
+    dtype: str
+    pick: Any
+    type: Any
+    tensor: Any
+    between: Any
+    function: Any
+    constant: Any
+
+    def reducer(self, item: Any, want: Any, depth: int) -> Any:
+        """A block from sequences of a type to another type."""
+        options = [self.fold, self.reduce, self.sliced, self.windows, self.zipped]
+        options += [self.carried, self.chained, self.padded]
+        if isinstance(want, TensorType) and want.differentiable:
+            options += [self.total, self.total, self.count, self.shares]
+        return self.pick(options)(item, want, depth)
+
+    def fold(self, item: Any, want: Any, depth: int) -> Any:
+        """`Fold` from a constant or trained start."""
+        start = self.constant(want)
+        return jf.Fold(self.between(TupleType(want, item), want, depth - 1), start)
+
+    def reduce(self, item: Any, want: Any, depth: int) -> Any:
+        """`Map`, then `Reduce`."""
+        default = self.pick([None, self.constant(want)])
+        combine = self.between(TupleType(want, want), want, depth - 1)
+        each = jf.Map(self.between(item, want, depth - 1))
+        # Twins group alike, so that what is said of a function need not be true.
+        return each >> jf.Reduce(combine, default, self.pick([False, True]))
+
+    def sliced(self, item: Any, want: Any, depth: int) -> Any:
+        """Some of the items, then the rest of the way."""
+        part = jf.GetItem(self.pick([slice(1, None), slice(None, None, -1)]))
+        return part >> self.pick([self.fold, self.reduce])(item, want, depth)
+
+    def carried(self, item: Any, want: Any, depth: int) -> Any:
+        """`RNN` from a state that is constant, and what it gives of all items."""
+        given, state = self.type(), self.constant(want)
+        pair = TupleType(given, want)
+        cell = self.between(TupleType(item, want), pair, depth - 1)
+        rest = self.pick([self.fold, self.reduce])(given, want, depth)
+        both = jf.RNN(cell, state) >> jf.Record((rest, jf.Identity()))
+        return both >> self.function(TupleType(want, want), want)
+
+    def windows(self, item: Any, want: Any, depth: int) -> Any:
+        """Neighbours together."""
+        size = self.pick([1, 2, 3])
+        rest = self.pick([self.fold, self.reduce])
+        return jf.NGrams(size) >> rest(TupleType((item,) * size), want, depth)
+
+    def zipped(self, item: Any, want: Any, depth: int) -> Any:
+        """Each item beside a repeated constant, or the items of a sequence cut off."""
+        given, rest = self.type(), self.pick([self.fold, self.reduce])
+        beside = jf.Slice(start=1) >> jf.Map(self.between(item, given, depth - 1))
+        if self.pick([False, True]):
+            repeated = jf.Void() >> self.constant(given) >> jf.Broadcast()
+            beside = repeated >> jf.Map(self.between(given, given, depth - 1))
+        both = jf.AllOf(jf.Identity(), beside) >> jf.Zip()
+        return both >> rest(TupleType(item, given), want, depth)
+
+    def total(self, item: Any, want: Any, depth: int) -> Any:
+        """`Map`, then `Sum`, `Max`, `Min` or `Mean`."""
+        kinds = [jf.Sum(), jf.Max(), jf.Min(), jf.Mean()]
+        return jf.Map(self.between(item, want, depth - 1)) >> self.pick(kinds)
+
+    def count(self, item: Any, want: Any, depth: int) -> Any:
+        """A sum and the length."""
+        both = jf.AllOf(self.total(item, want, depth), jf.Length(self.dtype))
+        return both >> self.function(TupleType(want, self.tensor()), want)
+
+    def chained(self, item: Any, want: Any, depth: int) -> Any:
+        """Sequences one behind the other, then the rest of the way."""
+        rest = self.pick([self.fold, self.reduce])(item, want, depth)
+        if self.pick([False, True]):
+            return jf.NGrams(self.pick([1, 2])) >> jf.Chain() >> rest
+        back = jf.Slice(step=-1) >> jf.Map(self.between(item, item, depth - 1))
+        return jf.AllOf(jf.Identity(), back) >> jf.Chain() >> rest
+
+    def padded(self, item: Any, want: Any, depth: int) -> Any:
+        """The first items, with zeros where there are none, as a tuple or a tensor."""
+        size = self.pick([1, 2, 3])
+        first = jf.Slice(stop=size)
+        if isinstance(item, TensorType) and self.pick([False, True]):
+            stacked = TensorType((size, *item.shape), item.dtype)
+            return first >> jf.Stack(size) >> self.function(stacked, want)
+        rest = self.between(TupleType((item,) * size), want, depth - 1)
+        return first >> jf.Padded(size) >> rest
+
+    def shares(self, item: Any, want: Any, depth: int) -> Any:
+        """`Map`, then `Softmax`, then the rest of the way."""
+        rest = self.pick([self.fold, self.reduce])(want, want, depth)
+        return jf.Map(self.between(item, want, depth - 1)) >> jf.Softmax() >> rest
