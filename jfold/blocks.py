@@ -168,8 +168,9 @@ class Function(Block):
 
     Gradients are those of `jax.vmap` over all nodes of the operation: what depends on
     parameters alone is computed once a step, and its reverse runs once, on the sum of
-    the cotangents. A reverse rule (`jax.custom_vjp`) sees a cotangent of zero at a node
-    whose value the loss does not use, if it uses that of another.
+    the cotangents; within `jax.checkpoint` too, but not within loops and branches. A
+    reverse rule (`jax.custom_vjp`) sees a cotangent of zero at a node whose value the
+    loss does not use, if it uses that of another.
 
     Args:
       fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module; or, with `init`,

@@ -49,9 +49,10 @@ class Instruction:
         return len(self.inputs)
 
     @property
-    def chosen(self) -> int:
-        """Which of the rows that `B` stands for a term without a star has."""
-        return 0
+    def chosen(self) -> int | None:
+        """Which of the rows that `B` stands for terms without a star have; `None` if
+        there is no choice."""
+        return None
 
     def __str__(self) -> str:
         return self.shown([f'r{register}' for register in self.outputs])

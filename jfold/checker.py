@@ -33,6 +33,7 @@ from jfold.registers import (
     Term,
     TypeClash,
     expanded,
+    parts_of,
     row_names,
     signature,
 )
@@ -127,8 +128,8 @@ def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
     _check_options(i, state.operations)
     taken, given = _tensors(i, state.operations)
     types, chosen = state.operations.types, _signature(i, state)
-    match = Match(state.names, i.times)
-    terms = _filled(expanded(chosen.takes, i.repeats, i.chosen), taken, types)
+    match = Match(state.names, i.times, only=i.chosen)
+    terms = _filled(expanded(chosen.takes, i.repeats, i.chosen or 0), taken, types)
     if not terms and chosen.takes:
         raise TypeClash('inputs, got none')
     operands = _take(terms, i.inputs, match, state, 'inputs')
@@ -136,7 +137,7 @@ def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
         for k, each in enumerate(i.combine.results[i.states :]):
             match.columns[f'Z{k}'] = each.kind, each.tensor
     counts = [_count(t, len(i.outputs), match) for t in chosen.gives if t.many]
-    results = _filled(expanded(chosen.gives, counts, i.chosen), given, types)
+    results = _filled(expanded(chosen.gives, counts, i.chosen or 0), given, types)
     if len(results) != len(i.outputs):
         raise TypeClash(f'{len(results)} outputs, got {len(i.outputs)}')
     made = [match.give(term, number) for term, number in results]
@@ -373,7 +374,7 @@ def _check_parts(
 
 
 def _cases_of(type_: RegisterType) -> int:
-    return len(type_.of.split('/'))
+    return len(parts_of(type_.of))
 
 
 _PARTS = Term(RegisterType(POSITIONS, 'B', 'a'), many=True)

@@ -158,6 +158,7 @@ class Match:
     Attributes:
       names: gives names for rows that nothing has yet.
       times: the n of `n*a`, and how many `/B` are.
+      only: the one of `/B` that matters, if one does.
       rows: by letter, with the number of the repetition where it is a capital one.
       columns: by letter, the kind and tensor type of a column.
     """
@@ -166,6 +167,7 @@ class Match:
     times: int = 0
     rows: dict[str, str] = field(default_factory=dict)
     columns: dict[str, tuple[str, TensorType | None]] = field(default_factory=dict)
+    only: int | None = None
 
     def take(self, term: RegisterType, number: int, got: RegisterType) -> None:
         """Matches an operand, which must not contradict those before it.
@@ -202,7 +204,11 @@ class Match:
     def _bound(self, letter: str, number: int, got: str) -> str:
         """What a letter stands for, which is what it meets first."""
         if '/' in letter:
-            parts = got.split('/')
+            parts = parts_of(got)
+            if self.only is not None:  # each case once, and not all for each
+                for part in parts[self.only : self.only + 1]:
+                    self._bound(letter[1:], self.only, part)
+                return got
             letters = self._cases(letter, len(parts))
             pairs = zip(letters, parts, strict=False)
             return '/'.join(self._bound(x, k, y) for k, (x, y) in enumerate(pairs))
@@ -235,6 +241,12 @@ class Match:
         if key and key not in self.rows:
             self.rows[key] = next(self.names)
         return self.rows.get(key, '')
+
+
+@functools.lru_cache(maxsize=16)
+def parts_of(rows: str) -> list[str]:
+    """The rows of each case."""
+    return rows.split('/')
 
 
 def _key(letter: str, number: int) -> str:

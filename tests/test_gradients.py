@@ -95,10 +95,29 @@ def test_the_size_of_a_batch_changes_no_gradient() -> None:
 # ---- what depends on parameters alone ------------------------------------------------
 
 
-@pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
-def test_a_rule_on_a_parameter_runs_once(residuals: str, strategy: str) -> None:
+def on_a_parameter(w: Any, x: Any) -> Any:
+    return added(w) * x
+
+
+ON_A_PARAMETER = {
+    'plain': on_a_parameter,
+    'jit': jax.jit(on_a_parameter),
+    'checkpoint': jax.checkpoint(on_a_parameter),
+    'checkpoint of jit': jax.checkpoint(jax.jit(on_a_parameter)),
+    'two checkpoints': jax.checkpoint(
+        lambda w, x: jax.checkpoint(on_a_parameter)(w, x) + 0 * x
+    ),
+    'checkpoint of a parameter': lambda w, x: jax.checkpoint(added)(w) * x,
+}
+
+
+@pytest.mark.parametrize('kind', ON_A_PARAMETER)
+@pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
+def test_a_rule_on_a_parameter_runs_once(
+    residuals: str, strategy: str, kind: str
+) -> None:
     """As under `vmap`, however many rows, chunks and tiles there are."""
-    block = jf.Vector(H) >> jf.Function(lambda w, x: added(w) * x, init=ones)
+    block = jf.Vector(H) >> jf.Function(ON_A_PARAMETER[kind], init=ones)
     model = jf.compile(block, residuals=residuals, strategy=strategy)
     params = model.init(jax.random.key(0))
     batch = np.random.default_rng(0).normal(size=(2000, H))
@@ -116,12 +135,19 @@ def chain(cell: Any) -> Any:
     return jf.Map(jf.Vector(H)) >> fold
 
 
+def turning(w: Any, h: Any, x: Any) -> Any:
+    return jnp.tanh(jnp.arctan(w) @ h + x)
+
+
+@pytest.mark.parametrize(
+    'cell', [turning, jax.checkpoint(turning)], ids=['plain', 'checkpoint']
+)
 @pytest.mark.parametrize(('residuals', 'strategy'), SETTINGS)
 def test_what_depends_on_parameters_alone_is_outside_all_loops(
-    residuals: str, strategy: str
+    residuals: str, strategy: str, cell: Any
 ) -> None:
     """Forward and reverse, it is in the program once."""
-    block = chain(lambda w, h, x: jnp.tanh(jnp.arctan(w) @ h + x))
+    block = chain(cell)
     model = jf.compile(block, residuals=residuals, strategy=strategy)
     params = model.init(jax.random.key(0))
     schedule = model.schedule([np.ones((n, H)) for n in (5, 9, 2)])

@@ -128,6 +128,24 @@ def test_twice_the_blocks_take_twice_the_calls(make: Callable[[int], Any]) -> No
     assert calls(make(200)) < 2.2 * calls(make(100))
 
 
+def test_twice_the_cases_take_twice_the_calls_of_a_first_schedule() -> None:
+    """In which the plan is rewritten, and checked again."""
+
+    def calls_of_schedule(count: int) -> int:
+        tree = jf.ForwardDeclaration(name='tree')
+        pair = jf.Record({'l': tree(), 'r': tree()}) >> jf.Function(jnp.add)
+        kinds = dict.fromkeys(range(count), pair)
+        kinds[-1] = jf.GetItem('v') >> jf.Scalar()
+        tree.resolve_to(jf.OneOf(jf.GetItem('k'), kinds))
+        model, leaf = jf.compile(tree()), {'k': -1, 'v': 1.0}
+        with cProfile.Profile() as profile:
+            model.schedule([{'k': 0, 'l': leaf, 'r': leaf}])
+        return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+    calls_of_schedule(4)  # what is done once
+    assert calls_of_schedule(200) < 2.2 * calls_of_schedule(100)
+
+
 def test_the_beginning_of_a_block_is_printed_alone() -> None:
     """What is behind the cut is not even asked."""
 

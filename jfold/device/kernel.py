@@ -29,6 +29,7 @@ from jfold.device.arrays import (
     spec_of,
     varied,
 )
+from jfold.device.checkpoints import taken_out
 from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
 from jfold.kept import Owner, kept
@@ -147,7 +148,9 @@ class Kernel(Owner):
             made = jax.tree.leaves(self.operation.call(params, *packed))
             return [x[0] for x in made] if alone else list(made)
 
-        return jaxprs.trace(outputs, [*leaves, *self.inputs(rows)])
+        inputs = self.inputs(rows)
+        closed = jaxprs.trace(outputs, [*leaves, *inputs])
+        return taken_out(closed, [False] * len(leaves) + [True] * len(inputs))
 
     def _check_weights(self, staged: Staged, rows: int) -> None:
         leaves = jax.tree.leaves(self.params)

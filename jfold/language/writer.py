@@ -17,7 +17,7 @@ from jfold.language.layers import arguments_of
 from jfold.language.typed import Typed, Typing, fail
 from jfold.operations import Layer, Operation
 from jfold.registers import PLACES, RegisterType, row_names, types_of
-from jfold.traits import Effect, refusal
+from jfold.traits import Effect, Traits, refusal
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
@@ -108,6 +108,8 @@ class Writer:
     Attributes:
       written: the results of blocks that are used more than once, by block, value and
         places; with the values, whose ids stay theirs as long as they are kept.
+      numbered: what instructions write, by what they do to which registers: what is
+        the same is done once.
     """
 
     builder: Builder
@@ -118,6 +120,7 @@ class Writer:
     written: dict[tuple[Typed, int, int], tuple[Value, Value]] = field(
         default_factory=dict
     )
+    numbered: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
 
     def new(self) -> int:
         """A register nothing has written."""
@@ -127,11 +130,16 @@ class Writer:
     def add(
         self, kind: Kind, inputs: Inputs, node: Typed, outputs: int, **options: Any
     ) -> tuple[int, ...]:
-        """Appends an instruction; the registers it writes."""
-        written = tuple(self.new() for _ in range(outputs))
+        """Appends an instruction, if there is no such one; the registers it writes."""
         registers = cast(tuple[int, ...], tuple(inputs))
+        number = _value_number(kind, registers, options)
+        if number in self.numbered:
+            return self.numbered[number]
+        written = tuple(self.new() for _ in range(outputs))
         made = kind(registers, written, str(node), **options)
         self.instructions.append(made)
+        if number is not None:
+            self.numbered[number] = written
         return written
 
     def one(self, kind: Kind, inputs: Inputs, node: Typed, **options: Any) -> int:
@@ -294,6 +302,22 @@ class Writer:
             else each
             for each in instructions
         ]
+
+
+def _value_number(kind: Any, inputs: tuple[int, ...], options: Any) -> Hashable:
+    """What two instructions that do the same have in common; `None` if that is not
+    told, or if each does something beside."""
+    traits: Traits = kind.traits
+    if traits.holds or traits.effect & Effect.RECORDS:
+        return None
+    # Items have one place each, whichever way leads there.
+    told = {k: v for k, v in options.items() if k != 'way'}
+    number = kind, inputs, tuple((k, type(v), v) for k, v in told.items())
+    try:
+        hash(number)
+    except TypeError:  # a table, say, or a slice
+        return None
+    return number
 
 
 def _by_item(tuples: list[Any], fn: Callable[[list[Value]], Writing]) -> Writing:
