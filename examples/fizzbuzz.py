@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from training import Examples, Params, make_parser, make_trainer, table
+from training import Examples, Params, cross_entropy, make_parser, make_trainer, table
 
 import jfold as jf
 
@@ -53,13 +52,6 @@ def examples(numbers: np.ndarray) -> Examples:
     return Examples(numbers.tolist(), lengths, answer(numbers))
 
 
-def loss(model: jf.Model, params: Params, schedule: Any, targets: Any) -> jax.Array:
-    """Mean cross entropy of a batch; its last rows may be spare."""
-    logits = model.apply(params, schedule)
-    errors = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-    return jnp.mean(errors, where=schedule.mask)
-
-
 def train(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Trains, and gives the rows of the table: accuracies on numbers not seen."""
     numbers = np.random.default_rng(options.seed).permutation(NUMBERS)
@@ -67,7 +59,9 @@ def train(options: argparse.Namespace) -> list[tuple[str, str]]:
     parts = {'train': examples(rest), 'test': examples(held_out)}
     model = jf.compile(make_block(options.width))
     optimizer = optax.adam(options.rate)
-    trainer = make_trainer(model, parts, loss, jf.Model.apply, optimizer, options)
+    trainer = make_trainer(
+        model, parts, cross_entropy, jf.Model.apply, optimizer, options
+    )
     targets = parts['test'].targets
     for epoch, params, found in trainer.epochs(options.seed):
         guesses = np.argmax(trainer.predictions(params, 'test'), -1)

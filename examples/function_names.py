@@ -12,7 +12,6 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,16 @@ from syntax_trees import (
     without_copies,
 )
 from tqdm import tqdm
-from training import Clock, Examples, Params, make_parser, make_trainer, table
+from training import (
+    Clock,
+    Examples,
+    Params,
+    accuracy,
+    fit_logistic,
+    make_parser,
+    make_trainer,
+    table,
+)
 
 import jfold as jf
 
@@ -178,29 +186,6 @@ def bag_accuracy(task: Task, number: Callable[[Any], int], size: int) -> float:
 
     weights = fit_logistic(bag(task.train), task.targets(task.train), len(task.words))
     return accuracy(bag(task.held_out) @ weights, task.targets(task.held_out))
-
-
-def fit_logistic(inputs: np.ndarray, targets: np.ndarray, classes: int) -> np.ndarray:
-    """Weights [features, classes]; the loss is convex, so the start does not matter."""
-    optimizer = optax.adamw(0.02, weight_decay=0.3)
-
-    def loss(weights: jax.Array) -> jax.Array:
-        logits = inputs @ weights
-        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
-
-    def step(_: Any, carry: Any) -> Any:
-        weights, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(weights), state, weights)
-        return optax.apply_updates(weights, updates), state
-
-    weights = jnp.zeros((inputs.shape[1], classes))
-    run = jax.jit(partial(jax.lax.fori_loop, 0, 300, step))
-    return np.asarray(run((weights, optimizer.init(weights)))[0])
-
-
-def accuracy(logits: Any, targets: np.ndarray) -> float:
-    """The fraction of rows whose largest logit is right."""
-    return float(np.mean(np.argmax(logits, -1) == targets))
 
 
 # ---- training ------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the example programs share: a training run compiled ahead, a clock, tables."""
+"""What the example programs share.
+
+A training run compiled ahead, a clock, losses, simpler models to compare with, tables.
+"""
 
 from __future__ import annotations
 
@@ -185,6 +188,46 @@ def make_trainer(
     rows, second = timed(model.precompile, predict, params, capacity)
     clock = Clock(trace=tracing, compile=first + second)
     return Trainer(model, parts, corpora, batches, loss, optimizer, step, rows, clock)
+
+
+# ---- losses, scores and what models have to beat -------------------------------------
+
+
+def cross_entropy(
+    model: jf.Model, params: Params, schedule: Any, targets: Any
+) -> jax.Array:
+    """Mean cross entropy of a batch; its last rows may be spare."""
+    logits = model.apply(params, schedule)
+    errors = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    return jnp.mean(errors, where=schedule.mask)
+
+
+def accuracy(logits: Any, targets: np.ndarray) -> float:
+    """The fraction of rows whose largest logit is right."""
+    return float(np.mean(np.argmax(logits, -1) == targets))
+
+
+def fit_logistic(
+    inputs: np.ndarray, targets: np.ndarray, classes: int, decay: float = 0.3
+) -> np.ndarray:
+    """Weights [features, classes]; the loss is convex, so the start does not matter."""
+    optimizer = optax.adamw(0.02, weight_decay=decay)
+
+    def loss(weights: jax.Array) -> jax.Array:
+        logits = inputs @ weights
+        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+
+    def step(_: Any, carry: Any) -> Any:
+        weights, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(weights), state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    weights = jnp.zeros((inputs.shape[1], classes))
+    run = jax.jit(partial(jax.lax.fori_loop, 0, 300, step))
+    return np.asarray(run((weights, optimizer.init(weights)))[0])
+
+
+# ---- the command line, times and tables ----------------------------------------------
 
 
 def make_parser(

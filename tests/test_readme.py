@@ -16,6 +16,7 @@ from one_expression import written as page_written
 from jfold import combinators
 
 ROOT = Path(__file__).parent.parent
+NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
 TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
 
 
@@ -85,6 +86,8 @@ def test_function_names_prints_its_table_and_draws(tmp_path: Path) -> None:
         ('quick_start', 'squared error  best constant'),
         ('fizzbuzz', 'always the number'),
         ('attention --tasks add', 'right answers  best constant'),
+        ('names', 'most frequent language'),
+        ('calculator', 'right signs'),
     ],
 )
 def test_small_examples_print_their_tables(
@@ -114,6 +117,16 @@ def test_sentiment_reads_the_treebank(tmp_path: Path) -> None:
     options = ('--trees', str(TREEBANK), '--epochs', '1', '--hidden', '8')
     printed = run_example('sentiment.py', *options, '--limit', '60', cwd=tmp_path)
     assert 'dev roots: fine' in printed
+
+
+@pytest.mark.slow
+def test_names_reads_an_archive(tmp_path: Path) -> None:
+    """That of 18 languages, where it is at hand."""
+    if not NAMES.exists():
+        pytest.skip(f'the names of 18 languages are not at {NAMES}')
+    printed = run_example('names.py', '--names', str(NAMES), '--quick', cwd=tmp_path)
+    assert re.search(r'^all +14410 +3602$', printed, re.MULTILINE)
+    assert 'letters and words' in printed
 
 
 def test_one_expression_all_the_way() -> None:
