@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from training import Examples, Params, make_parser, make_trainer, table
+from training import Examples, make_parser, make_trainer, mean_square, table
 
 import jfold as jf
 
@@ -72,12 +71,6 @@ def draw(task: str, count: int, shortest: int, longest: int, seed: int) -> Examp
     )
 
 
-def loss(model: jf.Model, params: Params, schedule: Any, targets: Any) -> jax.Array:
-    """Mean squared error of a batch; its last rows may be spare."""
-    errors = model.apply(params, schedule) - targets
-    return jnp.mean(errors**2, where=schedule.mask)
-
-
 def share_of_right(found: np.ndarray, targets: np.ndarray) -> float:
     """How many answers are off by less than what their paper allows."""
     return float(np.mean(np.abs(found - targets) < CLOSE))
@@ -96,7 +89,9 @@ def train(task: str, options: argparse.Namespace) -> tuple[str, ...]:
     steps = options.epochs * -(-options.sequences // options.batch_size)
     rate = optax.cosine_decay_schedule(options.rate, steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
-    trainer = make_trainer(model, parts, loss, jf.Model.apply, optimizer, options)
+    trainer = make_trainer(
+        model, parts, mean_square, jf.Model.apply, optimizer, options
+    )
     constant = np.mean(parts['train'].targets)
     right = [share_of_right(constant, parts['longer'].targets)]
     for epoch, params, found in trainer.epochs(options.seed):

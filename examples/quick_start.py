@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from training import Examples, Params, make_parser, make_trainer, table
+from training import Examples, make_parser, make_trainer, mean_square, table
 
 import jfold as jf
 
@@ -46,12 +45,6 @@ def draw(count: int, wanted: Callable[[list[float]], float], seed: int) -> Examp
     return Examples(lists, lengths, np.array(list(map(wanted, lists)), 'float32'))
 
 
-def loss(model: jf.Model, params: Params, schedule: Any, targets: Any) -> jax.Array:
-    """Mean squared error of a batch; its last rows may be spare."""
-    errors = model.apply(params, schedule) - targets
-    return jnp.mean(errors**2, where=schedule.mask)
-
-
 def squared_error(found: np.ndarray, targets: np.ndarray) -> float:
     """Over all lists, added up."""
     return float(np.sum((found - targets) ** 2))
@@ -66,7 +59,9 @@ def train(name: str, options: argparse.Namespace) -> tuple[str, ...]:
     }
     model, targets = jf.compile(make_block()), parts['test'].targets
     optimizer = optax.adam(options.rate)
-    trainer = make_trainer(model, parts, loss, jf.Model.apply, optimizer, options)
+    trainer = make_trainer(
+        model, parts, mean_square, jf.Model.apply, optimizer, options
+    )
     start = model.init(jax.random.key(options.seed))
     errors = [
         squared_error(np.mean(parts['train'].targets), targets),

@@ -266,6 +266,14 @@ def make_step(
     return step
 
 
+def mean_square(
+    model: jf.Model, params: Params, schedule: Any, targets: Any
+) -> jax.Array:
+    """The loss of a batch of numbers; its last rows may be spare."""
+    errors = model.apply(params, schedule) - targets
+    return jnp.mean(errors**2, where=schedule.mask)
+
+
 def timed(run: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     """A result, waited for, and how many seconds it took."""
     start = time.perf_counter()

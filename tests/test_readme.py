@@ -16,6 +16,7 @@ from one_expression import written as page_written
 from jfold import combinators
 
 ROOT = Path(__file__).parent.parent
+ESOL = ROOT.parent / 'shared/data/molecules/delaney-processed.csv'
 NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
 TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
 
@@ -98,6 +99,31 @@ def test_small_examples_print_their_tables(
     printed = run_example(f'{program}.py', *options, '--quick', cwd=tmp_path)
     assert heads in printed
     assert 'epoch  2: loss' in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('model', ['messages', 'weave'])
+def test_molecules_need_no_file(model: str, tmp_path: Path) -> None:
+    """Without one they are made up."""
+    pytest.importorskip(
+        'rdkit', reason='RDKit, which reads molecules, is not installed'
+    )
+    printed = run_example('molecules.py', '--quick', '--model', model, cwd=tmp_path)
+    assert 'mean of training  linear' in re.sub('  +', '  ', printed)
+    assert 'epoch  2: loss' in printed
+
+
+@pytest.mark.slow
+def test_molecules_read_the_file(tmp_path: Path) -> None:
+    """The real one, where it is at hand."""
+    pytest.importorskip(
+        'rdkit', reason='RDKit, which reads molecules, is not installed'
+    )
+    if not ESOL.exists():
+        pytest.skip(f'the solubilities of ESOL are not at {ESOL}')
+    printed = run_example('molecules.py', '--quick', '--esol', str(ESOL), cwd=tmp_path)
+    assert printed.startswith('120 molecules')
+    assert 'mean ± deviation' in printed
 
 
 @pytest.mark.slow
