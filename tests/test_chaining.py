@@ -209,6 +209,13 @@ def test_tuples_and_sequences_are_padded() -> None:
     assert lists_of(nested, [[[1, 2]], [[3], [4]], []]) == [[1, 2], [3, 4], []]
 
 
+def test_one_sequence_is_padded_to_several_lengths() -> None:
+    model = jf.compile(numbers >> jf.AllOf(jf.Stack(2), jf.Stack(3), jf.Stack(2)))
+    expected = [[4, 5], [4, 5, 0], [4, 5]]
+    got = model.apply({}, model.schedule([[4, 5]]))
+    assert [x[0].tolist() for x in got] == expected
+
+
 def test_gradients_reach_what_is_there() -> None:
     """A convolution over windows, of sequences that are padded."""
     start = lambda key, x: jax.random.normal(key, (2, 3))  # noqa: E731

@@ -347,3 +347,59 @@ def test_a_state_and_an_item_are_two_values() -> None:
         found = model.apply({}, model.schedule([example])).tolist()
         state = {jf.Fold: -32.0, jf.Reduce: -20.0}[type(block.blocks[-1])]
         assert found == [float(block.eval(example))] == [state]
+
+
+# ---- what is the same ----------------------------------------------------------------
+
+
+def squared(x: Any) -> Any:
+    return x * x
+
+
+def two(key: Any) -> Any:
+    return jnp.float32(2)
+
+
+def scaled(name: str) -> jf.Block:
+    return jf.Function(jnp.multiply, two, name=name)
+
+
+SAME: dict[str, tuple[Any, int]] = {
+    'functions': (lambda: jf.Scalar() >> jf.Function(squared), 1),
+    'functions of functions': (
+        lambda: jf.Scalar() >> jf.Function(squared) >> jf.Function(jnp.tanh),
+        2,
+    ),
+    'items': (lambda: jf.AllOf(jf.Scalar(), jf.Scalar()) >> jf.Function(jnp.add), 1),
+    'layers of one name': (lambda: jf.Scalar() >> scaled('scale'), 1),
+    'what is transformed': (
+        lambda: jf.InputTransform(abs) >> jf.Scalar() >> jf.Function(squared),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize('name', SAME)
+def test_what_is_the_same_is_computed_once(name: str) -> None:
+    """By other blocks, which are equal in what they do to the same value."""
+    make, nodes = SAME[name]
+    model = jf.compile(jf.AllOf(make(), make(), make()))
+    schedule = model.schedule([3, 4])
+    assert schedule.counts.sum() == 2 * nodes
+    params = model.init(jax.random.key(0))
+    alone = jf.compile(make())
+    expected = alone.apply(params, alone.schedule([3, 4]))
+    for x in model.apply(params, schedule):
+        np.testing.assert_allclose(x, expected)
+
+
+def test_what_is_not_the_same_is_computed_apart() -> None:
+    """Layers that have names of their own, other items, and metrics."""
+    layers = jf.AllOf(jf.Scalar() >> scaled('a'), jf.Scalar() >> scaled('b'))
+    assert jf.compile(layers).schedule([3]).counts.sum() == 2
+    items = (jf.Scalar() >> jf.Function(squared),) * 2
+    assert jf.compile(jf.Record(items)).schedule([(3, 4)]).counts.sum() == 2
+    seen = [jf.Scalar() >> jf.Metric('m') for _ in range(2)]
+    model = jf.compile(jf.AllOf(*seen))
+    _, metrics = model.apply({}, model.schedule([3]))
+    assert metrics['m'].mask.sum() == 2

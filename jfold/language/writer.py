@@ -132,7 +132,7 @@ class Writer:
     ) -> tuple[int, ...]:
         """Appends an instruction, if there is no such one; the registers it writes."""
         registers = cast(tuple[int, ...], tuple(inputs))
-        number = _value_number(kind, registers, options)
+        number = _value_number(kind, registers, options | {'outputs': outputs})
         if number in self.numbered:
             return self.numbered[number]
         written = tuple(self.new() for _ in range(outputs))
