@@ -170,7 +170,8 @@ class Function(Block):
     parameters alone is computed once a step, and its reverse runs once, on the sum of
     the cotangents; within `jax.checkpoint` too, but not within loops and branches. A
     reverse rule (`jax.custom_vjp`) sees a cotangent of zero at a node whose value the
-    loss does not use, if it uses that of another.
+    loss does not use, if it uses that of another. It may close over nothing that an
+    enclosing `jax.jit` traces, as JAX asks of rules in loops: make it an argument.
 
     Args:
       fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module; or, with `init`,
