@@ -12,7 +12,6 @@ by round: above 1, this checkout is slower.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import gc
 import importlib
@@ -53,22 +52,10 @@ class Checkout:
 
     modules: dict[str, ModuleType]
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
-        """Meanwhile its modules are what their names import, as some do late."""
+    def activate(self) -> None:
+        """From now on its modules are what their names import, as some do late."""
         _forget()
         sys.modules.update(self.modules)
-        yield
-        _forget()
-
-    def calling(self, call: Call) -> Call:
-        """A call with this checkout active."""
-
-        def called(number: int) -> Any:
-            with self.active():
-                return call(number)
-
-        return called
 
 
 def load(folder: Path) -> Checkout:
@@ -107,19 +94,19 @@ def _forget() -> None:
 
 def calls(checkout: Checkout, options: argparse.Namespace) -> dict[str, Call]:
     """By name, what one checkout does."""
-    with checkout.active():
-        jf, trees = checkout.modules['jfold'], checkout.modules['trees']
-        workload = trees.Workload(options.trees, options.leaves, options.hidden)
-        batches = workload.batches(POOL)
-        model = jf.compile(trees.expression(workload.hidden))
-        params = model.init(jax.random.key(0))
-        schedules = [model.schedule(batch) for batch in batches]
-        corpus = model.trace([x for batch in batches for x in batch], progress=False)
-        order = list(range(len(corpus)))
-        random.Random(0).shuffle(order)
-        chosen = [order[k :: len(batches)] for k in range(len(batches))]
-        chain = [trees.comb(options.chain, random.Random(0))]
-    found = {
+    checkout.activate()
+    jf, trees = checkout.modules['jfold'], checkout.modules['trees']
+    workload = trees.Workload(options.trees, options.leaves, options.hidden)
+    batches = workload.batches(POOL)
+    model = jf.compile(trees.expression(workload.hidden))
+    params = model.init(jax.random.key(0))
+    schedules = [model.schedule(batch) for batch in batches]
+    corpus = model.trace([x for batch in batches for x in batch], progress=False)
+    order = list(range(len(corpus)))
+    random.Random(0).shuffle(order)
+    chosen = [order[k :: len(batches)] for k in range(len(batches))]
+    chain = [trees.comb(options.chain, random.Random(0))]
+    return {
         'schedule a batch': lambda i: model.schedule(batches[i % POOL]),
         'schedule one tree': lambda i: model.schedule(batches[i % POOL][:1]),
         'schedule a chain': lambda i: model.schedule(chain),
@@ -127,7 +114,6 @@ def calls(checkout: Checkout, options: argparse.Namespace) -> dict[str, Call]:
         'merge from a corpus': lambda i: corpus.schedule(chosen[i % POOL]),
         **_steps(model, params, schedules),
     }
-    return {name: checkout.calling(call) for name, call in found.items()}
 
 
 def _steps(model: Any, params: Any, schedules: list[Any]) -> dict[str, Call]:
@@ -153,16 +139,18 @@ def compare(
     this: Checkout, other: Checkout, options: argparse.Namespace
 ) -> Iterator[Row]:
     """The ratio of each kind of call."""
-    ours, theirs = calls(this, options), calls(other, options)
+    both = {'this': this, 'other': other}
+    found = {name: calls(checkout, options) for name, checkout in both.items()}
     # What is loaded stays; without this, one of the two pays for looking through it.
     gc.collect()
     gc.freeze()
     for name in STEPS:
-        jax.tree.map(_check_equal, ours[name](0), theirs[name](0))
-    for name in ours:
+        jax.tree.map(_check_equal, *(each[name](0) for each in found.values()))
+    for name in found['this']:
         say(name)
-        pair = {'this': ours[name], 'other': theirs[name]}
-        times = take_turns(pair, options.repeats, options.limit)
+        pair = {key: each[name] for key, each in found.items()}
+        activate = lambda key: both[key].activate()  # noqa: E731
+        times = take_turns(pair, options.repeats, options.limit, activate)
         row = ratio_row(name, 'this / other', times['this'] / times['other'])
         yield row | {'ms': times['this'].ms, 'other ms': times['other'].ms}
 

@@ -65,7 +65,10 @@ class Times:
 
 
 def take_turns(
-    contenders: Contenders, repeats: int, limit: float = math.inf
+    contenders: Contenders,
+    repeats: int,
+    limit: float = math.inf,
+    prepare: Callable[[str], object] = str,
 ) -> dict[str, Times]:
     """Times of all contenders.
 
@@ -73,6 +76,7 @@ def take_turns(
       contenders: each is called with the number of the round, which picks a batch.
       repeats: rounds that count, two at least.
       limit: seconds after which a contender is spared the rest of its rounds.
+      prepare: called with its name before a contender is timed.
     """
     found: dict[str, list[float]] = {name: [] for name in contenders}
     last = dict.fromkeys(contenders, 0.0)
@@ -80,6 +84,7 @@ def take_turns(
     for number in range(WARM + repeats):
         active = [n for n in found if len(found[n]) < ENOUGH or sum(found[n]) < limit]
         for name in shuffle.sample(active, len(active)):
+            prepare(name)
             if last[name] < WAKE:  # of another batch, to wake threads and caches
                 seconds(functools.partial(contenders[name], number + 1))
             last[name] = seconds(functools.partial(contenders[name], number))
