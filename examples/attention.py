@@ -106,10 +106,10 @@ def train(task: str, options: argparse.Namespace) -> tuple[str, ...]:
 
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options; `--quick` overrides the ones that cost time."""
-    parser = make_parser(__doc__, epochs=20, batch_size=50, rate=0.003)
+    parser = make_parser(__doc__, epochs=100, batch_size=50, rate=0.003)
     parser.add_argument('--tasks', nargs='+', choices=TASKS, default=list(TASKS))
     parser.add_argument('--sequences', type=int, default=2_000, help='to learn from')
-    parser.add_argument('--width', type=int, default=64, help='of the hidden layers')
+    parser.add_argument('--width', type=int, default=100, help='of the hidden layers')
     parser.add_argument(
         '--lengths', type=int, nargs=2, default=(50, 500), help='the least, the most'
     )

@@ -49,8 +49,18 @@ class Table:
     def __len__(self) -> int:
         return int(self.first[-1])
 
+    @lazy
+    def single(self) -> bool:
+        """Whether each example has one row."""
+        return bool((self.counts == 1).all())
+
     def pick(self, examples: Array) -> Table:
         """The rows of the given examples [n], in that order."""
+        if not len(self):
+            return Table(np.zeros(len(examples) + 1, np.int64), self.columns)
+        if self.single:
+            columns = tuple(column.take(examples, 0) for column in self.columns)
+            return Table(np.arange(len(examples) + 1), columns)
         begin, counts = self.first[examples], self.counts[examples]
         first = first_of(counts)
         rows = ranges(begin, counts, first)
