@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 
+from jfold.operations import Operation
 from jfold.planning.layout import layout, running
 from jfold.runtime import residual_bytes
 from jfold.schedule import Schedule
@@ -55,7 +57,7 @@ def _operations(schedule: Schedule) -> list[str]:
 
 def _levels(schedule: Schedule) -> list[str]:
     program = schedule.spec.program
-    names = [operation.layer.name for operation in program.operations]
+    names = _headings(program.operations)
     counts = np.zeros((schedule.depth, len(names)), int)
     before = 0
     for component, depth in zip(running(schedule.spec), schedule.depths, strict=True):
@@ -72,6 +74,15 @@ def _levels(schedule: Schedule) -> list[str]:
         dots = tuple('...' for _ in range(len(names) + 1))
         rows = [*rows[:half], dots, *rows[-half:]]
     return _table(('level', *names), rows)
+
+
+def _headings(operations: Sequence[Operation]) -> list[str]:
+    """The names of operations, with how many inputs where others have the same name."""
+    uses = Counter(operation.layer.name for operation in operations)
+    return [
+        f'{x.layer.name}/{len(x.inputs)}' if uses[x.layer.name] > 1 else x.layer.name
+        for x in operations
+    ]
 
 
 def _memory(schedule: Schedule) -> list[str]:

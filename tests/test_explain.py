@@ -158,6 +158,13 @@ def test_explain_leaves_out_the_middle_of_many_levels(model: jf.Model) -> None:
     ]  # fmt: skip
 
 
+def test_operations_of_one_name_are_told_apart() -> None:
+    """A sum has one for two items, for four and for eight."""
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    _, _, levels, _ = model.explain(model.schedule([[1, 2, 3]])).split('\n\n')
+    assert levels.split()[:4] == ['level', 'add/2', 'add/4', 'add/8']
+
+
 def test_explain_a_schedule_without_operations() -> None:
     model = jf.compile(jf.Scalar())
     summary, operations, levels, _ = model.explain(model.schedule([1, 2])).split('\n\n')
