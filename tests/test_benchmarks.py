@@ -257,7 +257,7 @@ def test_two_checkouts_are_compared(tmp_path: Path) -> None:
         'train',
     ]
     assert all(row['median'] > 0 for row in rows)
-    assert 'gradients of both are equal' in markdown
+    assert 'gradients of a batch were equal' in markdown
     with pytest.raises(SystemExit, match='a folder jfold/'):
         against.load(tmp_path)
 

@@ -241,6 +241,41 @@ def test_too_many_items_are_told() -> None:
         inside.schedule([[[1], [2, 3]]])
 
 
+sides = jf.Record((numbers, numbers)) >> jf.Chain()
+
+
+@pytest.mark.parametrize(
+    ('block', 'example', 'message'),
+    [
+        (
+            sides >> jf.Stack(2),
+            ([1], [2, 3]),
+            'at [0]: expected at most 2 items, got 3; cut it by a Slice',
+        ),
+        (
+            sides >> jf.GetItem(5),
+            ([1], [2]),
+            'at [0]: expected an item 5, got a sequence of length 2',
+        ),
+        (
+            jf.Record((jf.Identity(), jf.Identity()))
+            >> jf.Chain()
+            >> jf.Map(numbers >> jf.Stack(1)),
+            ([[1]], [[2], [3, 4]]),
+            'at [1][1]: expected at most 1 items, got 2; cut it by a Slice',
+        ),
+    ],
+)
+def test_what_is_wrong_behind_a_chain_is_located(
+    block: Any, example: Any, message: str
+) -> None:
+    model = jf.compile(block)
+    for examples in ([example], [example, example]):
+        with pytest.raises(jf.InputError) as caught:
+            model.schedule(examples)
+        assert str(caught.value).startswith(f'example 0, {message}; in')
+
+
 @pytest.mark.parametrize('make', [jf.Stack, jf.Padded])
 def test_lengths_are_positive_ints(make: Any) -> None:
     name = make.__name__

@@ -125,6 +125,21 @@ def test_a_rule_on_a_parameter_runs_once(
     np.testing.assert_allclose(got, batch.sum(0) + 0.1, rtol=1e-3)
 
 
+def test_effects_within_a_checkpoint_are_kept(capfd: Any) -> None:
+    """Also those that no rows are needed for."""
+
+    @jax.checkpoint
+    def told(w: Any, x: Any) -> Any:
+        jax.debug.print('weight {}', w.sum())
+        return w * x
+
+    model = jf.compile(jf.Vector(H) >> jf.Function(told, init=ones))
+    params = model.init(jax.random.key(0))
+    model.apply(params, model.schedule([np.ones(H)])).block_until_ready()
+    jax.effects_barrier()
+    assert 'weight 3.0' in capfd.readouterr().out
+
+
 def chain(cell: Any) -> Any:
     """A block that folds a sequence of vectors by a cell with one matrix."""
 

@@ -48,24 +48,35 @@ def taken_out(closed: core.ClosedJaxpr, of_rows: Sequence[bool]) -> core.ClosedJ
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
     """The results [*shape each] of a checkpoint, what depends on no rows before it."""
-    whole = functools.partial(_run, equation.params['jaxpr'])
-    traced = jaxprs.trace(whole, list(map(jaxprs.spec, equation.invars)))
-    inner, constants = jaxprs.opened(taken_out(traced, of_rows))
+    inner, constants = _traced(equation, of_rows)
     rows = [v for v, varies in zip(inner.invars, of_rows, strict=True) if varies]
-    late, varying = jaxprs.dependent(inner, rows)
-    read = [v for e in inner.eqns if e in late for v in e.invars] + inner.outvars
-    given = [v for v in dict.fromkeys(jaxprs.variables(read)) if v not in varying]
+    depend, varying = jaxprs.dependent(inner, rows)
+    # What prints or checks something is there for its effect: nothing reads it.
+    late = [e for e in inner.eqns if e in depend or e.effects]
+    read = jaxprs.variables([v for e in late for v in e.invars] + inner.outvars)
+    made = varying.union(v for e in late for v in e.outvars)
+    frontier = [v for v in dict.fromkeys(read) if v not in made]
     env = dict(zip(inner.constvars, constants, strict=True))
     env |= zip(inner.invars, operands, strict=True)
-    early = jaxprs.needed([e for e in inner.eqns if e not in late], given)
-    outside = jaxprs.run(early, env, given)
+    rest = [e for e in inner.eqns if e not in late]
+    outside = jaxprs.run(jaxprs.needed(rest, frontier), env, frontier)
 
-    def rest(*values: jax.Array) -> Arrays:
-        known = dict(zip([*given, *rows], values, strict=True))
-        return jaxprs.run([e for e in inner.eqns if e in late], known, inner.outvars)
+    def inside(*values: jax.Array) -> Arrays:
+        known = dict(zip([*frontier, *rows], values, strict=True))
+        return jaxprs.run(late, known, inner.outvars)
 
     options = {name: equation.params[name] for name in ('prevent_cse', 'policy')}
-    return list(jax.checkpoint(rest, **options)(*outside, *(env[v] for v in rows)))
+    return list(jax.checkpoint(inside, **options)(*outside, *(env[v] for v in rows)))
+
+
+def _traced(
+    equation: core.JaxprEqn, of_rows: Sequence[bool]
+) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
+    """The jaxpr in a checkpoint and its constants [*shape each], without nested `jit`s,
+    and itself cut inside."""
+    whole = functools.partial(_run, equation.params['jaxpr'])
+    closed = jaxprs.trace(whole, list(map(jaxprs.spec, equation.invars)))
+    return jaxprs.opened(taken_out(closed, of_rows))
 
 
 def _run(inner: core.Jaxpr, *operands: jax.Array) -> Arrays:

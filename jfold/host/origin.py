@@ -19,6 +19,7 @@ import numpy as np
 
 from jfold import instructions as ir
 from jfold.errors import BadItem, InputError
+from jfold.registers import expanded
 from jfold.traits import Ordering, refusal
 
 Array = np.ndarray[Any, Any]
@@ -136,7 +137,8 @@ def _selected(i: ir.Instruction, r: list[Column], register: int, item: int) -> B
 
 def _expanded(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:
     (chosen,) = i.traits.signatures
-    terms = [term.type for term in (*chosen.takes, *chosen.gives)]
+    takes = [type_ for type_, _ in expanded(chosen.takes, i.repeats)]
+    terms = [*takes, *(term.type for term in chosen.gives)]
     types = dict(zip((*i.inputs, *i.outputs), terms, strict=True))
     rows = types[register].rows
     if rows == types[i.inputs[0]].rows:

@@ -16,7 +16,7 @@ from jfold import instructions as p
 from jfold.language.layers import arguments_of
 from jfold.language.typed import Typed, Typing, fail
 from jfold.operations import Layer, Operation
-from jfold.registers import PLACES, RegisterType, row_names, types_of
+from jfold.registers import OBJECTS, PLACES, RegisterType, row_names, types_of
 from jfold.traits import Effect, Traits, refusal
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
@@ -110,6 +110,8 @@ class Writer:
         places; with the values, whose ids stay theirs as long as they are kept.
       numbered: what instructions write, by what they do to which registers: what is
         the same is done once.
+      alike: by register of objects, one that holds equal ones. Objects are read each
+        time, since an attribute may give another iterator to each reader.
     """
 
     builder: Builder
@@ -121,6 +123,7 @@ class Writer:
         default_factory=dict
     )
     numbered: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
+    alike: dict[int, int] = field(default_factory=dict)
 
     def new(self) -> int:
         """A register nothing has written."""
@@ -132,13 +135,16 @@ class Writer:
     ) -> tuple[int, ...]:
         """Appends an instruction, if there is no such one; the registers it writes."""
         registers = cast(tuple[int, ...], tuple(inputs))
-        number = _value_number(kind, registers, options | {'outputs': outputs})
-        if number in self.numbered:
-            return self.numbered[number]
+        alike = [self.alike.get(r, r) for r in registers]
+        number = _value_number(kind, alike, outputs, options)
+        known = self.numbered.get(number) if number else None
+        if known and not _gives_objects(kind):
+            return known
         written = tuple(self.new() for _ in range(outputs))
-        made = kind(registers, written, str(node), **options)
-        self.instructions.append(made)
-        if number is not None:
+        self.instructions.append(kind(registers, written, str(node), **options))
+        if known:
+            self.alike |= zip(written, known, strict=True)
+        elif number:
             self.numbered[number] = written
         return written
 
@@ -304,20 +310,38 @@ class Writer:
         ]
 
 
-def _value_number(kind: Any, inputs: tuple[int, ...], options: Any) -> Hashable:
-    """What two instructions that do the same have in common; `None` if that is not
-    told, or if each does something beside."""
+def _value_number(
+    kind: Any, inputs: Iterable[int], outputs: int, options: dict[str, Any]
+) -> Hashable:
+    """What instructions that do the same have in common; `None` if that is not told, as
+    of functions of the data, or if each does something beside."""
     traits: Traits = kind.traits
-    if traits.holds or traits.effect & Effect.RECORDS:
+    if traits.holds or traits.effect & Effect.RECORDS or kind is p.Iterate:
         return None
-    # Items have one place each, whichever way leads there.
-    told = {k: v for k, v in options.items() if k != 'way'}
-    number = kind, inputs, tuple((k, type(v), v) for k, v in told.items())
-    try:
-        hash(number)
-    except TypeError:  # a table, say, or a slice
+    try:  # ways tell rows apart, and are given anew where they have to
+        told = [(k, _comparable(v)) for k, v in options.items() if k != 'way']
+    except TypeError:
         return None
-    return number
+    return kind, tuple(inputs), outputs, tuple(told)
+
+
+def _comparable(value: object) -> Hashable:
+    """An option as it compares, with its type.
+
+    Raises:
+      TypeError: equal ones might do something else.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(_comparable, value))
+    if isinstance(value, slice):
+        return slice, _comparable((value.start, value.stop, value.step))
+    if value is None or isinstance(value, int | str | TensorType):
+        return type(value), value
+    raise TypeError(f'expected an option that can be compared, got {value!r}')
+
+
+def _gives_objects(kind: Any) -> bool:
+    return any(each.gives_any(OBJECTS) for each in kind.traits.signatures)
 
 
 def _by_item(tuples: list[Any], fn: Callable[[list[Value]], Writing]) -> Writing:
