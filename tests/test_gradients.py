@@ -309,6 +309,47 @@ def test_a_function_may_close_over_what_a_jit_traces() -> None:
     close(jax.tree.leaves(step(2.0, True)), [np.array([10, 14, 18])])
 
 
+def ruled(kind: str, scale: Any) -> Any:
+    """A function whose rule closes over a number."""
+    if kind == 'jvp':
+        f: Any = jax.custom_jvp(lambda x: x * 2)
+        f.defjvp(lambda x, t: (x[0] * 2, t[0] * scale))
+    else:
+        f = jax.custom_vjp(lambda x: x * 2)
+        f.defvjp(lambda x: (x * 2, None), lambda _, ct: (ct * scale,))
+    return lambda w, x: f(w * x)
+
+
+@pytest.mark.parametrize('kind', ['vjp', 'jvp'])
+def test_a_rule_may_close_over_numbers_alone(kind: str) -> None:
+    """Which no `jit` around traces: JAX compiles no loop with such a rule."""
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def step(scale: Any, learns: bool) -> Any:
+        layer = jf.Function(ruled(kind, scale), init=ones, name='ruled')
+        model = jf.compile(jf.Vector(H) >> layer)
+        params, schedule = {'ruled': jnp.ones(H)}, model.schedule(BATCH)
+
+        def loss(params: Any) -> Any:
+            return model.apply(params, schedule).sum()
+
+        return jax.grad(loss)(params) if learns else loss(params)
+
+    assert step(2.0, False) == 42
+    message = (
+        'expected a rule of `custom_vjp` or `custom_jvp` that closes over numbers, got '
+        'one that closes over float32[], which an enclosing transformation traces; '
+        'make it an argument of the function'
+    )
+    with pytest.raises(TypeError) as caught:
+        step(2.0, True)
+    assert str(caught.value) == message
+    assert "gradient of layer 'ruled'" in caught.value.__notes__[0]
+    model = jf.compile(jf.Vector(H) >> jf.Function(ruled(kind, 3), init=ones))
+    params = model.init(jax.random.key(0))
+    close(gradient(model, params, BATCH), [np.array([15, 21, 27])])
+
+
 def test_a_function_may_close_over_what_is_differentiated() -> None:
     """If it has parameters, or reads what depends on some; it is told else."""
 

@@ -114,6 +114,25 @@ def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
     return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
 
 
+def check_rules(closed: core.ClosedJaxpr) -> None:
+    """Refuses a reverse that reads what an enclosing transformation traces.
+
+    What a function closes over is an argument here; what a rule of its own closes over
+    is seen only now, and JAX compiles no loop with it.
+
+    Raises:
+      TypeError: it does.
+    """
+    for constant in opened(closed)[1]:
+        if isinstance(constant, jax.core.Tracer):
+            got = f'{constant.dtype}{list(constant.shape)}'
+            raise TypeError(
+                'expected a rule of `custom_vjp` or `custom_jvp` that closes over '
+                f'numbers, got one that closes over {got}, which an enclosing '
+                'transformation traces; make it an argument of the function'
+            )
+
+
 # ---- dependence ----------------------------------------------------------------------
 
 

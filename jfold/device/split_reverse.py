@@ -199,6 +199,7 @@ class SplitReverse(Owner):
             return [*of_weights, *of_inputs]
 
         fixed, closed = self.kernel.weight_count, jaxprs.trace(reverse, specs)
+        jaxprs.check_rules(closed)
         shares = self.kernel.shares(rows)
         # It has products of its own, of cotangents.
         closed = products.rows_first(closed, specs, fixed, shares)
