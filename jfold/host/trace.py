@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -242,12 +241,12 @@ class Trace:
             of_type = numbers[t]
             if of_type is not None:
                 rows = ranges(begin, source.table.counts, source.table.first)
-                of_type[source.ids[output].astype(np.intp)] = rows
+                # Of one type with what they are written to: NumPy is twice as fast.
+                of_type[source.ids[output].astype(np.intp)] = rows.astype(np.int32)
         return numbering, numbers
 
 
-@dataclass(frozen=True, eq=False)
-class _Sorted:
+class _Sorted(NamedTuple):
     """A table whose columns still hold ids, and the ids of what its rows make."""
 
     table: Table
