@@ -52,6 +52,7 @@ def grow(
         rows('sums'),
         max(2 * need.stages, old.stages if old else 0),
         rows('metrics'),
+        need.shards,
     )
 
 

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which examples of a batch go to which shard."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jfold.errors import check_spare_rows, whole
+from jfold.graph import Array
+from jfold.planning.demands import Demands
+from jfold.shards import Shards
+from jfold.spec import Capacity
+
+
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """Which examples of a batch each shard has.
+
+    Attributes:
+      shards: over which devices.
+      rows: of the results of a shard.
+      examples: per shard, the numbers of its examples in the batch [rows or fewer]; of
+        the shards of this process, if others have examples of their own.
+    """
+
+    shards: Shards
+    rows: int
+    examples: tuple[Array, ...]
+
+    def capacity(self, demanded: Demands) -> Capacity:
+        """The least capacity that holds each shard, by the demands of the examples."""
+        needs = [demanded.pick(x).capacity(self.rows) for x in self.examples]
+        return replace(functools.reduce(operator.or_, needs), shards=self.shards)
+
+    @property
+    def own(self) -> tuple[Array, ...]:
+        """The examples of each shard of this process."""
+        if len(self.examples) < self.shards.count:
+            return self.examples
+        return tuple(self.examples[shard] for shard in self.shards.own)
+
+    @property
+    def of_rows(self) -> tuple[Array, Array]:
+        """Of each row, the number of its example [shards * rows] int64, and whether it
+        is real [shards * rows] bool.
+
+        Spare rows of a shard repeat its last example, or that of the shard before.
+        """
+        order, last = [], 0
+        for each in self.examples:
+            last = int(each[-1]) if len(each) else last
+            order.append(np.append(each, np.full(self.rows - len(each), last)))
+        counts = np.array([*map(len, self.examples)])
+        mask = np.arange(self.rows) < counts[:, None]
+        return np.concatenate(order).astype(np.int64), mask.ravel()
+
+
+def in_order(
+    shards: Shards, rows: int, examples: int, count: int | None = None
+) -> Deal:
+    """As the examples come: all rows of the first shard, then those of the second; to
+    `count` shards if not to all."""
+    count = shards.count if count is None else count
+    ends = [min(shard * rows, examples) for shard in range(count + 1)]
+    parts = itertools.pairwise(ends)
+    return Deal(shards, rows, tuple(np.arange(a, b) for a, b in parts))
+
+
+def evenly(
+    shards: Shards, rows: int, work: Sequence[int], count: int | None = None
+) -> Deal:
+    """Such that all shards have about the same work; the same whoever computes it.
+
+    Largest first, each to the shard with the least so far that has room (Graham, Bounds
+    on multiprocessing timing anomalies, 1969); in a shard examples keep their order.
+
+    Args:
+      rows: the most examples of a shard.
+      work: of each example.
+      count: of shards to deal to, if not to all.
+    """
+    count = shards.count if count is None else count
+    parts: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0, shard) for shard in range(count)]  # a heap
+    for example in sorted(range(len(work)), key=lambda k: (-work[k], k)):
+        load, shard = loads[0]
+        parts[shard].append(example)
+        if len(parts[shard]) < rows:
+            heapq.heapreplace(loads, (load + work[example], shard))
+        else:
+            heapq.heappop(loads)
+    return Deal(shards, rows, tuple(np.sort(np.array(x, np.int64)) for x in parts))
+
+
+def rows_of_shard(
+    name: str,
+    shards: Shards,
+    examples: int,
+    rows: int | None = None,
+    count: int | None = None,
+) -> int:
+    """How many rows of results each shard has; as few as examples need, or its part.
+
+    Args:
+      name: of the argument that says how many rows there are of all shards.
+      count: of shards, if not all of them are meant.
+
+    Raises:
+      TypeError, ValueError: it is too few or far too many, or cannot be shared out.
+    """
+    count = shards.count if count is None else count
+    if rows is None:
+        return -(-examples // count)
+    each, rest = divmod(whole(name, rows, 0), count)
+    if rest:
+        raise ValueError(
+            f'expected `{name}` as a multiple of {count}, the number of shards, got '
+            f'{rows}: pass {(each + 1) * count}'
+        )
+    if rows < examples:
+        raise ValueError(
+            f'expected at most {rows} examples, as `{name}` says, got {examples}'
+        )
+    check_spare_rows(name, rows, examples)
+    return each
