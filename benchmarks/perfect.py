@@ -14,8 +14,7 @@ from trees import Params
 from turns import compiled
 
 import jfold as jf
-from jfold.language.layers import pack
-from jfold.types import TupleType
+from jfold.types import TupleType, pack
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,18 @@ from options import among, say
 from report import Report, Row
 
 PROGRAMS = Path(__file__).resolve().parent
-PARTS = ('core', 'host', 'iclr2017', 'models', 'molecules', 'scaling', 'peers')
-READ_TREES = ('host', 'models')
+PARTS = (
+    'core',
+    'host',
+    'devices',
+    'balance',
+    'iclr2017',
+    'models',
+    'molecules',
+    'scaling',
+    'peers',
+)
+READ_TREES = ('balance', 'host', 'models')
 
 
 @dataclass(frozen=True)
