@@ -53,7 +53,7 @@ class Checked:
       written: those that have been, also by calls that have not returned.
       names: gives names of rows that no input has.
       parts: the rows that others have been cut into, and these.
-      promised, fulfilled: of each slot, the rows of the declaration and the type.
+      promised, fulfilled: of each declaration, the numbers of the types of its results.
     """
 
     operations: Operations
@@ -62,8 +62,8 @@ class Checked:
     written: set[int]
     names: Iterator[str]
     parts: set[tuple[tuple[str, ...], str]] = field(default_factory=set)
-    promised: dict[int, tuple[str, int]] = field(default_factory=dict)
-    fulfilled: dict[int, tuple[str, int]] = field(default_factory=dict)
+    promised: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    fulfilled: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def read(self, registers: Iterable[int]) -> list[RegisterType]:
         """The types of registers that are read."""
@@ -128,6 +128,7 @@ def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
     _check_options(i, state.operations)
     taken, given = _tensors(i, state.operations)
     types, chosen = state.operations.types, _signature(i, state)
+    # In this order: what operands bind decides how many results there are.
     match = Match(state.names, i.times, only=i.chosen)
     terms = _filled(expanded(chosen.takes, i.repeats, i.chosen or 0), taken, types)
     if not terms and chosen.takes:
@@ -150,6 +151,7 @@ def _infer(i: ir.Instruction, state: Checked) -> list[RegisterType]:
 def _signature(i: ir.Instruction, state: Checked) -> Signature:
     """The signature that fits the first operand; of a call, that of its body."""
     if isinstance(i, ir.Call | ir.Send | ir.Waves):
+        # As it is stated: a recursion is called before its own body has been checked.
         body = _numbered(state.declarations, i.declaration, 'declarations')
         if isinstance(i, ir.Call) and i.owners != body.owners:
             raise TypeClash(f'owners {body.owners}, got {i.owners}')
@@ -255,14 +257,19 @@ def _tensors(
     return (), ()
 
 
-@_tensors.register(ir.Convert | ir.Numbers | ir.Promise)
+@_tensors.register(ir.Convert | ir.Numbers)
 def _(i: Any, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
     return (), (i.type,)
 
 
 @_tensors.register
+def _(i: ir.Promise, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+    return (), i.types
+
+
+@_tensors.register
 def _(i: ir.Fulfil, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
-    return (i.type,), ()
+    return i.types, ()
 
 
 @_tensors.register
@@ -350,10 +357,7 @@ def _check_parts(
 ) -> None:
     """Refuses to put together what has not been taken apart so, or promised so."""
     if isinstance(i, ir.Promise | ir.Fulfil):
-        found = operands[0].of or operands[0].rows, i.type
-        slots = state.promised if isinstance(i, ir.Promise) else state.fulfilled
-        if slots.setdefault(i.slot, found) != found:
-            raise TypeClash(f'slot {i.slot} to be of {slots[i.slot]}, got {found}')
+        _check_promised(i, operands[0].of or operands[0].rows, state)
     if isinstance(i, ir.ReduceGroups):
         outputs = state.operations.operations[i.operations[0]].outputs
         of_groups = [state.operations.types[t] for t in outputs]
@@ -363,6 +367,8 @@ def _check_parts(
         raise TypeClash(f'an output for each case of {operands[0]}, got {len(made)}')
     if isinstance(i, ir.Among) and not 0 <= i.case < _cases_of(operands[1]):
         raise TypeClash(f'a case of {operands[1]}, got number {i.case}')
+    # Rows that are put together have to be all that were cut apart, in the order of
+    # cases: else items would be lost or swapped, which no type of theirs would tell.
     if isinstance(i, ir.Positions):
         state.parts.add((tuple(each.rows for each in made), made[0].of))
     elif chosen.takes and chosen.takes[0] == _PARTS:
@@ -371,6 +377,16 @@ def _check_parts(
         if (rows, cut[0].of) not in state.parts:
             all_ = f'the positions of all cases of {cut[0].of}'
             raise TypeClash(f'{all_} in their order, got {", ".join(map(str, cut))}')
+
+
+def _check_promised(i: ir.Promise | ir.Fulfil, items: str, state: Checked) -> None:
+    """Refuses results of other items than those of the declaration, or of other types
+    than are promised elsewhere."""
+    if items != (own := f'{WAVES}{i.declaration}'):
+        raise TypeClash(f'items {own} of declaration {i.declaration}, got {items}')
+    known = state.promised if isinstance(i, ir.Promise) else state.fulfilled
+    if (types := known.setdefault(i.declaration, i.types)) != i.types:
+        raise TypeClash(f'types {types} of declaration {i.declaration}, got {i.types}')
 
 
 def _cases_of(type_: RegisterType) -> int:
@@ -382,6 +398,8 @@ _PARTS = Term(RegisterType(POSITIONS, 'B', 'a'), many=True)
 
 def _check_held(body: ir.Body, wanted: Signature, match: Match) -> None:
     """Refuses a body of another type than the instruction that it is in asks for."""
+    # Its rows are its own, of the sequences that are left in a round; it shares kinds
+    # and tensor types of columns alone.
     inner = Match(match.names, 0, {BODY_ROWS: BODY_ROWS}, match.columns)
     for terms, got, what in (
         (wanted.takes, body.inputs, 'take'),

@@ -82,14 +82,21 @@ def _other_spec(expected: tuple[Spec, ...], got: Spec) -> str:
             'expected `schedule` of the model that compiled the step, got one of '
             'another: make it by the first'
         )
-    rows = [spec.capacity.examples for spec in expected]
-    if got.capacity.examples not in rows:
+    if got.shards not in [spec.shards for spec in expected]:
+        shards = expected[0].shards
+        return (
+            f'expected a schedule of {shards or "no shards"}, for which the step was '
+            f'compiled, got one of {got.shards or "none"}: make it with '
+            f'`sharding={shards and shards.sharding}`'
+        )
+    rows = [spec.capacity.results for spec in expected]
+    if got.capacity.results not in rows:
         return (
             f'expected a schedule of {rows[0]} rows of results, for which the step was '
-            f'compiled, got one of {got.capacity.examples}: make it with '
+            f'compiled, got one of {got.capacity.results}: make it with '
             f'`size={rows[0]}`'
         )
-    old = expected[rows.index(got.capacity.examples)].capacity
+    old = expected[rows.index(got.capacity.results)].capacity
     pairs = zip(old.dimensions(), got.capacity.dimensions(), strict=True)
     changes = ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)
     return (

@@ -22,8 +22,24 @@ Row: TypeAlias = tuple[str, ...]  # its cells
 def explain(schedule: Schedule, programs: int, max_programs: int) -> str:
     """Levels by operations, spare rows, capacities, bytes, compiled programs, time."""
     summary = _summary(schedule, programs, max_programs)
-    tables = _operations(schedule), _levels(schedule), _memory(schedule)
+    fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))
+    tables = [_operations(fullest), _levels(fullest), _memory(fullest)]
+    if schedule.spec.shards is not None:
+        tables.insert(0, _shards(schedule.parts))
     return '\n\n'.join([summary, *map('\n'.join, tables)])
+
+
+def _shards(parts: Sequence[Schedule]) -> list[str]:
+    """What each shard has to do, and how much more the fullest has than the mean."""
+    nodes = [int(part.counts.sum()) for part in parts]
+    rows = [
+        (f'{k}', f'{int(part.mask.sum())}', f'{count}', f'{part.depth}')
+        for k, (part, count) in enumerate(zip(parts, nodes, strict=True))
+    ]
+    mean = sum(nodes) / len(nodes)
+    more = max(nodes) / mean if mean else 1.0
+    text = f'the fullest shard has {more:.2f} times the mean; what follows is of it'
+    return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), text]
 
 
 def _summary(schedule: Schedule, programs: int, max_programs: int) -> str:

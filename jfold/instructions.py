@@ -35,7 +35,7 @@ from jfold.sequence_instructions import Ranges as Ranges
 from jfold.sequence_instructions import Regroup as Regroup
 from jfold.sequence_instructions import Shortest as Shortest
 from jfold.sequence_instructions import Total as Total
-from jfold.traits import Effect, Ordering, Traits
+from jfold.traits import Effect, Ordering, Pass, Traits, refusal
 from jfold.types import TensorType
 
 # ---- objects -------------------------------------------------------------------------
@@ -104,6 +104,11 @@ class Maker(Instruction):
     traits = Traits('', Effect.MAKES)
     way: int = field(default=0, kw_only=True)
 
+    @property
+    def makes(self) -> tuple[str, int]:
+        """The kind of rows, and the number of whose they are."""
+        raise refusal('telling rows apart', type(self))
+
 
 @dataclass(frozen=True, eq=False)
 class Convert(Maker):
@@ -113,6 +118,10 @@ class Convert(Maker):
     type: int
     tensor: TensorType
 
+    @property
+    def makes(self) -> tuple[str, int]:
+        return 'constants', self.type
+
 
 @dataclass(frozen=True, eq=False)
 class Numbers(Maker):
@@ -121,6 +130,10 @@ class Numbers(Maker):
     traits = Traits('lengths[a: b] places[a] -> tensors[a]', Effect.MAKES)
     type: int
     tensor: TensorType
+
+    @property
+    def makes(self) -> tuple[str, int]:
+        return 'constants', self.type
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +160,10 @@ class Apply(Maker):
     traits = Traits('places[a] tensors[a]* -> tensors[a]*', Effect.MAKES)
     operation: int
 
+    @property
+    def makes(self) -> tuple[str, int]:
+        return 'operation', self.operation
+
 
 @dataclass(frozen=True, eq=False)
 class Observe(Maker):
@@ -154,6 +171,10 @@ class Observe(Maker):
 
     traits = Traits('places[a] tensors[a]* ->', Effect.MAKES | Effect.RECORDS)
     result: int
+
+    @property
+    def makes(self) -> tuple[str, int]:
+        return 'result', self.result
 
 
 # ---- cases ---------------------------------------------------------------------------
@@ -304,7 +325,7 @@ class Waves(Instruction):
     stand in for places; but not of a `single` example, whose all items are.
     """
 
-    traits = Traits('', Effect.ANY, Ordering.PERMUTES)
+    traits = Traits('', Effect.ANY, Ordering.PERMUTES, within=Pass.SECOND)
     declaration: int
     single: bool
 
@@ -314,7 +335,7 @@ class Send(Instruction):
     """Items for a declaration's body, in the next wave; where they are among its items
     of all waves."""
 
-    traits = Traits('', Effect.RECORDS)
+    traits = Traits('', Effect.RECORDS, within=Pass.FIRST)
     declaration: int
 
 
@@ -322,22 +343,26 @@ class Send(Instruction):
 class Descend(Instruction):
     """Whose the items are that a declaration was sent, which tells their places."""
 
-    traits = Traits('places[a] positions[a of b] places[b] ->', Effect.RECORDS)
+    traits = Traits(
+        'places[a] positions[a of b] places[b] ->', Effect.RECORDS, within=Pass.SECOND
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Promise(Instruction):
-    """Results of a declaration for some of its items, before anybody knows them."""
+    """All results of a declaration for some of its items, before anybody knows them."""
 
-    traits = Traits('positions[a of b] places[b] -> tensors[a]', Effect.RECORDS)
-    slot: int
-    type: int
+    traits = Traits(
+        'positions[a of b] places[b] -> tensors[a]*', Effect.RECORDS, within=Pass.SECOND
+    )
+    declaration: int
+    types: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Fulfil(Instruction):
-    """What was promised, of all items of the declaration."""
+    """What was promised: the results of a declaration for all its items."""
 
-    traits = Traits('places[a] tensors[a] ->', Effect.RECORDS)
-    slot: int
-    type: int
+    traits = Traits('places[a] tensors[a]* ->', Effect.RECORDS, within=Pass.SECOND)
+    declaration: int
+    types: tuple[int, ...]

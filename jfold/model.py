@@ -10,37 +10,38 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jfold import explain as explaining
 from jfold.blocks import Convertible
 from jfold.combinators import Block, convert_to_block
 from jfold.compiled import CompiledStep, compile_step
+from jfold.data.agreement import Agreement
 from jfold.data.batches import batches as make_batches
-from jfold.data.corpus import Corpus, trace_corpus
+from jfold.data.corpus import Corpus
 from jfold.data.joining import join
+from jfold.data.sources import schedule_part
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
+from jfold.data.tracing import trace_corpus
 from jfold.errors import ProgramBudgetError, check_spare_rows, several, shown, whole
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.language.eager import evaluate
-from jfold.language.layers import pack
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
-from jfold.metrics import MetricValues
 from jfold.planning.capacity import Chance, grow
+from jfold.planning.deals import Deal, in_order, rows_of_shard
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.tiles import best_strategy
 from jfold.planning.uses import make_uses
 from jfold.program import Program
-from jfold.ragged import assembled
+from jfold.results import returned
 from jfold.runtime import make_execute
-from jfold.schedule import Schedule, build
+from jfold.schedule import Schedule, build, build_shards, on_device
+from jfold.shards import Sharding, Shards, make_shards
 from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity, Spec
 from jfold.tracebacks import boundary
-from jfold.types import SequenceType, terminals
 
 
 @dataclass(eq=False)
@@ -60,7 +61,8 @@ class Model:
     max_programs: int
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
-    _current: dict[int, Spec] = field(default_factory=dict)  # by rows of the results
+    # By rows of the results and shards.
+    _current: dict[tuple[int, Shards | None], Spec] = field(default_factory=dict)
     _specs: dict[Spec, None] = field(default_factory=dict)
 
     batches = make_batches
@@ -97,7 +99,11 @@ class Model:
 
     @boundary
     def schedule(
-        self, examples: Iterable[Any] | Traced, *, size: int | None = None
+        self,
+        examples: Iterable[Any] | Traced,
+        *,
+        size: int | None = None,
+        sharding: Sharding | None = None,
     ) -> Schedule:
         """Turns examples into the arrays that drive the compiled program.
 
@@ -111,19 +117,36 @@ class Model:
             beyond repeat the last example, and no gradient flows through them;
             `Schedule.mask` tells them apart. Batches of different numbers of examples
             and one size share their compiled program.
+          sharding: deals examples to devices, in order: how an array [examples] would
+            lie, `NamedSharding(mesh, jax.P('data'))`; or `jax.P('data')` alone, on the
+            mesh of `jax.set_mesh`. Each shard has as many rows, `size` by their number.
+            `apply` then runs each where it lies, and gradients are summed over all.
+            Where other processes have some of the devices, each gives the examples of
+            its own shards, and all call this together.
 
         Raises:
-          TypeError: `examples` is a tuple, dict or string, which may be one example.
+          TypeError: `examples` is a tuple, dict or string, which may be one example;
+            `sharding` is none.
           ValueError: there are more examples than `size`, or a million rows fewer, or
-            they were traced for another expression.
+            they were traced for another expression; `size` is no multiple of the
+            number of shards, or `sharding` no sharding of the axis of examples.
           InputError: an example does not fit the expression.
           RuntimeError: it did not, and did when it was read again, as one must be to
-            tell what is wrong with it.
+            tell what is wrong with it; or another process has no schedule.
           ProgramBudgetError: one more shape would exceed `max_programs`. In both cases
             the model is as it was before.
         """
         begin = time.perf_counter()
-        return self._build(self._graph(examples), size=size, begin=begin)
+        if sharding is None:
+            return self._build(self._graph(examples), size=size, begin=begin)
+        shards = make_shards(sharding)
+        if not shards.is_local:
+            make = functools.partial(self._graph, examples)
+            return schedule_part(self, make, size, shards, self._agreement, begin)[0]
+        graph = self._graph(examples)
+        rows = rows_of_shard('size', shards, graph.examples, size)
+        deal = in_order(shards, rows, graph.examples)
+        return on_device(self._build_shards(graph, None, deal, begin))
 
     def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
         """As `schedule`, of examples some of which `reread` may have read before."""
@@ -177,9 +200,34 @@ class Model:
 
         return build(uses, self._reserve(need, chance), begin)
 
+    def _build_shards(
+        self,
+        graph: Graph,
+        demanded: Demands | None,
+        deal: Deal,
+        begin: float | None = None,
+        need: Capacity | None = None,
+    ) -> Schedule:
+        """As `_build`, of examples that are dealt to shards; `need` is that of all
+        processes, if others have a part of the batch."""
+        begin = time.perf_counter() if begin is None else begin
+        if demanded is None:
+            demanded = demands(make_uses(self.program, graph))
+        if need is None:
+            chance = functools.partial(demanded.chance, deal.rows)
+            spec = self._reserve(deal.capacity(demanded), chance)
+        else:  # what it may need by chance, each process would say otherwise
+            spec = self._reserve(need, dict)
+        parts = [make_uses(self.program, graph.pick(x)) for x in deal.own]
+        return build_shards(parts, spec, begin)
+
+    @functools.cached_property
+    def _agreement(self) -> Agreement:
+        return Agreement('schedules')
+
     def _reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
         """The spec for a batch, after which the model keeps its capacity."""
-        current = self._current.get(need.examples)
+        current = self._current.get((need.examples, need.shards))
         old = None if current is None else current.capacity
         new = grow(old, need, chance)
         if current is not None and new is old:
@@ -191,7 +239,7 @@ class Model:
         spec = Spec(self.program, new, self.residuals, strategy)
         if spec not in self._specs and len(self._specs) >= self.max_programs:
             raise ProgramBudgetError(_over_budget(self.max_programs, old, need))
-        self._current[need.examples] = spec
+        self._current[need.examples, need.shards] = spec
         self._specs[spec] = None
         return spec
 
@@ -313,7 +361,7 @@ class Model:
                 f'operations and metrics {expected}, got {got}: take it from a corpus '
                 'that `model.trace` returns'
             )
-        current = self._current.get(capacity.examples)
+        current = self._current.get((capacity.examples, capacity.shards))
         old = None if current is None else current.capacity
         new = capacity if old is None else old | capacity
         return self._keep(old, capacity, new)
@@ -350,7 +398,7 @@ class Model:
         """
         params = with_external(self.program.layers, params, external)
         self._check(params, schedule)
-        return _given(self.program, self._apply(params, schedule), schedule)
+        return returned(self.program, schedule, self._apply(params, schedule))
 
     def _check(self, params: object, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
@@ -419,6 +467,7 @@ def compile(
       TypeError: types clash or cannot be determined; the message names the path of the
         block at fault, what it expects and what it gets.
 
+    >>> import jax.numpy as jnp
     >>> from jfold import Function, Scalar
     >>> model = compile({'x': Scalar(), 'y': Scalar()} >> Function(jnp.add))
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
@@ -435,25 +484,6 @@ def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None
     if value not in choices:
         names = ' or '.join(map(repr, choices))
         raise ValueError(f'expected `{name}` as {names}, got {value!r}')
-
-
-def _given(program: Program, results: list[Any], schedule: Schedule) -> Any:
-    """What the user gets of the tensors of each result."""
-    own, *items = (results[r] for r in program.levels)
-    pairs = zip(terminals(program.output), own, strict=True)
-    # Rows repeat the last example, but no items: so their sequences are empty.
-    own = [
-        jnp.where(schedule.mask, x, 0) if isinstance(each, SequenceType) else x
-        for each, x in pairs
-    ]
-    value = assembled(program.output, [own, *items])
-    metrics = {}
-    for r in program.metrics:
-        example = jnp.asarray(schedule.sections.owners[r].of(schedule.indices))
-        values = pack(program.results[r].type, results[r])
-        made = MetricValues(values, example, example < schedule.examples)
-        metrics[str(program.results[r].name)] = made
-    return (value, metrics) if metrics else value
 
 
 def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:

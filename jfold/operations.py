@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Makers = int  # a set of operations, or of their results, as bits
 LENGTH = TensorType((), 'int32')  # of the lengths of sequences
+# Rows on which a function of whole tiles is tried: few, and many, to tell all of them
+# from the first ones.
+PROBES = 2, 101
 
 
 @dataclass(frozen=True, eq=False)

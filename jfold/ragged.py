@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.errors import whole
-from jfold.language.layers import pack
 from jfold.tracebacks import boundary
-from jfold.types import SequenceType, Type, levels, terminals
+from jfold.types import SequenceType, Type, levels, pack, terminals
 
 
 @jax.tree_util.register_dataclass

@@ -28,7 +28,7 @@ from jfold.device.residuals import RECOMPUTE
 from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch
 from jfold.device.stages import Cotangent, is_zero
-from jfold.schedule import Schedule
+from jfold.schedule import Schedule, over_shards
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
 
@@ -56,17 +56,23 @@ def make_execute() -> Execute:
 
 
 def run(params: Params, schedule: Schedule) -> Results:
-    """The tensors of each result [rows, ...].
+    """The tensors of each result [rows, ...], shard by shard.
 
     Spare rows repeat a real one; in results with any number of rows they are zero.
     Differentiable with respect to `params`; the schedule is data.
     """
-    indices, constants = jax.tree.map(
-        lax.stop_gradient, (schedule.indices, schedule.constants)
-    )
     # Whatever mapping the user keeps parameters in, and whatever else is in it.
     layers = [x for x in schedule.spec.program.layers if x.params is not None]
     used = {layer.name: params[layer.name] for layer in layers}
+    results: Results = over_shards(_run_shard, schedule, used)
+    return results if schedule.spec.shards is None else _packed(results, schedule)
+
+
+def _run_shard(schedule: Schedule, used: Params) -> Results:
+    """As `run`, of a schedule without shards and the parameters that it uses."""
+    indices, constants = jax.tree.map(
+        lax.stop_gradient, (schedule.indices, schedule.constants)
+    )
     varying = varying_axes((used, indices, constants))
     used, indices, constants = jax.tree.map(
         lambda x: varied(x, varying), (used, indices, constants)
@@ -80,12 +86,40 @@ def run(params: Params, schedule: Schedule) -> Results:
     )
     tensors = differentiable(_weights(plan, used), indices, constants)
     results = grouped(plan.program, tensors)
-    for place, r in enumerate(plan.program.observed):
-        rows = jnp.arange(plan.layout.results[r], dtype=jnp.int32)
-        counts = schedule.sections.header.observed.of(schedule.indices)
-        real = rows < counts[place]
+    for r in plan.program.observed:
+        count = schedule.sections.header.rows[r].of(schedule.indices)
+        real = jnp.arange(plan.layout.results[r], dtype=jnp.int32) < count
         results[r] = [masked(x, real) for x in results[r]]
     return results
+
+
+def _packed(results: Results, schedule: Schedule) -> Results:
+    """The results of shards, with the items of sequences one after another.
+
+    Each shard has spare rows behind its items, but `Ragged` has them all at the end.
+    """
+    program, shards = schedule.spec.program, schedule.spec.shards
+    assert shards is not None
+    counts = shards.whole(over_shards(_counts, schedule))
+    for r in program.levels[1:]:
+        tensors = map(shards.whole, results[r])
+        results[r] = [_one_after_another(x, counts[:, r]) for x in tensors]
+    return results
+
+
+def _counts(schedule: Schedule) -> Array:
+    """How many rows there are of each result [1, results]."""
+    return jnp.asarray(schedule.sections.header.rows.of(schedule.indices))[None]
+
+
+def _one_after_another(x: Array, counts: Array) -> Array:
+    """Parts of `x` [parts * rows, ...], of which the first `counts` [parts] are there,
+    one after another [parts * rows, ...]; zero behind them."""
+    rows, ends = jnp.arange(len(x)), jnp.cumsum(counts)
+    part = jnp.searchsorted(ends, rows, side='right').clip(max=len(counts) - 1)
+    before = (ends - counts)[part]
+    source = part * (len(x) // len(counts)) + rows - before
+    return masked(x.at[source].get(mode='clip'), rows < ends[-1])
 
 
 def _weights(plan: Plan, params: Params) -> ByOperation:

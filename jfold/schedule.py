@@ -7,20 +7,26 @@ which programs are compiled depends on the `Spec` alone.
 
 from __future__ import annotations
 
+import functools
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jfold.graph import Array
 from jfold.planning.build import fill
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
-from jfold.spec import Spec, SpecKey, key_of
+from jfold.shards import EVERYWHERE
+from jfold.spec import Spec, SpecKey, key_of, of_one_shard
+
+T = TypeVar('T')
 
 
 @jax.tree_util.register_pytree_node_class
@@ -29,8 +35,9 @@ class Schedule:
     """A batch, ready for the device: a pytree with a static, hashable spec.
 
     Attributes:
-      indices: [size] int32, all indices and counts, in `sections`.
-      constants: per type [capacity, *shape].
+      indices: [size] int32, all indices and counts, in `sections`; [shards, size] if
+        its examples are dealt to shards.
+      constants: per type [capacity, *shape], or [shards, capacity, *shape].
       spec: what a compiled program depends on.
       seconds: how long building took; `None` after a pytree transformation.
     """
@@ -58,7 +65,20 @@ class Schedule:
     @property
     def examples(self) -> int:
         """How many rows the results have: examples, and spare rows if asked for."""
-        return self.spec.capacity.examples
+        return self.spec.capacity.results
+
+    @functools.cached_property
+    def parts(self) -> tuple[Schedule, ...]:
+        """The schedules of the shards that this process holds; itself if it has none.
+
+        Arrays of the host, to look at. What a part says of examples counts from its
+        first.
+        """
+        if self.spec.shards is None:
+            return (self,)
+        arrays = zip(_parts(self.indices), *map(_parts, self.constants), strict=True)
+        spec = of_one_shard(self.spec)
+        return tuple(Schedule(x, tuple(others), spec) for x, *others in arrays)
 
     @property
     def mask(self) -> jax.Array:
@@ -66,8 +86,21 @@ class Schedule:
 
         The others repeat the last example, without its gradient: a loss weighs by this.
         """
-        rows = jnp.arange(self.examples, dtype=jnp.int32)
-        return rows < self.sections.header.examples.of(self.indices)
+        return over_shards(_mask, self)
+
+    def owners(self, result: int) -> jax.Array:
+        """Of each row of a result with any number of them, which row of the others its
+        example is [rows] int32; `examples` for spare rows."""
+        shards = self.spec.shards
+
+        def of_one(one: Schedule) -> jax.Array:
+            found = jnp.asarray(one.sections.owners[result].of(one.indices))
+            if shards is None:
+                return found
+            before = lax.axis_index(shards.axes) * one.examples
+            return jnp.where(found < one.examples, found + before, self.examples)
+
+        return over_shards(of_one, self)
 
     @property
     def depth(self) -> int:
@@ -76,18 +109,20 @@ class Schedule:
 
     @property
     def depths(self) -> Array:
-        """How many levels of each component run [components]; of steps, if their number
-        is fixed."""
-        return np.asarray(self.sections.header.depths.of(self.indices))
+        """How many levels of each component run [components], in the shard that has
+        most; of steps, if their number is fixed."""
+        of_parts = [x.sections.header.depths.of(x.indices) for x in self.parts]
+        return np.asarray(np.max(of_parts, axis=0))
 
     @property
     def counts(self) -> Array:
-        """Nodes per operation [operations]."""
-        return np.asarray(self.sections.header.counts.of(self.indices))
+        """Nodes per operation [operations]; of the shards that this process holds."""
+        of_parts = [x.sections.header.counts.of(x.indices) for x in self.parts]
+        return np.asarray(np.sum(of_parts, axis=0))
 
     def tiles(self, operation: int) -> Array:
         """Per level of its component [depth, 2 + widths]: first row, end, then tiles
-        per width."""
+        per width; of a schedule without shards."""
         places = layout(self.spec)
         size = 2 + len(places.widths[operation])
         if not self.spec.capacity.rows[operation]:
@@ -102,7 +137,87 @@ class Schedule:
             data = f'{int(self.counts.sum())} nodes, depth {self.depth}'
         except (TypeError, ValueError, jax.errors.JAXTypeError):
             data = 'traced'
-        return f'Schedule({self.examples} examples, {data})'
+        shards = f', {shards.count} shards' if (shards := self.spec.shards) else ''
+        return f'Schedule({self.examples} examples{shards}, {data})'
+
+
+def _mask(schedule: Schedule) -> jax.Array:
+    rows = jnp.arange(schedule.examples, dtype=jnp.int32)
+    return rows < schedule.sections.header.examples.of(schedule.indices)
+
+
+def on_device(schedule: Schedule) -> Schedule:
+    """With arrays where they are used, but for those of 64 bits, which JAX may know in
+    the caller's thread alone."""
+    shards = schedule.spec.shards
+    where = None if shards is None else shards.sharding
+
+    def moved(x: jax.Array | Array) -> jax.Array | Array:
+        wide = x.dtype.name.endswith(('64', '128'))
+        is_there = where is not None and isinstance(x, jax.Array)
+        return x if wide or is_there else jax.device_put(x, where)
+
+    result: Schedule = jax.tree.map(moved, schedule)
+    return replace(result, seconds=schedule.seconds)
+
+
+# ---- shards --------------------------------------------------------------------------
+
+
+def _parts(x: Array | jax.Array) -> list[Array]:
+    """What this process holds of an array [shards, ...], a shard each."""
+    if not isinstance(x, jax.Array) or x.is_fully_addressable:
+        return list(np.asarray(x))
+    found = {each.index[0].start or 0: each.data for each in x.addressable_shards}
+    return [row for _, data in sorted(found.items()) for row in np.asarray(data)]
+
+
+def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
+    """A function of the schedule of each shard, run where that is.
+
+    Args:
+      fn: takes a schedule, and the others as they are; gives arrays [rows, ...].
+
+    Returns:
+      What it gives [shards * rows, ...], those of one shard after those of another.
+    """
+    shards, spec = schedule.spec.shards, schedule.spec
+    if shards is None:
+        return fn(schedule, *others)
+
+    def of_one(others: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> T:
+        own = tuple(x[0] for x in constants)
+        return fn(Schedule(indices[0], own, of_one_shard(spec)), *others)
+
+    run = jax.shard_map(
+        of_one,
+        mesh=shards.mesh,
+        in_specs=(EVERYWHERE, shards.split, shards.split),
+        out_specs=shards.split,
+        axis_names=set(shards.axes),
+    )
+    arrays = jax.tree.map(shards.parted, (schedule.indices, schedule.constants))
+    result: T = run(jax.tree.map(shards.whole, others), *arrays)
+    return result
+
+
+def build_shards(
+    parts: Sequence[Uses], spec: Spec, begin: float | None = None
+) -> Schedule:
+    """The schedule of a batch that is dealt to shards.
+
+    Args:
+      parts: what each shard of this process uses.
+      spec: must hold each of them.
+      begin: as of `build`.
+    """
+    local = of_one_shard(spec)
+    indices, constants = zip(*(fill(uses, local) for uses in parts), strict=True)
+    stacked = np.stack(indices), tuple(map(np.stack, zip(*constants, strict=True)))
+    assert spec.shards is not None
+    made, others = jax.tree.map(spec.shards.gathered, stacked)
+    seconds = None if begin is None else time.perf_counter() - begin
+    return Schedule(made, others, spec, seconds)
 
 
 def build(uses: Uses, spec: Spec, begin: float | None = None) -> Schedule:
@@ -119,8 +234,13 @@ def build(uses: Uses, spec: Spec, begin: float | None = None) -> Schedule:
 def abstract(spec: Spec) -> Schedule:
     """A schedule of shapes and types alone, for compiling ahead of time."""
     struct: Any = jax.ShapeDtypeStruct
+    shards = spec.shards
+    if shards is not None:
+        struct = functools.partial(struct, sharding=shards.sharding)
+    before = () if shards is None else (shards.count,)
     constants = tuple(
-        struct((rows, *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
+        struct((*before, rows, *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
         for rows, t in zip(spec.capacity.constants, spec.program.types, strict=True)
     )
-    return Schedule(struct((layout(spec).sections.size,), np.int32), constants, spec)
+    size = layout(spec).sections.size
+    return Schedule(struct((*before, size), np.int32), constants, spec)

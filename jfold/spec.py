@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import weakref
+import zlib
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from jfold.kept import Owner, kept
 from jfold.operations import Operations
+from jfold.shards import Shards
 
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'
@@ -25,7 +27,7 @@ class Capacity:
     """How much fits into a schedule. Only shapes: the counts of a batch are data.
 
     Attributes:
-      examples: rows of the results, exactly.
+      examples: rows of the results, exactly; those of one shard, as all numbers are.
       levels: the most of a component.
       constants: [types] of each type, the program's own included.
       rows: [operations] nodes of each.
@@ -35,6 +37,7 @@ class Capacity:
       stages: how many rounds such sums take.
       metrics: rows of the results that have any number of them: those of metrics,
         then the items of sequences.
+      shards: over which devices examples are dealt; `None` if they are not.
     """
 
     examples: int
@@ -45,6 +48,12 @@ class Capacity:
     sums: tuple[int, ...]
     stages: int
     metrics: tuple[int, ...]
+    shards: Shards | None = field(default=None, repr=False)
+
+    @property
+    def results(self) -> int:
+        """Rows of the results, those of all shards."""
+        return self.examples * (self.shards.count if self.shards else 1)
 
     def __or__(self, other: Capacity) -> Capacity:
         """The least capacity that holds what either holds, of training and validation.
@@ -56,12 +65,17 @@ class Capacity:
         """
         if not isinstance(other, Capacity):
             return NotImplemented
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        larger: list[Any] = [
-            tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
-            for x, y in pairs
-        ]
-        return Capacity(*larger)
+        if self.shards != other.shards:
+            raise ValueError(
+                'expected capacities of the same shards, got '
+                f'{self.shards or "none"} and {other.shards or "none"}'
+            )
+        larger = {
+            each.name: _larger(getattr(self, each.name), getattr(other, each.name))
+            for each in fields(self)
+            if each.name != 'shards'
+        }
+        return replace(self, **larger)
 
     @functools.cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -74,11 +88,18 @@ class Capacity:
         """Every number with a name that tells what it counts."""
         for each in fields(self):
             value = getattr(self, each.name)
+            if isinstance(value, Shards | None):
+                continue
             if isinstance(value, tuple):
                 for index, number in enumerate(value):
                     yield f'{each.name}[{index}]', number
             else:
                 yield each.name, value
+
+
+def _larger(x: Any, y: Any) -> Any:
+    """The larger number, or those of each pair."""
+    return tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
 
 
 @dataclass(frozen=True)
@@ -96,6 +117,17 @@ class Spec(Owner):
     capacity: Capacity
     residuals: str = SAVE_PRODUCTS
     strategy: str = COUNTED
+
+    @property
+    def shards(self) -> Shards | None:
+        """Over which devices examples are dealt, if they are."""
+        return self.capacity.shards
+
+
+@kept
+def of_one_shard(spec: Spec) -> Spec:
+    """The spec of each shard alone."""
+    return replace(spec, capacity=replace(spec.capacity, shards=None))
 
 
 @dataclass(frozen=True)
@@ -119,10 +151,17 @@ class SpecKey:
         return self._hash
 
     def __repr__(self) -> str:
-        # JAX puts this into its error about schedules that do not stack.
+        # JAX prints this four times in its error about schedules that do not stack, so
+        # it stays a line however large the program is. The first number tells apart
+        # what is equal in all else that is told.
+        capacity, program = self.capacity, self.program()
+        made = 0 if program is None else len(program.operations)
+        shape = zlib.crc32(str(capacity.numbers).encode())
         return (
-            f'{self.capacity} of {self.program()!r}, expected of all that are stacked; '
-            'make them with one `size`, after `model.precompile`'
+            f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
+            f'{sum(capacity.rows)}, operations: {made}, {self.strategy}, '
+            f'{self.residuals}), expected of all that are stacked; make them by one '
+            'model, with one `size`, after `model.precompile`'
         )
 
     @property

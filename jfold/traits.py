@@ -12,7 +12,14 @@ import enum
 import functools
 from dataclasses import dataclass, field
 
-from jfold.registers import LENGTHS, POSITIONS, Signature, signature
+from jfold.registers import (
+    LENGTHS,
+    POSITIONS,
+    RegisterType,
+    Signature,
+    Term,
+    signature,
+)
 
 
 class Effect(enum.Flag):
@@ -39,6 +46,14 @@ class Ordering(enum.Enum):
     PERMUTES = enum.auto()  # a new order of the items of all inputs
 
 
+class Pass(enum.Enum):
+    """Which bodies a kind may be in, where a plan has two passes or may have them."""
+
+    EITHER = enum.auto()
+    FIRST = enum.auto()  # those that take data apart, and none in a plan of one pass
+    SECOND = enum.auto()  # that of the expression, and none in a plan of one pass
+
+
 @dataclass(frozen=True)
 class Traits:
     """What a kind of instruction does.
@@ -49,12 +64,14 @@ class Traits:
       effect: what it does besides writing them.
       order: where the items of its results come from.
       holds: the bodies inside of it, by field, and the signature of each.
+      within: in which pass it may be.
     """
 
     signature: str
     effect: Effect = Effect.NONE
     order: Ordering = Ordering.KEEPS
     holds: dict[str, str] = field(default_factory=dict)
+    within: Pass = Pass.EITHER
 
     @functools.cached_property
     def signatures(self) -> tuple[Signature, ...]:
@@ -71,6 +88,16 @@ class Traits:
         )
 
     @property
+    def counts_alone(self) -> bool:
+        """Whether it asks its first input for nothing but how many items there are:
+        any column of these rows would do."""
+        return all(
+            each.takes[:1] == (_ANY_COLUMN,)
+            and not each.gives_any(_ANY_COLUMN.type.kind)
+            for each in self.signatures
+        )
+
+    @property
     def numbers_items(self) -> bool:
         """Whether results are numbers of items, or depend on how these are grouped:
         they say something else when other items are beside them."""
@@ -78,6 +105,7 @@ class Traits:
         return gives or self.order not in _ITEM_BY_ITEM
 
 
+_ANY_COLUMN = Term(RegisterType('x', 'a'))
 # What becomes of some items is the same wherever they stand among others.
 _ITEM_BY_ITEM = {
     *(Ordering.KEEPS, Ordering.NUMBERS, Ordering.SELECTS, Ordering.FILTERS),

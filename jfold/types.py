@@ -372,6 +372,17 @@ def _of_terminal(type_: Type, value: Any) -> Any:
     return value
 
 
+def pack(type_: Type, leaves: Iterable[Any]) -> Any:
+    """The (nested) tuple `type_`, filled with leaves in order."""
+    return run(_pack(type_, iter(leaves)))
+
+
+def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
+    if not isinstance(type_, TupleType):
+        return None if isinstance(type_, VoidType) else next(leaves)
+    return tuple((yield in_turn(_pack(item, leaves) for item in type_)))
+
+
 def levels(type_: Type) -> Iterator[Type]:
     """The type itself, those of items of sequences in it, and so on."""
     found = [type_]

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from jfold import instructions as ir
 from jfold.registers import LENGTHS, POSITIONS, WAVES, RegisterType
-
-_IN_MAIN = ir.Waves, ir.Descend, ir.Promise, ir.Fulfil
+from jfold.traits import Pass
 
 
 def wrong_waves(
@@ -26,23 +25,26 @@ def wrong_waves(
       others: all its other bodies.
     """
     found = list(main.instructions)
-    yield from (_misplaced(main, i) for i in found if isinstance(i, ir.Send))
+    yield from _misplaced(main, {Pass.FIRST})
     waves = [i for i in found if isinstance(i, ir.Waves)]
     for body in others:
-        kinds = _IN_MAIN if waves else (*_IN_MAIN, ir.Send)
-        misplaced = (i for i in body.instructions if isinstance(i, kinds))
-        yield from (_misplaced(body, i) for i in misplaced)
-    if len(waves) > 1 or (not waves and any(isinstance(i, _IN_MAIN) for i in found)):
+        yield from _misplaced(body, {Pass.SECOND} if waves else {*Pass} - {Pass.EITHER})
+    second = any(i.traits.within is Pass.SECOND for i in found)
+    if len(waves) > 1 or (second and not waves):
         yield f'{main}: expected one Waves, got {len(waves)}'
     for each in waves[:1]:
         yield from (f'{main}: {text}' for text in _not_told(each, found, types))
-    slots = [i.slot for i in found if isinstance(i, ir.Fulfil)]
-    if len(slots) > len(set(slots)):
-        yield f'{main}: expected each promise to be kept once, got slots {slots}'
+    kept = [i.declaration for i in found if isinstance(i, ir.Fulfil)]
+    if len(kept) > len(set(kept)):
+        text = f'expected to keep the promises of each declaration once, got {kept}'
+        yield f'{main}: {text}'
 
 
-def _misplaced(body: ir.Body, i: ir.Instruction) -> str:
-    return f'{body}: {i}: expected it in another body, or a Waves'
+def _misplaced(body: ir.Body, wrong: set[Pass]) -> Iterator[str]:
+    """What is in a body that has to be in another."""
+    for i in body.instructions:
+        if i.traits.within in wrong:
+            yield f'{body}: {i}: expected it in another body, or a Waves'
 
 
 def _not_told(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
+from jfold.device.arrays import masked
 
 SALTS = 97  # how many ways of weighing there are
 
@@ -37,15 +38,16 @@ def weighted(tree: Any, salt: int = 0) -> Any:
     return total
 
 
-def weighted_rows(tree: Any, salts: Any) -> Any:
-    """The sum of that over the rows of a batch, each with a salt [rows]."""
+def weighted_rows(tree: Any, salts: Any, real: Any) -> Any:
+    """The sum of that over the rows of a batch that are real [rows], each with a salt
+    [rows]."""
     leaves, lists = parted(tree)
     total = jnp.zeros((), 'float32')
     for i, x in enumerate(leaves):
         weights = projection((SALTS, *x.shape[1:]), x.dtype)
-        total += jnp.sum(x * weights[(salts + i) % SALTS])
+        total += jnp.sum(masked(x * weights[(salts + i) % SALTS], real))
     for each in lists:
-        total += weighted_rows(each.values, salts_of_items(each, salts))
+        total += weighted_rows(each.values, salts_of_items(each, salts), each.mask)
     return total
 
 
@@ -79,7 +81,8 @@ def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
     """A number made of everything that `apply` returns, and what it returns."""
     made = model.apply(params, schedule)
     values, metrics = made if model.program.metrics else (made, {})
-    total = weighted_rows(values, jnp.arange(schedule.examples))
+    salts = jnp.arange(schedule.examples)
+    total = weighted_rows(values, salts, schedule.mask)
     for metric in metrics.values():
         for x in jax.tree.leaves(metric.values):
             if is_float(x):
@@ -114,12 +117,14 @@ def agree(
     examples: list[Any],
     rtol: float = 1e-5,
     forward: bool = False,
+    **options: Any,
 ) -> None:
     """Values, metrics and gradients equal those of the eager twin.
 
-    With `forward`, also those of `apply` where no gradient is asked for.
+    With `forward`, also those of `apply` where no gradient is asked for. The options
+    are those of `Model.schedule`.
     """
-    schedule = model.schedule(examples)
+    schedule = model.schedule(examples, **options)
     (total, (values, metrics)), grads = _batched_grad(params, model, schedule)
     each = [_eager_grad(params, model, x, i) for i, x in enumerate(examples)]
     found = [made for (_, made), _ in each]

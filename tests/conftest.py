@@ -21,6 +21,8 @@ import jax
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+jax.config.update('jax_num_cpu_devices', 8)  # for shards; all else runs on the first
+
 settings.register_profile(
     'jfold',
     deadline=None,

@@ -36,6 +36,36 @@ def in_waves() -> Program:
 
 
 @functools.cache
+def twice() -> Program:
+    """An operation on what it gave."""
+    return jf.compile(jf.Scalar() >> jnp.sin >> jnp.sin).program
+
+
+@functools.cache
+def two_results() -> Program:
+    """A recursion that gives two results of one type, in two passes."""
+    tree = jf.ForwardDeclaration(name='tree')
+    leaf = jf.Scalar() >> jf.AllOf(jnp.sin, jnp.cos)
+    node = jf.Record((tree(), tree())) >> (lambda x, y: (x[0] + y[1], x[1] * y[0]))
+    tree.resolve_to(jf.OneOf(type, {float: leaf, tuple: node}))
+    made = in_two_passes(jf.compile(tree()).program, False)
+    assert made is not None
+    return made
+
+
+@functools.cache
+def two_declarations() -> Program:
+    """Recursions that call each other, of one type, in two passes."""
+    even, odd = jf.ForwardDeclaration(name='even'), jf.ForwardDeclaration(name='odd')
+    for mine, other, function in (even, odd, jnp.sin), (odd, even, jnp.cos):
+        node = jf.GetItem(0) >> other() >> function
+        mine.resolve_to(jf.OneOf(type, {float: jf.Scalar(), tuple: node}))
+    made = in_two_passes(jf.compile(even()).program, False)
+    assert made is not None
+    return made
+
+
+@functools.cache
 def loops() -> Program:
     """Loops over a sequence, and parts of it."""
     fold = jf.Fold(jf.Function(jnp.add), jf.Zeros([]))

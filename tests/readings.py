@@ -195,10 +195,10 @@ def check_header(r: Reading) -> None:
             found = part(r, sections.results[n][j]).tolist()
             rows = r.result(n, j).tolist()
             assert found == rows + (rows or [0])[-1:] * (sizes[n] - len(rows))
-    observed = part(r, sections.header.observed).tolist()
-    for n, count in zip(r.program.observed, observed, strict=True):
-        example = owners(r.graph.results[n])
-        assert count == len(example)
+    counts = part(r, sections.header.rows).tolist()
+    assert counts == list(map(len, r.graph.results))
+    for n in r.program.observed:
+        example, count = owners(r.graph.results[n]), counts[n]
         found = part(r, sections.owners[n])
         assert found[:count].tolist() == example.tolist()
         assert (found[count:] == r.capacity.examples).all()

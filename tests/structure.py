@@ -210,7 +210,7 @@ THINGS = {
     'block with instructions of its own': ('Length', 'Count'),
     'instruction that moves items': ('Interleave',),
     'section of the index array': ('consumers',),
-    'kind of result': ('per_example',),
+    'kind of result': ('per_example', 'observed'),
     'loop strategy': ('Counted', 'CountedLoops'),
 }
 

@@ -262,6 +262,23 @@ def test_two_checkouts_are_compared(tmp_path: Path) -> None:
         against.load(tmp_path)
 
 
+@pytest.mark.slow
+def test_devices_are_compared_with_one(tmp_path: Path) -> None:
+    (_, *rows), markdown = run('devices', '--quick', '--repeats', 2, folder=tmp_path)
+    jobs = {row['ratio'].rpartition(': ')[0] for row in rows}
+    assert len(jobs) == 3
+    assert len(rows) == 4 * len(jobs)
+    assert all(row['median'] > 0 for row in rows)
+    assert 'Results and gradients were equal' in markdown
+
+
+def test_batches_are_dealt_evenly(tmp_path: Path) -> None:
+    (_, *rows), _ = run('balance', '--quick', folder=tmp_path)
+    assert [row['devices'] for row in rows] == [2, 8, 2, 8]
+    for row in rows:
+        assert 1 <= row['fullest / mean'] <= row['in order']
+
+
 @pytest.mark.parametrize('name', ['jfold', 'jfold.host', 'trees', 'jfolder', 'jax'])
 def test_checkouts_hide_each_other(name: str) -> None:
     """While one is active, its modules are found; nothing else is touched."""

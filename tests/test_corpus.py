@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from tree_corpora import TREES, assert_equal, assert_same, forest, trees
 
 import jfold as jf
-from jfold.data import corpus as corpora
-from jfold.data.corpus import Corpus, Tracing
+from jfold.data import tracing
+from jfold.data.corpus import Corpus
+from jfold.data.tracing import Tracing
 
 # ---- the same schedules --------------------------------------------------------------
 
@@ -69,7 +70,7 @@ def test_chunks_of_any_size_give_the_same_corpus(
     model, examples = trees(), forest(300, 30)
     expected = traced_in_parts(model, examples, [])
     for work in 1, 50, 1 << 17:
-        monkeypatch.setattr(corpora, 'CHUNK_WORK', work)
+        monkeypatch.setattr(tracing, 'CHUNK_WORK', work)
         assert_equal(model.trace(examples), expected)
         assert_equal(model.trace(x for x in examples), expected)
 
@@ -251,8 +252,8 @@ def test_few_examples_are_in_memory(
     The limits are those of chunks: 200 nodes, or 200 examples where these suddenly
     grow.
     """
-    monkeypatch.setattr(corpora, 'CHUNK_WORK', 200)
-    monkeypatch.setattr(corpora, 'LARGEST_CHUNK', 200)
+    monkeypatch.setattr(tracing, 'CHUNK_WORK', 200)
+    monkeypatch.setattr(tracing, 'LARGEST_CHUNK', 200)
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
     most: list[int] = []
     corpus = model.trace(watched(sizes, most))
@@ -270,7 +271,7 @@ def test_constants_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
         add(self, examples)
 
     monkeypatch.setattr(Tracing, 'add', counted)
-    monkeypatch.setattr(corpora, 'CHUNK_WORK', 1000)
+    monkeypatch.setattr(tracing, 'CHUNK_WORK', 1000)
     model = jf.compile(jf.Vector(100) >> jf.Function(jnp.sum))
     model.trace([np.zeros(100)] * 100)
     assert chunks == [64, 10, 10, 10, 6]
@@ -312,7 +313,7 @@ def test_a_progress_bar(
     stream: Any, delay: float, progress: bool, shows: bool, monkeypatch: Any
 ) -> None:
     """On a terminal, after a while, unless one would rather not."""
-    monkeypatch.setattr(corpora, 'BAR_DELAY', delay)
+    monkeypatch.setattr(tracing, 'BAR_DELAY', delay)
     monkeypatch.setattr(sys, 'stderr', stream())
     trees().trace(Slow(TREES * 100), progress=progress)
     assert ('/500 [' in sys.stderr.getvalue()) == shows  # type: ignore[attr-defined]

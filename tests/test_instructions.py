@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from checking import refuses
-from programs import in_waves, loops, trees
+from programs import in_waves, loops, trees, with_wave
 
 import jfold as jf
 from jfold import instructions as ir
@@ -22,8 +22,8 @@ from jfold.host.promises import Promises
 from jfold.host.rules import RULES
 from jfold.host.steps import MAKERS
 from jfold.language.flow import follow
-from jfold.program import HostPlan
-from jfold.traits import Effect, Ordering, Traits
+from jfold.program import HostPlan, check_program
+from jfold.traits import Effect, Ordering, Pass, Traits
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +119,49 @@ def test_what_depends_on_other_items_runs_again() -> None:
     assert Reverse.traits.numbers_items
 
 
+def test_what_counts_items_alone_may_ask_any_column() -> None:
+    """So a wave, which has no places, may run it on objects."""
+    found = {each for each in KINDS if each.traits.counts_alone}
+    assert found == {ir.Constant, ir.Fixed}
+    assert not Reverse.traits.counts_alone
+
+
+def test_a_kind_of_one_pass_is_refused_in_the_other() -> None:
+    """Also one that the check does not name."""
+
+    @dataclass(frozen=True, eq=False)
+    class Late(ir.Instruction):
+        traits = Traits('objects[a] ->', Effect.RECORDS, within=Pass.SECOND)
+
+    program = in_waves()
+    first, *_ = program.plan.declarations
+    (stage,) = first.stages
+    late = ir.Stage((*stage.instructions, Late((0,), (), 'here')), ())
+    text = 'Late r0: expected it in another body, or a Waves'
+    with pytest.raises(AssertionError, match=text):
+        check_program(with_wave(program, stages=(late,)))
+    of_one_pass = {each for each in KINDS if each.traits.within is not Pass.EITHER}
+    assert of_one_pass == {ir.Waves, ir.Send, ir.Descend, ir.Promise, ir.Fulfil}
+
+
 SPECIAL = (
     *(ir.Call, ir.CallOnce, ir.Waves, ir.Send),
     *(ir.Descend, ir.Promise, ir.Fulfil),
 )
+
+
+def test_what_makes_rows_says_of_what() -> None:
+    """Each kind does, or is refused."""
+    for kind in KINDS:
+        if issubclass(kind, ir.Maker):
+            assert 'makes' in vars(kind)
+
+    @dataclass(frozen=True, eq=False)
+    class Draw(ir.Maker):
+        traits = Traits('places[a] -> tensors[a]', Effect.MAKES)
+
+    with pytest.raises(NotImplementedError, match=r'telling rows apart: .*, got Draw'):
+        Draw((0,), (1,), 'here').makes  # noqa: B018
 
 
 def test_what_makes_rows_says_so() -> None:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from checking import refuses
 from expressions import Expression, any_expressions
 from hypothesis import given, settings
@@ -54,6 +57,70 @@ def test_corpora_of_other_models_of_the_expression(tmp_path: Path) -> None:
     joined = two.join([loaded, two.trace(TREES, progress=False)])
     assert joined.model is two
     assert_same(joined.schedule(range(10)), two.schedule(TREES * 2))
+
+
+# ---- in several files ----------------------------------------------------------------
+
+
+@settings(max_examples=15)
+@given(any_expressions(), st.integers(0, 99), st.data())
+def test_parts_in_files_are_as_one_corpus(
+    expression: Expression, seed: int, data: st.DataObject
+) -> None:
+    """Whatever is picked, in whichever order; and saved again as one file."""
+    examples = expression.batch(np.random.default_rng(seed), 6)
+    model = jf.compile(expression.block)
+    whole = model.trace(examples, progress=False)
+    cuts = sorted(data.draw(st.lists(st.integers(0, 6), max_size=3)))
+    with tempfile.TemporaryDirectory() as folder:
+        for a, b in itertools.pairwise([0, *cuts, 6]):
+            part = model.trace(examples[a:b], progress=False)
+            part.save(Path(folder) / f'part-{a}-{b}.npz')
+        parts = jf.Corpus.load(folder, model)
+        chosen = data.draw(st.lists(st.integers(0, 5), max_size=8))
+        assert_same(parts.schedule(chosen), whole.schedule(chosen))
+        assert_equal(parts, whole)
+        assert parts.nodes.tolist() == whole.nodes.tolist()
+        assert repr(parts) == repr(whole)
+        parts.save(Path(folder) / 'all')
+        assert_equal(jf.Corpus.load(Path(folder) / 'all', model), whole)
+
+
+def test_what_lies_in_files_is_not_loaded(tmp_path: Path) -> None:
+    """Only what is in memory already is put together."""
+    model = trees()
+    for number in range(3):
+        part = model.trace(TREES, progress=False)
+        part.save(tmp_path / f'{number}.npz')
+    parts = jf.Corpus.load(tmp_path, model)
+    assert len(parts) == 3 * len(TREES)
+    assert len(parts.graph.graphs) == 3
+    more = model.join([parts, model.tracer()(TREES), model.trace(TREES)])
+    assert [x.examples for x in more.graph.graphs] == [5, 5, 5, 10]
+    batches = model.batches(more, 8, shuffle=0)
+    seen = [i for batch in batches for i in batch.indices[: batch.count]]
+    assert sorted(seen) == list(range(25))
+    both = model.join([model.trace(TREES), model.trace(TREES)])
+    assert both.graph.examples == 10
+    assert not hasattr(both.graph, 'graphs')
+
+
+def test_a_folder_without_parts(tmp_path: Path) -> None:
+    (tmp_path / 'other.txt').write_text('')
+    message = 'expected a folder of `.npz` files, which `Corpus.save` writes, got one'
+    with pytest.raises(FileNotFoundError, match=message):
+        jf.Corpus.load(tmp_path, trees())
+
+
+def test_a_part_of_another_expression_is_named(tmp_path: Path) -> None:
+    model = trees()
+    model.trace(TREES, progress=False).save(tmp_path / '0.npz')
+    jf.compile(jf.Scalar()).trace([1]).save(tmp_path / '1.npz')
+    with pytest.raises(ValueError, match=r'1\.npz: expected a corpus of the expr'):
+        jf.Corpus.load(tmp_path, model)
+
+
+# ---- mistakes ------------------------------------------------------------------------
 
 
 def test_what_cannot_be_joined() -> None:

@@ -245,10 +245,12 @@ def test_imports_run_one_way_between_folders() -> None:
 
 
 def test_what_never_meets() -> None:
-    """The device knows nothing of examples, nor the host of shapes."""
+    """The device knows nothing of blocks and examples, nor the host of shapes."""
     between = rooms(IMPORTS)
-    assert between['runtime'].isdisjoint({'combinators', 'lower', 'host/', 'data/'})
-    assert between['device/'].isdisjoint({'combinators', 'lower', 'host/', 'data/'})
+    lowering = {'combinators', 'lower', 'language/', 'host/', 'data/'}
+    assert between['runtime'].isdisjoint(lowering)
+    assert between['device/'].isdisjoint(lowering)
+    assert between['planning/'].isdisjoint(lowering)
     assert between['host/'].isdisjoint({'combinators', 'language/', 'planning/'})
 
 
@@ -305,6 +307,41 @@ def test_a_loop_strategy_is_two_classes() -> None:
     assert {file for file, _ in found} == {'planning/tiles.py', 'device/loops.py'}
 
 
+@pytest.mark.parametrize('room', ['device', 'planning'])
+def test_what_is_made_of_a_spec_is_not_written_to(room: str) -> None:
+    """It is kept, and shared by all batches: every dataclass there is frozen."""
+    for file in structure.files(PACKAGE / room):
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.ClassDef):
+                made = map(ast.unparse, node.decorator_list)
+                plain = [x for x in made if x.startswith('dataclass')]
+                assert all('frozen=True' in x for x in plain), node.name
+
+
+# Who asks whether a result has one row an example, and why.
+ASKS = {
+    'operations.py': 'states it',
+    'checker.py': 'refuses to observe what a body returns',
+    'graph_checker.py': 'refuses other numbers of rows',
+    'language/outputs.py': 'returns one, observes the others',
+    'host/trace.py': 'takes what was returned, or what was observed',
+    'planning/demands.py': 'adds up how many rows there are',
+    'planning/layout.py': 'has room for the examples exactly, for others to spare',
+    'planning/sections.py': 'tells whose the rows are',
+    'runtime.py': 'repeats the last row, or gives zeros, where there is none',
+    'model.py': 'refuses a capacity with other numbers',
+    'data/corpus.py': 'names its arrays in a file',
+}
+
+
+def test_few_ask_whether_a_result_has_a_row_an_example() -> None:
+    """Each once; all others treat every result alike."""
+    found = structure.places(structure.THINGS['kind of result'], structure.files())
+    asking = [file for file, _ in found]
+    assert {*asking} == {*ASKS}
+    assert {file for file in asking if asking.count(file) > 1} == {'operations.py'}
+
+
 def test_annotations_say_what_is_meant() -> None:
     """`Any` and nothing else is rare."""
     assert structure.share(structure.files()) < 0.04
@@ -319,6 +356,15 @@ def test_bodies_are_short() -> None:
 
 
 # ---- the tests themselves ------------------------------------------------------------
+
+
+def test_tests_are_told_by_the_part_that_they_look_at() -> None:
+    """Each once, in the table of `tests/README.md`."""
+    here = Path(__file__).parent
+    text = (here / 'README.md').read_text()
+    rows = [line.split('|')[2] for line in text.splitlines() if line.count('|') == 3]
+    told = [name for row in rows for name in re.findall(r'`(\w+)`', row)]
+    assert sorted(told) == sorted(x.stem[5:] for x in here.glob('test_*.py'))
 
 
 def test_no_test_module_imports_another() -> None:

@@ -22,6 +22,9 @@ from programs import (
     rebuilt,
     times,
     trees,
+    twice,
+    two_declarations,
+    two_results,
     two_sums,
     with_tensors,
 )
@@ -172,18 +175,33 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         'got positions[c of @0]',
     ),
     'a promise of another type': (
-        lambda: edited(in_waves(), ir.Promise, type=0),
-        '<expression>: r17 = Promise r21 r2 slot=0 type=1: expected slot 0 to '
-        "be of ('@0', 0), got ('@0', 1)",
+        lambda: edited(in_waves(), ir.Promise, types=(0,)),
+        '<expression>: r17 = Promise r21 r2 declaration=0 types=(1,): expected types '
+        '(0,) of declaration 0, got (1,)',
     ),
     'a promise that nobody keeps': (
-        lambda: edited(in_waves(), ir.Fulfil, slot=1),
-        "<expression>: return: expected promises to be kept, got [(0, ('@0', 1))]",
+        lambda: times(in_waves(), ir.Fulfil, 0),
+        '<expression>: return: expected promises to be kept, got [(0, (1,))]',
     ),
     'a promise of other items': (
         lambda: edited(in_waves(), ir.Promise, inputs=(20, 22)),
-        '<expression>: r15 = Promise r20 r22 slot=0 type=1: expected r22 to be '
-        'places[@0], got places[a]',
+        '<expression>: r15 = Promise r20 r22 declaration=0 types=(1,): expected r22 to '
+        'be places[@0], got places[a]',
+    ),
+    'a promise of another declaration': (
+        lambda: edited(in_waves(), ir.Promise, declaration=1),
+        '<expression>: r15 = Promise r20 r2 declaration=1 types=(1,): expected items '
+        '@1 of declaration 1, got @0',
+    ),
+    'a promise that others have kept': (
+        lambda: edited(two_declarations(), ir.Fulfil, declaration=1),
+        '<expression>: Fulfil r2 r16 declaration=1 types=(0,): expected items @1 of '
+        'declaration 1, got @0',
+    ),
+    'a promise without a result': (
+        lambda: edited(two_results(), ir.Promise, outputs=(17,), types=(0,)),
+        '<expression>: r19, r20 = Promise r26 r2 declaration=0 types=(0, 0): expected '
+        'types (0,) of declaration 0, got (0, 0)',
     ),
     'cases in another order': (
         lambda: edited(trees(), ir.Merge, inputs=(5, 4, 16, 9)),
@@ -383,7 +401,8 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'a promise that is kept twice': (
         lambda: times(in_waves(), ir.Fulfil, 2),
-        '<expression>: expected each promise to be kept once, got slots [0, 0]',
+        '<expression>: expected to keep the promises of each declaration once, got '
+        '[0, 0]',
     ),
     'data that is taken apart twice': (
         lambda: times(in_waves(), ir.Waves, 2),
@@ -418,6 +437,11 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         lambda: rebuilt(trees(), writer={}),
         '<expression>: return: expected to know which instruction writes '
         'what, got others',
+    ),
+    'rows that nothing tells from those of another': (
+        lambda: edited(twice(), ir.Apply, 1, way=1),
+        '<expression>: r4 = Apply r0 r3 way=1 operation=0: expected a way of its own, '
+        'got that of another',
     ),
     'a table of constants of two types': (
         lambda: edited(chosen(), ir.Choose, default=(2,)),

@@ -36,7 +36,7 @@ from jfold.planning.sections import SUM_ARITY
 from jfold.planning.tiles import tiles
 from jfold.planning.uses import make_uses
 from jfold.schedule import build
-from jfold.spec import Capacity, Spec
+from jfold.spec import Capacity, Spec, key_of
 
 Array = np.ndarray[Any, Any]
 
@@ -174,6 +174,28 @@ def test_schedules_of_wide_uses_at_many_levels() -> None:
     fold = jf.Fold(layer >> observed >> sixfold, jf.Zeros([2]))
     model = jf.compile(jf.Map(jf.Vector(2)) >> fold)
     check(reading(model, [[[1, 2]] * n for n in (0, 1, 3, 40)]))
+
+
+def test_schedules_that_do_not_stack_say_so_in_a_line() -> None:
+    """However large the program: JAX prints what they are of four times."""
+    layers = [jf.Function(lambda x, i=i: x + i, name=f'add{i}') for i in range(60)]
+    model = jf.compile(jf.Scalar() >> jf.Pipe(*layers))
+    pair = model.schedule([1]), model.schedule([1] * 200)
+    with pytest.raises(ValueError, match='expected of all that are stacked') as caught:
+        jax.tree.map(lambda *x: jnp.stack(x), *pair)
+    told = [x for x in str(caught.value).splitlines() if 'stacked' in x]
+    assert max(map(len, told)) < 200
+    assert len(set(told)) == 4  # of both, and marked as what differs
+
+
+def test_one_shape_of_a_schedule_is_told_from_another() -> None:
+    """Also of as many nodes, examples and operations."""
+    capacity = Capacity(1, 32, (128,), (128, 256), (1,), (0,), 0, ())
+    other = replace(capacity, rows=(256, 128))
+    program = jf.compile(jf.Scalar() >> jnp.sin >> jnp.cos).program
+    one, two = (repr(key_of(Spec(program, x))) for x in (capacity, other))
+    assert one != two
+    assert one.partition('(')[2] == two.partition('(')[2]
 
 
 def test_an_empty_batch_has_a_schedule() -> None:

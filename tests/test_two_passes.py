@@ -105,8 +105,8 @@ operations
   r2: places[@0], r3: objects[@0], r5: cases[@0: b/c], r20: positions[c of @0], \
 r21: positions[c of @0], r22: places[a], r25: positions[a of @0] = Waves r1 \
 declaration=1 single=True
-  r15: tensors[c, float32[]] = Promise r20 r2 slot=0 type=0
-  r17: tensors[c, float32[]] = Promise r21 r2 slot=0 type=0
+  r15: tensors[c, float32[]] = Promise r20 r2 declaration=0 types=(0,)
+  r17: tensors[c, float32[]] = Promise r21 r2 declaration=0 types=(0,)
   r6: positions[b of @0], r7: positions[c of @0] = Positions r5
   r8: places[b] = Select r2 r6
   r9: objects[b] = Among r3 r5 case=0
@@ -115,8 +115,8 @@ declaration=1 single=True
   r12: places[c] = Select r2 r7
   r18: tensors[c, float32[]] = Apply r12 r15 r17 way=0 operation=1
   r19: tensors[@0, float32[]] = Merge r6 r7 r11 r18
-  r24: tensors[a, float32[]] = Promise r25 r2 slot=0 type=0
-  Fulfil r2 r19 slot=0 type=0
+  r24: tensors[a, float32[]] = Promise r25 r2 declaration=0 types=(0,)
+  Fulfil r2 r19 declaration=0 types=(0,)
   return r24
 <tree> r0: objects[a]
   r2: cases[a: b/c] = Cases r0 case_of={'word': 0, 'pair': 1} cases=2 key_fn=kind_of

@@ -10,9 +10,8 @@ prefetched.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,14 +28,17 @@ from jfold.data.plans import (
     make_plan,
 )
 from jfold.data.prefetch import Prefetcher
+from jfold.data.sources import Source, make_source
 from jfold.errors import InputError, whole
 from jfold.host.objects import Reread
-from jfold.schedule import Schedule
+from jfold.planning.deals import evenly
+from jfold.schedule import Schedule, on_device
+from jfold.shards import Sharding, make_shards
 from jfold.spec import Capacity
 from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
-    from jfold.data.corpus import Corpus, Scheduler
+    from jfold.data.corpus import Scheduler
 
 Array = np.ndarray[Any, Any]
 
@@ -47,11 +49,11 @@ class Batch:
 
     Attributes:
       schedule: for `model.apply`; has `size` rows of results.
-      indices: [size] int64, which example each row is, as its place in the source. Rows
-        past `count` repeat the last real one, so that `labels[batch.indices]` has a
-        fixed shape.
+      indices: [size] int64, which example each row is, as its place in the source.
+        Spare rows repeat one, so that `labels[batch.indices]` has a fixed shape.
       mask: [size] bool, which rows are real.
-      count: how many rows are real; they come first.
+      count: how many rows are real; they come first, in each shard if there are any.
+        Where each process has a stream of its own, these are of its own shards.
       epoch: which pass over the source this is, from 0.
     """
 
@@ -62,77 +64,23 @@ class Batch:
     epoch: int
 
 
-# ---- sources -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Source:
-    """Where examples come from."""
-
-    given: Any  # the argument
-    build: Callable[[list[Any], int, Reread], Schedule]  # `size` rows of items
-    items: Callable[[Array], list[Any]] | None = None  # of places; a stream has none
-    corpus: Corpus | None = None
-
-    @property
-    def nodes(self) -> Array | None:
-        """The operations of each example [examples] int64, if they are known."""
-        return None if self.corpus is None else self.corpus.nodes
-
-
-def _source(model: Scheduler, given: Any) -> _Source:
-    """The source that an argument is."""
-
-    def traced(items: list[Any], size: int, reread: Reread) -> Schedule:
-        return model._reschedule(items, reread, size)
-
-    def stored(items: list[Any], size: int, reread: Reread) -> Schedule:
-        corpus: Corpus = given
-        return corpus.schedule(np.array(items, np.int64), size=size)
-
-    if not isinstance(given, tuple | str | bytes | Mapping | type):
-        if hasattr(given, 'capacities_of'):
-            if getattr(given, 'model', model) is not model:
-                raise ValueError(
-                    'expected a corpus of this model, got one of another: trace the '
-                    'examples with `model.trace`'
-                )
-            return _Source(given, stored, lambda x: list(x.tolist()), given)
-        if hasattr(given, '__len__') and hasattr(given, '__getitem__'):
-            return _Source(given, traced, functools.partial(_taken, given, len(given)))
-        if isinstance(given, Iterable):
-            return _Source(given, traced)
-    raise TypeError(
-        'expected a corpus, a sequence or a stream of examples as `source`, got '
-        f'{type(given).__name__}: pass `[example]` for a single one'
-        f'{", `list(source)` for several" if isinstance(given, tuple) else ""}'
-    )
-
-
-def _taken(given: Sequence[Any], length: int, places: Array) -> list[Any]:
-    """Items of a sequence, which must be as long as it was."""
-    try:
-        if len(given) == length:
-            return [given[i] for i in places.tolist()]
-    except IndexError:
-        if len(given) == length:
-            raise
-    raise ValueError(
-        f'expected a source of {length} examples, as when its batches were made, got '
-        f'one of {len(given)}: leave it alone while batches are taken, or pass a copy'
-    )
-
+# ---- examples of batches -------------------------------------------------------------
 
 # Some examples, not yet a batch: the epoch, the position behind them, their places in
 # the source [count] int64, their items.
 _Chunk: TypeAlias = tuple[int, int, Array, list[Any]]
 
 
-def _chunks(settings: Settings, source: _Source, start: Cursor) -> Iterator[_Chunk]:
+def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chunk]:
     """The examples of all batches behind a cursor."""
     position = start.position
     if source.items is None:
-        yield from _read_chunks(settings, source.given, position)
+        try:
+            yield from _read_chunks(settings, source.given, position)
+        except Exception as error:  # of the stream's own
+            source.fail(error)
+            raise
+        source.finish()
         return
     for epoch in itertools.count(start.epoch):
         if settings.epochs is not None and epoch >= settings.epochs:
@@ -148,7 +96,7 @@ def _read_chunks(
     settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
     """The examples of a stream from a position on."""
-    iterator, size = iter(stream), settings.batch_size
+    iterator, size = iter(stream), settings.own_size
     found = sum(1 for _ in itertools.islice(iterator, position))
     if found < position:
         raise ValueError(
@@ -171,7 +119,7 @@ _Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and message
 _Step: TypeAlias = tuple[Batch | None, _Skipped, Cursor]
 
 
-def _steps(settings: Settings, source: _Source, cursor: Cursor) -> Iterator[_Step]:
+def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step]:
     """Makes the batches behind a cursor."""
     in_vain = 0
     for chunk in _chunks(settings, source, cursor):
@@ -189,14 +137,15 @@ def _steps(settings: Settings, source: _Source, cursor: Cursor) -> Iterator[_Ste
 
 
 def _built(
-    settings: Settings, source: _Source, chunk: _Chunk
+    settings: Settings, source: Source, chunk: _Chunk
 ) -> tuple[Batch | None, _Skipped]:
     """The batch of a chunk, and what was left out of it."""
     epoch, _, indices, items = chunk
     size, skipped, reread = settings.batch_size, [], Reread()
+    own_size = settings.own_size if source.items is None else size
     while items:
         try:
-            schedule = source.build(items, size, reread)
+            schedule, deal = source.build(items, size, reread, settings.shards)
         except InputError as error:
             bad = error.example
             located = _located(error, int(indices[bad]))
@@ -205,11 +154,17 @@ def _built(
             skipped.append((located.example, str(located)))
             indices, items = np.delete(indices, bad), items[:bad] + items[bad + 1 :]
         else:
-            schedule = _on_device(schedule) if settings.device_put else schedule
-            count = len(indices)
-            rows = np.pad(indices, (0, size - count), mode='edge')
-            return Batch(schedule, rows, np.arange(size) < count, count, epoch), skipped
+            schedule = on_device(schedule) if settings.device_put else schedule
+            rows, mask = _rows(own_size, len(items)) if deal is None else deal.of_rows
+            found = Batch(schedule, indices[rows], mask, len(items), epoch)
+            return found, skipped
     return None, skipped
+
+
+def _rows(size: int, count: int) -> tuple[Array, Array]:
+    """Of each row, the number of its example [size] and whether it is real [size]."""
+    rows = np.arange(size)
+    return rows.clip(max=count - 1), rows < count
 
 
 def _located(error: InputError, place: int) -> InputError:
@@ -218,16 +173,6 @@ def _located(error: InputError, place: int) -> InputError:
     rest = str(result).removeprefix(f'example {place}')
     result.args = (f'example {place} of the source{rest}',)
     return result
-
-
-def _on_device(schedule: Schedule) -> Schedule:
-    """Moves arrays, but for 64-bit ones, which JAX may know in the caller alone."""
-
-    def moved(x: jax.Array | Array) -> jax.Array | Array:
-        return x if x.dtype.name.endswith(('64', '128')) else jax.device_put(x)
-
-    result: Schedule = jax.tree.map(moved, schedule)
-    return replace(result, seconds=schedule.seconds)
 
 
 # ---- the iterator --------------------------------------------------------------------
@@ -240,7 +185,7 @@ class Batches:
     it is closed, exhausted, or has raised, nothing comes out until `restore`.
     """
 
-    def __init__(self, settings: Settings, source: _Source, prefetch: int) -> None:
+    def __init__(self, settings: Settings, source: Source, prefetch: int) -> None:
         self._settings, self._source, self._prefetch = settings, source, prefetch
         self._cursor = Cursor()
         self._skipped: _Skipped = []
@@ -322,7 +267,15 @@ class Batches:
             )
         plans = different_plans(settings, corpus.nodes)
         batches = (plan[batch] for plan in plans for batch in range(len(plan)))
-        return corpus.capacities_of(batches, settings.batch_size)
+        if (shards := settings.shards) is None:
+            return corpus.capacities_of(batches, settings.batch_size)
+        rows = settings.batch_size // shards.count
+        parts = (
+            batch[part]
+            for batch in batches
+            for part in evenly(shards, rows, corpus.nodes[batch].tolist()).examples
+        )
+        return replace(corpus.capacities_of(parts, rows), shards=shards)
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs: a pytree of small arrays, always of the same shapes."""
@@ -385,6 +338,7 @@ def batches(
     skip_errors: bool = False,
     prefetch: int = 2,
     device_put: bool | None = None,
+    sharding: Sharding | None = None,
 ) -> Batches:
     """Cuts examples into batches, which a thread builds while the device works.
 
@@ -394,8 +348,7 @@ def batches(
       model: as `jfold.compile` returns it.
       source: a corpus of this model; a sequence, anything with a length and items; or
         another iterable of examples: a stream, read once, in its order.
-      batch_size: how many examples a batch has, and rows: fewer are padded, by no more
-        than a million rows.
+      batch_size: examples of a batch, and rows: fewer are padded, by a million at most.
       shuffle: a PRNG key, old or new; an int seed, which stands for
         `jax.random.key(seed)`; `None` keeps the order.
       epochs: how many times to go through the source; `None` for ever.
@@ -406,7 +359,9 @@ def batches(
         `Batches.skipped`. A batch of nothing else does not appear.
       prefetch: how many batches may lie ready or be in the making; 0 for no thread.
       device_put: whether schedules are sent to the device beforehand; when left out,
-        if it is no CPU, to which copies only take time from its cores.
+        unless it is one CPU, to which copies only take time from its cores.
+      sharding: as of `Model.schedule`, but examples are dealt so that all devices run
+        about as many operations; `Batch.indices` says which row is whose.
 
     Returns:
       An iterator, which raises whatever the source does, an `InputError` with the
@@ -422,13 +377,12 @@ def batches(
     [-1. -2.] [0 1] [ True  True]
     [-3. -3.] [2 2] [ True False]
     """
-    if not callable(getattr(model, 'schedule', None)):
-        got = type(model).__name__
-        raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
-    origin = _source(model, source)
+    shards = None if sharding is None else make_shards(sharding)
+    origin = make_source(model, source, shards)
     examples = None if origin.items is None else len(origin.given)
-    puts = jax.default_backend() != 'cpu' if device_put is None else device_put
+    has_devices = shards is not None or jax.default_backend() != 'cpu'
+    puts = has_devices if device_put is None else device_put
     of_epoch = key_words(shuffle), examples, batch_size, max_nodes, drop_remainder
-    settings = Settings(*of_epoch, epochs, skip_errors, puts)
+    settings = Settings(*of_epoch, epochs, skip_errors, puts, shards)
     check_settings(settings, origin.nodes)
     return Batches(settings, origin, whole('prefetch', prefetch, 0))

@@ -5,38 +5,34 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
 
 from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
-from jfold.errors import InputError, whole
-from jfold.graph import Graph, Table, concatenate
+from jfold.data.parts import Parts, in_parts
+from jfold.errors import whole
+from jfold.graph import Graph, Table
 from jfold.graph_checker import check_graph
-from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
-from jfold.planning.demands import Demands, demands, join_demands, make_capacity
-from jfold.planning.uses import make_uses
+from jfold.planning.deals import Deal, in_order, rows_of_shard
+from jfold.planning.demands import Demands, join_demands, make_capacity
 from jfold.program import Program
-from jfold.schedule import Schedule
+from jfold.schedule import Schedule, on_device
+from jfold.shards import Sharding, make_shards
 from jfold.spec import Capacity
 from jfold.tracebacks import boundary
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
 Array = np.ndarray[Any, Any]
 Indices: TypeAlias = Sequence[int] | Array | jax.Array
-CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
-FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; the next may be larger than any yet
 DEMANDS = 'added', 'highest'  # arrays of `Demands`
-BAR_DELAY = 3.0  # seconds before there is a progress bar
+OUTPUTS = 'outputs'  # the table of results with one row an example, in a file
 
 
 class Scheduler(Protocol):
@@ -52,6 +48,16 @@ class Scheduler(Protocol):
     ) -> Schedule:
         """The schedule of a graph; see `Model._build`."""
 
+    def _build_shards(
+        self,
+        graph: Graph,
+        demanded: Demands | None,
+        deal: Deal,
+        begin: float | None = None,
+        need: Capacity | None = None,
+    ) -> Schedule:
+        """The schedule of a graph in shards; see `Model._build_shards`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
@@ -59,7 +65,7 @@ class Corpus:
 
     Attributes:
       model: whose expression the examples were traced for.
-      graph: what each example computes.
+      graph: what each example computes; in parts, if it lies in several files.
       demands: what each needs.
       source: [examples] int64, the place of each among what was given to `trace`;
         differs from 0, 1, ... where bad examples were skipped.
@@ -67,7 +73,7 @@ class Corpus:
     """
 
     model: Scheduler
-    graph: Graph
+    graph: Graph | Parts
     demands: Demands
     source: Array
     skipped: tuple[tuple[int, str], ...] = ()
@@ -86,12 +92,18 @@ class Corpus:
         return sum(x.nbytes for x in _arrays(self).values())
 
     @boundary
-    def schedule(self, indices: Indices, *, size: int | None = None) -> Schedule:
+    def schedule(
+        self,
+        indices: Indices,
+        *,
+        size: int | None = None,
+        sharding: Sharding | None = None,
+    ) -> Schedule:
         """The schedule of the given examples: `model.schedule` of them, to the bit.
 
         Args:
           indices: [n] int, places in the corpus; one may occur several times.
-          size: as of `Model.schedule`.
+          size, sharding: as of `Model.schedule`.
 
         Raises:
           IndexError: an index is out of range; those from the end are, too.
@@ -99,9 +111,13 @@ class Corpus:
           ValueError, ProgramBudgetError: as of `Model.schedule`.
         """
         chosen = self._checked(indices)
-        return self.model._build(
-            self.graph.pick(chosen), self.demands.pick(chosen), size
-        )
+        graph, demanded = self.graph.pick(chosen), self.demands.pick(chosen)
+        if sharding is None:
+            return self.model._build(graph, demanded, size)
+        shards = make_shards(sharding)
+        rows = rows_of_shard('size', shards, len(chosen), size)
+        deal = in_order(shards, rows, len(chosen))
+        return on_device(self.model._build_shards(graph, demanded, deal))
 
     def _checked(self, indices: Indices) -> Array:
         chosen = _whole_numbers(indices)
@@ -116,7 +132,12 @@ class Corpus:
         return chosen.astype(np.int64, copy=False)
 
     @boundary
-    def capacities(self, batch_size: int, max_nodes: int | None = None) -> Capacity:
+    def capacities(
+        self,
+        batch_size: int,
+        max_nodes: int | None = None,
+        sharding: Sharding | None = None,
+    ) -> Capacity:
         """A capacity that holds any batch of different examples of the corpus.
 
         For `Model.precompile`, so that one program serves all batches. Where sizes
@@ -127,12 +148,17 @@ class Corpus:
         Args:
           batch_size: rows of the results, and the most examples in a batch.
           max_nodes: the most operations in a batch, if its nodes are limited.
+          sharding: as of `Model.schedule`.
 
         Raises:
           TypeError: an argument is no int.
-          ValueError: one is not positive, or an example alone exceeds `max_nodes`.
+          ValueError: one is not positive, or an example alone exceeds `max_nodes`; or
+            `batch_size` is no multiple of the number of shards.
         """
         size = whole('batch_size', batch_size, 1)
+        shards = None if sharding is None else make_shards(sharding)
+        if shards is not None:
+            size = rows_of_shard('batch_size', shards, size, size)
         count = min(size, len(self))
         added = np.partition(self.demands.added, len(self) - count, axis=0)
         total = added[len(self) - count :].sum(0, dtype=np.int64)
@@ -140,7 +166,8 @@ class Corpus:
             rows = self.demands.row_columns
             total[rows] = np.minimum(total[rows], self._limit(max_nodes))
         highest = self.demands.highest.max(0, initial=0)
-        return make_capacity(self.model.program, total.tolist(), highest.tolist(), size)
+        numbers = total.tolist(), highest.tolist()
+        return make_capacity(self.model.program, *numbers, size, shards)
 
     def _limit(self, max_nodes: int) -> int:
         """`max_nodes`, checked."""
@@ -205,7 +232,8 @@ class Corpus:
         """Opens a saved corpus; its arrays stay in the file until they are used.
 
         Args:
-          path: of the file.
+          path: of the file; or of a folder, whose `.npz` files are parts of one corpus
+            in the order of their names, written by as many workers.
           model: of the same expression, widths, tables and Python functions included.
             What functions read while they run, such as files, is not seen; data at
             module level that they change counts as changed.
@@ -224,6 +252,8 @@ class Corpus:
                 f'expected `model` as a model, got {type(model).__name__}: pass what '
                 '`jfold.compile` returns'
             )
+        if os.path.isdir(path):
+            return joined(model, [cls.load(x, model, verify=verify) for x in _in(path)])
         with _noted('a corpus in a file, got none: write it by `Corpus.save`'):
             arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
@@ -263,6 +293,21 @@ def _noted(expected: str) -> Iterator[None]:
         raise
 
 
+def _in(folder: str | os.PathLike[str]) -> list[Path]:
+    """The parts of a corpus.
+
+    Raises:
+      FileNotFoundError: there is none.
+    """
+    found = sorted(Path(folder).glob('*.npz'))
+    if not found:
+        raise FileNotFoundError(
+            f'{folder}: expected a folder of `.npz` files, which `Corpus.save` writes, '
+            'got one without'
+        )
+    return found
+
+
 def _whole_numbers(indices: Indices) -> Array:
     """Indices as an array [n] of some integer type."""
     try:
@@ -289,6 +334,7 @@ def _whole_numbers(indices: Indices) -> Array:
 
 def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
     """Refuses what no trace gives: checksums are right, whoever wrote the file."""
+    assert isinstance(corpus.graph, Graph)  # of one file
     try:
         check_graph(corpus.model.program, corpus.graph)
     except ValueError as error:
@@ -297,146 +343,73 @@ def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
 
 def _arrays(corpus: Corpus) -> dict[str, Array]:
     """Everything by name; the inverse of `_corpus`."""
-    graph = corpus.graph
+    graph = corpus.graph.whole() if isinstance(corpus.graph, Parts) else corpus.graph
     arrays = {'source': corpus.source}
     program = corpus.model.program
-    observed = [graph.results[r] for r in program.observed]
-    # What begins where need not be kept of what has one row an example.
-    own = graph.results[program.results.index(program.own)]
-    kinds = ('constants', graph.constants), ('operations', graph.operations)
-    for kind, tables in (*kinds, ('metrics', observed)):
-        for n, table in enumerate(tables):
-            arrays[f'{kind}/{n}/first'] = table.first
-            for k, column in enumerate(table.columns):
-                arrays[f'{kind}/{n}/{k}'] = column
-    arrays |= {f'outputs/{n}': values for n, values in enumerate(own.columns)}
+    tables = graph.constants + graph.operations + graph.results
+    for name, table in zip(_names(program), tables, strict=True):
+        # What begins where need not be kept of what has one row an example.
+        if name != OUTPUTS:
+            arrays[f'{name}/first'] = table.first
+        for k, column in enumerate(table.columns):
+            arrays[f'{name}/{k}'] = column
     for name in DEMANDS:
         arrays[f'demands/{name}'] = getattr(corpus.demands, name)
     return arrays
 
 
+def _names(program: Program) -> list[str]:
+    """What the tables of a graph are called in a file: of constants, operations and
+    results."""
+    names = [f'constants/{t}' for t in range(len(program.types))]
+    names += [f'operations/{o}' for o in range(len(program.operations))]
+    observed = (f'metrics/{n}' for n in range(len(program.observed)))
+    return names + [
+        OUTPUTS if each.per_example else next(observed) for each in program.results
+    ]
+
+
 def _corpus(
     model: Scheduler, arrays: dict[str, Array], skipped: tuple[tuple[int, str], ...]
 ) -> Corpus:
-    program = model.program
+    program, names = model.program, iter(_names(model.program))
+    examples = len(arrays['source'])
 
-    def tables(kind: str, columns: Iterable[int]) -> tuple[Table, ...]:
+    def tables(columns: Iterable[int]) -> tuple[Table, ...]:
+        """The next tables, of so many columns each."""
         return tuple(
             Table(
-                arrays[f'{kind}/{n}/first'],
-                tuple(arrays[f'{kind}/{n}/{k}'] for k in range(count)),
+                np.arange(examples + 1) if name == OUTPUTS else arrays[f'{name}/first'],
+                tuple(arrays[f'{name}/{k}'] for k in range(count)),
             )
-            for n, count in enumerate(columns)
+            for count, name in zip(columns, names, strict=False)
         )
 
-    observed = [program.results[r] for r in program.observed]
-    values = tuple(arrays[f'outputs/{n}'] for n in range(len(program.own.tensors)))
-    examples = len(arrays['source'])
-    results = list(tables('metrics', (len(each.tensors) for each in observed)))
-    own = Table(np.arange(examples + 1), values)
-    results.insert(program.results.index(program.own), own)
     graph = Graph(
         examples,
-        tables('constants', (1 for _ in program.types)),
-        tables('operations', (1 + len(o.inputs) for o in program.operations)),
-        tuple(results),
+        tables(1 for _ in program.types),
+        tables(1 + len(each.inputs) for each in program.operations),
+        tables(len(each.tensors) for each in program.results),
     )
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
     return Corpus(model, graph, demanded, arrays['source'], skipped)
 
 
-# ---- tracing -------------------------------------------------------------------------
+# ---- several -------------------------------------------------------------------------
 
 
-def trace_corpus(
-    model: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
-) -> Corpus:
-    """See `Model.trace`."""
-    tracing = Tracing(model.program, skip_errors)
-    size = operator.length_hint(examples, -1)
-    with _bar(size if size >= 0 else None, progress) as bar:
-        rest = iter(examples)
-        while chunk := list(itertools.islice(rest, tracing.chunk)):
-            tracing.add(chunk)
-            bar.update(len(chunk))
-            del chunk  # before there is another
-    return tracing.corpus(model)
-
-
-@dataclass(eq=False)
-class Tracing:
-    """Traces chunk by chunk."""
-
-    program: Program
-    skip_errors: bool
-    chunk: int = FIRST_CHUNK
-    seen: int = 0
-    parts: list[tuple[Graph, Demands, Array]] = field(default_factory=list)
-    skipped: list[tuple[int, str]] = field(default_factory=list)
-
-    def add(self, examples: list[Any]) -> None:
-        """Traces the next examples, and chooses how many come after them."""
-        work = 0
-        for part in self._good(examples):
-            self.parts.append(part)
-            graph, *_ = part
-            own = (table.columns[0].size for table in graph.constants)
-            work += max(graph.nodes, sum(own))
-        self.seen += len(examples)
-        likely = CHUNK_WORK * len(examples) // max(work, len(examples))
-        self.chunk = min(max(likely, 1), 2 * self.chunk, LARGEST_CHUNK)
-
-    def corpus(self, model: Scheduler) -> Corpus:
-        """Everything so far."""
-        parts = self.parts or [self._part([], np.zeros(0, np.int64))]
-        graphs, demanded, sources = zip(*parts, strict=True)
-        return Corpus(
-            model,
-            concatenate(graphs),
-            join_demands(demanded),
-            np.concatenate(sources),
-            tuple(sorted(self.skipped)),
-        )
-
-    def _good(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
-        """Parts with all good examples, in order.
-
-        Where there is a bad one, halves of the others are traced, so that many bad ones
-        cost little more than a few.
-        """
-        waiting, reread = [np.arange(len(examples))], Reread()
-        while waiting:
-            places = waiting.pop()
-            try:
-                chosen = list(map(examples.__getitem__, places.tolist()))
-                yield self._part(chosen, self.seen + places, reread)
-            except InputError as error:
-                found = error.renumbered(self.seen + int(places[error.example]))
-                if not self.skip_errors:
-                    found = found.with_traceback(error.__traceback__)
-                    raise found from error.__cause__
-                self.skipped.append((found.example, str(found)))
-                others = np.delete(places, error.example)
-                halves = np.array_split(others, 2)[::-1]
-                waiting += [half for half in halves if len(half)]
-
-    def _part(
-        self, examples: list[Any], source: Array, reread: Reread | None = None
-    ) -> tuple[Graph, Demands, Array]:
-        """Examples traced together; `source` says which they are."""
-        graph = trace(self.program, examples, reread)
-        return graph, demands(make_uses(self.program, graph)), source
-
-
-def _bar(total: int | None, progress: bool) -> tqdm[object]:
-    """A progress bar on the terminal, once it takes a while."""
-    from tqdm import tqdm
-
-    return tqdm(
-        desc='trace',
-        total=total,
-        unit=' examples',
-        delay=BAR_DELAY,
-        disable=None if progress else True,
-        leave=False,
+def joined(model: Scheduler, parts: Sequence[Corpus]) -> Corpus:
+    """The examples of all, numbered as if given one part after another."""
+    given = (len(part) + len(part.skipped) for part in parts)
+    first = list(itertools.accumulate(given, initial=0))
+    return Corpus(
+        model,
+        in_parts([part.graph for part in parts]),
+        join_demands([part.demands for part in parts]),
+        np.concatenate([a + x.source for a, x in zip(first, parts, strict=False)]),
+        tuple(
+            (a + at, text)
+            for a, part in zip(first, parts, strict=False)
+            for at, text in part.skipped
+        ),
     )

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
-from jfold.data.corpus import Corpus, Scheduler
+from jfold.data.corpus import Corpus, Scheduler, joined
 from jfold.data.tracer import Traced, make_digest
-from jfold.graph import concatenate
-from jfold.planning.demands import demands, join_demands
+from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
 
 
@@ -23,7 +21,7 @@ def join(model: Scheduler, parts: Iterable[Corpus | Traced], digest: str) -> Cor
     if not found:
         raise ValueError('expected at least one corpus or Traced, got none')
     made = [_corpus(model, part) for part in found]
-    return _joined(model, made)
+    return joined(model, made)
 
 
 def _check(number: int, part: object, model: Scheduler, digest: str) -> None:
@@ -47,20 +45,3 @@ def _corpus(model: Scheduler, part: Corpus | Traced) -> Corpus:
         return part
     demanded = demands(make_uses(model.program, part.graph))
     return Corpus(model, part.graph, demanded, np.arange(len(part)))
-
-
-def _joined(model: Scheduler, parts: Sequence[Corpus]) -> Corpus:
-    """The examples of all, numbered as if given one part after another."""
-    given = (len(part) + len(part.skipped) for part in parts)
-    first = list(itertools.accumulate(given, initial=0))
-    return Corpus(
-        model,
-        concatenate([part.graph for part in parts]),
-        join_demands([part.demands for part in parts]),
-        np.concatenate([a + x.source for a, x in zip(first, parts, strict=False)]),
-        tuple(
-            (a + at, text)
-            for a, part in zip(first, parts, strict=False)
-            for at, text in part.skipped
-        ),
-    )

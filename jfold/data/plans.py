@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.errors import check_spare_rows, whole
+from jfold.planning.deals import rows_of_shard
+from jfold.shards import Shards
 
 Array = np.ndarray[Any, Any]
 Shuffle: TypeAlias = jax.Array | Array | int | np.integer | None  # key, seed, none
@@ -35,6 +37,14 @@ class Settings:
     epochs: int | None
     skip_errors: bool
     device_put: bool
+    shards: Shards | None = None
+
+    @property
+    def own_size(self) -> int:
+        """Rows of the shards of this process."""
+        if self.shards is None:
+            return self.batch_size
+        return self.batch_size // self.shards.count * len(self.shards.own)
 
     def __post_init__(self) -> None:
         for name in ('batch_size', 'max_nodes', 'epochs'):
@@ -44,6 +54,8 @@ class Settings:
         for name in ('drop_remainder', 'skip_errors', 'device_put'):
             if not isinstance(value := getattr(self, name), bool):
                 raise TypeError(f'expected `{name}` as bool, got {value!r}')
+        if self.shards is not None:
+            rows_of_shard('batch_size', self.shards, self.batch_size, self.batch_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +161,18 @@ def check_settings(settings: Settings, nodes: Array | None) -> None:
             'expected `epochs=1` for a stream, which is read once, got '
             f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
         )
+    if settings.shards is not None and not settings.shards.is_local:
+        if nodes is None and not is_stream:
+            raise ValueError(
+                'expected a corpus, or a stream of its own examples for each process, '
+                'as source of batches for several, got a sequence: pass '
+                '`model.trace(examples)`, or `iter(own_examples)`'
+            )
+        if settings.skip_errors:
+            raise ValueError(
+                'expected `skip_errors=False` for batches of several processes, got '
+                'True: leave bad examples out by `model.trace(..., skip_errors=True)`'
+            )
     if limit is not None and nodes is None:
         raise ValueError(
             'expected a corpus as source for `max_nodes`, since nothing else knows how '

@@ -33,9 +33,8 @@ from jfold.device.checkpoints import taken_out
 from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
 from jfold.kept import Owner, kept
-from jfold.language.layers import PROBES, pack
-from jfold.operations import Operation
-from jfold.types import TensorType, TupleType
+from jfold.operations import PROBES, Operation
+from jfold.types import TensorType, TupleType, pack
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -60,7 +59,7 @@ class Weights:
     reverse: Arrays = field(default_factory=list)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Kernel(Owner):
     """An operation at given shapes; inputs and outputs are flat lists of arrays.
 
@@ -93,6 +92,8 @@ class Kernel(Owner):
     @functools.cached_property
     def weight_specs(self) -> Specs:
         """The weights, the trained ones first."""
+        # Two rows stand for any number. One would not: an axis of one row could be any
+        # axis of one.
         specs = map(jaxprs.spec, self.staged(2).frontier)
         return [self.spec(x.shape, x.dtype) for x in specs]
 
@@ -130,7 +131,7 @@ class Kernel(Owner):
         count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
         other = PROBES[rows == PROBES[0]]
         staged = stage(self._trace(rows), count, name, self._trace(other))
-        if rows != 2:
+        if rows != 2:  # weights are those of two rows, computed once for all widths
             self._check_weights(staged, rows)
         return staged
 
@@ -260,7 +261,8 @@ def make_kernel(
     """The kernel of an operation whose parameters look like `params`; made once."""
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))
-    # Settings of JAX on which a trace depends.
+    # Settings of JAX on which a trace depends: a kernel is kept, and would be of those
+    # that were set when it was made.
     context = (
         jax.dtypes.canonicalize_dtype(float),
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jfold.device.jaxprs import Rule
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class SplitReverse(Owner):
     """The split form; see `Reverse`."""
 
@@ -135,7 +135,8 @@ class SplitReverse(Owner):
 
         inputs = self.kernel.inputs(rows)
         found: Specs = jax.eval_shape(made, self.kernel.weight_specs, inputs)
-        return found
+        # Of shapes beside axes that are not manual JAX forgets on which mesh they are.
+        return [self.kernel.spec(x.shape, x.dtype) for x in found]
 
     @functools.cached_property
     def _row_products(self) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ from jfold.device.rows import Crossing, Flow, Rows, one_row, row_axis
 Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class WholeReverse:
     """The reverse as the pytree that `jax.vjp` returns; see `Reverse`.
 

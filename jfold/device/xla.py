@@ -70,7 +70,9 @@ def after(read: Arrays, x: Array, first: Array | int) -> Array:
     """`x`, in a form that XLA cannot compute before what was `read` of a buffer.
 
     Where a result does not depend on an input of its own type, XLA may write the one
-    before it reads the other, and then copies the whole buffer for each tile.
+    before it reads the other, and then copies the whole buffer for each tile: a cell of
+    two states, each made of the other, took ten times as long on 64 trees of 64 leaves
+    at H = 128.
 
     Args:
       read: rows [rows, *shape] each of the buffer that `x` will be written to.

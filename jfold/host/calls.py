@@ -75,10 +75,12 @@ def wait(
     for slot, (frame, call, inputs) in enumerate(calls):
         size = len(inputs[0])
         if not size:
+            # A recursion calls itself on the items that are left, be they none: were
+            # these to run, it would never end.
             lists = program.plan.declarations[call.declaration].lists
             waiting.results.append([[] if x else NONE for x in lists])
             continue
-        waiting.results.append([])
+        waiting.results.append([])  # in the order of calls, whichever returns first
         waiting.missing += 1
         made = Made(Receiver(waiting, slot, size), inputs, frame, call)
         pool.setdefault(call.declaration, []).append(made)
@@ -102,6 +104,7 @@ def origin_in(calls: list[Made], item: int) -> tuple[Made, int]:
 def origin_of(calls: list[Made], at: Sequence[int] | Array) -> Origin:
     """Where the items of a frame come from: those of all calls at [items]."""
 
+    # Asked for only where something is wrong, so it may search.
     def origin(register: int, item: int) -> tuple[Frame, int, int]:
         made, number = origin_in(calls, int(at[item]))
         return made.frame, made.call.inputs[register], number
@@ -150,6 +153,7 @@ def _ends(
     for owner in owners:
         column = ends
         if owner >= 0:
+            # A caller has as many items as all its sequences have together.
             total = np.append(0, np.cumsum(outputs[owner]))
             column = total[columns[owner]].tolist()
         columns.append(column)

@@ -41,8 +41,10 @@ class Deferred(Promises):
 
     def _settle_heights(self, pending: list[tuple[int, int]]) -> None:
         chunks = [(o, *self._nodes[o][k]) for o, k in pending]
+        # Rows of all chunks are numbered together, since any may read any other.
         ends = np.cumsum([len(places) for _, places, _, _ in chunks])
         needs = self._needs(chunks, ends)
+        # From the base on: what earlier components made is lower, and does not count.
         height = np.full(ends[-1], self.bases[pending[0][0]], np.int64)
         known = needs.source < 0
         np.maximum.at(height, needs.row[known], needs.height[known])
@@ -95,6 +97,8 @@ def _longest(height: Array, source: Array, row: Array) -> Array:
     Raises:
       CircularError: some read each other in a circle.
     """
+    # A topological order, front by front: as many steps of NumPy as the longest chain
+    # is long, and none for each row.
     order = source.argsort(kind='stable')
     row, counts = row[order], np.bincount(source, minlength=len(height))
     begins = counts.cumsum() - counts
@@ -104,7 +108,7 @@ def _longest(height: Array, source: Array, row: Array) -> Array:
         left -= len(now)
         read = row[ranges(begins[now], counts[now])]
         np.maximum.at(height, read, (height[now] + 1).repeat(counts[now]))
-    if left:
+    if left:  # rows that were never in a front wait for each other
         raise CircularError
     return height
 
@@ -118,5 +122,6 @@ def _fronts(
     while len(now):
         yield now
         read = row[ranges(begins[now], counts[now])]
+        # Not `missing[read] -= 1`, which counts a row once that reads two of the front.
         np.subtract.at(missing, read, 1)
         now = np.unique(read[missing[read] == 0])

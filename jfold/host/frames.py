@@ -65,6 +65,8 @@ def _fold(i: ir.FoldLoop, frame: Frame, state: Trace) -> Any:
     """Position by position, over the sequences that are long enough."""
     r = frame.registers
     lengths, places, *columns = (r[k] for k in i.inputs)
+    # Longest first: at each position those that go on are the first so many, and what
+    # they have is a slice.
     order = np.argsort(-lengths, kind='stable')
     places = places[order]
     states = [take(column, order) for column in columns[: i.states]]
@@ -124,7 +126,7 @@ def _reduce_groups(i: ir.ReduceGroups, frame: Frame, state: Trace) -> Any:
         missing = i.sizes[which] - len(given) // columns
         constants = [np.full(len(places), state.shared[k]) for k in i.fill]
         fill = given[-columns:] if i.again else constants
-        yield from ()
+        yield from ()  # nothing waits here, but `_rounds` runs bodies that may
         return state.apply(i.operations[which], places, given + fill * missing)
 
     together = i.again or bool(i.fill)
@@ -162,6 +164,7 @@ def _rounds(
             made.append((at, result))
         left = left.after(groups, made)
         finished.append(left.ones())
+    # What a default makes is made only where there is a sequence without items.
     empty = (lengths == 0).nonzero()[0]
     if len(empty):
         origin = _owner_origin(frame, i, empty)

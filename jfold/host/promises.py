@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,8 @@ class Promises(Trace):
     Attributes:
       counts: how many items each declaration was sent so far.
       waiting: by declaration, the columns of those that wait for the next wave.
-      slots: of each slot, the number of its first token.
+      slots: of each slot, as of one result of a declaration, the number of its first
+        token.
       found: of each slot, the ids that were promised.
       unsettled: of the chunks of nodes that read tokens, operation and number.
       pending: of those whose heights depend on tokens.
@@ -60,8 +61,8 @@ class Promises(Trace):
         super().__init__(program, examples, reread)
         self.counts = [0] * len(program.plan.declarations)
         self.waiting: dict[int, list[Columns]] = {}
-        self.slots: dict[int, int] = {}
-        self.found: dict[int, Array] = {}
+        self.slots: dict[Hashable, int] = {}
+        self.found: dict[Hashable, Array] = {}
         self.tokens = 0
         self.unsettled: list[tuple[int, int]] = []
         self.pending: list[tuple[int, int]] = []
@@ -125,7 +126,7 @@ class Promises(Trace):
         keys = self._short(places)
         return moments(self.placed(places)) if keys is None else keys.moments()
 
-    def promise(self, slot: int, numbers: Array, count: int) -> Array:
+    def promise(self, slot: Hashable, numbers: Array, count: int) -> Array:
         """Tokens [n] for the items of a slot with the given numbers [n], of `count`."""
         # Two calls of one declaration share its slot, each by the numbers of its items.
         if slot not in self.slots:
@@ -133,7 +134,7 @@ class Promises(Trace):
             self.tokens += count
         return np.subtract(-1 - self.slots[slot], numbers, dtype=np.int32)
 
-    def fulfil(self, slot: int, ids: Array) -> None:
+    def fulfil(self, slot: Hashable, ids: Array) -> None:
         """Says what was promised: the ids [items] of all items of a slot, or tokens."""
         self.found[slot] = ids
 

@@ -357,7 +357,8 @@ def _observe(i: ir.Observe, r: list[Column], state: Trace) -> None:
 
 def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
     numbers, places = (r[k] for k in i.inputs)
-    r[i.outputs[0]] = state.promise(i.slot, numbers, len(places))
+    for k, register in enumerate(i.outputs):
+        r[register] = state.promise((i.declaration, k), numbers, len(places))
 
 
 def _descend(i: ir.Descend, r: list[Column], state: Promises) -> None:
@@ -366,7 +367,9 @@ def _descend(i: ir.Descend, r: list[Column], state: Promises) -> None:
 
 
 def _fulfil(i: ir.Fulfil, r: list[Column], state: Promises) -> None:
-    state.fulfil(i.slot, r[i.inputs[1]])
+    _, *results = (r[k] for k in i.inputs)
+    for k, column in enumerate(results):
+        state.fulfil((i.declaration, k), column)
 
 
 RULES: dict[type, Callable[..., None]] = {

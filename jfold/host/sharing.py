@@ -90,6 +90,8 @@ class Once:
         self.calls.append((calls, numbers))
         home = None
         if known < len(self.numbers):
+            # Several calls may be on one new object: the first gives its place, and
+            # tells where it comes from.
             new = (numbers >= known).nonzero()[0]
             at = new[np.unique(numbers[new], return_index=True)[1]]
             given = [places[at], take(column, at)]
@@ -102,6 +104,8 @@ class Once:
         """The numbers [n] of objects at places [n]."""
         try:
             keys = objects.each(self.key, column, expected='what its key takes')
+            # An object of two examples runs in both, so that the graph of an example
+            # does not depend on what else is traced.
             pairs = zip(example_of(places).tolist(), keys, strict=True)
             return np.array(_found(self.numbers, pairs, keys), np.intp)
         except BadItem as error:
@@ -145,6 +149,8 @@ def _found(
 
 def circle(tables: Iterable[Once]) -> InputError:
     """The error of objects whose results need each other."""
+    # Who needs what is not kept on the way: it is found again, from the origins of what
+    # calls were given.
     tables = list(tables)
     every = ((t, home) for t, table in enumerate(tables) for home in table.homes)
     homes = {id(home.frame): (t, home.first) for t, home in every}
@@ -198,6 +204,7 @@ def _asking(
 
 def _on_a_circle(needs: dict[Node, list[Node]]) -> Node:
     """A node that leads back to itself, which there is."""
+    # Depth first, by a list of iterators: circles may be longer than Python's stack.
     done: set[Node] = set()
     for first in needs:
         way, nodes = [iter([first])], dict[Node, None]()

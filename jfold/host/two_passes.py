@@ -130,10 +130,11 @@ def _counted(body: ir.Body, every: Instructions, types: Types) -> Instructions:
             objects.setdefault(type_.rows, register)
 
     def counted(i: ir.Instruction) -> ir.Instruction:
-        if isinstance(i, ir.Constant | ir.Fixed):
-            read = objects.get(types[i.inputs[0]].rows, i.inputs[0])
+        if i.traits.counts_alone:
+            asked, *rest = i.inputs
+            read = objects.get(types[asked].rows, asked)
             # One that is written later would be read too early.
-            return replace(i, inputs=(read,)) if read < i.outputs[0] else i
+            return replace(i, inputs=(read, *rest)) if read < i.outputs[0] else i
         return i
 
     return list(map(counted, every))
@@ -343,17 +344,16 @@ def _main(
     ]
     read = tuple(range(1, body.arity))
     waves = ir.Waves(read, tuple(given), body.name, len(early) - 1, few)
-    slots = _slots(halves, program)
+    types = _result_types(halves, program)
     made: list[ir.Instruction] = [waves]
     for half, begin in zip(halves, begins, strict=False):
-        made += _promises(half, begin, begins, slots)
+        made += _promises(half, begin, begins, types)
         made += [_moved(i, begin) for i in half.late]
         made += [] if few else _descents(half, begin, begins)
     # Behind all that promises them: a body may call itself, or one that comes later.
-    for (d, output), (slot, type_) in slots.items():
-        begin, register = begins[d], halves[d].body.outputs[output]
-        read = begin, begin + register
-        made.append(ir.Fulfil(read, (), halves[d].body.name, slot, type_))
+    for d, of_results in types.items():
+        read = tuple(begins[d] + r for r in (0, *halves[d].body.outputs))
+        made.append(ir.Fulfil(read, (), halves[d].body.name, d, of_results))
     outputs = [begins[-2] + r for r in body.outputs]
     return _body(body.name, body.inputs, made, outputs, body.results, begins[-1])
 
@@ -365,28 +365,28 @@ def _descents(half: _Half, begin: int, begins: Sequence[int]) -> Iterable[ir.Des
         yield ir.Descend(read, (), call.where)
 
 
-Slots = dict[tuple[int, int], tuple[int, int]]
-
-
-def _slots(halves: Sequence[_Half], program: Program) -> Slots:
-    """By the number of a declaration and of its result, the number of what is promised,
-    and that of its type."""
+def _result_types(
+    halves: Sequence[_Half], program: Program
+) -> dict[int, tuple[int, ...]]:
+    """By the number of each declaration that is called, and gives something, the
+    numbers of the types of its results."""
     called = sorted({send.declaration for half in halves for send in half.sends})
-    results = [
-        ((d, k), program.types.index(each.tensor))
+    numbers = {type_: t for t, type_ in enumerate(program.types)}
+    return {
+        d: tuple(
+            numbers[x.tensor] for x in halves[d].body.results if x.tensor is not None
+        )
         for d in called
-        for k, each in enumerate(halves[d].body.results)
-        if each.tensor is not None
-    ]
-    return {key: (slot, type_) for slot, (key, type_) in enumerate(results)}
+        if halves[d].body.results
+    }
 
 
 def _promises(
-    half: _Half, begin: int, begins: Sequence[int], slots: Slots
+    half: _Half, begin: int, begins: Sequence[int], types: dict[int, tuple[int, ...]]
 ) -> Iterable[ir.Promise]:
     """The results of a body's calls."""
     for call, send in zip(_calls(half.body), half.sends, strict=True):
-        read = begin + send.outputs[0], begins[send.declaration]
-        for k, register in enumerate(call.outputs):
-            made = (begin + register,)
-            yield ir.Promise(read, made, call.where, *slots[call.declaration, k])
+        d, made = call.declaration, tuple(begin + r for r in call.outputs)
+        if made:
+            read = begin + send.outputs[0], begins[d]
+            yield ir.Promise(read, made, call.where, d, types[d])

@@ -33,6 +33,7 @@ def follow(
         before = now
         for body in (plan.body, *plan.declarations):
             flow.follow(body)
+    # What the body returns is the value's own result, which lowering puts first.
     given[0] = [flow.registers(plan.body)[r] for r in plan.body.outputs]
     return Sources(tuple(map(tuple, inputs)), tuple(map(tuple, given)))
 

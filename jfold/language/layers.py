@@ -16,7 +16,6 @@ from collections.abc import (
     Callable,
     Hashable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -28,9 +27,8 @@ import jax.numpy as jnp
 from jfold.combinators import Function
 from jfold.external import Rows, shown_rows
 from jfold.language.signatures import call_hint, check_init, takes_specs
-from jfold.operations import Layer
+from jfold.operations import PROBES, Layer
 from jfold.printing import callable_name
-from jfold.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, TupleType, Type, VoidType
 
 Init: TypeAlias = Callable[..., Any]
@@ -225,9 +223,6 @@ def to_type(value: object, rows: int | None = None) -> Type:
     return TensorType(value.shape[1:], value.dtype)
 
 
-PROBES = 2, 101  # rows: few, and many, to tell all of them from the first ones
-
-
 def arguments_of(type_: Type) -> tuple[Type, ...]:
     """A function's arguments: a tuple is unpacked, void is none."""
     if isinstance(type_, TupleType):
@@ -273,14 +268,3 @@ def hint(error: Exception, function: Function, given: Type) -> str:
         return 'use one that is a pure function of its parameters and inputs'
     parts = isinstance(given, TupleType)
     return call_hint(error, function, len(arguments_of(given)), parts)
-
-
-def pack(type_: Type, leaves: Iterable[Any]) -> Any:
-    """The (nested) tuple `type_`, filled with leaves in order."""
-    return run(_pack(type_, iter(leaves)))
-
-
-def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
-    if not isinstance(type_, TupleType):
-        return None if isinstance(type_, VoidType) else next(leaves)
-    return tuple((yield in_turn(_pack(item, leaves) for item in type_)))

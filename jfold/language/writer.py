@@ -17,7 +17,7 @@ from jfold.language.layers import arguments_of
 from jfold.language.typed import Typed, Typing, fail
 from jfold.operations import Layer, Operation
 from jfold.registers import OBJECTS, PLACES, RegisterType, row_names, types_of
-from jfold.traits import Effect, Traits, refusal
+from jfold.traits import Effect, Traits
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
@@ -301,10 +301,10 @@ class Writer:
         At one place they would make rows whose order nothing tells.
         """
         makers = [each for each in instructions if isinstance(each, p.Maker)]
-        counts = Counter(map(_made, makers))
+        counts = Counter(each.makes for each in makers)
         return [
             replace(each, way=next(self.builder.ways))
-            if isinstance(each, p.Maker) and counts[_made(each)] > 1
+            if isinstance(each, p.Maker) and counts[each.makes] > 1
             else each
             for each in instructions
         ]
@@ -348,17 +348,6 @@ def _by_item(tuples: list[Any], fn: Callable[[list[Value]], Writing]) -> Writing
     """A tuple of what the first items of tuples give, the second ones, and so on."""
     parts = map(list, zip(*tuples, strict=True))
     return tuple((yield in_turn(map(fn, parts))))
-
-
-def _made(each: p.Maker) -> tuple[str, int]:
-    """What an instruction makes rows of."""
-    if isinstance(each, p.Apply):
-        return 'operation', each.operation
-    if isinstance(each, p.Observe):
-        return 'result', each.result
-    if isinstance(each, p.Convert | p.Numbers):
-        return 'constants', each.type
-    raise refusal('telling rows apart', type(each))
 
 
 def _live(

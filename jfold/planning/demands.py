@@ -14,20 +14,23 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from jfold.graph import Array, shared_counts
+from jfold.graph import Array, Table, shared_counts
 from jfold.operations import Operations
 from jfold.planning.capacity import Chance
 from jfold.planning.layout import active_types
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.uses import Uses, sum_room, use_counts
+from jfold.shards import Shards
 from jfold.spec import Capacity
 
 ADDED = 'constants', 'rows', 'sums', 'metrics'  # the dimensions that add up
+T = TypeVar('T')
 FEW = 16  # examples, whose spread tells nothing of others
 
 
@@ -69,24 +72,31 @@ class Demands:
         highest = self.highest.max(0, initial=0).tolist()
         return make_capacity(self.program, added, highest, size)
 
-    def chance(self) -> Chance:
+    def chance(self, count: int | None = None) -> Chance:
         """How much more as many other examples may need by chance, of what adds up.
+
+        `count` of them, if not as many as these.
 
         Six standard deviations of a sum, by those of the examples; nothing is told from
         a few.
         """
         if len(self.added) < FEW:
             return {}
-        # Of as many examples as these, drawn apart, variances add up.
-        deviations = np.sqrt(len(self.added) * self.added.var(axis=0))
+        # Of examples drawn apart, variances add up.
+        count = len(self.added) if count is None else count
+        deviations = np.sqrt(count * self.added.var(axis=0))
         more = np.ceil(6 * deviations).astype(np.int64).tolist()
         return dict(zip(ADDED, _parts(self.program, more), strict=True))
 
 
 def make_capacity(
-    program: Operations, added: list[int], highest: list[int], size: int
+    program: Operations,
+    added: list[int],
+    highest: list[int],
+    size: int,
+    shards: Shards | None = None,
 ) -> Capacity:
-    """A capacity from the sums and maxima of demands."""
+    """A capacity from the sums and maxima of demands; those of one shard."""
     types, active = len(program.types), active_types(program)
     constants, rows, sums, metrics = _parts(program, added)
     return Capacity(
@@ -99,6 +109,7 @@ def make_capacity(
         sums=sums,
         stages=highest[-1],
         metrics=metrics,
+        shards=shards,
     )
 
 
@@ -120,10 +131,17 @@ def needed(uses: Uses, size: int) -> Capacity:
         if widest > SUM_ARITY:
             rows, rounds = sum_room(counts, uses.numbers.first[t])
             sums[t], stages = int(rows.sum()), max(stages, int(rounds.max()))
-    counted = map(len, graph.constants + graph.operations)
-    observed = [len(graph.results[r]) for r in program.observed]
-    added = [*counted, *sums, *observed]
+    added = _added(uses, sums, len)
     return make_capacity(program, added, [graph.depth, *fans, stages], size)
+
+
+def _added(uses: Uses, sums: Iterable[T], size: Callable[[Table], T]) -> list[T]:
+    """Numbers that add up over examples, as `ADDED` has them: of sums, and of tables
+    that are so large. A row an example takes no room beside the examples'."""
+    graph = uses.graph
+    observed = [graph.results[r] for r in uses.program.observed]
+    counted = map(size, graph.constants + graph.operations)
+    return [*counted, *sums, *map(size, observed)]
 
 
 def demands(uses: Uses) -> Demands:
@@ -140,14 +158,12 @@ def demands(uses: Uses) -> Demands:
         if widest.max(initial=0) > SUM_ARITY:
             sums[t], rounds = sum_room(counts, first)
             stages = np.maximum(stages, rounds)
-    counted = [table.counts for table in graph.constants + graph.operations]
-    observed = [graph.results[r].counts for r in program.observed]
     depth = np.zeros(graph.examples, np.int64)
     for table in graph.operations:
         depth = np.maximum(depth, _largest(table.columns[0], table.first))
     return Demands(
         program,
-        _by_example([*counted, *sums, *observed]),
+        _by_example(_added(uses, sums, operator.attrgetter('counts'))),
         _by_example([depth, *fans, stages]),
     )
 

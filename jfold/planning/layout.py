@@ -146,6 +146,7 @@ def _result_rows(spec: Spec) -> Numbers:
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
     """`Layout.value_base` and `Layout.value_rows`."""
     cursors = [Cursor() for _ in spec.program.types]
+    # Constants first: a row's number alone tells whether it has a cotangent.
     for cursor, rows in zip(cursors, spec.capacity.constants, strict=True):
         cursor.take(rows)
     base = tuple(

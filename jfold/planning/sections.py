@@ -5,7 +5,7 @@ All that a batch tells the device, but for constants, is one int32 array, so tha
 sent at once. Its sections are laid out here and nowhere else; who writes or reads one
 does it through its `Section`.
 
-    | depths | examples | counts | observed |  header, depends on the program alone
+    | depths | counts | rows |                 header, depends on the program alone
     | tiles of each component |                in which order rows are computed
     | inputs of each operation |               what they read
     | results |                                what of it is handed out
@@ -88,17 +88,17 @@ class Header:
     Attributes:
       depths: [components] how many levels of each run; of steps, if their number is
         fixed.
-      examples: [] how many examples there are.
       counts: [operations] nodes of each.
-      observed: [metrics] rows of the results that have any number of them.
+      rows: [results] rows of each.
       whole: all of these, one after another.
+      examples: [] how many examples there are: so many rows the value itself has.
     """
 
     depths: Section
-    examples: Section
     counts: Section
-    observed: Section
+    rows: Section
     whole: Section
+    examples: Section
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,10 +185,8 @@ def lay_out(
 
 
 def _header(program: Operations, cursor: Cursor) -> Header:
-    parts = (
-        cursor.section(len(components(program))),
-        cursor.section(),
-        cursor.section(len(program.operations)),
-        cursor.section(len(program.observed)),
-    )
-    return Header(*parts, Section(0, (cursor.next,)))
+    depths = cursor.section(len(components(program)))
+    counts = cursor.section(len(program.operations))
+    rows = cursor.section(len(program.results))
+    own = program.results.index(program.own)
+    return Header(depths, counts, rows, Section(0, (cursor.next,)), rows[own])

@@ -208,26 +208,24 @@ MISTAKES = [
         'schedules that do not stack',
         stacked,
         ValueError,
-        '…Capacity(examples=1, levels=32, constants=(128,), rows=(0,), '
-        'fans=(0,), sums=(0,), stages=0, metrics=()) of Program(float32[], '
-        'operations: 1), expected of all that are stacked; make them with one '
-        '`size`, after `model.precompile`…Capacity(examples=2, levels=32, '
-        'constants=(128,), rows=(0,), fans=(0,), sums=(0,), stages=0, '
-        'metrics=()) of Program(float32[], operations: 1), expected of all '
-        'that are stacked; make them with one `size`, after `model.precompile`…',
+        '…\n    shape … (examples: 1, nodes: 0, operations: 1, '
+        'counted, save products), expected of all that are stacked; make them by '
+        'one model, with one `size`, after `model.precompile`\nbut…'
+        '\n    shape … (examples: 2, nodes: 0, operations: 1, '
+        'counted, save products), expected of all that are stacked; make them by '
+        'one model, with one `size`, after `model.precompile`\nso…',
         lacks='got',
     ),
     Mistake(
         'schedules of two models stacked',
         stacked_of_two_models,
         ValueError,
-        '…Capacity(examples=1, levels=32, constants=(128,), rows=(0,), '
-        'fans=(0,), sums=(0,), stages=0, metrics=()) of Program(float32[], '
-        'operations: 1), expected of all that are stacked; make them with one '
-        '`size`, after `model.precompile`…Capacity(examples=1, levels=32, '
-        'constants=(128, 0), rows=(128,), fans=(0, 1), sums=(0, 0), stages=0, '
-        'metrics=()) of Program(float32[2], operations: 1), expected of all '
-        'that are stacked; make them with one `size`, after `model.precompile`…',
+        '…\n    shape … (examples: 1, nodes: 0, operations: 1, '
+        'counted, save products), expected of all that are stacked; make them by '
+        'one model, with one `size`, after `model.precompile`\nbut…'
+        '\n    shape … (examples: 1, nodes: 128, operations: 1, '
+        'counted, save products), expected of all that are stacked; make them by '
+        'one model, with one `size`, after `model.precompile`\nso…',
         lacks='got',
     ),
 ]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the examples of batches come from, and who makes schedules of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from jfold.data.agreement import Agreement
+from jfold.graph import Graph
+from jfold.host.evaluation import trace
+from jfold.host.objects import Reread
+from jfold.planning.deals import Deal, evenly, in_order, rows_of_shard
+from jfold.planning.demands import demands
+from jfold.planning.uses import make_uses
+from jfold.schedule import Schedule
+from jfold.shards import Shards
+
+if TYPE_CHECKING:
+    from jfold.data.corpus import Corpus, Scheduler
+
+Array = np.ndarray[Any, Any]
+# A schedule, and which of its examples went to which shard, if there are any.
+Dealt: TypeAlias = tuple[Schedule, Deal | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where examples come from.
+
+    Attributes:
+      given: the argument.
+      build: makes the schedule of items, with so many rows.
+      agreement: with other processes, if each has a part of the batches.
+      items: those at some places; a stream has none.
+      corpus: the argument, if it is one.
+    """
+
+    given: Any
+    build: Callable[[list[Any], int, Reread, Shards | None], Dealt]
+    agreement: Agreement | None = None
+    items: Callable[[Array], list[Any]] | None = None
+    corpus: Corpus | None = None
+
+    def fail(self, error: Exception) -> None:
+        """Tells other processes that there is no more, and why."""
+        if self.agreement is not None:
+            self.agreement.fail(error)
+
+    def finish(self) -> None:
+        """Tells other processes that there is no more."""
+        if self.agreement is not None:
+            self.agreement.finish()
+
+    @property
+    def nodes(self) -> Array | None:
+        """The operations of each example [examples] int64, if they are known."""
+        return None if self.corpus is None else self.corpus.nodes
+
+
+def make_source(model: Scheduler, given: Any, shards: Shards | None = None) -> Source:
+    """The source that an argument is, for batches that are dealt to shards or not.
+
+    Raises:
+      TypeError: it is none, or `model` no model; ValueError: it is a corpus of another.
+    """
+    if not callable(getattr(model, 'schedule', None)):
+        got = type(model).__name__
+        raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
+    agreement = None if shards is None or shards.is_local else Agreement('batches')
+    traced = functools.partial(_traced, model, agreement)
+    if not isinstance(given, tuple | str | bytes | Mapping | type):
+        if hasattr(given, 'capacities_of'):
+            if getattr(given, 'model', model) is not model:
+                raise ValueError(
+                    'expected a corpus of this model, got one of another: trace the '
+                    'examples with `model.trace`'
+                )
+            stored = functools.partial(_stored, given)
+            items = lambda places: list(places.tolist())  # noqa: E731
+            return Source(given, stored, None, items, given)
+        if hasattr(given, '__len__') and hasattr(given, '__getitem__'):
+            items = functools.partial(_taken, given, len(given))
+            return Source(given, traced, None, items)
+        if isinstance(given, Iterable):
+            return Source(given, traced, agreement)
+    raise TypeError(
+        'expected a corpus, a sequence or a stream of examples as `source`, got '
+        f'{type(given).__name__}: pass `[example]` for a single one'
+        f'{", `list(source)` for several" if isinstance(given, tuple) else ""}'
+    )
+
+
+def _traced(
+    model: Scheduler,
+    agreement: Agreement | None,
+    items: list[Any],
+    size: int,
+    reread: Reread,
+    shards: Shards | None,
+) -> Dealt:
+    """The schedule of examples."""
+    if shards is None:
+        return model._reschedule(items, reread, size), None
+    make = functools.partial(trace, model.program, items, reread)
+    if agreement is not None:
+        return schedule_part(model, make, size, shards, agreement)
+    graph = make()
+    demanded = demands(make_uses(model.program, graph))
+    deal = evenly(shards, size // shards.count, demanded.nodes.tolist())
+    return model._build_shards(graph, demanded, deal), deal
+
+
+def schedule_part(
+    model: Scheduler,
+    make: Callable[[], Graph],
+    size: int | None,
+    shards: Shards,
+    agreement: Agreement,
+    begin: float | None = None,
+) -> tuple[Schedule, Deal]:
+    """The schedule of a batch of which this process has a part, in order.
+
+    All processes that have devices of the mesh call it together.
+
+    Args:
+      make: the graph of the part.
+      size: rows of the whole batch; as many as the largest part asks for if left out.
+
+    Raises:
+      RuntimeError: another process has no part, and why.
+    """
+    own = len(shards.own)
+    try:
+        graph = make()
+        part = None if size is None else rows_of_shard('size', shards, 0, size) * own
+        rows = rows_of_shard('size', shards, graph.examples, part, own)
+        demanded = demands(make_uses(model.program, graph))
+    except Exception as error:
+        agreement.fail(error)
+        raise
+    rows = agreement.most(rows) if size is None else rows
+    deal = in_order(shards, rows, graph.examples, own)
+    need = agreement.need(deal.capacity(demanded))
+    return model._build_shards(graph, demanded, deal, begin, need), deal
+
+
+def _stored(
+    corpus: Corpus, items: list[Any], size: int, reread: Reread, shards: Shards | None
+) -> Dealt:
+    """The schedule of examples of a corpus, of which items are the places."""
+    places = np.array(items, np.int64)
+    if shards is None:
+        return corpus.schedule(places, size=size), None
+    work = corpus.nodes[places].tolist()
+    deal = evenly(shards, size // shards.count, work)
+    graph, demanded = corpus.graph.pick(places), corpus.demands.pick(places)
+    return corpus.model._build_shards(graph, demanded, deal), deal
+
+
+def _taken(given: Sequence[Any], length: int, places: Array) -> list[Any]:
+    """Items of a sequence, which must be as long as it was."""
+    try:
+        if len(given) == length:
+            return [given[i] for i in places.tolist()]
+    except IndexError:
+        if len(given) == length:
+            raise
+    raise ValueError(
+        f'expected a source of {length} examples, as when its batches were made, got '
+        f'one of {len(given)}: leave it alone while batches are taken, or pass a copy'
+    )

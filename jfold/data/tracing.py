@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Examples to a corpus, chunk by chunk."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jfold.data.corpus import Corpus, Scheduler
+from jfold.errors import InputError
+from jfold.graph import Graph, concatenate
+from jfold.host.evaluation import trace
+from jfold.host.objects import Reread
+from jfold.planning.demands import Demands, demands, join_demands
+from jfold.planning.uses import make_uses
+from jfold.program import Program
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+Array = np.ndarray[Any, Any]
+CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
+FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; the next may be larger than any yet
+BAR_DELAY = 3.0  # seconds before there is a progress bar
+
+
+def trace_corpus(
+    model: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
+) -> Corpus:
+    """See `Model.trace`."""
+    tracing = Tracing(model.program, skip_errors)
+    size = operator.length_hint(examples, -1)
+    with _bar(size if size >= 0 else None, progress) as bar:
+        rest = iter(examples)
+        while chunk := list(itertools.islice(rest, tracing.chunk)):
+            tracing.add(chunk)
+            bar.update(len(chunk))
+            del chunk  # before there is another
+    return tracing.corpus(model)
+
+
+@dataclass(eq=False)
+class Tracing:
+    """Traces chunk by chunk."""
+
+    program: Program
+    skip_errors: bool
+    chunk: int = FIRST_CHUNK
+    seen: int = 0
+    parts: list[tuple[Graph, Demands, Array]] = field(default_factory=list)
+    skipped: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, examples: list[Any]) -> None:
+        """Traces the next examples, and chooses how many come after them."""
+        work = 0
+        for part in self._good(examples):
+            self.parts.append(part)
+            graph, *_ = part
+            own = (table.columns[0].size for table in graph.constants)
+            work += max(graph.nodes, sum(own))
+        self.seen += len(examples)
+        likely = CHUNK_WORK * len(examples) // max(work, len(examples))
+        self.chunk = min(max(likely, 1), 2 * self.chunk, LARGEST_CHUNK)
+
+    def corpus(self, model: Scheduler) -> Corpus:
+        """Everything so far."""
+        parts = self.parts or [self._part([], np.zeros(0, np.int64))]
+        graphs, demanded, sources = zip(*parts, strict=True)
+        return Corpus(
+            model,
+            concatenate(graphs),
+            join_demands(demanded),
+            np.concatenate(sources),
+            tuple(sorted(self.skipped)),
+        )
+
+    def _good(self, examples: list[Any]) -> Iterator[tuple[Graph, Demands, Array]]:
+        """Parts with all good examples, in order.
+
+        Where there is a bad one, halves of the others are traced, so that many bad ones
+        cost little more than a few.
+        """
+        waiting, reread = [np.arange(len(examples))], Reread()
+        while waiting:
+            places = waiting.pop()
+            try:
+                chosen = list(map(examples.__getitem__, places.tolist()))
+                yield self._part(chosen, self.seen + places, reread)
+            except InputError as error:
+                found = error.renumbered(self.seen + int(places[error.example]))
+                if not self.skip_errors:
+                    found = found.with_traceback(error.__traceback__)
+                    raise found from error.__cause__
+                self.skipped.append((found.example, str(found)))
+                others = np.delete(places, error.example)
+                halves = np.array_split(others, 2)[::-1]
+                waiting += [half for half in halves if len(half)]
+
+    def _part(
+        self, examples: list[Any], source: Array, reread: Reread | None = None
+    ) -> tuple[Graph, Demands, Array]:
+        """Examples traced together; `source` says which they are."""
+        graph = trace(self.program, examples, reread)
+        return graph, demands(make_uses(self.program, graph)), source
+
+
+def _bar(total: int | None, progress: bool) -> tqdm[object]:
+    """A progress bar on the terminal, once it takes a while."""
+    from tqdm import tqdm
+
+    return tqdm(
+        desc='trace',
+        total=total,
+        unit=' examples',
+        delay=BAR_DELAY,
+        disable=None if progress else True,
+        leave=False,
+    )

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of several processes that train together; run by `test_processes`.
+
+    python tests/one_process.py PORT PROCESSES NUMBER JOB
+
+Prints what it found out as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from binary_trees import binary_tree, tree_block
+from jax.sharding import AxisType, NamedSharding
+
+import jfold as jf
+from jfold.data import agreement
+
+DEVICES = 2  # of each process
+SIZE, EXAMPLES = 8, 22
+
+
+def trees(count: int = EXAMPLES) -> list[Any]:
+    """Binary trees of 1 to 9 leaves."""
+    rng = np.random.default_rng(0)
+    return [binary_tree(rng, int(rng.integers(1, 10))) for _ in range(count)]
+
+
+def loss(params: Any, model: jf.Model, schedule: jf.Schedule, weights: Any) -> Any:
+    """A number of all rows, each weighed."""
+    leaves = jax.tree.leaves(model.apply(params, schedule))
+    return sum((jnp.square(x).sum(-1) * weights).sum() for x in leaves)
+
+
+def compiled() -> tuple[jf.Model, Any]:
+    """A model, and parameters in float64."""
+    model = jf.compile(tree_block())
+    return model, model.init(jax.random.key(0))
+
+
+def train(model: jf.Model, params: Any, batches: Any, sharding: Any) -> list[Any]:
+    """The losses of steps downhill, and what the parameters add up to in the end."""
+    step = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    values = []
+    for batch in batches:
+        weights = np.cos(batch.indices) * batch.mask
+        if sharding is not None:  # of the rows of this process, or of all
+            shape = (SIZE,)
+            weights = jax.make_array_from_process_local_data(sharding, weights, shape)
+        value, grads = step(params, model, batch.schedule, weights)
+        params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+        values.append(float(value))
+    return [*values, float(sum(jnp.sum(x) for x in jax.tree.leaves(params)))]
+
+
+# ---- what a process does -------------------------------------------------------------
+
+
+def of_corpus(sharding: Any) -> Any:
+    """Every process knows all examples, and schedules its own."""
+    model, params = compiled()
+    corpus = model.trace(trees(), progress=False)
+    rows = NamedSharding(sharding.mesh, jax.P())
+    batches = model.batches(corpus, SIZE, shuffle=1, sharding=sharding)
+    found = train(model, params, batches, rows)
+    return [*found, model.programs]
+
+
+def of_streams(sharding: Any) -> Any:
+    """Each process has examples of its own, of other sizes."""
+    model, params = compiled()
+    half, number = SIZE // jax.process_count(), jax.process_index()
+    stream = dealt(half, number)
+    batches = model.batches(stream, SIZE, sharding=sharding)
+    return [*train(model, params, batches, sharding), model.programs]
+
+
+def dealt(half: int, number: int) -> Iterator[Any]:
+    """The part of a process in each batch of all examples."""
+    data = trees(2 * SIZE)
+    for first in range(0, len(data), SIZE):
+        yield from data[first + number * half : first + (number + 1) * half]
+
+
+def of_schedules(sharding: Any) -> Any:
+    """Each process gives its own part of a batch."""
+    model, params = compiled()
+    data = trees(7)
+    own = data[:4] if not jax.process_index() else data[4:]
+    schedule = model.schedule(own, sharding=sharding)
+    weights = np.asarray(schedule.mask.addressable_shards[0].data)  # of the first shard
+    value = jax.jit(loss, static_argnums=1)(params, model, schedule, schedule.mask)
+    return [float(value), schedule.examples, weights.tolist(), repr(schedule)]
+
+
+def bad_example(sharding: Any) -> Any:
+    """One process has an example that does not fit."""
+    model, _ = compiled()
+    data: list[Any] = trees(8)
+    if jax.process_index():
+        data[5] = 'no tree'
+    return told(model.batches(iter(data), SIZE, sharding=sharding))
+
+
+def end_of_data(sharding: Any) -> Any:
+    """One process has fewer batches than the others."""
+    model, _ = compiled()
+    data = trees(8 - 4 * jax.process_index())
+    return told(model.batches(iter(data), SIZE, sharding=sharding))
+
+
+def silence(sharding: Any) -> Any:
+    """One process does not take part."""
+    agreement.PATIENCE = 2.0
+    model, _ = compiled()
+    batches = model.batches(iter(trees(4)), SIZE, sharding=sharding)
+    return told(iter(()) if jax.process_index() else batches)
+
+
+def told(batches: Any) -> str:
+    """What ends some batches, and how many there were."""
+    count = 0
+    try:
+        for _ in batches:
+            count += 1
+    except (jf.InputError, RuntimeError) as error:
+        return f'{count}: {type(error).__name__}: {error}'
+    return f'{count}: no error'
+
+
+JOBS = {
+    job.__name__: job
+    for job in (of_corpus, of_streams, of_schedules, bad_example, end_of_data, silence)
+}
+
+
+def main() -> None:
+    """Runs a job in one of the processes."""
+    port, processes, number, job = sys.argv[1:]
+    jax.config.update('jax_enable_x64', True)
+    jax.config.update('jax_num_cpu_devices', DEVICES)
+    jax.distributed.initialize(f'127.0.0.1:{port}', int(processes), int(number))
+    mesh = jax.make_mesh((len(jax.devices()),), ('data',), (AxisType.Auto,))
+    found = JOBS[job](NamedSharding(mesh, jax.P('data')))
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == '__main__':
+    main()

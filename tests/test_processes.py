@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes, each with devices of its own, train as one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from one_process import EXAMPLES, SIZE, compiled, dealt, loss, train, trees
+
+TESTS = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+
+def processes(job: str, count: int = 2) -> list[Any]:
+    """What each of some processes found out."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    env = os.environ | {'JAX_PLATFORMS': 'cpu', 'PYTHONPATH': path}
+    command = [sys.executable, str(TESTS / 'one_process.py'), str(port), str(count)]
+    running = [
+        subprocess.Popen(
+            [*command, str(number), job], env=env, stdout=-1, stderr=-1, text=True
+        )
+        for number in range(count)
+    ]
+    found = [process.communicate(timeout=300) for process in running]
+    for process, (_, errors) in zip(running, found, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(out.splitlines()[-1]) for out, _ in found]
+
+
+def alone(batches: Any) -> list[Any]:
+    """What one process makes of the same batches, on one device."""
+    with jax.enable_x64(True):
+        model, params = compiled()
+        return train(model, params, batches(model), None)
+
+
+def test_of_a_corpus() -> None:
+    """Nothing is said: each knows what all others need."""
+    first, second = processes('of_corpus')
+    assert first == second
+    want = alone(lambda model: model.batches(model.trace(trees()), SIZE, shuffle=1))
+    np.testing.assert_allclose(first[:-1], want, rtol=1e-12)
+    assert len(want) == -(-EXAMPLES // SIZE) + 1
+    assert first[-1] == 1  # program
+
+
+def test_of_streams() -> None:
+    """Each has its own examples; the room is agreed upon. Batches are those of one
+    process that has all of them, but rows are counted within each stream."""
+    first, second = processes('of_streams')
+    assert first == second
+    with jax.enable_x64(True):
+        model, params = compiled()
+        parts = [list(dealt(SIZE // 2, number)) for number in range(2)]
+        want = 0.0
+        for part in parts:
+            schedule = model.schedule(part[: SIZE // 2])
+            want += float(loss(params, model, schedule, np.cos(np.arange(SIZE // 2))))
+    np.testing.assert_allclose(first[0], want, rtol=1e-12)
+    assert len(first) == 2 + 2  # losses, the sum of the parameters, programs
+
+
+def test_of_a_schedule() -> None:
+    """Four examples of one process and three of the other, on two devices each."""
+    first, second = processes('of_schedules')
+    with jax.enable_x64(True):
+        model, params = compiled()
+        want = float(loss(params, model, model.schedule(trees(7)), 1.0))
+    for value, examples, _, text in (first, second):
+        np.testing.assert_allclose(value, want, rtol=1e-12)
+        assert examples == 8
+        assert text.startswith('Schedule(8 examples, 4 shards, ')
+    assert (first[2], second[2]) == ([True, True], [True, True])
+
+
+def test_a_bad_example_of_one_process_is_told_by_all() -> None:
+    first, second = processes('bad_example')
+    assert second.startswith('1: InputError: example 5 of the source')
+    assert first.startswith(
+        '1: RuntimeError: expected batches of all processes, got an error in process '
+        '1: InputError: example 1'
+    )
+
+
+def test_the_end_of_one_process_is_told_by_all() -> None:
+    text = (
+        '1: RuntimeError: expected as many batches of all processes, got no more of '
+        'process 1 after 1: give each as many examples'
+    )
+    assert processes('end_of_data') == [text, text]
+
+
+def test_a_process_that_says_nothing_is_told() -> None:
+    """Whoever waits for it does not wait for ever."""
+    first, second = processes('silence')
+    assert first == (
+        '0: RuntimeError: expected batches of all processes, heard nothing of process '
+        '1 for 2 seconds'
+    )
+    assert second == '0: no error'

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches whose examples are dealt to devices equal those of one device."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from agreement import agree, batched_loss, close
+from binary_trees import binary_tree, tree_block
+from expressions import Expression, expressions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding
+
+import jfold as jf
+from jfold.planning.deals import evenly, in_order
+from jfold.shards import make_shards
+from jfold.spec import RESIDUALS, STRATEGIES
+
+KINDS = AxisType.Auto, AxisType.Explicit
+options = st.fixed_dictionaries(
+    {'residuals': st.sampled_from(RESIDUALS), 'strategy': st.sampled_from(STRATEGIES)}
+)
+
+
+def sharding(count: int, kind: AxisType = AxisType.Auto) -> NamedSharding:
+    """Over so many of the test's devices."""
+    mesh = jax.make_mesh((count,), ('data',), (kind,), devices=jax.devices()[:count])
+    return NamedSharding(mesh, jax.P('data'))
+
+
+def trees(count: int, seed: int = 0) -> list[Any]:
+    """Binary trees of 1 to 9 leaves."""
+    rng = np.random.default_rng(seed)
+    return [binary_tree(rng, int(rng.integers(1, 10))) for _ in range(count)]
+
+
+def sums() -> jf.Block:
+    """Nested lists of ints to their sums, with a metric at each list, and as items."""
+    nested = jf.ForwardDeclaration(name='nested')
+    scaled = jf.Function(lambda w, x: w * x, lambda key, x: jnp.float32(2), name='s')
+    of_list = jf.Map(nested()) >> jf.Sum() >> scaled
+    seen = jf.Record((jf.Identity(), jf.Metric('sums'))) >> jf.GetItem(0)
+    node = of_list >> jf.AllOf(jf.Identity(), jf.Identity()) >> seen
+    nested.resolve_to(jf.OneOf(type, {int: jf.Scalar() >> scaled, list: node}))
+    return jf.Map(nested())
+
+
+LISTS: list[Any] = [[1, [2, 3, [4]], 5], [], [[1, 1, 1]], [7, 8], [[[[3]]]], [2], [[]]]
+
+
+# ---- equality ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    ('examples', 'count'), [(0, 2), (1, 8), (3, 4), (7, 2), (7, 1)]
+)
+def test_sequences_and_metrics(examples: int, count: int, kind: AxisType) -> None:
+    """Of as many shards or more than examples: among them shards of no example."""
+    model = jf.compile(sums())
+    params = model.init(jax.random.key(0))
+    batch = LISTS[:examples]
+    if examples:
+        agree(model, params, batch, forward=True, sharding=sharding(count, kind))
+    schedule = model.schedule(batch, sharding=sharding(count, kind))
+    assert schedule.examples == -(-examples // count) * count
+    assert schedule.mask.tolist() == [k < examples for k in range(schedule.examples)]
+
+
+def check(expression: Expression, options: dict[str, Any], count: int) -> None:
+    """One device and several give the same, in float64, to twelve digits."""
+    model = jf.compile(expression.block, **options)
+    params = model.init(jax.random.key(1))
+    batch = expression.batch(np.random.default_rng(2), 5)
+    agree(model, params, batch, 1e-12, sharding=sharding(count))
+
+
+@pytest.mark.parametrize('count', [2, 4])
+def test_expressions(count: int) -> None:
+    """Generated, of any blocks; some operations are in some of the shards alone."""
+
+    @settings(max_examples=2)
+    @given(expressions('whole', 'float64'), options)
+    def equal(expression: Expression, options: dict[str, Any]) -> None:
+        with jax.enable_x64(True):
+            check(expression, options, count)
+
+    equal()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('root', ['whole', 'tree', 'sequences'])
+@pytest.mark.parametrize('count', [2, 8])
+def test_many_expressions(root: str, count: int) -> None:
+    @settings(max_examples=4)
+    @given(expressions(root, 'float64'), options)
+    def equal(expression: Expression, options: dict[str, Any]) -> None:
+        with jax.enable_x64(True):
+            check(expression, options, count)
+
+    equal()
+
+
+@pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
+def test_an_operation_that_one_shard_lacks(kind: AxisType) -> None:
+    """The first shard has leaves alone."""
+    model = jf.compile(tree_block())
+    rng = np.random.default_rng(0)
+    batch = [binary_tree(rng, n) for n in (1, 1, 5, 9)]
+    schedule = model.schedule(batch, sharding=sharding(2, kind))
+    assert [x.counts.tolist()[-1] > 0 for x in schedule.parts] == [False, True]
+    params = model.init(jax.random.key(0))
+    agree(model, params, batch, sharding=sharding(2, kind))
+
+
+@pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
+def test_over_two_axes_and_beside_another(kind: AxisType) -> None:
+    """Examples are dealt along some axes of a mesh; a function may use others."""
+    mesh = jax.make_mesh((2, 2, 2), ('data', 'model', 'more'), (kind,) * 3)
+    model = jf.compile(tree_block())
+    params = model.init(jax.random.key(0))
+    batch = trees(5)
+    both = NamedSharding(mesh, jax.P(('data', 'more')))
+    agree(model, params, batch, sharding=both)
+    with jax.set_mesh(mesh):
+        agree(model, params, batch, sharding=jax.P('more'))
+
+
+@pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
+def test_parameters_in_parts(kind: AxisType) -> None:
+    """What is spread over the devices is gathered; where types say how arrays lie, the
+    gradients lie likewise."""
+    model = jf.compile(tree_block())
+    params = model.init(jax.random.key(0))
+    where = sharding(2, kind)
+
+    def lie(x: Any) -> Any:
+        even = x.ndim and x.shape[0] % 2 == 0
+        return NamedSharding(where.mesh, jax.P('data') if even else jax.P())
+
+    places = jax.tree.map(lie, params)
+    assert any(x.spec == jax.P('data') for x in jax.tree.leaves(places))
+    spread = jax.device_put(params, places)
+    grad = jax.jit(jax.grad(batched_loss, has_aux=True), static_argnums=1)
+    batch = trees(4)
+    got, _ = grad(spread, model, model.schedule(batch, sharding=where))
+    want, _ = grad(params, model, model.schedule(batch))
+    close(got, want, 1e-5)
+    if kind == AxisType.Explicit:
+        same = jax.tree.map(
+            lambda x, y: x.sharding.is_equivalent_to(y, x.ndim), got, places
+        )
+        assert all(jax.tree.leaves(same))
+
+
+# ---- training ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    'source',
+    [
+        'a corpus',
+        pytest.param('a sequence', marks=pytest.mark.slow),
+        pytest.param('a stream', marks=pytest.mark.slow),
+    ],
+)
+def test_training_on_devices_is_training_on_one(source: str) -> None:
+    """The same step, the same batches, the same parameters."""
+    model = jf.compile(tree_block())
+    data = trees(22)
+    given = {'a corpus': model.trace(data), 'a sequence': data, 'a stream': iter(data)}
+    targets = np.cos(np.arange(len(data)))
+    optimizer = optax.sgd(0.1)
+
+    @jax.jit
+    def step(params: Any, state: Any, schedule: Any, wanted: Any, mask: Any) -> Any:
+        def loss(params: Any) -> Any:
+            leaves = jax.tree.leaves(model.apply(params, schedule))
+            errors = sum(jnp.square(x.sum(-1) - wanted) for x in leaves)
+            return jnp.where(mask, errors, 0).sum()
+
+        value, grads = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(params, updates), state, value
+
+    def train(where: Any, source: Any) -> Any:
+        params = model.init(jax.random.key(0))
+        state, values = optimizer.init(params), []
+        if where is not None:
+            replicated = NamedSharding(where.mesh, jax.P())
+            params, state = jax.device_put((params, state), replicated)
+        for batch in model.batches(source, 8, sharding=where):
+            wanted = targets[batch.indices]
+            params, state, value = step(
+                params, state, batch.schedule, wanted, batch.mask
+            )
+            values.append(float(value))
+        return params, values
+
+    want = train(None, model.trace(data))
+    got = train(sharding(4), given[source])
+    close(got, want, 1e-5)
+
+
+def test_batches_say_which_row_is_whose() -> None:
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    data = [[k] * (k % 5 + 1) for k in range(21)]
+    corpus = model.trace(data)
+    seen: list[int] = []
+    for batch in model.batches(corpus, 8, shuffle=3, sharding=sharding(4)):
+        got = np.asarray(model.apply({}, batch.schedule))
+        want = [sum(data[k]) for k in batch.indices.tolist()]
+        np.testing.assert_array_equal(got[batch.mask], np.array(want)[batch.mask])
+        assert batch.schedule.mask.tolist() == batch.mask.tolist()
+        assert batch.mask.sum() == batch.count
+        seen += batch.indices[batch.mask].tolist()
+    assert sorted(seen) == list(range(21))
+
+
+def test_the_state_of_a_run_knows_no_shards() -> None:
+    """A run on one device goes on where one on four stopped."""
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    corpus = model.trace([[k] for k in range(24)])
+    one = model.batches(corpus, 8, shuffle=0)
+    four = model.batches(corpus, 8, shuffle=0, sharding=sharding(4))
+    next(four)
+    one.restore(four.state())
+    assert sorted(next(one).indices) == sorted(next(four).indices)
+
+
+# ---- how work is shared out ----------------------------------------------------------
+
+
+def test_examples_are_dealt_evenly() -> None:
+    """Of 256 examples with skewed numbers of nodes, at most a hundredth more."""
+    rng = np.random.default_rng(0)
+    shards = make_shards(sharding(8))
+    work = (1 + 20 * rng.gamma(1, size=256)).astype(int)
+    deal = evenly(shards, 32, work.tolist())
+    loads = np.array([work[part].sum() for part in deal.examples])
+    assert loads.max() <= 1.01 * loads.mean()
+    assert [*map(len, deal.examples)] == [32] * 8
+    assert sorted(np.concatenate(deal.examples)) == list(range(256))
+    again = evenly(shards, 32, work.tolist())
+    assert [*map(list, again.examples)] == [*map(list, deal.examples)]
+
+
+@given(st.lists(st.integers(0, 9), max_size=24), st.integers(1, 4))
+def test_no_shard_has_more_examples_than_rows(work: list[int], count: int) -> None:
+    shards = make_shards(sharding(count))
+    rows = -(-len(work) // count) + 1
+    for deal in (evenly(shards, rows, work), in_order(shards, rows, len(work))):
+        every = np.concatenate(deal.examples)
+        assert sorted(every) == list(range(len(work)))
+        assert max(map(len, deal.examples)) <= rows
+        order, mask = deal.of_rows
+        assert len(order) == len(mask) == rows * count
+        assert order[mask].tolist() == every.tolist()
+
+
+def test_a_stream_compiles_few_programs() -> None:
+    """The room is the largest that any shard needs, and kept."""
+    model = jf.compile(tree_block(), max_programs=4)
+    corpus = model.trace(trees(300))
+    for seed in range(25):
+        for _ in model.batches(corpus, 32, shuffle=seed, sharding=sharding(8)):
+            pass
+    assert model.programs <= 4
+
+
+# ---- ahead of time -------------------------------------------------------------------
+
+
+def test_a_step_is_compiled_ahead_of_time() -> None:
+    model = jf.compile(tree_block())
+    corpus, where = model.trace(trees(20)), sharding(2)
+    params = model.init(jax.random.key(0))
+    room = corpus.capacities(8, sharding=where)
+    step = model.precompile(model.apply, params, room)
+    for batch in model.batches(corpus, 8, sharding=where):
+        got = step(params, batch.schedule)
+        close(got, model.apply(params, batch.schedule), 1e-6)
+    assert model.programs == 1
+    planned = model.batches(corpus, 8, sharding=where).capacities
+    assert planned | room == room
+    assert corpus.schedule([3, 5], size=8, sharding=where).spec in step.specs
+    message = (
+        'expected a schedule of 2 shards over data of '
+        f'{where.mesh}, for which the step was compiled, got one of none: make it with '
+        f'`sharding={where}`'
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        step(params, corpus.schedule([0, 1], size=8))
+
+
+def test_a_schedule_tells_of_its_shards() -> None:
+    model = jf.compile(tree_block())
+    schedule = model.schedule(trees(6), sharding=sharding(4))
+    one = model.schedule(trees(6))
+    assert repr(schedule) == (
+        f'Schedule(8 examples, 4 shards, {one.counts.sum()} nodes, depth {one.depth})'
+    )
+    text = model.explain(schedule)
+    assert 'shard  examples  nodes  depth' in text
+    assert re.search(r'the fullest shard has \d\.\d\d times the mean', text)
+    assert schedule.counts.tolist() == one.counts.tolist()
+
+
+# ---- mistakes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('where', 'error', 'message'),
+    [
+        (
+            'data',
+            TypeError,
+            "expected `sharding` as a NamedSharding or a PartitionSpec, got 'data': "
+            'pass `NamedSharding(mesh, jax.P("data"))`',
+        ),
+        (
+            jax.P('data'),
+            ValueError,
+            "expected `sharding` on a mesh of devices, got P('data',) without one: "
+            'pass `NamedSharding(mesh, spec)`, or call `jax.set_mesh(mesh)` before',
+        ),
+        (
+            NamedSharding(sharding(2).mesh, jax.P(None, 'data')),
+            ValueError,
+            'expected `sharding` of the axis of examples alone, over axes of its mesh, '
+            "jax.P('data'), got P(None, 'data')",
+        ),
+        (
+            NamedSharding(sharding(2).mesh, jax.P()),
+            ValueError,
+            'expected `sharding` of the axis of examples alone, over axes of its mesh, '
+            "jax.P('data'), got P()",
+        ),
+    ],
+)
+def test_what_is_no_sharding(where: Any, error: Any, message: str) -> None:
+    model = jf.compile(jf.Scalar())
+    for call in (
+        lambda: model.schedule([1, 2], sharding=where),
+        lambda: model.trace([1, 2]).schedule([0], sharding=where),
+        lambda: model.trace([1, 2]).capacities(2, sharding=where),
+        lambda: model.batches([1, 2], 2, sharding=where),
+    ):
+        with pytest.raises(error, match=re.escape(message)):
+            call()
+
+
+def test_rows_that_cannot_be_shared_out() -> None:
+    model = jf.compile(jf.Scalar())
+    expected = 'as a multiple of 4, the number of shards, got 6: pass 8'
+    with pytest.raises(ValueError, match=f'expected `size` {expected}'):
+        model.schedule([1, 2], size=6, sharding=sharding(4))
+    for call in (
+        lambda: model.batches([1, 2], 6, sharding=sharding(4)),
+        lambda: model.trace([1, 2]).capacities(6, sharding=sharding(4)),
+    ):
+        with pytest.raises(ValueError, match=f'expected `batch_size` {expected}'):
+            call()
+    few = 'expected at most 4 examples, as `size` says, got 5'
+    with pytest.raises(ValueError, match=few):
+        model.schedule([1] * 5, size=4, sharding=sharding(4))
+
+
+def test_capacities_of_other_shards() -> None:
+    corpus = jf.compile(jf.Scalar()).trace([1, 2])
+    message = 'expected capacities of the same shards, got 2 shards over data of'
+    with pytest.raises(ValueError, match=message):
+        _ = corpus.capacities(2, sharding=sharding(2)) | corpus.capacities(2)
+
+
+def test_a_bad_example_is_told_and_nothing_is_kept() -> None:
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    with pytest.raises(jf.InputError, match='example 2'):
+        model.schedule([[1], [2], 'x'], sharding=sharding(2))
+    assert model.programs == 0
