@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 
 from jfold import explain as explaining
 from jfold.blocks import Convertible
+from jfold.budget import Budget
 from jfold.combinators import Block, convert_to_block
 from jfold.compiled import CompiledStep, compile_step
 from jfold.data.agreement import Agreement
@@ -23,24 +24,23 @@ from jfold.data.joining import join
 from jfold.data.sources import schedule_part
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.data.tracing import trace_corpus
-from jfold.errors import ProgramBudgetError, check_spare_rows, several, shown, whole
+from jfold.errors import check_spare_rows, several, shown, whole
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.language.eager import evaluate
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
-from jfold.planning.capacity import Chance, grow
 from jfold.planning.deals import Deal, in_order, rows_of_shard
 from jfold.planning.demands import Demands, demands, needed
-from jfold.planning.tiles import best_strategy
+from jfold.planning.growth import Chance
 from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.results import returned
 from jfold.runtime import make_execute
 from jfold.schedule import Schedule, build, build_shards, on_device
-from jfold.shards import Sharding, Shards, make_shards
-from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity, Spec
+from jfold.shards import Sharding, make_shards
+from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
 from jfold.tracebacks import boundary
 
 
@@ -61,19 +61,19 @@ class Model:
     max_programs: int
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
-    # By rows of the results and shards.
-    _current: dict[tuple[int, Shards | None], Spec] = field(default_factory=dict)
-    _specs: dict[Spec, None] = field(default_factory=dict)
 
     batches = make_batches
 
     def __post_init__(self) -> None:
         self._apply = jax.jit(make_execute())
+        self._budget = Budget(
+            self.program, self.max_programs, self.residuals, self.strategy
+        )
 
     @property
     def programs(self) -> int:
         """How many shapes of schedule there were so far: programs to compile."""
-        return len(self._specs)
+        return len(self._budget.specs)
 
     @boundary
     def init(self, key: jax.Array) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Model:
         def chance() -> Chance:
             return (demanded or demands(uses)).chance()
 
-        return build(uses, self._reserve(need, chance), begin)
+        return build(uses, self._budget.reserve(need, chance), begin)
 
     def _build_shards(
         self,
@@ -215,33 +215,15 @@ class Model:
             demanded = demands(make_uses(self.program, graph))
         if need is None:
             chance = functools.partial(demanded.chance, deal.rows)
-            spec = self._reserve(deal.capacity(demanded), chance)
+            spec = self._budget.reserve(deal.capacity(demanded), chance)
         else:  # what it may need by chance, each process would say otherwise
-            spec = self._reserve(need, dict)
+            spec = self._budget.reserve(need, dict)
         parts = [make_uses(self.program, graph.pick(x)) for x in deal.own]
         return build_shards(parts, spec, begin)
 
     @functools.cached_property
     def _agreement(self) -> Agreement:
         return Agreement('schedules')
-
-    def _reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
-        """The spec for a batch, after which the model keeps its capacity."""
-        current = self._current.get((need.examples, need.shards))
-        old = None if current is None else current.capacity
-        new = grow(old, need, chance)
-        if current is not None and new is old:
-            return current
-        return self._keep(old, need, new)
-
-    def _keep(self, old: Capacity | None, need: Capacity, new: Capacity) -> Spec:
-        strategy = self.strategy or best_strategy()
-        spec = Spec(self.program, new, self.residuals, strategy)
-        if spec not in self._specs and len(self._specs) >= self.max_programs:
-            raise ProgramBudgetError(_over_budget(self.max_programs, old, need))
-        self._current[need.examples, need.shards] = spec
-        self._specs[spec] = None
-        return spec
 
     @boundary
     def trace(
@@ -348,23 +330,7 @@ class Model:
         >>> step({}, corpus.schedule([0, 2])).tolist()
         [3.0, 3.0]
         """
-        return compile_step(step, args, options, self._adopt)
-
-    def _adopt(self, capacity: Capacity) -> Spec:
-        """Makes a capacity that of all batches with its number of results."""
-        program = self.program
-        expected = [len(program.types), len(program.operations), len(program.observed)]
-        got = [*map(len, (capacity.constants, capacity.rows, capacity.metrics))]
-        if expected != got:
-            raise ValueError(
-                'expected a `Capacity` of this model, with numbers of types, '
-                f'operations and metrics {expected}, got {got}: take it from a corpus '
-                'that `model.trace` returns'
-            )
-        current = self._current.get((capacity.examples, capacity.shards))
-        old = None if current is None else current.capacity
-        new = capacity if old is None else old | capacity
-        return self._keep(old, capacity, new)
+        return compile_step(step, args, options, self._budget.adopt)
 
     @boundary
     def apply(
@@ -484,18 +450,3 @@ def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None
     if value not in choices:
         names = ' or '.join(map(repr, choices))
         raise ValueError(f'expected `{name}` as {names}, got {value!r}')
-
-
-def _over_budget(limit: int, old: Capacity | None, need: Capacity) -> str:
-    batch = f'a batch of {need.examples} examples, which needs program {limit + 1}'
-    if old is None:
-        grown = f'no batch had {need.examples} examples before'
-    else:
-        pairs = zip(old.dimensions(), need.dimensions(), strict=True)
-        grown = ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if b > a)
-        grown = f'these grew: {grown}'
-    return (
-        f'expected batches for at most {limit} programs, as `max_programs` says, got '
-        f'{batch}; {grown}. Give batches of one size and similar content, which share '
-        'programs; or raise `jfold.compile(..., max_programs=...)`'
-    )

@@ -50,7 +50,7 @@ def assert_fits(
 ) -> None:
     """Batches need no more than a capacity, which a new model of the program keeps."""
     fresh = jf.Model(model.block, model.program, max_programs=1)
-    fresh._adopt(capacity)
+    fresh._budget.adopt(capacity)
     for batch in batches:
         chosen = np.array(batch, np.int64)
         graph, needs = corpus.graph.pick(chosen), corpus.demands.pick(chosen)

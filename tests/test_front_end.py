@@ -25,8 +25,8 @@ from jfold.operations import (
     Sources,
     check_operations,
 )
-from jfold.planning.capacity import grow
 from jfold.planning.demands import needed
+from jfold.planning.growth import grow
 from jfold.planning.uses import make_uses
 from jfold.recurrence import component_of, components
 from jfold.runtime import run

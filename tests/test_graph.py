@@ -21,10 +21,10 @@ import jfold as jf
 from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.graph_checker import check_graph
 from jfold.host import evaluation
-from jfold.host import places as placing
+from jfold.host import row_order as placing
 from jfold.host.deferred import Deferred
 from jfold.host.evaluation import trace
-from jfold.host.places import ByWay, example_of
+from jfold.host.row_order import ByWay, example_of
 from jfold.host.trace import Trace
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses

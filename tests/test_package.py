@@ -329,7 +329,7 @@ ASKS = {
     'planning/layout.py': 'has room for the examples exactly, for others to spare',
     'planning/sections.py': 'tells whose the rows are',
     'runtime.py': 'repeats the last row, or gives zeros, where there is none',
-    'model.py': 'refuses a capacity with other numbers',
+    'budget.py': 'refuses a capacity with other numbers',
     'data/corpus.py': 'names its arrays in a file',
 }
 

@@ -29,8 +29,8 @@ from readings import (
 
 import jfold as jf
 from jfold.host.evaluation import trace
-from jfold.planning.capacity import grow
 from jfold.planning.demands import demands
+from jfold.planning.growth import grow
 from jfold.planning.layout import layout, running
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.tiles import tiles

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from jfold.device.arrays import Varying
 from jfold.device.kernel import Kernel, make_kernel
+from jfold.device.kernel_reverse import Reverse, make_reverse
 from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
 from jfold.device.results import Returned, returned
-from jfold.device.reverse import Reverse, make_reverse
 from jfold.device.rows import Flow
 from jfold.errors import gradient_of
 from jfold.operations import Makers, Operation, Operations

@@ -18,8 +18,8 @@ from jax import Array
 from jfold.device.arrays import Arrays, Specs
 from jfold.device.buffers import buffer_of, repeated, slice_rows
 from jfold.device.kernel import Kernel, Weights
+from jfold.device.kernel_reverse import Reverse
 from jfold.device.loops import Tile
-from jfold.device.reverse import Reverse
 
 
 @dataclass(frozen=True, eq=False)

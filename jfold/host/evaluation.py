@@ -28,8 +28,8 @@ from jfold.host.deferred import Deferred
 from jfold.host.frames import run
 from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
-from jfold.host.places import MAX_EXAMPLES, example_places
 from jfold.host.promises import CircularError, Promises
+from jfold.host.row_order import MAX_EXAMPLES, example_places
 from jfold.host.rules import Column
 from jfold.host.sharing import Once, circle
 from jfold.host.trace import Trace

@@ -17,7 +17,7 @@ import numpy as np
 
 from jfold.graph import Graph, gather
 from jfold.host.objects import Reread
-from jfold.host.places import (
+from jfold.host.row_order import (
     ShortKeys,
     example_places,
     moments,

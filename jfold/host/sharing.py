@@ -25,7 +25,7 @@ from jfold.host import objects
 from jfold.host.calls import Made, Ready, joined, origin_in, origin_of
 from jfold.host.deferred import Deferred
 from jfold.host.origin import Frame, entries, locate, start
-from jfold.host.places import example_of
+from jfold.host.row_order import example_of
 from jfold.host.rules import Column, take
 from jfold.printing import callable_name
 

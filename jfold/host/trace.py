@@ -23,7 +23,7 @@ from jfold.graph import (
     value_parts,
 )
 from jfold.host.objects import Reread
-from jfold.host.places import example_of, row_order
+from jfold.host.row_order import example_of, row_order
 from jfold.kept import kept
 from jfold.operations import Result
 from jfold.program import Program

@@ -22,7 +22,7 @@ import numpy as np
 
 from jfold.graph import Array, Table, shared_counts
 from jfold.operations import Operations
-from jfold.planning.capacity import Chance
+from jfold.planning.growth import Chance
 from jfold.planning.layout import active_types
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.uses import Uses, sum_room, use_counts

@@ -26,7 +26,7 @@ import numpy as np
 from jfold.graph import Array
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
-from jfold.planning.capacity import power_of_two
+from jfold.planning.growth import power_of_two
 from jfold.recurrence import Component, component_of, components
 from jfold.spec import COUNTED, FIXED, Spec
 
