@@ -80,6 +80,7 @@ class Graph:
         depend on others of their level.
       results: per result; columns: per tensor the value numbers [rows].
       numbers: how all values are numbered, where whoever made it knew.
+      labels: per result that has any; columns: objects [rows].
     """
 
     examples: int
@@ -87,6 +88,7 @@ class Graph:
     operations: tuple[Table, ...]
     results: tuple[Table, ...]
     numbers: Numbering | None = field(default=None, repr=False)
+    labels: tuple[Table, ...] = ()
 
     @property
     def levels(self) -> tuple[Array, ...]:
@@ -111,6 +113,7 @@ class Graph:
             tuple(table.pick(examples) for table in self.constants),
             tuple(table.pick(examples) for table in self.operations),
             tuple(table.pick(examples) for table in self.results),
+            labels=tuple(table.pick(examples) for table in self.labels),
         )
 
     def __str__(self) -> str:
@@ -131,6 +134,7 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         joined(graph.constants for graph in graphs),
         joined(graph.operations for graph in graphs),
         joined(graph.results for graph in graphs),
+        labels=joined(graph.labels for graph in graphs),
     )
 
 
