@@ -121,6 +121,17 @@ class Graph:
         return f'Graph({self.examples} examples, nodes ({counts}), depth {self.depth})'
 
 
+def labels_of(program: Operations, graphs: Sequence[Graph]) -> dict[str, Array]:
+    """By name of a metric that has any, the labels [rows] of its rows in graphs, one
+    behind the other."""
+    return {
+        str(program.results[r].name): np.concatenate(
+            [graph.labels[k].columns[0] for graph in graphs]
+        )
+        for k, r in enumerate(program.labelled)
+    }
+
+
 def concatenate(graphs: Sequence[Graph]) -> Graph:
     """The graph of all examples of several graphs of one program."""
     if len(graphs) == 1:
