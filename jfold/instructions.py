@@ -185,6 +185,10 @@ class ObserveLabelled(Observe):
         'places[a] tensors[a]* objects[a] ->', Effect.MAKES | Effect.RECORDS
     )
 
+    @property
+    def makes(self) -> tuple[str, int]:
+        return 'result', self.result
+
 
 # ---- cases ---------------------------------------------------------------------------
 

@@ -144,6 +144,7 @@ def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> No
             jax.tree.map(lambda x, i=i: x[i], lists, is_leaf=is_sequence), value, rtol
         )
         for name, metric in metrics.items():
+            assert (np.diff(np.asarray(metric.example)[metric.mask]) >= 0).all()
             mine = np.asarray(metric.mask & (metric.example == i))
             here = jax.tree.map(lambda x, mine=mine: np.asarray(x)[mine], metric.values)
             same_rows(list(_rows(here, int(mine.sum()))), rows[name], rtol)

@@ -15,6 +15,7 @@ from agreement import agree
 from jax.sharding import NamedSharding
 
 import jfold as jf
+from jfold.host import evaluation, row_order
 
 ADD = jf.Function(jnp.add)
 
@@ -35,6 +36,11 @@ def nested(of_list: Any, leaf: jf.Block | None = None) -> jf.Block:
 def folded(combine: Any) -> Any:
     """A list by a `Fold` whose start is collected too."""
     return lambda tree: jf.Fold(combine(tree), jf.Zeros([]) >> seen('start')) >> seen()
+
+
+def with_state(block: jf.Block) -> jf.Block:
+    """A block of the items of a fold, beside the state."""
+    return jf.Record((jf.Identity(), block))
 
 
 def seen_state() -> jf.Block:
@@ -81,7 +87,10 @@ def composed() -> jf.Block:
 LISTS: list[Any] = [[1, [2, 3], [[4]], 5], 6, [], [[7], [8, [9]], []]]
 NUMBERS: list[Any] = [[1, 2, 3, 4, 5], [], [6], [7, 8]]
 KINDS: dict[str, tuple[Any, list[Any]]] = {
-    'map': (lambda: nested(lambda t: jf.Map(t >> seen('q')) >> jf.Sum() >> seen()), LISTS),
+    'map': (
+        lambda: nested(lambda t: jf.Map(t >> seen('q')) >> jf.Sum() >> seen()),
+        LISTS,
+    ),
     'map of two': (
         lambda: nested(
             lambda t: jf.Map(jf.Pipe(jf.AllOf(t, t), ADD)) >> jf.Sum() >> seen()
@@ -89,11 +98,13 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
         LISTS,
     ),
     'fold': (
-        lambda: nested(folded(lambda t: jf.Record((jf.Identity(), t)) >> ADD >> seen())),
+        lambda: nested(
+            folded(lambda t: jf.Record((jf.Identity(), t)) >> ADD >> seen())
+        ),
         LISTS,
     ),
     'fold, of items alone': (
-        lambda: nested(folded(lambda t: jf.Record((jf.Identity(), t)) >> ADD)),
+        lambda: nested(folded(lambda t: with_state(t) >> ADD)),
         LISTS,
     ),
     'fold, items first': (
@@ -113,14 +124,28 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
         LISTS,
     ),
     'reduce, of none': (
-        lambda: jf.Map(jf.Scalar())
-        >> jf.Reduce((seen(), jf.Identity()) >> ADD >> seen('q'), jf.Zeros([]) >> seen()),
+        lambda: (
+            jf.Map(jf.Scalar())
+            >> jf.Reduce(
+                (seen(), jf.Identity()) >> ADD >> seen('q'), jf.Zeros([]) >> seen()
+            )
+        ),
+        NUMBERS,
+    ),
+    'reduce, by groups': (
+        lambda: (
+            jf.Map(jf.Scalar())
+            >> jf.Reduce(ADD, jf.Zeros([]) >> seen(), associative=True)
+            >> seen()
+        ),
         NUMBERS,
     ),
     'rnn': (
-        lambda: jf.Map(jf.Scalar() >> seen())
-        >> jf.RNN(jf.AllOf(ADD >> seen(), ADD), jf.Zeros([]) >> seen('q'))
-        >> jf.GetItem(1),
+        lambda: (
+            jf.Map(jf.Scalar() >> seen())
+            >> jf.RNN(jf.AllOf(ADD >> seen(), ADD), jf.Zeros([]) >> seen('q'))
+            >> jf.GetItem(1)
+        ),
         NUMBERS,
     ),
     'share': (shared, graphs()),
@@ -130,13 +155,19 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_rows_are_in_the_order_of_evaluation(kind: str) -> None:
-    """Of many examples, and of one, which are traced otherwise."""
+def test_rows_are_in_the_order_of_evaluation(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In two passes, of one example, in one pass, and if rows are told by ways."""
     make, examples = KINDS[kind]
-    model = jf.compile(make())
+    model = jf.compile(make(), max_programs=100)
     agree(model, {}, examples)
     for example in examples[:2]:
-        agree(model, {}, [example])
+        same_as_eval(model, model.schedule([example], size=4), [example])
+    monkeypatch.setattr(evaluation, 'in_two_passes', lambda *_: None)
+    same_as_eval(model, model.schedule(examples), examples)
+    monkeypatch.setattr(row_order, 'is_breadth_first', lambda _: False)
+    same_as_eval(model, model.schedule(examples), examples)
 
 
 def test_one_numbering_of_several_metrics() -> None:
@@ -198,7 +229,9 @@ TREES: list[Any] = [
 
 def rows_of(metric: Any, labels: Any) -> list[Any]:
     """The rows as `eval` gives them."""
-    values = jax.tree.map(lambda x: np.asarray(x)[np.asarray(metric.mask)], metric.values)
+    values = jax.tree.map(
+        lambda x: np.asarray(x)[np.asarray(metric.mask)], metric.values
+    )
     leaves, structure = jax.tree.flatten(values)
     rows = [structure.unflatten(row) for row in zip(*leaves, strict=True)]
     return rows if labels is None else list(zip(rows, labels.tolist(), strict=True))
@@ -212,7 +245,9 @@ def same_as_eval(model: jf.Model, schedule: jf.Schedule, examples: list[Any]) ->
     for name, metric in metrics.items():
         expected = [row for each in found for row in each[name]]
         rows = rows_of(metric, schedule.labels.get(name))
-        assert jax.tree.map(float_or_self, rows) == jax.tree.map(float_or_self, expected)
+        assert jax.tree.map(float_or_self, rows) == jax.tree.map(
+            float_or_self, expected
+        )
 
 
 def float_or_self(x: Any) -> Any:
@@ -238,7 +273,9 @@ def test_labels_are_those_of_rows() -> None:
 
 def test_any_object_is_a_label() -> None:
     """The very one, be it a list, an array or what cannot be compared."""
-    block = jf.Map(jf.Record((jf.Scalar(), jf.Identity())) >> jf.Metric('m')) >> jf.Void()
+    block = (
+        jf.Map(jf.Record((jf.Scalar(), jf.Identity())) >> jf.Metric('m')) >> jf.Void()
+    )
     model = jf.compile(block)
     labels = [[1, 2], np.arange(3), object(), (4,), {'x': 1}]
     found = model.schedule([[(n, x) for n, x in enumerate(labels)]]).labels['m']
@@ -272,7 +309,9 @@ def test_labels_are_no_part_of_the_pytree() -> None:
     run = jax.jit(lambda schedule: model.apply({}, schedule)[0])
     run(first), run(second)
     assert run._cache_size() == model.programs == 1
-    assert jf.compile(nested(lambda t: jf.Map(t) >> jf.Sum())).schedule([1]).labels == {}
+    assert (
+        jf.compile(nested(lambda t: jf.Map(t) >> jf.Sum())).schedule([1]).labels == {}
+    )
 
 
 def test_labels_are_kept_in_a_corpus(tmp_path: Path) -> None:
@@ -290,7 +329,12 @@ def test_labels_are_kept_in_a_corpus(tmp_path: Path) -> None:
     same_as_eval(model, both.schedule([5, 1]), [TREES[0], TREES[1]])
     joined = model.join([corpus, sent])
     same_as_eval(model, joined.schedule([4, 0]), [TREES[1], TREES[0]])
-    assert both.labels['sums'].tolist() == [*corpus.labels['sums'], *'hg', None, *'bdcea']
+    assert both.labels['sums'].tolist() == [
+        *corpus.labels['sums'],
+        *'hg',
+        None,
+        *'bdcea',
+    ]
     for batch in model.batches(corpus, 2, shuffle=jax.random.key(0), epochs=1):
         real = batch.indices[np.asarray(batch.mask)].tolist()
         same_as_eval(model, batch.schedule, [TREES[k] for k in real])

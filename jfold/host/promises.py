@@ -99,7 +99,8 @@ class Promises(Trace):
 
     def _row_numbers(self, visits: Visits) -> list[Array]:
         (_, *roots), *waves = sorted(self.waves)
-        found = [(a, b) for _, a, b in waves]
+        inside = any(each.made is not None for each in visits.events)
+        found = [(a, b) for _, a, b in waves] if inside else []
         return visits.rows((roots[0], roots[1]), found, self._parents)
 
     @lazy
@@ -111,10 +112,10 @@ class Promises(Trace):
     def _places(self) -> Array:
         """The places of all items [items], from the examples on, which are the first
         wave of the last declaration, down."""
-        found = np.empty_like(self._parents)
+        found = np.zeros_like(self._parents)
         (_, a, b), *waves = sorted(self.waves)
         found[a:b] = example_places(self.examples)
-        for _, a, b in waves:
+        for _, a, b in waves if self.examples > 1 else ():
             found[a:b] = found[self._parents[a:b]]
         moments, first, ends = np.array(self.waves, np.int64).T
         found |= moments.repeat(ends - first)

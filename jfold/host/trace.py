@@ -24,10 +24,9 @@ from jfold.graph import (
 )
 from jfold.host.objects import Reread
 from jfold.host.row_order import example_of, example_places, row_order
-from jfold.host.visits import Event, Visits, Within, order_of
+from jfold.host.visits import Visits, Within, order_of
 from jfold.instructions import Call, Observe
 from jfold.kept import kept
-from jfold.operations import Result
 from jfold.program import Program
 from jfold.recurrence import component_of, components
 

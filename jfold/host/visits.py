@@ -2,12 +2,12 @@
 """In which order the rows of metrics come: that in which the eager twin meets them.
 
 A *visit* is a run of a body for one item, or what a loop does with one. What happens in
-it has the numbers that instructions state; a loop makes one visit after another:
+it has the numbers that instructions state, and a loop makes one visit after another:
 
-    <tree> r0: places[a]         visit of a tree, what happens in it, and the rows so far
-      Call r0 ... visit=3          3   visit of its left tree      its rows, a b c
-      Call r0 ... visit=4          4   visit of its right tree     its rows,       d
-      Observe r0 ... visit=7       7   a row                                         e
+    <tree> r0: places[a]           in the visit of a tree, in order     its rows
+      Call r0 ... visit=3            3   the visit of its left tree     a b c
+      Call r0 ... visit=4            4   the visit of its right tree          d
+      Observe r0 ... visit=7         7   a row                                  e
 
 So rows are numbered by how many each visit has in all. Numbers of visits stand in for
 places while a plan runs; `Visits` knows the places.
@@ -26,6 +26,7 @@ from jfold import instructions as ir
 from jfold.host.row_order import ByWay, RowOrder
 
 Array = np.ndarray[Any, Any]
+NARROW = 8  # items a wave
 Wave: TypeAlias = tuple[int, int]  # the first visit, and the one behind the last
 Within: TypeAlias = ir.Enter | ir.Call | ir.FoldLoop | ir.ReduceLoop | ir.ReduceGroups
 
@@ -108,11 +109,12 @@ class Visits:
         items: Callable[[], Array] | None,
     ) -> Array:
         """The visits [n] that an instruction makes inside others [n]."""
-        apart = isinstance(i, ir.Call) or isinstance(self.order, ByWay)
-        if i.visit is None and not apart:
+        is_entered = isinstance(i, ir.FoldEntered)  # so that these are parts of visits
+        is_new = isinstance(i, ir.Call) or (i.visit is not None and not is_entered)
+        if not is_new and not isinstance(self.order, ByWay):
             return visits
         made = self.new(self.order.inside(self.places[visits], i.way, items))
-        if isinstance(i, ir.FoldEntered):
+        if is_entered:
             self.again.append((made, visits))
         elif i.visit is not None:
             many = not isinstance(i, ir.Call | ir.FoldLoop)
@@ -198,31 +200,37 @@ class _Tree:
       sizes: [visits] how many rows each has in all.
       first: [visits] the number of its first row; until this is known, among those of
         the visit, then of the item, that it is inside of.
-      nested: visits, and those that they are inside of, where these are no items.
+      nested: events that make visits inside of others that are no items, from the
+        outside in.
     """
 
     def __init__(self, events: Sequence[Event], places: Array, items: int) -> None:
-        self.events, self.places, self.items = events, places, items
+        self.events = [
+            Event(
+                x.visit,
+                x.parents if x.many else _run(x.parents),
+                None if x.made is None else _run(x.made),
+                x.many,
+            )
+            for x in events
+        ]
+        self.places, self.items = places, items
         self.sizes = np.zeros(len(places), np.int64)
         self.first = np.zeros(len(places), np.int64)
         nested = [
-            (made, parents)
-            for _, parents, made, _ in events
-            if made is not None and len(made) and parents[0] >= items
+            x for x in events if x.made is not None and _any_from(x.parents, items)
         ]
-        # From the outside in.
-        self.nested = sorted(nested, key=lambda pair: bool(pair[0][0] < items))
+        self.nested = sorted(nested, key=lambda x: not _any_from(x.made, items))
 
     def numbered(self, roots: Wave, waves: Sequence[Wave], above: Array) -> list[Array]:
         """See `Visits.rows`."""
         self._count(waves, above)
         rows = self._place()
-        for made, parents in self.nested:
+        for _, parents, made, _ in self.nested:
             self.first[made] += self.first[parents]
         a, b = roots
         self.first[a:b] = self.sizes[a:b].cumsum() - self.sizes[a:b]
-        for a, b in waves:
-            self.first[a:b] += self.first[above[a:b]]
+        _add_down(self.first, waves, above)
         self.first[self.items :] += self.first[self.places[self.items :]]
         return [found + self.first[parents] for found, parents in rows]
 
@@ -232,41 +240,91 @@ class _Tree:
         for _, parents, made, _ in self.events:
             if made is None:
                 sizes[parents] += 1
-        if items < len(sizes):
+        if sizes[items:].any():
             np.add.at(sizes, self.places[items:], sizes[items:])
-        for a, b in reversed(waves):
-            np.add.at(sizes, above[a:b], sizes[a:b])
-        for made, parents in reversed(self.nested):
-            np.add.at(sizes, parents, sizes[made])
+        _add_up(sizes, waves, above)
+        for _, parents, made, many in reversed(self.nested):
+            if many:
+                begins = _begins(parents)
+                sizes[parents[begins]] += np.add.reduceat(sizes[made], begins)
+            else:
+                sizes[parents] += sizes[made]
 
-    def _place(self) -> list[tuple[Array, Array]]:
+    def _place(self) -> list[tuple[Array, Any]]:
         """Finds where each visit begins in the one that it is inside of; of events that
         are rows, these numbers, and the visits that they are in."""
         before = np.zeros(len(self.sizes), np.int64)
-        rows: dict[int, tuple[Array, Array]] = {}
-        in_turn = sorted(enumerate(self.events), key=lambda pair: pair[1].visit)
-        for n, (_, parents, made, many) in in_turn:
+        rows: dict[int, tuple[Array, Any]] = {}
+        for n in sorted(range(len(self.events)), key=lambda n: self.events[n].visit):
+            _, parents, made, many = self.events[n]
             if made is None:
-                rows[n] = before[parents], parents
+                rows[n] = before[parents].copy(), parents
                 before[parents] += 1
             elif many:
                 self.first[made] = _one_after_another(before, parents, self.sizes[made])
             else:
-                self.first[made] = before[parents]
-                before[parents] += self.sizes[made]
+                self.first[made] = found = before[parents]
+                before[parents] = found + self.sizes[made]
         return [rows[n] for n in sorted(rows)]
+
+
+def _run(numbers: Array) -> Any:
+    """Numbers [n] as a slice, if they follow one another: which reads faster."""
+    if not len(numbers) or numbers[-1] - numbers[0] != len(numbers) - 1:
+        return numbers
+    is_run = bool((numbers[1:] > numbers[:-1]).all())
+    return slice(numbers[0], numbers[-1] + 1) if is_run else numbers
+
+
+def _any_from(visits: Any, first: int) -> bool:
+    """Whether visits, which are all items or none is, are no items."""
+    return len(visits) > 0 and bool(visits[0] >= first)
+
+
+def _begins(parents: Array) -> Array:
+    """Where each begins of those that stand side by side as often as they are there."""
+    return np.flatnonzero(np.diff(parents, prepend=-1))
 
 
 def _one_after_another(before: Array, parents: Array, sizes: Array) -> Array:
     """Where each of several visits begins, which stand side by side if they are inside
     of one; counts them among what is before the next."""
-    begins = np.flatnonzero(np.diff(parents, prepend=-1))
+    begins = _begins(parents)
     ahead = sizes.cumsum() - sizes
     counts = np.diff(begins, append=len(parents))
-    found: Array = before[parents] + ahead - ahead[begins].repeat(counts)
+    found: Array = (before[parents[begins]] - ahead[begins]).repeat(counts) + ahead
     if len(begins):
         before[parents[begins]] += np.add.reduceat(sizes, begins)
     return found
+
+
+def _are_narrow(waves: Sequence[Wave]) -> bool:
+    """Whether waves have so few items that a loop over these is faster than NumPy."""
+    return bool(waves) and sum(b - a for a, b in waves) < NARROW * len(waves)
+
+
+def _add_up(values: Array, waves: Sequence[Wave], above: Array) -> None:
+    """Adds the value of each item to that of the item above, from the last wave on."""
+    if not _are_narrow(waves):
+        for a, b in reversed(waves):
+            np.add.at(values, above[a:b], values[a:b])
+        return
+    found, items = values.tolist(), above.tolist()
+    for k in itertools.chain(*itertools.starmap(range, reversed(waves))):
+        found[items[k]] += found[k]
+    values[:] = found
+
+
+def _add_down(values: Array, waves: Sequence[Wave], above: Array) -> None:
+    """Adds to the value of each item that of the item above, from the first wave on."""
+    if not _are_narrow(waves):
+        for a, b in waves:
+            values[a:b] += values[above[a:b]]
+        return
+    found, items = values.tolist(), above.tolist()
+    for k in itertools.chain(*itertools.starmap(range, waves)):
+        found[k] += found[items[k]]
+    values[:] = found
 
 
 # ---- numbers visit by visit ----------------------------------------------------------

@@ -268,14 +268,14 @@ def _(block: c.Metric, node: Typed, state: Inference) -> Type:
 @emit.register
 def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     number = [*w.builder.typing.results].index(block.name)
-    options = {'outputs': 0, 'result': number, 'visit': w.builder.visit(node)}
+    options: dict[str, Any] = {'result': number, 'visit': w.builder.visit(node)}
     if block.name not in w.builder.typing.labelled:
-        w.add(p.Observe, (places, *flatten(value)), node, **options)
+        w.add(p.Observe, (places, *flatten(value)), node, 0, **options)
         return None
     assert isinstance(value, tuple)
     value, label = value
     column = yield w.object(label, node)
-    w.add(p.ObserveLabelled, (places, *flatten(value), column), node, **options)
+    w.add(p.ObserveLabelled, (places, *flatten(value), column), node, 0, **options)
     return None
 
 

@@ -293,8 +293,8 @@ def infer(root: c.Block) -> Typing:
     layers = tuple(names[layer] for layer in state.layers.values())
     labelled = frozenset(name for name, (_, has_label) in metrics.items() if has_label)
     collected = {name: type_ for name, (type_, _) in metrics.items()}
-    observed = frozenset(state.observing)
-    return Typing(top, state.declarations, layers, collected, labelled, observed)
+    seen = frozenset(state.observing)
+    return Typing(top, state.declarations, layers, collected, labelled, seen)
 
 
 def collected_of(given: Type) -> tuple[Type, bool]:

@@ -13,7 +13,7 @@ from jfold.language.typed import Typed, Typing
 def number_visits(typing: Typing) -> dict[Typed, int]:
     """The uses of blocks with a metric inside, each numbered before what is in it.
 
-    So the numbers of what is inside a use lie together, between those of its neighbours.
+    So the numbers of what is inside a use lie together, and in order.
     """
     found: dict[Typed, int] = {}
     numbers = itertools.count()
@@ -28,9 +28,9 @@ def number_visits(typing: Typing) -> dict[Typed, int]:
 
 
 def _observes(block: c.Block, typing: Typing) -> bool:
-    # The reference in a Share is none of the user's blocks.
-    is_call = isinstance(block, c.Reference)
-    return (block.declaration.target if is_call else block) in typing.observing
+    if isinstance(block, c.Reference):  # that in a Share is none of the user's blocks
+        return block.declaration.target in typing.observing
+    return block in typing.observing
 
 
 def _in_turn(node: Typed) -> Iterable[Typed | None]:

@@ -97,7 +97,7 @@ class Builder:
 
     @functools.cached_property
     def visits(self) -> dict[Typed, int]:
-        """The uses of blocks with a metric inside, numbered in the order of evaluation."""
+        """The uses of blocks with a metric inside, in the order of evaluation."""
         return number_visits(self.typing)
 
     def visit(self, node: Typed) -> int | None:
