@@ -178,9 +178,9 @@ class Trace:
             self._sorted(chunks, (NO_NUMBERS,) * (1 + len(operation.inputs)))
             for chunks, operation in zip(self._nodes, program.operations, strict=True)
         ]
-        observed = self._observed()
+        collected = self._collected()
         results = [
-            observed[r] if r in observed else self._rows(r, outputs)
+            collected[r] if r in collected else self._rows(r, outputs)
             for r in range(len(program.results))
         ]
         numbering, numbers = self._numbers(constants, nodes)
@@ -209,7 +209,7 @@ class Trace:
         ((places, _, columns),) = self._results[r]
         return _Sorted(Table(self._first(example_of(self.placed(places))), columns), [])
 
-    def _observed(self) -> dict[int, _Sorted]:
+    def _collected(self) -> dict[int, _Sorted]:
         """By result the rows of a metric, in the order of visits; so the labels."""
         if self.visits is None:
             return {}
