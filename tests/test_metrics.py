@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import agree
+from agreement import agree, same_results
+from expressions import Expression, any_expressions
+from hypothesis import assume, given, settings
 from jax.sharding import NamedSharding
 
 import jfold as jf
+from jfold.data import storage
 from jfold.host import evaluation, row_order
 
 ADD = jf.Function(jnp.add)
@@ -168,6 +172,25 @@ def test_rows_are_in_the_order_of_evaluation(
     same_as_eval(model, model.schedule(examples), examples)
     monkeypatch.setattr(row_order, 'is_breadth_first', lambda _: False)
     same_as_eval(model, model.schedule(examples), examples)
+
+
+@pytest.mark.slow
+@settings(max_examples=5)
+@given(any_expressions())
+def test_any_expression_in_one_pass(expression: Expression) -> None:
+    """Whatever the order in which frames go on; `agree` looks at two passes."""
+    model = jf.compile(expression.block, max_programs=100)
+    assume(model.program.metrics)
+    params = model.init(jax.random.key(0))
+    examples = expression.batch(np.random.default_rng(0), 4)
+    found = [model.eval(example, params) for example in examples]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
+        for is_told_by_way in False, True:
+            if is_told_by_way:
+                patch.setattr(row_order, 'is_breadth_first', lambda _: False)
+            values, metrics = model.apply(params, model.schedule(examples))
+            same_results(values, metrics, found, 1e-4)
 
 
 def test_one_numbering_of_several_metrics() -> None:
@@ -348,6 +371,17 @@ def labelled_by_words() -> jf.Block:
     word = jf.AllOf(total, jf.GetItem(1))
     tree.resolve_to(word >> jf.AllOf(jf.GetItem(0), jf.Metric('sums')) >> jf.GetItem(0))
     return tree()
+
+
+def test_files_of_rows_in_another_order_are_refused(tmp_path: Path) -> None:
+    """As they were written before rows were in the order of evaluation."""
+    model = jf.compile(jf.Scalar() >> seen())
+    model.trace([1, 2]).save(tmp_path / 'a.npz')
+    arrays, metadata = storage.read(tmp_path / 'a.npz')
+    text = json.dumps(metadata).replace("'seen' in order:", "'seen':")
+    storage.write(tmp_path / 'a.npz', arrays, json.loads(text))
+    with pytest.raises(ValueError, match=r"with `metric 'seen': .* 'seen' in order: "):
+        jf.Corpus.load(tmp_path / 'a.npz', model)
 
 
 @pytest.mark.parametrize('label', [(1, 2), object(), {1: 2}, float('nan'), {'x'}])
