@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import jax
+
 from jfold.data.corpus import write
 from jfold.data.fingerprint import fingerprint
 from jfold.data.tracing import trace_corpus
@@ -106,13 +108,20 @@ class Tracer:
 
 
 def make_tracer(program: Program) -> Tracer:
-    """The tracer of a program, which it keeps without the layers."""
+    """The tracer of a program, which it keeps without what layers do."""
     operations = tuple(
-        dataclasses.replace(each, layer=Layer(each.layer.name, _missing, None, None))
+        dataclasses.replace(each, layer=_outline(each.layer))
         for each in program.operations
     )
     host = dataclasses.replace(program, layers=(), operations=operations)
     return Tracer(host, fingerprint(program))
+
+
+def _outline(layer: Layer) -> Layer:
+    """Tells what parameters there are, without their structure, which may be made of
+    a user's classes: what has a gradient is asked when examples are measured."""
+    params = None if layer.params is None else jax.tree.leaves(layer.params)
+    return Layer(layer.name, _missing, None, params)
 
 
 def make_digest(program: Program) -> str:
