@@ -341,7 +341,7 @@ def test_labels_are_kept_in_a_corpus(tmp_path: Path) -> None:
     model = jf.compile(labelled_by_words())
     corpus = model.trace(TREES)
     corpus.save(tmp_path / 'a.npz')
-    model.trace(TREES[::-1]).save(tmp_path / 'b.npz')
+    model.tracer().save(TREES[::-1], tmp_path / 'b.npz')
     sent = pickle.loads(pickle.dumps(model.tracer()(TREES)))
     chosen = [2, 0, 2, 1]
     examples = [TREES[k] for k in chosen]

@@ -230,13 +230,7 @@ class Corpus:
         Raises:
           TypeError: a label is not of those that JSON gives back as they were.
         """
-        metadata = {
-            'fingerprint': fingerprint(self.model.program),
-            'skipped': [list(each) for each in self.skipped],
-        }
-        arrays = {**_arrays(self), **labels_as_text(self.model.program, self.labels)}
-        with _noted('`path` in a folder that exists, got another: make the folder'):
-            storage.write(path, arrays, {'corpus': metadata})
+        write(path, self, fingerprint(self.model.program))
 
     @classmethod
     @boundary
@@ -344,6 +338,17 @@ def _whole_numbers(indices: Indices) -> Array:
 
 
 # ---- arrays by name ------------------------------------------------------------------
+
+
+def write(
+    path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
+) -> None:
+    """See `Corpus.save`; `expression` is the fingerprint of its program."""
+    skipped = [list(each) for each in corpus.skipped]
+    metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
+    arrays = {**_arrays(corpus), **labels_as_text(corpus.model.program, corpus.labels)}
+    with _noted('`path` in a folder that exists, got another: make the folder'):
+        storage.write(path, arrays, metadata)
 
 
 def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
