@@ -10,7 +10,7 @@ import operator
 import types
 import typing
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jfold.blocks import AllOf, Block
@@ -84,7 +84,7 @@ class _Encoder:
     def _of_annotation(self, kind: Any, path: str) -> Block:
         origin, given = typing.get_origin(kind), typing.get_args(kind)
         if dataclasses.is_dataclass(kind):
-            return self._once(kind, path, lambda: self._of_dataclass(kind, path))
+            return self._once(kind, lambda: self._of_dataclass(kind, path))
         if origin is typing.Literal:
             return self._of_values(given, path)
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -92,7 +92,7 @@ class _Encoder:
         if origin in (typing.Union, types.UnionType) and type(None) in given:
             rest = [each for each in given if each is not type(None)]
             if len(rest) == 1:
-                return self._or_zeros(self.block(rest[0], path))
+                return Optional(self.block(rest[0], path))
         if origin is list or (origin is tuple and given[1:] == (...,)):
             return self._of_items(given[0], path)
         return self._of_plain(kind, path)
@@ -115,9 +115,8 @@ class _Encoder:
     def _of_schema(self, kind: Mapping[str, Any], path: str) -> Block:
         if '$ref' in kind:
             target = kind['$ref']
-            return self._once(
-                target, path, lambda: self._of_schema(self._found(target, path), path)
-            )
+            found = self._found(target, path)
+            return self._once(target, lambda: self._of_schema(found, path))
         if 'enum' in kind:
             return self._of_values(tuple(kind['enum']), path)
         if 'anyOf' in kind or isinstance(kind.get('type'), list):
@@ -126,7 +125,7 @@ class _Encoder:
             wanted = kind.get('properties', {})
             fields = {
                 name: InputTransform(operator.methodcaller('get', name))
-                >> self._or_zeros(self.block(each, f'{path}.{name}'))
+                >> Optional(self.block(each, f'{path}.{name}'))
                 for name, each in wanted.items()
             }
             return self._joined(fields, path)
@@ -141,7 +140,7 @@ class _Encoder:
         rest = [each for each in choices if each.get('type') != 'null']
         if len(rest) != 1:
             raise self._error(kind, path)
-        return self._or_zeros(self.block(rest[0], path))
+        return Optional(self.block(rest[0], path))
 
     def _found(self, target: str, path: str) -> Any:
         found = self.root
@@ -153,12 +152,14 @@ class _Encoder:
 
     # ---- what both come to
 
-    def _once(self, key: Any, path: str, make: Any) -> Block:
+    def _once(self, key: Any, make: Callable[[], Block]) -> Block:
+        """A declaration, so that a description may contain itself."""
         if key not in self.made:
             name = getattr(key, '__name__', str(key))
             self.made[key] = ForwardDeclaration(output_type=[self.features], name=name)
             self.made[key].resolve_to(make())
-        return self.made[key]()
+        found: Block = self.made[key]()
+        return found
 
     def _joined(self, fields: Mapping[str, Block], path: str) -> Block:
         if not fields:
@@ -176,9 +177,6 @@ class _Encoder:
     def _of_values(self, values: tuple[Any, ...], path: str) -> Block:
         table = Embed(len(values) + 1, self.features, name=_name(path))
         return Categorical(values, unknown=True) >> table
-
-    def _or_zeros(self, some: Block) -> Block:
-        return Optional(some)
 
     def _of_plain(self, kind: Any, path: str) -> Block:
         if kind is str:

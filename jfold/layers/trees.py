@@ -49,7 +49,8 @@ def Tree(
     tree = ForwardDeclaration(output_type=output_type, name='Tree')
     below = Pipe(children, Map(tree()))
     tree.resolve_to(Pipe(AllOf(value, below), combine))
-    return tree()
+    root: Block = tree()
+    return root
 
 
 # ---- tree-LSTMs ----------------------------------------------------------------------
