@@ -154,6 +154,12 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
     ),
     'share': (shared, graphs()),
     'two uses': (reads_twice, [[1, 2], [], [3]]),
+    'maps alone': (
+        lambda: jf.Map(
+            jf.Map(jf.Optional(jf.Scalar() >> seen(), jf.Zeros([]))) >> jf.Sum()
+        ),
+        [[[1, None, 2], [], [None]], [[3], [4, 5]], []],
+    ),
     'composition': (composed, NUMBERS),
 }
 

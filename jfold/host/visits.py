@@ -141,6 +141,9 @@ class Visits:
           above: [items] the item that each is inside of.
         """
         events = self._told()
+        if len(self.results) == 1 and all(x.many or x.made is None for x in events):
+            # Items of sequences alone, of which columns keep the order.
+            return [np.arange(len(x.parents)) for x in events if x.made is None]
         if self.shared:
             return _one_by_one(events, self.count, range(*roots), self._first_asked())
         if above is None:
