@@ -184,12 +184,16 @@ class Function(Block):
         the later are numbered, `name_1` and so on, as they stand in the source, or by
         their first use where that is one place, as of what one function returns, and of
         modules: say `name` where parameters are to outlast changes of the code.
+      rngs: the names of keys of `jax.random` that `fn` draws with, one or several, each
+        an argument by that name: `fn(x, dropout=key)`. Every node has its own, which
+        `Model.apply(..., rngs=key)` decides; with `deterministic=True` it is `None`.
+        What Flax modules draw with is found, unless it is said.
       batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
         of the result may depend only on the same row of the inputs. If a reverse rule
         in it is not plainly linear in the cotangent, it is given rows one by one.
 
     Raises:
-      TypeError: `fn` or `init` is not callable.
+      TypeError: `fn` or `init` is not callable, or `rngs` no names.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Scalar
@@ -201,6 +205,7 @@ class Function(Block):
     init: Callable[..., Any] | None = None
     name: str | None = None
     batched: bool = False
+    rngs: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.fn) or isinstance(self.fn, Block):
@@ -209,6 +214,13 @@ class Function(Block):
             raise TypeError(f'Function: expected `init` callable, got {self.init!r}')
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(f'Function: expected `name` as str, got {self.name!r}')
+        names = (self.rngs,) if isinstance(self.rngs, str) else tuple(self.rngs)
+        if not all(isinstance(name, str) and name.isidentifier() for name in names):
+            raise TypeError(
+                'Function: expected `rngs` as names of arguments, such as "dropout", '
+                f'got {self.rngs!r}'
+            )
+        vars(self).update(rngs=names)
 
     def __repr__(self) -> str:
         return f'Function({self.name or callable_name(self.fn)})'

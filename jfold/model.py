@@ -24,6 +24,7 @@ from jfold.data.joining import join
 from jfold.data.sources import schedule_part
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.data.tracing import trace_corpus
+from jfold.device.drawn import make_draws
 from jfold.errors import check_spare_rows, several, shown, whole
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
@@ -338,6 +339,10 @@ class Model:
         params: Mapping[str, Any],
         schedule: Schedule,
         external: Mapping[str, Any] | None = None,
+        *,
+        rngs: Any = None,
+        ids: Any = None,
+        deterministic: bool = False,
     ) -> Any:
         """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
 
@@ -347,6 +352,12 @@ class Model:
           schedule: as `schedule` returns it; data, no gradient flows to it.
           external: by name, the arrays [rows, *shape] that `External` blocks pick rows
             of; gradients flow to them.
+          rngs: a key of `jax.random`, or one by stream, where functions draw: dropout,
+            samples. What a node draws depends on the key, the id of its example, and
+            its place in that alone.
+          ids: [examples] integers, which example each row is, as `batch.indices`; the
+            numbers of the rows when left out.
+          deterministic: draws nothing, to evaluate.
 
         Returns:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
@@ -360,11 +371,14 @@ class Model:
         Raises:
           ValueError: the schedule is another model's.
           TypeError: `params` lacks a layer, or those of one differ from those of `init`
-            in structure, shape or dtype; or so does an array of `external`.
+            in structure, shape or dtype; or so does an array of `external`; or a layer
+            draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
         self._check(params, schedule)
-        return returned(self.program, schedule, self._apply(params, schedule))
+        rows, layers = schedule.examples, self.program.layers
+        draws = make_draws(layers, rows, rngs, ids, deterministic)
+        return returned(self.program, schedule, self._apply(params, schedule, draws))
 
     def _check(self, params: object, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
