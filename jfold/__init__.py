@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
+import importlib
+from typing import Any
+
 from jfold.combinators import (
     RNN,
     AllOf,
@@ -139,6 +142,13 @@ __all__ = [
     'convert_to_type',
     'recursive',
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The submodules of Flax, which is imported for them alone."""
+    if name in ('linen', 'nnx'):
+        return importlib.import_module(f'jfold.{name}')
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:

@@ -24,7 +24,7 @@ from jfold.types import TensorType
 class Block(Owner):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
-    # The eager twin: `eval(example, params=None)`, supplied by `jfold.language.eager`.
+    # The eager twin: `eval(example, params=None)`, supplied by `jfold.node_by_node`.
     eval: ClassVar[Callable[..., Any]]
 
     # What it takes and gives, `None` where what is around it decides; supplied by
@@ -174,8 +174,9 @@ class Function(Block):
     enclosing `jax.jit` traces, as JAX asks of rules in loops: make it an argument.
 
     Args:
-      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module; or, with `init`,
-        a callable `fn(params, *inputs)`.
+      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module, or a method of
+        one, which have one set of parameters; or, with `init`, a callable
+        `fn(params, *inputs)`.
       init: `init(key) -> params`, or `init(key, *specs)` with a `jax.ShapeDtypeStruct`
         per input, if by its signature it takes more than the key. What has a default
         other than `None` keeps it; an `init` without a signature is given all.

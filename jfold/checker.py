@@ -258,7 +258,9 @@ def _tensors(
 
 
 @_tensors.register
-def _(i: ir.ConstantMaker, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+def _(
+    i: ir.ConstantMaker, operations: Operations
+) -> tuple[Sequence[int], Sequence[int]]:
     return (), (i.type,)
 
 

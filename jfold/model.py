@@ -29,9 +29,10 @@ from jfold.errors import check_spare_rows, several, shown, whole
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
-from jfold.language.eager import evaluate
+from jfold.kept import kept
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
+from jfold.node_by_node import evaluate
 from jfold.planning.deals import Deal, in_order, rows_of_shard
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
@@ -399,9 +400,10 @@ class Model:
         example: object,
         params: Mapping[str, Any] | None = None,
         external: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> Any:
-        """Runs one example eagerly; see `Block.eval`."""
-        return evaluate(self.block, example, params, external)
+        """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
+        return evaluate(self.block, example, params, external, **options)
 
     @boundary
     def explain(self, schedule: Schedule | None = None) -> str:
@@ -458,6 +460,12 @@ def compile(
     _check_choice('strategy', strategy, (*STRATEGIES, None))
     root = convert_to_block(block)
     return Model(root, lower(root), max_programs, residuals, strategy)
+
+
+@kept
+def model_of(block: Block, max_programs: int) -> Model:
+    """The model of a block, compiled once, for modules that are copied."""
+    return compile(block, max_programs)
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

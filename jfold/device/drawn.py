@@ -20,13 +20,12 @@ from jax import Array, lax
 
 from jfold.errors import shown
 from jfold.kept import kept
+from jfold.keys import key_of
 from jfold.operations import Layer, Operations
 from jfold.schedule import Schedule
 from jfold.shards import Shards
 from jfold.spec import Spec
 from jfold.types import KeyType
-
-THREEFRY = 'threefry2x32'
 
 
 @jax.tree_util.register_dataclass
@@ -63,9 +62,7 @@ def make_draws(
         return None
     if deterministic:
         return Draws({}, None, evaluates=True)
-    seeds = {
-        name: _seed(layer, name, rngs) for layer in layers for name in layer.rngs
-    }
+    seeds = {name: _seed(layer, name, rngs) for layer in layers for name in layer.rngs}
     return Draws(seeds, None if ids is None else _identities(ids, examples))
 
 
@@ -105,14 +102,6 @@ def _identities(ids: Any, examples: int) -> Array:
     return jnp.asarray(narrow)
 
 
-def key_of(seed: Array, identity: Any, number: Any) -> Array:
-    """The numbers [2] of a key, of the seed [2] of its stream."""
-    key = jax.random.wrap_key_data(seed, impl=THREEFRY)
-    for part in (identity, number):
-        key = jax.random.fold_in(key, part)
-    return jax.random.key_data(key)
-
-
 def with_keys(
     schedule: Schedule, draws: Draws | None, shards: Shards | None
 ) -> Schedule:
@@ -132,7 +121,7 @@ def with_keys(
 
 
 def _keys(places: Any, seed: Array, ids: Array | None, before: Any) -> Array:
-    """Keys [n, 2] for places [n, 2], the row of an example in its shard and a number."""
+    """Keys [n, 2] for places [n, 2]: rows of examples in their shard, and numbers."""
     rows, numbers = jnp.asarray(places).T
     rows = rows + jnp.asarray(before, rows.dtype)
     of = rows if ids is None else ids.at[rows].get(mode='clip')

@@ -85,9 +85,9 @@ def _state(kinds: Iterable[str]) -> TypeError:
     """The error of modules that change when they are called."""
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
-        f'{sorted(set(kinds))}: what calls write, such as means over a batch, has no '
-        'meaning at nodes that run tile by tile; use LayerNorm, RMSNorm or GroupNorm in '
-        'the place of BatchNorm, or normalize what `model.apply` gives'
+        f'{sorted(set(kinds))}: what calls write, such as the means of a batch, has no '
+        'meaning where nodes run tile by tile; use LayerNorm, RMSNorm or GroupNorm for '
+        'BatchNorm, or put it behind `model.apply`'
     )
 
 
@@ -271,7 +271,7 @@ def check_tied(modules: Iterable[object]) -> None:
             if other is not module:
                 names = ' and '.join(type(x).__name__ for x in (other, module))
                 raise TypeError(
-                    f'expected modules with parameters of their own, got {names}, which '
-                    f'share that at {".".join(map(str, path))}: make them parts of one '
+                    f'expected modules with parameters of their own, got {names} that '
+                    f'share one at {".".join(map(str, path))}: make both parts of one '
                     'module, and use its methods, `Function(module.encode)`'
                 )

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from jfold.combinators import Function
 from jfold.external import Rows, shown_rows
+from jfold.keys import as_key
 from jfold.language.flax_modules import Called, called, check_tied, module_of
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import PROBES, Layer
@@ -53,16 +54,19 @@ def adapt(function: Function) -> Called:
     fn, init = function.fn, function.init
     if isinstance(fn, Rows):
         return Called(lambda params, inputs, keys: fn(params, *inputs), None)
-    declared = lambda params, inputs: function.rngs  # noqa: E731
-    if init is not None:
-        made = init if takes_specs(init) else lambda key, *_: init(key)
+    module = called(fn)
+    made = module or Called(lambda _, inputs, keys: fn(*inputs, **keys), None)
+    if init is not None and module is None:
         call = lambda params, inputs, keys: fn(params, *inputs, **keys)  # noqa: E731
-        return Called(call, made, declared)
-    if (module := called(fn)) is None:
-        return Called(lambda _, inputs, keys: fn(*inputs, **keys), None, declared)
-    draws = declared if function.rngs else module.draws
-    owner = module.owner, function.name
-    return dataclasses.replace(module, draws=draws, owner=owner)
+        made = Called(call, None)
+    if init is not None:
+        takes = takes_specs(init)
+        drawn = init if takes else lambda key, *_: init(key)
+        made = dataclasses.replace(made, init=drawn)
+    if rngs := tuple(function.rngs):
+        made = dataclasses.replace(made, draws=lambda params, inputs: rngs)
+    owner = None if module is None else (module.owner, function.name)
+    return dataclasses.replace(made, owner=owner)
 
 
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
@@ -131,15 +135,6 @@ def _layer_call(
     return call
 
 
-def as_key(data: jax.Array) -> jax.Array:
-    """The key [...] of numbers [..., 2].
-
-    Always of one kind, which draws the same of a key beside others as alone; not all
-    kinds do under `jax.vmap`.
-    """
-    return jax.random.wrap_key_data(data, impl='threefry2x32')
-
-
 def _draw(init: Init, specs: list[Specs], key: jax.Array) -> Any:
     return jax.tree.map(jnp.asarray, init(key, *specs))
 
@@ -191,9 +186,8 @@ def _one_of(layer: Layer, group: list[Layer], name: str) -> Layer:
 
 def _merged(one: Any, other: Any) -> Any:
     """Parameters of which either may lack some."""
-    if jax.tree.structure(one) == jax.tree.structure(other):
-        return one
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+    trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
+    if trees[0] == trees[1]:  # of NNX, always
         return one
     shared = {k: _merged(one[k], other[k]) for k in one.keys() & other.keys()}
     return {**one, **other, **shared}
@@ -304,7 +298,6 @@ def result_type(
 
 def hint(error: Exception, function: Function, given: Type) -> str:
     """What to do about a function that raised on inputs of type `given`."""
-    text = str(error)
     if isinstance(given, VoidType):
         sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
         return f'put a sink beside the value, as in `{sink}`'
@@ -312,7 +305,5 @@ def hint(error: Exception, function: Function, given: Type) -> str:
         return f'pass what it makes, `{callable_name(function.fn)}(...)`'
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
         return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
-    if 'state beside' in text:
-        return 'use one that is a pure function of its parameters and inputs'
     parts = isinstance(given, TupleType)
     return call_hint(error, function, len(arguments_of(given)), parts)
