@@ -215,13 +215,16 @@ class Function(Block):
             raise TypeError(f'Function: expected `init` callable, got {self.init!r}')
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(f'Function: expected `name` as str, got {self.name!r}')
-        names = (self.rngs,) if isinstance(self.rngs, str) else tuple(self.rngs)
-        if not all(isinstance(name, str) and name.isidentifier() for name in names):
+        names = (self.rngs,) if isinstance(self.rngs, str) else self.rngs
+        is_names = isinstance(names, tuple | list)
+        if not is_names or not all(
+            isinstance(x, str) and x.isidentifier() for x in names
+        ):
             raise TypeError(
                 'Function: expected `rngs` as names of arguments, such as "dropout", '
                 f'got {self.rngs!r}'
             )
-        vars(self).update(rngs=names)
+        vars(self).update(rngs=tuple(names))
 
     def __repr__(self) -> str:
         return f'Function({self.name or callable_name(self.fn)})'

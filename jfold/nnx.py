@@ -65,9 +65,10 @@ class Fold(nnx.Module):
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
         if not deterministic:
             options['rngs'] = {name: draw() for name, draw in self.streams.items()}
-        return self.model.apply(self._arrays(), schedule, external, **options)
+        return self.model.apply(self.arrays, schedule, external, **options)
 
-    def _arrays(self) -> Any:
+    @property
+    def arrays(self) -> Any:
         """The parameters as `Model.init` gives them."""
         layers = self.model.program.layers
         specs = {x.name: x.params for x in layers if x.init is not None}
