@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pickle
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -14,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree, batched_loss, close
-from checking import refuses
+from checking import does_not_compile, refuses
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
 from jfold.host.row_order import ByMoment, ByWay, row_order
@@ -139,7 +140,7 @@ CASES = {
     'graph': (graph_block, [atoms(3), atoms(1), atoms(5)]),
     'modules': (modules_block, TREES),
 }
-MORE = 'graph', 'modules'
+MORE = 'late', 'graph', 'modules'
 
 
 def compiled(name: str, **options: Any) -> tuple[jf.Model, Any, list[Any]]:
@@ -153,7 +154,7 @@ def compiled(name: str, **options: Any) -> tuple[jf.Model, Any, list[Any]]:
 
 
 @pytest.mark.parametrize(
-    'name', ['tree', 'late', 'steps', *(pytest.param(x, marks=SLOW) for x in MORE)]
+    'name', ['tree', 'steps', *(pytest.param(x, marks=SLOW) for x in MORE)]
 )
 def test_values_and_gradients_are_those_of_eval(name: str) -> None:
     model, params, examples = compiled(name)
@@ -272,10 +273,12 @@ def test_tiles_change_nothing(strategy: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('count', [1, 2, 8])
-def test_devices_change_nothing(count: int) -> None:
+@pytest.mark.parametrize(
+    ('count', 'kind'), [(1, AxisType.Auto), (2, AxisType.Explicit), (8, AxisType.Auto)]
+)
+def test_devices_change_nothing(count: int, kind: AxisType) -> None:
     model, params, examples = compiled('tree')
-    mesh = jax.make_mesh((count,), ('data',), devices=jax.devices()[:count])
+    mesh = jax.make_mesh((count,), ('data',), (kind,), devices=jax.devices()[:count])
     where = NamedSharding(mesh, jax.P('data'))
     batch = (examples * 3)[:11]
     options = {'size': 16, 'sharding': where}
@@ -313,6 +316,36 @@ def test_a_corpus_a_tracer_and_batches() -> None:
     for batch in model.batches(corpus, 2, shuffle=jax.random.key(3), epochs=1):
         values = model.apply(params, batch.schedule, rngs=KEY, ids=batch.indices)
         close(values, jax.tree.map(lambda x: x[batch.indices], want), 1e-5)  # noqa: B023
+
+
+def test_graphs_of_objects_in_company() -> None:
+    model, params, examples = compiled('graph')
+    order = np.array([2, 0, 1, 2])
+    schedule = model.schedule([examples[i] for i in order])
+    values = model.apply(params, schedule, rngs=KEY, ids=order)
+    for row, i in enumerate(order.tolist()):
+        want = model.eval(examples[i], params, rngs=KEY, id=i)
+        np.testing.assert_allclose(values[row], want, rtol=1e-4, atol=1e-5)
+
+
+def test_what_takes_no_input_draws() -> None:
+    start = jf.Void() >> jf.Function(
+        lambda dropout: noise(jnp.zeros(2), dropout), rngs='dropout'
+    )
+    model = jf.compile(jf.Map(start))
+    agree(model, {}, [[1, 2], [], [3]], rngs=KEY)
+
+
+def test_a_corpus_of_a_file_and_a_step_ahead_of_time(tmp_path: Path) -> None:
+    model, params, examples = compiled('tree')
+    model.trace(examples).save(tmp_path / 'trees.npz')
+    corpus = jf.Corpus.load(tmp_path / 'trees.npz', model)
+    step = model.precompile(model.apply, params, corpus.capacities(4), rngs=KEY)
+    values = step(params, corpus.schedule([3, 2, 1, 0]), rngs=KEY)
+    want = model.apply(params, model.schedule(examples[::-1]), rngs=KEY)
+    close(values, want, 1e-5)
+    assert 'Dropout(key[dropout], float32[3])' in model.explain()
+    assert 'Dropout' in model.explain(corpus.schedule([0]))
 
 
 def test_keys_of_streams() -> None:
@@ -409,6 +442,7 @@ def test_programs_that_draw_nothing_hold_no_keys() -> None:
 # ---- transformations -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_tracer_leaks() -> None:
     model, params, examples = compiled('modules')
     schedule = model.schedule(examples)
@@ -477,9 +511,26 @@ def test_names_of_keys() -> None:
             jf.Function(noise, rngs=wrong)  # type: ignore[arg-type]
 
 
-def test_a_function_without_the_argument() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'dropout'"):
-        jf.compile(jf.Scalar() >> jf.Function(jnp.tanh, rngs='dropout'))
+def test_functions_that_take_no_such_key() -> None:
+    does_not_compile(
+        jf.Scalar() >> jf.Function(lambda x: x, rngs='dropout'),
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), got '
+        'TypeError: test_functions_that_take_no_such_key.<locals>.<lambda>() got an '
+        "unexpected keyword argument 'dropout'; give it as many inputs as it takes: it "
+        'is called as `fn(x, dropout=key)`',
+    )
+    does_not_compile(
+        jf.Scalar() >> jf.Function(masked, weights, rngs='dropout'),
+        'Pipe[1].Function(masked): expected to run on inputs (float32[]), got '
+        "TypeError: masked() missing 1 required positional argument: 'y'; give it as "
+        'many inputs as it takes: it is called as `fn(params, x, dropout=key)`',
+    )
+
+
+def test_what_a_module_draws_may_be_said() -> None:
+    model = jf.compile(jf.Vector(3) >> jf.Function(nn.Dropout(0.5), rngs='dropout'))
+    assert repr(model.program.operations[0]).startswith('Dropout(key[dropout], ')
+    agree(model, {}, [[1, 2, 3], [4, 5, 6]], rngs={'dropout': KEY})
 
 
 def test_whole_tiles_have_a_key_a_row() -> None:
