@@ -22,7 +22,6 @@ import jfold as jf
 
 KEY = jax.random.key(3)
 LISTS = [[[1, 2, 3], [4, 5, 6]], [], [[7, 8, 9]]]
-words = jf.Map(jf.Scalar('int32'))
 
 
 # ---- methods, and what is tied -------------------------------------------------------
@@ -35,7 +34,12 @@ def tied(embed: Any) -> jf.Block:
 
 
 @pytest.mark.parametrize(
-    'embed', [nn.Embed(5, 3), nnx.Embed(5, 3, rngs=nnx.Rngs(0))], ids=['linen', 'nnx']
+    'embed',
+    [
+        nn.Embed(5, 3),
+        pytest.param(nnx.Embed(5, 3, rngs=nnx.Rngs(0)), marks=pytest.mark.slow),
+    ],
+    ids=['linen', 'nnx'],
 )
 def test_methods_of_a_module_have_its_parameters(embed: Any) -> None:
     model = jf.compile(tied(embed))
@@ -83,6 +87,7 @@ class Scaled(nnx.Module):
         return x * self.scale
 
 
+@pytest.mark.slow
 def test_variables_of_one_module_stay_tied() -> None:
     class Twice(nnx.Module):
         def __init__(self) -> None:
@@ -301,6 +306,7 @@ def nnx_block() -> jf.Block:
     return jf.Map(jf.Vector(3) >> layers >> jf.Function(nn.Dropout(0.5))) >> jf.Sum()
 
 
+@pytest.mark.slow
 def test_a_model_within_nnx_trains_in_a_step() -> None:
     net = NnxNet(nnx_block(), nnx.Rngs(0))
     model = net.fold.model
@@ -355,6 +361,12 @@ def test_parameters_without_a_structure() -> None:
     fold = jf.nnx.Fold(block, rngs=nnx.Rngs(0))
     assert fold(fold.model.schedule([3.0])).tolist() == [6.0]
     assert jf.nnx.Fold(jf.Scalar(), rngs=nnx.Rngs(0)).arrays == {}
+
+
+def test_what_wraps_flax_is_documented() -> None:
+    for each in (jf.linen.Fold, jf.nnx.Fold, jf.nnx.Cell):
+        assert '>>> ' in (each.__doc__ or '')
+        assert each.__call__.__doc__
 
 
 # ---- imports -------------------------------------------------------------------------
