@@ -145,8 +145,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The submodules of Flax, which is imported for them alone."""
-    if name in ('linen', 'nnx'):
+    """What imports Flax, on first use."""
+    if name in ('layers', 'linen', 'nnx'):
         return importlib.import_module(f'jfold.{name}')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
