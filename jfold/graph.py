@@ -73,7 +73,8 @@ class Graph:
 
     Attributes:
       examples: how many there are.
-      constants: per type, the examples' own; columns: values [rows, *shape].
+      constants: per type, the examples' own; columns: values [rows, *shape]. Of keys
+        these say nothing: each is told by its number in its example.
       operations: per operation, its nodes; columns: levels [nodes], then per input the
         value numbers [nodes]. A level is 1 + the highest of those inputs that the
         node's own component makes, 1 if there are none. Nodes of a component do not

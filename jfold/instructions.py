@@ -111,10 +111,10 @@ class Maker(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Convert(Maker):
-    """Objects to tensors."""
+class ConstantMaker(Maker):
+    """Makes constants of the examples' own."""
 
-    traits = Traits('objects[a] places[a] -> tensors[a]', Effect.RAISES | Effect.MAKES)
+    traits = Traits('', Effect.MAKES)
     type: int
     tensor: TensorType
 
@@ -124,16 +124,24 @@ class Convert(Maker):
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers(Maker):
+class Convert(ConstantMaker):
+    """Objects to tensors."""
+
+    traits = Traits('objects[a] places[a] -> tensors[a]', Effect.RAISES | Effect.MAKES)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers(ConstantMaker):
     """Lengths to tensors []."""
 
     traits = Traits('lengths[a: b] places[a] -> tensors[a]', Effect.MAKES)
-    type: int
-    tensor: TensorType
 
-    @property
-    def makes(self) -> tuple[str, int]:
-        return 'constants', self.type
+
+@dataclass(frozen=True, eq=False)
+class Draw(ConstantMaker):
+    """A key for each item, which its place alone decides; two of them are never one."""
+
+    traits = Traits('places[a] -> tensors[a]', Effect.MAKES)
 
 
 @dataclass(frozen=True, eq=False)

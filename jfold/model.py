@@ -24,13 +24,15 @@ from jfold.data.joining import join
 from jfold.data.sources import schedule_part
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.data.tracing import trace_corpus
+from jfold.device.drawn import make_draws
 from jfold.errors import check_spare_rows, several, shown, whole
 from jfold.graph import Graph, labels_of
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
-from jfold.language.eager import evaluate
+from jfold.kept import kept
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
+from jfold.node_by_node import evaluate
 from jfold.planning.deals import Deal, in_order, rows_of_shard
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
@@ -340,6 +342,10 @@ class Model:
         params: Mapping[str, Any],
         schedule: Schedule,
         external: Mapping[str, Any] | None = None,
+        *,
+        rngs: Any = None,
+        ids: Any = None,
+        deterministic: bool = False,
     ) -> Any:
         """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
 
@@ -349,6 +355,12 @@ class Model:
           schedule: as `schedule` returns it; data, no gradient flows to it.
           external: by name, the arrays [rows, *shape] that `External` blocks pick rows
             of; gradients flow to them.
+          rngs: a key of `jax.random`, or one by stream, where functions draw: dropout,
+            samples. What a node draws depends on the key, the id of its example, and
+            its place in that alone.
+          ids: [examples] integers, which example each row is, as `batch.indices`; the
+            numbers of the rows when left out.
+          deterministic: draws nothing, to evaluate.
 
         Returns:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
@@ -363,11 +375,14 @@ class Model:
         Raises:
           ValueError: the schedule is another model's.
           TypeError: `params` lacks a layer, or those of one differ from those of `init`
-            in structure, shape or dtype; or so does an array of `external`.
+            in structure, shape or dtype; or so does an array of `external`; or a layer
+            draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
         self._check(params, schedule)
-        return returned(self.program, schedule, self._apply(params, schedule))
+        rows, layers = schedule.examples, self.program.layers
+        draws = make_draws(layers, rows, rngs, ids, deterministic)
+        return returned(self.program, schedule, self._apply(params, schedule, draws))
 
     def _check(self, params: object, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
@@ -388,9 +403,10 @@ class Model:
         example: object,
         params: Mapping[str, Any] | None = None,
         external: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> Any:
-        """Runs one example eagerly; see `Block.eval`."""
-        return evaluate(self.block, example, params, external)
+        """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
+        return evaluate(self.block, example, params, external, **options)
 
     @boundary
     def explain(self, schedule: Schedule | None = None) -> str:
@@ -447,6 +463,12 @@ def compile(
     _check_choice('strategy', strategy, (*STRATEGIES, None))
     root = convert_to_block(block)
     return Model(root, lower(root), max_programs, residuals, strategy)
+
+
+@kept
+def model_of(block: Block, max_programs: int) -> Model:
+    """The model of a block, compiled once, for modules that are copied."""
+    return compile(block, max_programs)
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

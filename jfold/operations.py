@@ -9,7 +9,7 @@ end that makes a `Graph` in another way than by bodies states operations alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,9 @@ class Layer:
     batched: bool = False
     family: str = ''  # the name before it was numbered, if nobody chose one
     external: bool = False  # its parameter is an array that a batch is given
+    rngs: tuple[str, ...] = ()  # the streams of the keys that come before the inputs
+    evaluating: Callable[..., Any] | None = None  # the call where nothing is drawn
+    owner: Hashable = None  # of the parameters, where several layers have the same
 
     @functools.cached_property
     def leaves(self) -> tuple[list[Any], Any]:

@@ -77,9 +77,11 @@ def is_float(x: Any) -> bool:
     return bool(jnp.issubdtype(jnp.asarray(x).dtype, jnp.inexact))
 
 
-def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
+def batched_loss(
+    params: Any, model: jf.Model, schedule: jf.Schedule, rngs: Any = None
+) -> Any:
     """A number made of everything that `apply` returns, and what it returns."""
-    made = model.apply(params, schedule)
+    made = model.apply(params, schedule, rngs=rngs)
     values, metrics = made if model.program.metrics else (made, {})
     salts = jnp.arange(schedule.examples)
     total = weighted_rows(values, salts, schedule.mask)
@@ -90,9 +92,11 @@ def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
     return total, (values, metrics)
 
 
-def eager_loss(params: Any, model: jf.Model, example: Any, i: int) -> Any:
+def eager_loss(
+    params: Any, model: jf.Model, example: Any, i: int, rngs: Any = None
+) -> Any:
     """What the example at place `i` of a batch adds to that, by evaluating it."""
-    made = model.eval(example, params)
+    made = model.eval(example, params, rngs=rngs, id=i)
     value, metrics = made if model.program.metrics else (made, {})
     total = weighted(value, i)
     for rows in metrics.values():
@@ -117,22 +121,23 @@ def agree(
     examples: list[Any],
     rtol: float = 1e-5,
     forward: bool = False,
+    rngs: Any = None,
     **options: Any,
 ) -> None:
     """Values, metrics and gradients equal those of the eager twin.
 
-    With `forward`, also those of `apply` where no gradient is asked for. The options
-    are those of `Model.schedule`.
+    With `forward`, also those of `apply` where no gradient is asked for. `rngs` are
+    what functions draw with. The options are those of `Model.schedule`.
     """
     schedule = model.schedule(examples, **options)
-    (total, (values, metrics)), grads = _batched_grad(params, model, schedule)
-    each = [_eager_grad(params, model, x, i) for i, x in enumerate(examples)]
+    (total, (values, metrics)), grads = _batched_grad(params, model, schedule, rngs)
+    each = [_eager_grad(params, model, x, i, rngs) for i, x in enumerate(examples)]
     found = [made for (_, made), _ in each]
     same_results(values, metrics, found, rtol)
     add_up(total, [loss for (loss, _), _ in each], 10 * rtol)
     add_up(grads, [grad for _, grad in each], rtol)
     if forward:
-        _, (values, metrics) = batched_loss(params, model, schedule)
+        _, (values, metrics) = batched_loss(params, model, schedule, rngs)
         same_results(values, metrics, found, rtol)
 
 

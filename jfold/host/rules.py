@@ -117,6 +117,13 @@ def _numbers(i: ir.Numbers, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
 
 
+def _draw(i: ir.Draw, r: list[Column], state: Trace) -> None:
+    places = r[i.inputs[0]]
+    # Which key each is, its number in its example tells, once there is a schedule.
+    values = np.zeros((len(places), *i.tensor.shape), i.tensor.dtype)
+    r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
+
+
 def _transform(i: ir.Transform, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = each(i.fn, r[i.inputs[0]], expected='what its function takes')
 
@@ -380,6 +387,7 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Constant: _constant,
     ir.Choose: _choose,
     ir.Numbers: _numbers,
+    ir.Draw: _draw,
     ir.Pack: _pack,
     ir.Group: _group,
     ir.Apply: _apply,

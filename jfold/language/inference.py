@@ -290,11 +290,30 @@ def infer(root: c.Block) -> Typing:
     names = numbered(state.functions)
     for node in state.nodes:
         node.layer = None if node.layer is None else names[node.layer]
+    _mark_draws(state)
     layers = tuple(names[layer] for layer in state.layers.values())
     labelled = frozenset(name for name, (_, has_label) in metrics.items() if has_label)
     collected = {name: type_ for name, (type_, _) in metrics.items()}
     seen = frozenset(state.observing)
     return Typing(top, state.declarations, layers, collected, labelled, seen)
+
+
+def _mark_draws(state: Inference) -> None:
+    """Finds the uses with something random inside."""
+    around: dict[Typed, list[Typed]] = {}
+    for node in state.nodes:
+        target = None
+        if isinstance(node.block, c.Reference):
+            target = state.declarations[node.block.declaration]
+        for part in (*node.parts, target):
+            if part is not None:
+                around.setdefault(part, []).append(node)
+    waiting = [each for each in state.nodes if each.layer and each.layer.rngs]
+    while waiting:
+        node = waiting.pop()
+        if not node.draws:
+            node.draws = True
+            waiting += around.get(node, [])
 
 
 def collected_of(given: Type) -> tuple[Type, bool]:

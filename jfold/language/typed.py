@@ -25,6 +25,7 @@ class Typed:
       parts: the uses inside; `None` where an optional one is absent.
       layer: of a function, and of an item of a tensor.
       shared: whether it is used more than once.
+      draws: whether something random is inside, so that each use is another.
     """
 
     block: c.Block
@@ -34,6 +35,7 @@ class Typed:
     parts: tuple[Typed | None, ...] = ()
     layer: Layer | None = None
     shared: bool = False
+    draws: bool = False
 
     @functools.cached_property
     def path(self) -> str:

@@ -23,6 +23,7 @@ from jfold.traits import Effect, Traits
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
+    KeyType,
     SequenceType,
     TensorType,
     TupleType,
@@ -82,7 +83,8 @@ class Builder:
         self, layer: Layer, given: Type, result: Type, from_left: bool = False
     ) -> int:
         """The number of a layer at given types: equal ones are one operation."""
-        arguments = arguments_of(given)
+        keys = map(KeyType, layer.rngs)
+        arguments = *keys, *arguments_of(given)
         numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
         made = Operation(layer, arguments, result, *numbers, from_left)
         return self.operations.setdefault(made, len(self.operations))
@@ -208,6 +210,11 @@ class Writer:
             return self.one(p.Group, (value.lengths, items), node)
         assert isinstance(value, int)
         return value
+
+    def keys(self, layer: Layer, places: int, node: Typed) -> list[int]:
+        """The keys that a layer draws with at each place."""
+        types = [(self.builder.type_number(t), t) for t in map(KeyType, layer.rngs)]
+        return [self.one(p.Draw, (places,), node, type=k, tensor=t) for k, t in types]
 
     def select(self, value: Value, positions: int, node: Typed) -> Writing:
         """The items of a value at given positions."""
@@ -345,7 +352,8 @@ def _value_number(
     """What instructions that do the same have in common; `None` if that is not told, as
     of functions of the data, or if each does something beside."""
     traits: Traits = kind.traits
-    if traits.holds or traits.effect & Effect.RECORDS or kind is p.Iterate:
+    anew = kind in (p.Iterate, p.Draw)
+    if traits.holds or traits.effect & Effect.RECORDS or anew:
         return None
     try:  # ways tell rows apart, and are given anew where they have to
         told = [(k, _comparable(v)) for k, v in options.items() if k not in _APART]
