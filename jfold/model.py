@@ -313,10 +313,8 @@ class Model:
           **options: likewise, by name.
 
         Returns:
-          The compiled step, to be called with schedules in place of the capacity. From
-          now on the model builds schedules of that capacity while they fit. Steps for
-          batches of one size share a capacity: where the second needs more room than
-          the first, compile the first again.
+          The compiled step, to be called with schedules in place of the capacity, which
+          is reserved; see `reserve`.
 
         Raises:
           TypeError: there is no `Capacity` among the arguments.
@@ -331,6 +329,33 @@ class Model:
         [3.0, 3.0]
         """
         return compile_step(step, args, options, self._budget.adopt)
+
+    @boundary
+    def reserve(self, capacity: Capacity) -> Capacity:
+        """Makes room: from now on all batches that fit have schedules of one capacity.
+
+        Batches that do not fit have another program, within `max_programs`, and those
+        that do keep theirs. Nothing is compiled; `precompile` reserves by itself.
+
+        Args:
+          capacity: of `Schedule.capacity`, of a batch as large as there may be; of
+            `Corpus.capacities`; or either of two, `a | b`.
+
+        Returns:
+          What schedules of such batches have: `capacity`, or more if more was reserved
+          for batches of this size before.
+
+        Raises:
+          TypeError: `capacity` is none; ValueError: it is of another expression.
+          ProgramBudgetError: it would be one program too many.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> room = model.reserve(model.schedule([[1] * 200], size=4).capacity)
+        >>> model.schedule([[1, 2], [3]], size=4).capacity == room
+        True
+        """
+        return self._budget.adopt(capacity).capacity
 
     @boundary
     def apply(
