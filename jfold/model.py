@@ -35,6 +35,7 @@ from jfold.planning.deals import Deal, in_order, rows_of_shard
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
 from jfold.planning.uses import make_uses
+from jfold.predict import predict as make_predict
 from jfold.program import Program
 from jfold.results import returned
 from jfold.runtime import make_execute
@@ -63,6 +64,7 @@ class Model:
     strategy: str | None = None
 
     batches = make_batches
+    predict = make_predict
 
     def __post_init__(self) -> None:
         self._apply = jax.jit(make_execute())
