@@ -19,6 +19,7 @@ from jfold.tracebacks import boundary
 
 LOG = logging.getLogger('jfold')
 
+
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledStep:
     """A step that was compiled ahead of time; made by `Model.precompile`.

@@ -112,11 +112,12 @@ class Maker(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Convert(Maker):
-    """Objects to tensors."""
+    """Objects to tensors; of ints from 0 on below a number, if that is said."""
 
     traits = Traits('objects[a] places[a] -> tensors[a]', Effect.RAISES | Effect.MAKES)
     type: int
     tensor: TensorType
+    below: int | None = field(default=None, metadata=CHECK)
 
     @property
     def makes(self) -> tuple[str, int]:

@@ -139,7 +139,8 @@ def _picked(value: Any, rows: Array) -> Any:
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
-        return Ragged(_picked(value.values, ranges(begins, chosen)), chosen)
+        counts: Any = chosen  # of NumPy, as all that is given back
+        return Ragged(_picked(value.values, ranges(begins, chosen)), counts)
     return value if value is None else np.asarray(value)[rows]
 
 

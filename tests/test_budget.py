@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_several_reserved_capacities() -> None:
     found = [model.schedule([chain(n)]).capacity for n in (2, 4, 5, 16, 17, 64)]
     assert found == [rooms[0]] * 2 + [rooms[1]] * 2 + [rooms[2]] * 2
     assert model.programs == 3
-    assert all(b.holds(a) and not a.holds(b) for a, b in zip(rooms, rooms[1:]))
+    assert all(b.holds(a) and not a.holds(b) for a, b in itertools.pairwise(rooms))
     assert model.reserve(room_for(10)) == rooms[1]
     assert model.programs == 3
 
@@ -129,7 +130,7 @@ def test_no_room_in_the_budget() -> None:
         lambda: model.reserve(room_for(6)),
         lambda: model.schedule([chain(6)]),
     ):
-        with pytest.raises(jf.ProgramBudgetError, match='rows.1. from 5 to 6'):
+        with pytest.raises(jf.ProgramBudgetError, match=r'rows.1. from 5 to 6'):
             refused()
     assert model.schedule([chain(5)]).capacity == room
 

@@ -23,7 +23,15 @@ from jfold.data import tracing
 
 RNG = np.random.default_rng(0)
 TREES = [binary_tree(RNG, int(RNG.integers(1, 9))) for _ in range(11)]
-LISTS: list[Any] = [[[1, 2], []], [], [[3]], [[], [4, 5, 6], [7]], [[8]], [[]], [[9, 1]]]
+LISTS: list[Any] = [
+    [[1, 2], []],
+    [],
+    [[3]],
+    [[], [4, 5, 6], [7]],
+    [[8]],
+    [[]],
+    [[9, 1]],
+]
 
 
 def sharding(count: int, kind: AxisType = AxisType.Auto) -> NamedSharding:
@@ -34,8 +42,10 @@ def sharding(count: int, kind: AxisType = AxisType.Auto) -> NamedSharding:
 
 def nested() -> jf.Model:
     """Lists of lists to the squares of their numbers, in lists, and two metrics."""
-    square = jf.Scalar() >> jf.Function(jnp.square) >> jf.AllOf(
-        jf.Identity(), jf.Metric('squares')
+    square = (
+        jf.Scalar()
+        >> jf.Function(jnp.square)
+        >> jf.AllOf(jf.Identity(), jf.Metric('squares'))
     )
     inner = jf.Map(square >> jf.GetItem(0))
     length = jf.Length() >> jf.Metric('lengths')
@@ -162,7 +172,7 @@ def test_an_example_that_does_not_fit() -> None:
     model = jf.compile(jf.Scalar())
     with pytest.raises(jf.InputError) as caught:
         model.predict({}, [1, 2, 3, 'x'], batch_size=2)
-    assert str(caught.value).startswith("example 3 of the source: expected float32[]")
+    assert str(caught.value).startswith('example 3 of the source: expected float32[]')
     with refuses(
         'expected a corpus, a sequence or a stream of examples as `source`, got dict: '
         'pass `[example]` for a single one'
