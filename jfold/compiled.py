@@ -67,7 +67,7 @@ class CompiledStep:
             f'{time.perf_counter() - begin:.1f} s. Reserve that much by '
             '`model.reserve` before `model.precompile`',
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         return compiled
 

@@ -325,7 +325,7 @@ class _Search:
             tensors = [
                 self.values[t][x] for t, x in zip(result.tensors, uses, strict=True)
             ]
-            rows = len(schedule.owners(r)) if r in self.program.observed else 0
+            rows = len(schedule.owners(r))  # none where each example has one
             made.append([jnp.asarray(padded(x, rows)) for x in tensors])
         return made
 

@@ -70,7 +70,7 @@ def _ways(frame: Frame, i: ir.Apply, item: int, depth: int) -> list[list[str]]:
 
 
 def _way(frame: Frame, register: int, item: int, depth: int) -> list[str] | None:
-    """The steps to the data that an item of a register was made of, if there are any."""
+    """The steps to the data that an item of a register was made of, if any."""
     while register < frame.body.arity and frame.origin is not None:
         frame, register, item = frame.origin(register, item)
     writer = frame.body.writer.get(register)
