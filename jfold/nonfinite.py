@@ -124,8 +124,8 @@ of -4.0; in Map[0].Pipe[1].Function(log)
     if (bad := _bad_parameter(program, params)) is not None:
         return bad
     items = list(several(examples))
-    search = _Search(program, params, make_uses(program, trace(program, items)))
-    found = search.first(loss or _sum_of_floats)
+    search = Search(program, params, make_uses(program, trace(program, items)))
+    found = search.first(loss or sum_of_floats)
     if not isinstance(found, _Found):
         return found
     return search.told(found, items)
@@ -142,7 +142,8 @@ def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | N
     return None
 
 
-def _sum_of_floats(value: Any) -> Any:
+def sum_of_floats(value: Any) -> Any:
+    """Of all floats in results."""
     leaves = [x for x in jax.tree.leaves(value) if is_inexact(x)]
     return sum((x.sum().real.astype('float32') for x in leaves), jnp.float32(0))
 
@@ -150,7 +151,7 @@ def _sum_of_floats(value: Any) -> Any:
 # ---- the search ----------------------------------------------------------------------
 
 
-class _Search:
+class Search:
     """The values of a graph, and their gradients.
 
     Attributes:
@@ -293,10 +294,7 @@ class _Search:
         self, loss: Callable[[Any], Any]
     ) -> tuple[Arrays, _Found | NonFinite | None]:
         """The cotangents of all values, as the loss alone gives them."""
-        rows = self.graph.examples
-        spec = Spec(self.program, needed(self.uses, rows))
-        schedule = build(self.uses, spec)
-        results = self._results(schedule)
+        schedule, results = self.results()
         floats = [[x for x in each if is_inexact(x)] for each in results]
 
         def of_results(floats: list[list[Any]]) -> Any:
@@ -306,8 +304,11 @@ class _Search:
             ]
             return loss(returned(self.program, schedule, filled))
 
-        grads = iter(jax.tree.leaves(jax.grad(of_results)(floats)))
-        cotangents, bad = [np.zeros_like(x) for x in self.values], None
+        value, of_floats = jax.value_and_grad(of_results)(floats)
+        grads, bad = iter(jax.tree.leaves(of_floats)), None
+        if (kind := kind_of(np.asarray(value))) is not None:
+            bad = NonFinite(f'expected a finite loss, got {kind}')
+        cotangents = [np.zeros_like(x) for x in self.values]
         for r, result in enumerate(self.program.results):
             table = self.graph.results[r]
             for t, uses in zip(result.tensors, self.uses.results[r], strict=True):
@@ -317,9 +318,11 @@ class _Search:
                     bad = bad or _bad_loss(own, table)
         return cotangents, bad
 
-    def _results(self, schedule: Schedule) -> list[list[jax.Array]]:
-        """The tensors of each result, with spare rows of zeros where there are any."""
-        made = []
+    def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
+        """The tensors of each result, with spare rows of zeros where there are any, and
+        a schedule that they are of."""
+        need = needed(self.uses, self.graph.examples)
+        schedule, made = build(self.uses, Spec(self.program, need)), []
         for r, result in enumerate(self.program.results):
             uses = self.uses.results[r]
             tensors = [
@@ -327,7 +330,7 @@ class _Search:
             ]
             rows = len(schedule.owners(r))  # none where each example has one
             made.append([jnp.asarray(padded(x, rows)) for x in tensors])
-        return made
+        return schedule, made
 
     def _backward(self, o: int, nodes: Array, cotangents: Arrays) -> _Found | None:
         """Runs nodes of an operation in reverse."""

@@ -10,10 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from agreement import same_results
 from checking import refuses
+from expressions import Expression, expressions
 from flax import linen as nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import jfold as jf
+from jfold.host.evaluation import trace
+from jfold.nonfinite import Search, sum_of_floats
+from jfold.planning.uses import make_uses
+from jfold.results import returned
 
 number = jf.Scalar()
 logs = jf.Map(number >> jf.Function(jnp.log))
@@ -183,6 +191,36 @@ def test_the_gradient_of_a_loss() -> None:
     text = told(block, [[1, 2], [3, 0]], loss=logarithm)
     assert text == 'example 1: expected a loss with a finite gradient, got inf'
     assert told(block, [[1, 2], [3, 1]], loss=logarithm) == 'None'
+
+
+def test_a_loss_that_is_not_finite() -> None:
+    text = told(number >> scale(jnp.sin), [1.0], loss=lambda x: x.sum() + jnp.inf)
+    assert text == 'expected a finite loss, got inf'
+
+
+@pytest.mark.slow
+@given(expressions(), st.integers(0, 2**32))
+@settings(max_examples=4)
+def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
+    """What runs operation by operation gives what a batch does; if anything is found,
+    it is said where."""
+    model = jf.compile(expression.block)
+    params = model.init(jax.random.key(0))
+    examples = expression.batch(np.random.default_rng(seed), 3)
+    search = Search(
+        model.program, params, make_uses(model.program, trace(model.program, examples))
+    )
+    found = search.first(sum_of_floats)
+    if isinstance(found, jf.NonFinite):
+        assert 'loss' in found.message
+    elif found is not None:
+        assert search.told(found, examples).block
+    schedule, results = search.results()
+    made = returned(model.program, schedule, results)
+    values, metrics = made if model.program.metrics else (made, {})
+    each = [model.eval(x, params) for x in examples]
+    each = each if model.program.metrics else [(x, {}) for x in each]
+    same_results(values, metrics, each, 1e-4)
 
 
 def test_gradients_that_are_finite_are_those_of_the_model() -> None:
