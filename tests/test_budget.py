@@ -45,6 +45,7 @@ def test_a_reserved_capacity_stays() -> None:
     assert model.programs == 2
 
 
+@pytest.mark.slow
 def test_schedules_of_a_reserved_capacity_equal_the_twin() -> None:
     """In values and gradients, before and after a batch that does not fit."""
     model, rng = model_of_trees(), np.random.default_rng(1)

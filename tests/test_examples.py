@@ -187,6 +187,7 @@ def test_the_server_compiles_before_the_first_request() -> None:
     assert bad[1].startswith('400: example 0, at [1]: expected one of the keys')
 
 
+@pytest.mark.slow
 def test_the_server_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """The quick run; a tree without room has a program of its own."""
     with pytest.warns(RuntimeWarning, match='compiled the step for it too'):

@@ -111,6 +111,7 @@ def test_sequences_and_metrics(size: int) -> None:
     assert squares.sum() == sum(x * x for each in LISTS for y in each for x in y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize('corpus', [False, True])
 def test_over_devices(kind: AxisType, corpus: bool) -> None:
@@ -238,6 +239,7 @@ def test_means_of_all_kinds() -> None:
     assert model.schedule([], size=3).mean(np.full(3, np.nan)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
 def test_means_over_devices(kind: AxisType) -> None:
     """Spare rows are at the end of each shard."""
