@@ -102,6 +102,15 @@ def test_small_examples_print_their_tables(
 
 
 @pytest.mark.slow
+def test_engines_trace_in_workers(tmp_path: Path) -> None:
+    """Two of Dask's, started and stopped, then two of grain's."""
+    printed = run_example('corpus_in_parts.py', '--quick', cwd=tmp_path)
+    assert 'Dask, 2 workers' in printed
+    assert 'nodes) in 3 parts' in re.sub(', [0-9.]+ MB', '', printed)
+    assert 'grain, 2 workers' in printed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('model', ['messages', 'weave'])
 def test_molecules_need_no_file(model: str, tmp_path: Path) -> None:
     """Without one they are made up."""
