@@ -345,9 +345,10 @@ class Search:
             inputs = self._inputs(o, rows)
             own = [cotangents[t][x[rows]] for t, x in outputs]
             given = list(map(filled_up, inputs)), list(map(filled_up, own))
-            of_inputs, nans, bad = runner.reverse(runner.params, *given)
+            of_inputs, finite, _ = runner.reverse(runner.params, *given)
             found = self._add(o, rows, of_inputs, cotangents)
-            found = found or self._of_params(o, rows, nans, bad)
+            if found is None and not all(finite):
+                found = self._of_params(o, rows, inputs, own)
             if found is not None:
                 return found
         return None
@@ -370,23 +371,24 @@ class Search:
         return None
 
     def _of_params(
-        self, o: int, rows: Array, nans: list[Any], bad: list[Any]
+        self, o: int, rows: Array, inputs: Arrays, cotangents: Arrays
     ) -> _Found | None:
-        """The first gradient of a parameter that is not finite."""
-        operation = self.program.operations[o]
+        """The first row that gives a parameter a gradient that is not finite."""
+        runner, layer = self.runners[o], self.program.operations[o].layer
         paths = [
             jax.tree_util.keystr(path)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(
-                operation.layer.params
-            )
+            for path, leaf in jax.tree_util.tree_leaves_with_path(layer.params)
             if is_inexact(leaf)
         ]
-        for path, has_nan, is_bad in zip(paths, nans, bad, strict=True):
-            wrong = np.flatnonzero(np.asarray(is_bad)[: len(rows)])
-            if len(wrong):
-                kind = 'nan' if np.asarray(has_nan)[wrong[0]] else 'inf'
-                what = f'a finite gradient of layer {operation.layer.name!r}{path}'
-                return self._at_node(o, int(rows[wrong[0]]), f'{what}, got {kind}')
+        for number, node in enumerate(rows.tolist()):
+            alone = slice(number, number + 1)
+            given = [[filled_up(x[alone]) for x in y] for y in (inputs, cotangents)]
+            _, finite, nans = runner.reverse(runner.params, *given)
+            for path, is_finite, has_nan in zip(paths, finite, nans, strict=True):
+                if not is_finite:
+                    what = f'a finite gradient of layer {layer.name!r}{path}'
+                    kind = 'nan' if has_nan else 'inf'
+                    return self._at_node(o, node, f'{what}, got {kind}')
         return None
 
     # ---- what is told

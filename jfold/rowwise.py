@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
 
 from jfold.operations import Operation
 from jfold.types import TupleType, pack
 
 Array = np.ndarray[Any, Any]
 Arrays = list[Array]
-ROWS = 64  # that are run at once
+ROWS = 32  # that are run at once
 
 
 # ---- an operation --------------------------------------------------------------------
@@ -34,16 +33,21 @@ class Runner:
     @functools.cached_property
     def forward(self) -> Any:
         """Inputs [rows, *shape] each to outputs, and what is wrong with indices."""
-        axes = (None, *(0 for _ in self.operation.inputs))
-        run = jax.vmap(self._of_row, axes, axis_size=ROWS)
-        return jax.jit(checkify.checkify(run, errors=checkify.index_checks))
+        from jax.experimental import checkify  # which takes time to import
+
+        return jax.jit(checkify.checkify(self._of_rows, errors=checkify.index_checks))
 
     @functools.cached_property
     def reverse(self) -> Any:
         """Inputs and cotangents of float outputs [rows, *shape] each to gradients of
-        float inputs, and how many numbers of each gradient of a parameter are NaN, and
-        infinite [rows]."""
-        return jax.jit(jax.vmap(self._reverse, (None, 0, 0), axis_size=ROWS))
+        float inputs [rows, *shape] each; and of each gradient of a parameter, that of
+        all rows, whether it is finite, and whether it has NaN."""
+        return jax.jit(self._reverse)
+
+    def _of_rows(self, params: Any, *inputs: Any) -> list[Any]:
+        axes = (None, *(0 for _ in self.operation.inputs))
+        made: list[Any] = jax.vmap(self._of_row, axes, axis_size=ROWS)(params, *inputs)
+        return made
 
     def _of_row(self, params: Any, *inputs: Any) -> list[Any]:
         operation, batched = self.operation, self.operation.layer.batched
@@ -58,14 +62,13 @@ class Runner:
 
         def floats(own_floats: list[Any], others_floats: list[Any]) -> list[Any]:
             given = jax.tree.unflatten(tree, own.filled(own_floats))
-            made = self._of_row(given, *others.filled(others_floats))
+            made = self._of_rows(given, *others.filled(others_floats))
             return [x for x in made if is_inexact(x)]
 
         _, pull = jax.vjp(floats, own.floats, others.floats)
         of_params, of_inputs = pull(cotangents)
-        nans = [jnp.isnan(x).sum() for x in of_params]
-        bad = [(~jnp.isfinite(x)).sum() for x in of_params]
-        return of_inputs, nans, bad
+        finite = [jnp.isfinite(x).all() for x in of_params]
+        return of_inputs, finite, [jnp.isnan(x).any() for x in of_params]
 
 
 class _Parted(NamedTuple):

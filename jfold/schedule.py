@@ -106,6 +106,12 @@ class Schedule:
 
         Raises:
           ValueError: there are not as many rows.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Scalar())
+        >>> schedule = model.schedule([1, 2], size=4)
+        >>> float(schedule.mean(model.apply({}, schedule)))
+        1.5
         """
         mask = self.mask
         return jax.tree.map(lambda x: _mean(jnp.asarray(x), mask), losses)

@@ -14,6 +14,7 @@ from agreement import close
 from binary_trees import binary_tree, chain, tree_block
 from checking import refuses
 from compilations import compilations
+from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
 
@@ -100,6 +101,19 @@ def test_other_sizes_are_reserved_apart() -> None:
     one, four = (model.reserve(room_for(5, size)) for size in (1, 4))
     assert model.schedule([chain(5)]).capacity == one
     assert model.schedule([chain(5)], size=4).capacity == four
+
+
+def test_capacities_of_shards() -> None:
+    """Are reserved for batches that are dealt alike."""
+    model, devices = model_of_trees(), jax.devices()[:2]
+    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=devices)
+    sharding = NamedSharding(mesh, jax.P('data'))
+    corpus = model.trace([chain(n) for n in (1, 2, 3, 4)])
+    room = model.reserve(corpus.capacities(4, sharding=sharding))
+    schedule = model.schedule([chain(2)] * 3, size=4, sharding=sharding)
+    assert schedule.capacity == room
+    assert model.schedule([chain(2)] * 3, size=4).capacity != room
+    assert model.programs == 2
 
 
 def test_nothing_is_compiled() -> None:

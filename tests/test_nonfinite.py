@@ -166,6 +166,8 @@ def test_the_gradient_of_a_parameter() -> None:
         '0.0; in Pipe[0].Map.Pipe[1].Function(scaled)'
     )
     assert told(block, [[1, 2], [3, 1]]) == 'None'
+    many = [[1.0] * 99, [2.0] * 70 + [0.0] + [1.0] * 9]
+    assert told(block, many).startswith('example 1, at [70]: expected a finite grad')
 
 
 def test_the_gradient_of_what_depends_on_parameters() -> None:

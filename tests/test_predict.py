@@ -109,6 +109,16 @@ def test_sequences_and_metrics(size: int) -> None:
     assert lengths.example.tolist() == list(range(len(LISTS)))
     assert squares.example.dtype == 'int32'
     assert squares.sum() == sum(x * x for each in LISTS for y in each for x in y)
+    np.testing.assert_allclose(squares.mean(), squares.values.mean())
+
+
+def test_sequences_can_be_padded() -> None:
+    """As those of a batch."""
+    model = jf.compile(jf.Map(jf.Scalar()))
+    found = model.predict({}, [[1, 2], [], [3]], batch_size=2)
+    items, real = found.padded(2, fill=-1)
+    assert items.tolist() == [[1, 2], [-1, -1], [3, -1]]
+    assert real.sum() == found.mask.sum() == 3
 
 
 @pytest.mark.slow
