@@ -83,7 +83,7 @@ class Budget:
         if not isinstance(capacity, Capacity):
             raise TypeError(
                 f'expected a `Capacity`, got {type(capacity).__name__}: take it from '
-                '`corpus.capacities(batch_size)` or `model.schedule(examples).capacity`'
+                '`model.trace(examples).capacities(batch_size)`'
             )
         program = self.program
         expected = [len(program.types), len(program.operations), len(program.observed)]

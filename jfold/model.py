@@ -340,8 +340,9 @@ class Model:
         that do keep theirs. Nothing is compiled; `precompile` reserves by itself.
 
         Args:
-          capacity: of `Schedule.capacity`, of a batch as large as there may be; of
-            `Corpus.capacities`; or either of two, `a | b`.
+          capacity: of `Corpus.capacities`, of a few examples of all kinds, the largest
+            among them; of `Schedule.capacity`; or what holds either of two, `a | b`.
+            What none of these examples runs has no room.
 
         Returns:
           What schedules of such batches have: `capacity`, or more if more was reserved
@@ -353,7 +354,8 @@ class Model:
 
         >>> import jfold as jf
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
-        >>> room = model.reserve(model.schedule([[1] * 200], size=4).capacity)
+        >>> largest = model.trace([[1] * n for n in range(100)]).capacities(4)
+        >>> room = model.reserve(largest)
         >>> model.schedule([[1, 2], [3]], size=4).capacity == room
         True
         """

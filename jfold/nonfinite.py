@@ -116,7 +116,7 @@ def find_nan(
     >>> model = jf.compile(jf.Map(jf.Scalar() >> jf.Function(jnp.log)) >> jf.Sum())
     >>> jf.find_nan(model, {}, [[1, 2], [3, -4]])
     example 1, at [1]: expected finite values of log(float32[]) -> float32[], got nan \
-of -4.0; in Map[0].Pipe[1].Function(log)
+of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     """
     program: Program = model.program
     params = with_external(program.layers, params, external)

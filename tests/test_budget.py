@@ -127,7 +127,7 @@ def test_capacities_that_are_none() -> None:
     """Or of another model."""
     text = (
         'expected a `Capacity`, got Schedule: take it from '
-        '`corpus.capacities(batch_size)` or `model.schedule(examples).capacity`'
+        '`model.trace(examples).capacities(batch_size)`'
     )
     schedule: Any = model_of_trees().schedule([1])
     with refuses(text):
