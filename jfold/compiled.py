@@ -46,20 +46,19 @@ class CompiledStep:
           TypeError: other arguments differ from those it was compiled for.
         """
         specs = self._recipe.specs_of(args, options)
-        if specs == self.specs:
-            return self.compiled(*args, **options)
-        if specs not in self._others:
-            found = _specs_in((args, options))
-            for expected, got in zip(self.specs, found, strict=False):
+        if len(specs) != len(self.specs):  # static arguments are left out before them
+            specs = _specs_in((args, options))
+        if specs != self.specs and specs not in self._others:
+            for expected, got in zip(self.specs, specs, strict=False):
                 _check_kind(expected, got)
-            if found != specs or len(specs) != len(self.specs):  # JAX tells it
-                return self.compiled(*args, **options)
-            self._others[specs] = self._compiled_for(specs)
-        return self._others[specs](*args, **options)
+            if len(specs) == len(self.specs):
+                self._compile_for(specs)
+        compiled = self._others.get(specs) if specs != self.specs else None
+        return (compiled or self.compiled)(*args, **options)
 
-    def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
+    def _compile_for(self, specs: tuple[Spec, ...]) -> None:
         begin = time.perf_counter()
-        compiled = self._recipe.compiled(specs)
+        self._others[specs] = self._recipe.compiled(specs)
         changes = ', '.join(map(_changes, self.specs, specs))
         warnings.warn(
             'expected schedules of the capacity that the step was compiled for, got '
@@ -69,7 +68,6 @@ class CompiledStep:
             RuntimeWarning,
             stacklevel=4,
         )
-        return compiled
 
     def __repr__(self) -> str:
         return f'CompiledStep({", ".join(str(x.capacity) for x in self.specs)})'

@@ -273,6 +273,23 @@ def test_a_step_without_room_keeps_no_arguments() -> None:
         assert twice.tolist() == [2, 2]
 
 
+def test_static_arguments_before_the_schedule() -> None:
+    """Are left out when the step is called, with or without room."""
+    model, corpus, params = prepared()
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def scaled(scale: float, params: Any, schedule: jf.Schedule) -> Any:
+        return scale * model.apply(params, schedule)
+
+    ready = model.precompile(scaled, 2.0, params, corpus.capacities(2))
+    largest = int(corpus.nodes.argmax())
+    for indices in [0, 1], [largest] * 2, [largest] * 2:
+        with warnings.catch_warnings(action='ignore'):
+            found = ready(params, corpus.schedule(indices))
+        expected = [2 * model.eval(TREES[i], params) for i in indices]
+        close(found, np.array(expected), 1e-5)
+
+
 def test_schedules_of_another_kind() -> None:
     """Of other sizes and models; other arguments are JAX's to complain about."""
     model, corpus, params = prepared()
