@@ -53,6 +53,7 @@ from jfold.errors import InputError, ProgramBudgetError
 from jfold.external import External
 from jfold.metrics import MetricValues
 from jfold.model import Model, compile
+from jfold.nonfinite import NonFinite, find_nan
 from jfold.ragged import Ragged
 from jfold.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.schedule import Schedule
@@ -102,6 +103,7 @@ __all__ = [
     'Min',
     'Model',
     'NGrams',
+    'NonFinite',
     'Nth',
     'ObjectType',
     'OneHot',
@@ -140,6 +142,7 @@ __all__ = [
     'compose',
     'convert_to_block',
     'convert_to_type',
+    'find_nan',
     'recursive',
 ]
 

@@ -125,9 +125,10 @@ class ConstantMaker(Maker):
 
 @dataclass(frozen=True, eq=False)
 class Convert(ConstantMaker):
-    """Objects to tensors."""
+    """Objects to tensors; of ints from 0 on below a number, if that is said."""
 
     traits = Traits('objects[a] places[a] -> tensors[a]', Effect.RAISES | Effect.MAKES)
+    below: int | None = field(default=None, metadata=CHECK)
 
 
 @dataclass(frozen=True, eq=False)

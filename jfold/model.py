@@ -37,6 +37,7 @@ from jfold.planning.deals import Deal, in_order, rows_of_shard
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
 from jfold.planning.uses import make_uses
+from jfold.predict import predict as make_predict
 from jfold.program import Program
 from jfold.results import returned
 from jfold.runtime import make_execute
@@ -65,6 +66,7 @@ class Model:
     strategy: str | None = None
 
     batches = make_batches
+    predict = make_predict
 
     def __post_init__(self) -> None:
         self._apply = jax.jit(make_execute())
@@ -317,10 +319,8 @@ class Model:
           **options: likewise, by name.
 
         Returns:
-          The compiled step, to be called with schedules in place of the capacity. From
-          now on the model builds schedules of that capacity while they fit. Steps for
-          batches of one size share a capacity: where the second needs more room than
-          the first, compile the first again.
+          The compiled step, to be called with schedules in place of the capacity, which
+          is reserved; see `reserve`.
 
         Raises:
           TypeError: there is no `Capacity` among the arguments.
@@ -335,6 +335,35 @@ class Model:
         [3.0, 3.0]
         """
         return compile_step(step, args, options, self._budget.adopt)
+
+    @boundary
+    def reserve(self, capacity: Capacity) -> Capacity:
+        """Makes room: from now on all batches that fit have schedules of one capacity.
+
+        Batches that do not fit have another program, within `max_programs`, and those
+        that do keep theirs. Nothing is compiled; `precompile` reserves by itself.
+
+        Args:
+          capacity: of `Corpus.capacities`, of a few examples of all kinds, the largest
+            among them; of `Schedule.capacity`; or what holds either of two, `a | b`.
+            What none of these examples runs has no room.
+
+        Returns:
+          What schedules of such batches have: `capacity`, or more if more was reserved
+          for batches of this size before.
+
+        Raises:
+          TypeError: `capacity` is none; ValueError: it is of another expression.
+          ProgramBudgetError: it would be one program too many.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> largest = model.trace([[1] * n for n in range(100)]).capacities(4)
+        >>> room = model.reserve(largest)
+        >>> model.schedule([[1, 2], [3]], size=4).capacity == room
+        True
+        """
+        return self._budget.adopt(capacity).capacity
 
     @boundary
     def apply(

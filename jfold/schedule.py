@@ -18,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jfold.functions import ratio
 from jfold.graph import Array
 from jfold.planning.build import fill
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
 from jfold.shards import EVERYWHERE
-from jfold.spec import Spec, SpecKey, key_of, of_one_shard
+from jfold.spec import Capacity, Spec, SpecKey, key_of, of_one_shard
 
 T = TypeVar('T')
 
@@ -67,6 +68,11 @@ class Schedule:
         return layout(self.spec).sections
 
     @property
+    def capacity(self) -> Capacity:
+        """How much has room in it, for `Model.reserve`."""
+        return self.spec.capacity
+
+    @property
     def examples(self) -> int:
         """How many rows the results have: examples, and spare rows if asked for."""
         return self.spec.capacity.results
@@ -88,9 +94,31 @@ class Schedule:
     def mask(self) -> jax.Array:
         """Which rows of the results are examples [examples] bool.
 
-        The others repeat the last example, without its gradient: a loss weighs by this.
+        The others repeat the last example, without its gradient; see `mean`.
         """
         return over_shards(_mask, self)
+
+    def mean(self, losses: Any) -> Any:
+        """The mean over the real examples alone, under `jit` and `grad` too.
+
+        Args:
+          losses: [examples, ...], or arrays of such shapes in a pytree: a row for each
+            of the results.
+
+        Returns:
+          The mean over the first axis [...]; zero if there is no example.
+
+        Raises:
+          ValueError: there are not as many rows.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Scalar())
+        >>> schedule = model.schedule([1, 2], size=4)
+        >>> float(schedule.mean(model.apply({}, schedule)))
+        1.5
+        """
+        mask = self.mask
+        return jax.tree.map(lambda x: _mean(jnp.asarray(x), mask), losses)
 
     def owners(self, result: int) -> jax.Array:
         """Of each row of a result with any number of them, which row of the others its
@@ -143,6 +171,17 @@ class Schedule:
             data = 'traced'
         shards = f', {shards.count} shards' if (shards := self.spec.shards) else ''
         return f'Schedule({self.examples} examples{shards}, {data})'
+
+
+def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
+    """Of losses [examples, ...], whose real rows are in a mask [examples]."""
+    if losses.shape[:1] != mask.shape:
+        raise ValueError(
+            f'expected losses [{len(mask)}, ...], one for each row of the results, got '
+            f'{losses.dtype}{list(losses.shape)}: leave the mean to `mean`'
+        )
+    real = mask.reshape(mask.shape + (1,) * (losses.ndim - 1))
+    return ratio(jnp.where(real, losses, 0).sum(0), mask.sum())
 
 
 def _mask(schedule: Schedule) -> jax.Array:

@@ -112,7 +112,8 @@ TYPES = {
 RUNS = {
     *('Batch', 'Batches', 'Capacity', 'CompiledStep', 'Corpus', 'DamagedError'),
     *('InputError', 'MetricValues', 'Model', 'ProgramBudgetError', 'Ragged'),
-    *('Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
+    *('NonFinite', 'Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
+    'find_nan',
 }
 
 
@@ -133,7 +134,7 @@ def test_completion_shows_public_names_alone() -> None:
 
 def test_the_public_names_of_a_model() -> None:
     uses = {'apply', 'batches', 'eval', 'explain', 'init', 'join', 'precompile'}
-    uses |= {'schedule', 'trace', 'tracer'}
+    uses |= {'predict', 'reserve', 'schedule', 'trace', 'tracer'}
     facts = {'block', 'max_programs', 'program', 'programs', 'residuals', 'strategy'}
     model = jf.compile(jf.Scalar())
     assert {name for name in dir(model) if not name.startswith('_')} == uses | facts

@@ -130,7 +130,10 @@ def _reduce_groups(i: ir.ReduceGroups, frame: Frame, state: Trace) -> Any:
         fill = given[-columns:] if i.again else constants
         yield from ()  # nothing waits here, but `_rounds` runs bodies that may
         at = state.at(0, places)
-        return state.apply(i.operations[which], at, given + fill * missing)
+        try:
+            return state.apply(i.operations[which], at, given + fill * missing)
+        except BadItem as error:
+            raise BadItem(int(owner[error.index]), str(error)) from None
 
     together = i.again or bool(i.fill)
     return _rounds(i, frame, state, cut(i.sizes, together), group)

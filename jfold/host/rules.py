@@ -19,7 +19,7 @@ import numpy as np
 from jfold import instructions as ir
 from jfold.errors import BadItem
 from jfold.graph import first_of, ranges
-from jfold.host.convert import to_array
+from jfold.host.convert import check_below, to_array
 from jfold.host.objects import (
     check_lengths,
     each,
@@ -99,6 +99,8 @@ def numbers(lengths: Array) -> Array:
 def _convert(i: ir.Convert, r: list[Column], state: Trace) -> None:
     items, places = (r[k] for k in i.inputs)
     values = to_array(items, i.tensor)
+    if i.below is not None:
+        check_below(values, i.below)
     r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
 
 
