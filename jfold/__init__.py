@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
+import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
 from jfold.combinators import (
     RNN,
     AllOf,

@@ -24,7 +24,7 @@ from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
 from jfold.shards import EVERYWHERE
-from jfold.spec import Spec, SpecKey, key_of, of_one_shard
+from jfold.spec import Spec, SpecKey, of_one_shard
 
 T = TypeVar('T')
 
@@ -49,7 +49,7 @@ class Schedule:
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], SpecKey]:
         """For JAX: the arrays, and what is static."""
-        return (self.indices, self.constants), key_of(self.spec)
+        return (self.indices, self.constants), self.spec.key
 
     @classmethod
     def tree_unflatten(cls, key: SpecKey, children: tuple[Any, Any]) -> Schedule:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from jax.custom_derivatives import zero_from_primal
@@ -55,34 +55,23 @@ class TwoWays:
     def __call__(self, given: Arrays) -> Arrays:
         """Outputs [*shape each] of arguments [*shape each]."""
 
-        def rule(given: Arrays, tangents: Sparse) -> tuple[Arrays, Sparse]:
+        def derived(given: Arrays, tangents: Sparse) -> Derived:
             self.check(tangents)
-            outputs, saved = self._saving(given)
-            reverse, known = self._reverse(len(outputs), given, saved)
+            outputs, saved = self._save(given)
+            return outputs, *self._reverse(len(outputs), given, saved)
 
-            def run(known: Arrays) -> Arrays:
-                return self.run(known[: len(given)])
-
-            return outputs, tangents_of(run, reverse, known, tangents, outputs)
-
-        made: Arrays = _with_rule(self.run, rule)(given)
+        made: Arrays = _differentiable(self.run, derived)(given)
         return made
 
-    def _saving(self, given: Arrays) -> tuple[Arrays, Any]:
+    def _save(self, given: Arrays) -> tuple[Arrays, Any]:
         """As `save`, differentiable: what is saved in forward mode alone. In reverse
         mode all goes by way of the arguments, of which it was made."""
 
-        def rule(given: Arrays, tangents: Sparse) -> tuple[Any, Sparse]:
-            made = self._saving(given)
-            reverse, known = self._reverse(len(made[0]), given, made[1])
+        def derived(given: Arrays, _: Sparse) -> Derived:
+            made = self._save(given)
+            return made, *self._reverse(len(made[0]), given, made[1])
 
-            def save(known: Arrays) -> Arrays:
-                return jax.tree.leaves(self.save(known[: len(given)]))
-
-            leaves = jax.tree.leaves(made)
-            return made, tangents_of(save, reverse, known, tangents, leaves)
-
-        made: tuple[Arrays, Any] = _with_rule(self.save, rule)(given)
+        made: tuple[Arrays, Any] = _differentiable(self.save, derived)(given)
         return made
 
     def _reverse(
@@ -94,7 +83,7 @@ class TwoWays:
 
         def pull(known: Arrays, cotangents: Sparse) -> Sparse:
             saved = jax.tree.unflatten(structure, known[count:])
-            return self._pulling(known[:count], saved, cotangents[:outputs])
+            return self._pull(known[:count], saved, cotangents[:outputs])
 
         def again(known: Arrays, along: Sparse, cotangents: Sparse) -> Sparse:
             given, moving = known[:count], along[:count]
@@ -102,7 +91,7 @@ class TwoWays:
 
         return Reverse(pull, again), [*given, *leaves]
 
-    def _pulling(self, given: Arrays, saved: Any, cotangents: Sparse) -> Sparse:
+    def _pull(self, given: Arrays, saved: Any, cotangents: Sparse) -> Sparse:
         """As `pull`, differentiable."""
         known, structure = jax.tree.flatten((given, cotangents, saved))
 
@@ -110,24 +99,20 @@ class TwoWays:
             given, cotangents, saved = jax.tree.unflatten(structure, known)
             return list(self.pull(given, saved, cotangents))
 
-        def rule(known: Arrays, tangents: Sparse) -> tuple[Sparse, Sparse]:
-            pulled = pulling(known)
-            made, shape = jax.tree.flatten(pulled)
+        def derived(known: Arrays, _: Sparse) -> Derived:
+            made = pulling(known)
+            shape = jax.tree.structure(made)
 
-            def again(known: Arrays, along: Sparse) -> Sparse:
+            def back(known: Arrays, along: Sparse) -> Sparse:
                 given, cotangents, _ = jax.tree.unflatten(structure, known)
-                back = jax.tree.unflatten(shape, along)
-                outputs, found = self._second(given, back, cotangents)
+                along = jax.tree.unflatten(shape, along)
+                outputs, found = self._second(given, along, cotangents)
                 live = [x is not None for x in cotangents]
                 return [*found, *chosen(outputs, live)]
 
-            def leaves(known: Arrays) -> Arrays:
-                return jax.tree.leaves(pull(known))
+            return made, Reverse(back, refuse), known
 
-            reverse = Reverse(again, refuse)
-            return pulled, tangents_of(leaves, reverse, known, tangents, made)
-
-        pulling = _with_rule(pull, rule)
+        pulling = _differentiable(pull, derived)
         made: Sparse = pulling(known)
         return made
 
@@ -135,33 +120,58 @@ class TwoWays:
         self, given: Arrays, along: Sparse, cotangents: Sparse
     ) -> tuple[Sparse, Sparse]:
         """The derivatives of the outputs, and of what `pull` makes of cotangents, along
-        tangents of the arguments."""
+        tangents of the arguments; differentiable in forward mode."""
+        known, structure = jax.tree.flatten((given, along, cotangents))
         places = [x is not None for x in along]
 
-        def both(moving: Arrays) -> tuple[Arrays, Sparse]:
-            arguments = merged(given, spread(moving, places))
-            outputs, saved = self.save(arguments)
-            return outputs, list(self.pull(arguments, saved, cotangents))
+        def second(known: Arrays) -> tuple[Sparse, Sparse]:
+            given, along, cotangents = jax.tree.unflatten(structure, known)
 
-        primals, tangents = chosen(given, places), chosen(along, places)
-        found: tuple[Sparse, Sparse] = jax.jvp(both, (primals,), (tangents,))[1]
-        return found
+            def both(moving: Arrays) -> tuple[Arrays, Sparse]:
+                arguments = merged(given, spread(moving, places))
+                outputs, saved = self.save(arguments)
+                return outputs, list(self.pull(arguments, saved, cotangents))
+
+            primals, tangents = chosen(given, places), chosen(along, places)
+            outputs, found = jax.jvp(both, (primals,), (tangents,))[1]
+            return list(map(sparse, outputs)), found
+
+        def derived(known: Arrays, _: Sparse) -> Derived:
+            return seconds(known), Reverse(refuse, refuse), known
+
+        seconds = _differentiable(second, derived)
+        made: tuple[Sparse, Sparse] = seconds(known)
+        return made
 
 
-def _with_rule(
-    function: Callable[[Arrays], Any],
-    rule: Callable[[Arrays, Sparse], tuple[Any, Sparse]],
+# What a function makes, a reverse of it, and what that takes for known: the arguments
+# and maybe more.
+Derived: TypeAlias = tuple[Any, Reverse, Arrays]
+
+
+def _differentiable(
+    function: Callable[[Arrays], Any], derived: Callable[[Arrays, Sparse], Derived]
 ) -> Callable[[Arrays], Any]:
-    """A function of arrays to a pytree, with a rule for the tangents of its leaves."""
+    """A function of arrays to a pytree, with its derivative.
+
+    Args:
+      derived: takes the arguments and their tangents.
+    """
     made = jax.custom_jvp(function)
 
-    def whole(primals: tuple[Arrays], tangents: tuple[Any]) -> tuple[Any, Any]:
-        outputs, found = rule(primals[0], list(map(sparse, tangents[0])))
+    def rule(primals: tuple[Arrays], tangents: tuple[Any]) -> tuple[Any, Any]:
+        (given,), moving = primals, list(map(sparse, tangents[0]))
+        outputs, reverse, known = derived(given, moving)
         leaves, structure = jax.tree.flatten(outputs)
+
+        def flat(known: Arrays) -> Arrays:
+            return jax.tree.leaves(function(known[: len(given)]))
+
+        found = tangents_of(flat, reverse, known, moving, leaves)
         pairs = zip(found, leaves, strict=True)
         zero = functools.partial(zero_from_primal, symbolic_zeros=True)
         filled = [zero(x) if t is None else t for t, x in pairs]
         return outputs, jax.tree.unflatten(structure, filled)
 
-    made.defjvp(whole, symbolic_zeros=True)
+    made.defjvp(rule, symbolic_zeros=True)
     return made

@@ -194,19 +194,24 @@ linear_p.multiple_results = True
 def _bind(
     linear: Linear, known: Arrays, tangents: Arrays, avals: Sequence[Any]
 ) -> Arrays:
-    made: Arrays = linear_p.bind(
-        *known, *tangents, linear=linear, count=len(known), avals=tuple(avals)
+    made: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
+        *known,
+        *tangents,
+        linear=linear,
+        count=len(known),
+        avals=tuple(avals),
+        # A cache of JAX's that outlives all models keeps parameters of primitives, but
+        # forgets them with a jaxpr that is among them: this one dies with the equation.
+        owner=jax.make_jaxpr(lambda: ())(),
     )
     return made
 
 
-@linear_p.def_impl
-def _impl(*operands: Array, linear: Linear, count: int, avals: Sequence[Any]) -> Arrays:
+def _impl(*operands: Array, linear: Linear, count: int, **_: Any) -> Arrays:
     return linear.push(list(operands[:count]), list(operands[count:]))
 
 
-@linear_p.def_abstract_eval
-def _abstract(*operands: Any, linear: Linear, count: int, avals: Any) -> Any:
+def _abstract(*operands: Any, avals: Any, **_: Any) -> Any:
     return avals
 
 
@@ -215,18 +220,13 @@ def _transpose(
     *operands: Any,
     linear: Linear,
     count: int,
-    avals: Sequence[Any],
+    **_: Any,
 ) -> list[Any]:
+    moving = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     pulled = linear.pull(list(operands[:count]), list(map(sparse, cotangents)))
     pairs = zip(pulled, operands[count:], strict=True)
-    return [None] * count + [
-        ad.Zero(x.aval.to_tangent_aval())
-        if y is None
-        else y
-        if ad.is_undefined_primal(x)
-        else None
-        for y, x in pairs
-    ]
+    found = [ad.Zero(x.aval.to_tangent_aval()) if y is None else y for y, x in pairs]
+    return spread(chosen(found, moving[count:]), moving)
 
 
 def _jvp(
@@ -236,6 +236,7 @@ def _jvp(
     linear: Linear,
     count: int,
     avals: Sequence[Any],
+    **_: Any,
 ) -> tuple[Arrays, list[Any]]:
     known, given = list(primals[:count]), list(primals[count:])
     outputs = _bind(linear, known, given, avals)
@@ -261,8 +262,8 @@ def _jvp(
     ]
 
 
-def refuse(known: Arrays, tangents: Sparse, cotangents: Sparse) -> Sparse:
-    """Third derivatives, in reverse mode."""
+def refuse(*_: Any) -> Sparse:
+    """The reverse of what has none: second derivatives."""
     raise TypeError(
         'expected reverse mode at most twice, got a reverse of second derivatives: '
         'take the outer derivatives in forward mode, by `jax.jvp` or `jax.jacfwd`'
@@ -277,6 +278,7 @@ def _batch(
     linear: Linear,
     count: int,
     avals: Sequence[Any],
+    **_: Any,
 ) -> tuple[Arrays, list[int]]:
     pairs = zip(operands, dims, strict=True)
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
@@ -286,6 +288,8 @@ def _batch(
     return _bind(batched, moved[:count], moved[count:], many), [0] * len(avals)
 
 
+linear_p.def_impl(_impl)  # type: ignore[no-untyped-call]
+linear_p.def_abstract_eval(_abstract)  # type: ignore[no-untyped-call]
 ad.primitive_jvps[linear_p] = _jvp
 ad.primitive_transposes[linear_p] = _transpose
 batching.fancy_primitive_batchers[linear_p] = _batch
