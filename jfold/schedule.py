@@ -57,6 +57,34 @@ class Schedule:
         indices, constants = children
         return cls(indices, constants, key.spec)
 
+    @staticmethod
+    def stack(schedules: Sequence[Schedule]) -> Schedule:
+        """Schedules of one capacity with a leading axis, for `lax.scan` or `vmap`.
+
+        `Model.schedules` makes such; others are of one capacity if their model has
+        `precompile`d it. Works under `jit`, too.
+
+        Raises:
+          ValueError: there are none, or their capacities, or models, differ.
+
+        >>> import jax, jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> stacked = jf.Schedule.stack(model.schedules([[[1], [2, 3]], [[], [4]]]))
+        >>> jax.vmap(lambda schedule: model.apply({}, schedule))(stacked).tolist()
+        [[1.0, 5.0], [0.0, 4.0]]
+        """
+        kinds = list(dict.fromkeys(x.spec for x in schedules))
+        if len(kinds) != 1:
+            found = ', '.join(str(x.capacity) for x in kinds)
+            raise ValueError(
+                'expected schedules of one model and capacity, got '
+                f'{found or "none"}: make them together, by `model.schedules(batches)`'
+            )
+        host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves(schedules))
+        put = np.stack if host else jnp.stack
+        made: Schedule = jax.tree.map(lambda *x: put(x), *schedules)
+        return made
+
     @property
     def sections(self) -> Sections:
         """Where each part of `indices` lies."""
