@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from agreement import close
 from binary_trees import binary, binary_tree, chain, embedding, tree_block
-from checking import refuses
+from hlo import compiled_text
 from jax import lax
 
 import jfold as jf
@@ -67,6 +67,13 @@ def eager(params: Any, trees: Any = TREES) -> Any:
     return sum((model().eval(tree, params) ** 3).sum() for tree in trees)
 
 
+@functools.cache
+def expected(seed: int = 0, other: bool = False) -> Any:
+    """The value of the eager twin and its gradient."""
+    trees = OTHERS if other else TREES
+    return jax.value_and_grad(eager)(params(seed), trees)
+
+
 def direction(params: Any) -> Any:
     """A tangent of parameters."""
     return jax.tree.map(
@@ -79,7 +86,7 @@ def stacked(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *x: jnp.stack(x), *trees)
 
 
-# ---- reverse mode, and what needs none ------------------------------------------------
+# ---- reverse mode, and what needs none -----------------------------------------------
 
 
 def test_jit() -> None:
@@ -92,16 +99,15 @@ def test_jit() -> None:
 
 def test_grad_and_value_and_grad() -> None:
     """Inside and outside of `jit`."""
-    want = jax.value_and_grad(eager)(params())
-    close(jax.value_and_grad(loss)(params(), schedule()), want, 1e-5)
-    close(jax.jit(jax.grad(loss))(params(), schedule()), want[1], 1e-5)
+    close(jax.value_and_grad(loss)(params(), schedule()), expected(), 1e-5)
+    close(jax.jit(jax.grad(loss))(params(), schedule()), expected()[1], 1e-5)
 
 
 def test_vmap_over_parameters() -> None:
     """An ensemble, one schedule: values and gradients, in the loops of one member."""
     members = [params(i) for i in range(3)]
     each = jax.vmap(jax.value_and_grad(loss), (0, None))
-    want = stacked([jax.value_and_grad(eager)(p) for p in members])
+    want = stacked([expected(i) for i in range(3)])
     close(each(stacked(members), schedule()), want, 1e-5)
     one = jax.jit(jax.value_and_grad(loss)).lower(params(), schedule()).as_text()
     many = jax.jit(each).lower(stacked(members), schedule()).as_text()
@@ -131,14 +137,14 @@ def test_vmap_over_schedules() -> None:
     """Batches of one capacity, stacked."""
     both = jf.Schedule.stack(model().schedules([TREES, OTHERS]))
     got = jax.vmap(jax.grad(loss), (None, 0))(params(), both)
-    want = [jax.grad(eager)(params(), trees) for trees in (TREES, OTHERS)]
+    want = [expected(other=yes)[1] for yes in (False, True)]
     close(got, stacked(want), 1e-5)
 
 
 def test_checkpoint() -> None:
     """Recomputed in the reverse pass, with the same result."""
     got = jax.grad(jax.checkpoint(loss))(params(), schedule())
-    close(got, jax.grad(eager)(params()), 1e-5)
+    close(got, expected()[1], 1e-5)
 
 
 def test_scan_over_stacked_schedules() -> None:
@@ -164,7 +170,7 @@ def test_scan_over_stacked_schedules() -> None:
 
 def test_shard_map() -> None:
     """With `check_vma=True`, in both modes."""
-    mesh = jax.make_mesh((1,), ('data',), devices=jax.devices()[:1])
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ('data',))
     spec = jax.sharding.PartitionSpec
 
     @functools.partial(
@@ -175,8 +181,7 @@ def test_shard_map() -> None:
         return lax.psum(loss(params, own), 'data')
 
     one = jf.Schedule.stack([schedule()])
-    want = jax.value_and_grad(eager)(params())
-    close(jax.jit(jax.value_and_grad(sharded))(params(), one), want, 1e-5)
+    close(jax.jit(jax.value_and_grad(sharded))(params(), one), expected(), 1e-5)
     moving = params(), direction(params())
 
     def pushed(params: Any, tangent: Any) -> Any:
@@ -200,26 +205,23 @@ def test_ahead_of_time() -> None:
     own = jf.compile(model().block)
     grad = jax.grad(lambda p, s: (own.apply(p, s) ** 3).sum())
     ready = own.precompile(grad, params(), own.trace(TREES).capacities(4))
-    want = jax.grad(eager)(params())
+    want = expected()[1]
     close(ready(params(), own.schedule(TREES)), want, 1e-5)
     lowered = jax.jit(jax.grad(loss)).lower(params(), schedule())
     close(lowered.compile()(params(), schedule()), want, 1e-5)
 
 
 def test_donation() -> None:
-    """Of the parameters, and of the arrays of a schedule."""
+    """Of parameters, for those that a step returns."""
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    @functools.partial(jax.jit, donate_argnums=0)
     def step(weights: Any, schedule: jf.Schedule) -> Any:
-        grads = jax.grad(loss)(weights, schedule)
-        return jax.tree.map(jnp.subtract, weights, grads), schedule.indices
+        return jax.tree.map(jnp.subtract, weights, jax.grad(loss)(weights, schedule))
 
-    given = params(), jax.tree.map(jnp.asarray, schedule())
-    got, _ = step(*given)
-    want = jax.tree.map(jnp.subtract, params(), jax.grad(eager)(params()))
-    close(got, want, 1e-5)
-    assert all(x.is_deleted() for x in jax.tree.leaves(given[0]))
-    assert given[1].indices.is_deleted()
+    given = params()
+    got = step(given, schedule())
+    close(got, jax.tree.map(jnp.subtract, params(), expected()[1]), 1e-5)
+    assert all(x.is_deleted() for x in jax.tree.leaves(given))
 
 
 def test_float64() -> None:
@@ -254,7 +256,7 @@ def test_bfloat16_beside_float32_parameters() -> None:
     close(jax.value_and_grad(total)(weights), jax.value_and_grad(twin)(weights), 3e-2)
 
 
-# ---- forward mode ---------------------------------------------------------------------
+# ---- forward mode --------------------------------------------------------------------
 
 
 def jvp(f: Any) -> Any:
@@ -351,6 +353,32 @@ def test_derivatives_of_derivatives(derived: Any) -> None:
     agrees_in_float64(derived, *PAIRS[0])
 
 
+COSTS: dict[str, tuple[int, Any]] = {
+    'outputs': (1, lambda f: f),
+    'gradient': (3, jax.value_and_grad),
+    'checkpoint': (4, lambda f: jax.value_and_grad(jax.checkpoint(f))),
+    'jvp': (4, lambda f: lambda p: jax.jvp(f, (p,), (direction(p),))),
+    'linear map': (3, linearized),
+    'Hessian times vector': (11, curvature),
+    'gradient of a gradient': (14, lambda f: jax.grad(lambda p: penalty(f)(p)[0])),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', COSTS)
+def test_costs(name: str) -> None:
+    """As many products of rows in the compiled program as the table says, or fewer."""
+    most, derived = COSTS[name]
+    one = jf.compile(tree_block(40), strategy='fixed')
+    weights, batch = one.init(jax.random.key(0)), one.schedule(TREES)
+
+    def total(weights: Any) -> Any:
+        return (one.apply(weights, batch) ** 3).sum()
+
+    found = compiled_text(derived(total), weights).count(' dot(')
+    assert 0 < found <= most
+
+
 def test_hessian_vector_products_are_differences_of_gradients() -> None:
     """Finite ones."""
     with jax.enable_x64(True):
@@ -409,7 +437,7 @@ def test_reverse_mode_three_times_is_refused() -> None:
         'take the outer derivatives in forward mode, by `jax.jvp` or `jax.jacfwd`'
     )
     third = jax.grad(jax.grad(jax.grad(value)))
-    with refuses(text, TypeError):
+    with pytest.raises(TypeError, match=text):
         third(weights[name])
     got = jax.jacfwd(jax.grad(jax.grad(value)))(weights[name])
     close(got, -(1.5**3) * jnp.cos(1.5), 1e-5)
@@ -474,6 +502,7 @@ def read(paths: list[str]) -> list[bytearray]:
     return [bytearray(Path(path).read_bytes()) for path in paths]
 
 
+@pytest.mark.slow
 def test_export(tmp_path: Path) -> None:
     """To a file and into another process, of schedules or of their arrays."""
     spec = schedule().spec
@@ -509,15 +538,30 @@ def test_results_in_files() -> None:
     assert float(metrics['m'].sum()) == 6
 
 
-# ---- the table -----------------------------------------------------------------------
+# ---- the page -----------------------------------------------------------------------
+
+
+PAGE = Path(__file__).parents[1] / 'docs' / 'transformations.md'
+
+
+def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code, one part after the other, prints what it says."""
+    names: dict[str, Any] = {}
+    parts = re.findall(
+        r'^```python\n(.*?)^```', PAGE.read_text(encoding='utf8'), re.S | re.M
+    )
+    for part in parts:
+        exec(part, names)
+        remarks = re.findall(r'^print.*  # (.*)', part, re.MULTILINE)
+        assert capsys.readouterr().out.splitlines() == remarks
 
 
 def test_the_table_names_the_tests() -> None:
     """Each row one that is here, and each of these in a row."""
-    path = Path(__file__).parents[1] / 'docs' / 'transformations.md'
-    lines = [x for x in path.read_text().splitlines() if x.startswith('| `')]
-    told = {name for line in lines for name in re.findall(r'`(test_\w+)`', line)}
-    assert all('`test_' in line for line in lines)
+    text = PAGE.read_text(encoding='utf8')
+    rows = [x for x in text.splitlines() if x.count('|') == 5][2:]
+    assert all('`test_' in row for row in rows)
+    told = set(re.findall(r'`(test_\w+)`', text))
     here = {name for name in globals() if name.startswith('test_')}
-    apart = {'test_the_table_names_the_tests', 'test_schedules_that_do_not_stack'}
-    assert told == here - apart
+    apart = 'test_the_page_runs', 'test_the_table_names_the_tests'
+    assert told == here.difference(apart)
