@@ -30,6 +30,7 @@ PARTS = (
     'host',
     'devices',
     'balance',
+    'tracing',
     'iclr2017',
     'models',
     'molecules',

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
+<<<<<<< HEAD
 import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
+=======
+import importlib
+from typing import Any
+
+>>>>>>> main
 from jfold.combinators import (
     RNN,
     AllOf,
@@ -145,3 +151,10 @@ __all__ = [
 def __dir__() -> list[str]:
     """Public names, for completion; submodules can be imported all the same."""
     return sorted([*__all__, *(name for name in globals() if name.startswith('__'))])
+
+
+def __getattr__(name: str) -> Any:
+    """`layers`, on first use: it imports Flax."""
+    if name == 'layers':
+        return importlib.import_module('jfold.layers')
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

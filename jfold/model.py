@@ -319,7 +319,7 @@ class Model:
         >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
         [3.0, 3.0]
         """
-        return make_tracer(self.program, self._digest)
+        return make_tracer(self.program)
 
     @boundary
     def precompile(

@@ -99,6 +99,25 @@ def of_schedules(sharding: Any) -> Any:
     return [float(value), schedule.examples, weights.tolist(), repr(schedule)]
 
 
+def of_workers(sharding: Any) -> Any:
+    """Each process has workers of its own, which trace its part of the examples."""
+    import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()
+    model, params = compiled()
+    half, own = SIZE // 2, slice(jax.process_index(), None, jax.process_count())
+    source = grain.MapDataset.source(trees(2 * SIZE)).shuffle(seed=0)[own]
+    lists = source.batch(half, batch_fn=list).map(model.tracer())
+    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
+    values = []
+    for traced in lists.to_iter_dataset().mp_prefetch(options):
+        schedule = model.schedule(traced, sharding=sharding)
+        value = jax.jit(loss, static_argnums=1)(params, model, schedule, 1.0)
+        values.append(float(value))
+    return [*values, model.programs]
+
+
 def bad_example(sharding: Any) -> Any:
     """One process has an example that does not fit."""
     model, _ = compiled()
@@ -136,7 +155,10 @@ def told(batches: Any) -> str:
 
 JOBS = {
     job.__name__: job
-    for job in (of_corpus, of_streams, of_schedules, bad_example, end_of_data, silence)
+    for job in (
+        *(of_corpus, of_streams, of_schedules, of_workers),
+        *(bad_example, end_of_data, silence),
+    )
 }
 
 

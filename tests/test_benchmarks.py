@@ -272,6 +272,15 @@ def test_devices_are_compared_with_one(tmp_path: Path) -> None:
     assert 'Results and gradients were equal' in markdown
 
 
+@pytest.mark.slow
+def test_workers_write_one_corpus(tmp_path: Path) -> None:
+    """Two at once, the same bytes as one."""
+    (_, *rows), markdown = run('tracing', '--quick', '--repeats', 2, folder=tmp_path)
+    assert [row['workers'] for row in rows] == [1, 2]
+    assert all(row['rate'] > 0 for row in rows)
+    assert 'equal, byte by byte' in markdown
+
+
 def test_batches_are_dealt_evenly(tmp_path: Path) -> None:
     (_, *rows), _ = run('balance', '--quick', folder=tmp_path)
     assert [row['devices'] for row in rows] == [2, 8, 2, 8]

@@ -78,16 +78,18 @@ def test_what_is_imported_is_named_as_a_dependency_and_nothing_else() -> None:
         pytest.skip('installed without its project')
     project = tomllib.loads(path.read_text())['project']
     named, examples, dev = (
-        {re.split('[<>=]', each)[0] for each in group}
+        {re.split('[-<>=]', each)[0] for each in group}
         for group in (
             project['dependencies'],
             project['optional-dependencies']['examples'],
             project['optional-dependencies']['dev'],
         )
     )
-    assert packages(FILES) == named
+    of_flax = [file for file in FILES if file.parent.name == 'layers']
+    assert packages([file for file in FILES if file not in of_flax]) == named
+    assert packages(of_flax) - named == {'flax'}
     programs = packages(list((PACKAGE.parent / 'examples').glob('*.py')))
-    assert programs - named == examples
+    assert programs - named - {'absl'} == examples  # grain wants absl, and installs it
     assert not examples & dev
 
 
@@ -239,7 +241,7 @@ def test_imports_run_one_way() -> None:
 def test_imports_run_one_way_between_folders() -> None:
     between = rooms(IMPORTS)
     assert {name for name in between if name.endswith('/')} == {
-        *('language/', 'host/', 'planning/', 'device/', 'data/')
+        *('language/', 'host/', 'planning/', 'device/', 'data/', 'layers/')
     }
     check_one_way(between)
 
@@ -252,6 +254,14 @@ def test_what_never_meets() -> None:
     assert between['device/'].isdisjoint(lowering)
     assert between['planning/'].isdisjoint(lowering)
     assert between['host/'].isdisjoint({'combinators', 'language/', 'planning/'})
+
+
+def test_layers_are_made_of_blocks() -> None:
+    """Of what users have, and nothing else: nobody needs them, nor they the rooms."""
+    between = rooms(IMPORTS)
+    assert between['layers/'].isdisjoint({'lower', 'model', 'runtime'})
+    assert not any(name.endswith('/') for name in between['layers/'])
+    assert not any('layers/' in needs for needs in between.values())
 
 
 def test_no_cycle_passes_the_check() -> None:

@@ -86,6 +86,17 @@ def test_of_a_schedule() -> None:
     assert (first[2], second[2]) == ([True, True], [True, True])
 
 
+def test_of_workers_that_trace() -> None:
+    """Each process has two of grain's; together they give what one list gives."""
+    first, second = processes('of_workers')
+    assert first == second
+    with jax.enable_x64(True):
+        model, params = compiled()
+        want = float(loss(params, model, model.schedule(trees(2 * SIZE)), 1.0))
+    np.testing.assert_allclose(sum(first[:-1]), want, rtol=1e-12)
+    assert len(first) == 2 + 1
+
+
 def test_a_bad_example_of_one_process_is_told_by_all() -> None:
     first, second = processes('bad_example')
     assert second.startswith('1: InputError: example 5 of the source')

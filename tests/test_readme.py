@@ -51,7 +51,7 @@ def test_code_of_the_readme_runs(
     changed = jax.tree.map(lambda x, y: bool((x != y).any()), before, names['params'])
     assert all(jax.tree.leaves(changed))
     for part in others:
-        exec(part, names)
+        exec(compile(part, 'README.md', 'exec', dont_inherit=True), names)
         remarks = re.findall(r'^print.*  # (.*)', part, re.MULTILINE)
         printed = capsys.readouterr().out.splitlines()
         for line, remark in zip(printed, remarks, strict=True):
@@ -99,6 +99,15 @@ def test_small_examples_print_their_tables(
     printed = run_example(f'{program}.py', *options, '--quick', cwd=tmp_path)
     assert heads in printed
     assert 'epoch  2: loss' in printed
+
+
+@pytest.mark.slow
+def test_engines_trace_in_workers(tmp_path: Path) -> None:
+    """Two of Dask's, started and stopped, then two of grain's."""
+    printed = run_example('corpus_in_parts.py', '--quick', cwd=tmp_path)
+    assert 'Dask, 2 workers' in printed
+    assert 'nodes) in 3 parts' in re.sub(', [0-9.]+ MB', '', printed)
+    assert 'grain, 2 workers' in printed
 
 
 @pytest.mark.slow

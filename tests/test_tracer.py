@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,36 @@ def test_grain_workers_give_the_same_batches(tmp_path: Path) -> None:
         command, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
     )
     assert done.stdout.endswith('3 batches are equal\n')
+
+
+@given(expressions())
+@settings(max_examples=10, deadline=None)
+def test_what_tracers_write_is_a_corpus(expression: Expression) -> None:
+    """To the bit that of a model, as a file and as parts."""
+    model = jf.compile(expression.block)
+    examples = expression.batch(np.random.default_rng(0), 5)
+    tracer = cloudpickle.loads(cloudpickle.dumps(model.tracer()))
+    with tempfile.TemporaryDirectory() as name:
+        folder, parts = Path(name), Path(name) / 'parts'
+        parts.mkdir()
+        tracer.save(examples, folder / 'a.npz')
+        model.trace(examples).save(folder / 'b.npz')
+        assert (folder / 'a.npz').read_bytes() == (folder / 'b.npz').read_bytes()
+        for k in range(2):
+            tracer.save(examples[k::2], parts / f'{k}.npz')
+        corpus = jf.Corpus.load(parts, model)
+        chosen = [*examples[::2], *examples[1::2]]
+        assert_same(corpus.schedule(range(5)), model.schedule(chosen))
+
+
+def test_a_part_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    tracer = jf.compile(jf.Scalar()).tracer()
+    with pytest.raises(jf.InputError, match=r'^example 2: expected float32\[\], got'):
+        tracer.save([1, 2, 'x'], tmp_path / 'part.npz')
+    assert not list(tmp_path.iterdir())
+    tracer.save([1, 2, 'x'], tmp_path / 'part.npz', skip_errors=True)
+    corpus = jf.Corpus.load(tmp_path, jf.compile(jf.Scalar()))
+    assert (len(corpus), [at for at, _ in corpus.skipped]) == (2, [2])
+    with pytest.raises(FileNotFoundError) as found:
+        tracer.save([1], tmp_path / 'none' / 'part.npz')
+    assert 'in a folder that exists' in found.value.__notes__[0]

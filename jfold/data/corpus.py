@@ -217,12 +217,7 @@ class Corpus:
         expression. A file that was there before stays until the new one is complete;
         a process that is killed meanwhile leaves a `.tmp` file beside it.
         """
-        metadata = {
-            'fingerprint': fingerprint(self.model.program),
-            'skipped': [list(each) for each in self.skipped],
-        }
-        with _noted('`path` in a folder that exists, got another: make the folder'):
-            storage.write(path, _arrays(self), {'corpus': metadata})
+        write(path, self, fingerprint(self.model.program))
 
     @classmethod
     @boundary
@@ -330,6 +325,16 @@ def _whole_numbers(indices: Indices) -> Array:
 
 
 # ---- arrays by name ------------------------------------------------------------------
+
+
+def write(
+    path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
+) -> None:
+    """See `Corpus.save`; `expression` is the fingerprint of its program."""
+    skipped = [list(each) for each in corpus.skipped]
+    metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
+    with _noted('`path` in a folder that exists, got another: make the folder'):
+        storage.write(path, _arrays(corpus), metadata)
 
 
 def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:

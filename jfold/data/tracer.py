@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import jax
+
+from jfold.data.corpus import write
 from jfold.data.fingerprint import fingerprint
+from jfold.data.tracing import trace_corpus
 from jfold.errors import several
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
@@ -41,11 +47,16 @@ class Tracer:
 
     It holds no parameters and nothing of the device, and computes with NumPy alone: JAX
     is imported where it runs, but not started. What cannot be pickled inside, such as a
-    lambda, `cloudpickle` can, which grain uses.
+    lambda, `cloudpickle` can, which grain and Dask use.
     """
 
     program: Program
-    digest: str
+    fingerprint: dict[str, Any]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A short form of the fingerprint."""
+        return _digest(self.fingerprint)
 
     @boundary
     def __call__(self, examples: Iterable[Any]) -> Traced:
@@ -58,23 +69,68 @@ class Tracer:
         """
         return Traced(trace(self.program, list(several(examples))), self.digest)
 
+    @boundary
+    def save(
+        self,
+        examples: Iterable[Any],
+        path: str | os.PathLike[str],
+        *,
+        skip_errors: bool = False,
+    ) -> None:
+        """Traces examples and writes them: one part of a corpus, whole or not at all.
+
+        As many workers as there are write a part each, and none holds more than its
+        own; `Corpus.load` opens the folder of all parts, in the order of their names.
+
+        Args:
+          examples, skip_errors: as of `Model.trace`.
+          path: of the file, as of `Corpus.save`; parts end in `.npz`.
+
+        Raises:
+          InputError, TypeError: as of `Model.trace`; nothing is written then.
+          FileNotFoundError: there is no such folder.
+
+        >>> import jfold as jf, tempfile
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.tracer().save([[1, 2], []], f'{folder}/part-0.npz')
+        ...     model.tracer().save([[3]], f'{folder}/part-1.npz')
+        ...     corpus = jf.Corpus.load(folder, model)
+        >>> model.apply({}, corpus.schedule([2, 0])).tolist()
+        [3.0, 3.0]
+        """
+        model: Any = self  # of which tracing needs the program alone
+        corpus = trace_corpus(model, several(examples), skip_errors, progress=False)
+        write(path, corpus, self.fingerprint)
+
     def __repr__(self) -> str:
         return f'Tracer({self.program.output!r})'
 
 
-def make_tracer(program: Program, digest: str) -> Tracer:
-    """The tracer of a program, which it keeps without the layers."""
+def make_tracer(program: Program) -> Tracer:
+    """The tracer of a program, which it keeps without what layers do."""
     operations = tuple(
-        dataclasses.replace(each, layer=Layer(each.layer.name, _missing, None, None))
+        dataclasses.replace(each, layer=_outline(each.layer))
         for each in program.operations
     )
     host = dataclasses.replace(program, layers=(), operations=operations)
-    return Tracer(host, digest)
+    return Tracer(host, fingerprint(program))
+
+
+def _outline(layer: Layer) -> Layer:
+    """Tells what parameters there are, without their structure, which may be made of
+    a user's classes: what has a gradient is asked when examples are measured."""
+    params = None if layer.params is None else jax.tree.leaves(layer.params)
+    return Layer(layer.name, _missing, None, params)
 
 
 def make_digest(program: Program) -> str:
     """A short form of a program's fingerprint."""
-    text = json.dumps(fingerprint(program), sort_keys=True)
+    return _digest(fingerprint(program))
+
+
+def _digest(expression: dict[str, Any]) -> str:
+    text = json.dumps(expression, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
