@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
-<<<<<<< HEAD
-import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
-=======
 import importlib
 from typing import Any
 
->>>>>>> main
+import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
 from jfold.combinators import (
     RNN,
     AllOf,
