@@ -358,7 +358,6 @@ COSTS: dict[str, tuple[int, Any]] = {
     'gradient': (3, jax.value_and_grad),
     'checkpoint': (4, lambda f: jax.value_and_grad(jax.checkpoint(f))),
     'jvp': (4, lambda f: lambda p: jax.jvp(f, (p,), (direction(p),))),
-    'linear map': (3, linearized),
     'Hessian times vector': (11, curvature),
     'gradient of a gradient': (14, lambda f: jax.grad(lambda p: penalty(f)(p)[0])),
 }
