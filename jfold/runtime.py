@@ -2,8 +2,8 @@
 """The runtime: a schedule and parameters to values, differentiable in the parameters.
 
 What depends on parameters alone is computed first, by JAX as it stands. `while_loop`
-has no reverse mode, so both passes over what is left are written out, under one
-`custom_vjp`; the schedule is data.
+has no reverse mode, so both passes over what is left are written out; forward mode is
+that of JAX, see `derivatives`. The schedule is data.
 """
 
 from __future__ import annotations

@@ -334,6 +334,36 @@ def test_grad_of_grad(residuals: str, strategy: str) -> None:
     agrees_in_float64(penalty, residuals, strategy)
 
 
+def test_gradients_of_forces() -> None:
+    """Of a loss that contains the gradient by an external array, by parameters."""
+    layer = jf.Function(lambda w, x: jnp.sin(w * x), lambda key, _: jnp.full(2, 0.7))
+    energy = jf.compile(jf.Map(jf.External('places', 2) >> layer) >> jf.Sum())
+    weights, atoms = energy.init(jax.random.key(0)), [[0, 1], [2], [2, 0]]
+    batch, places = energy.schedule(atoms), jnp.arange(6.0).reshape(3, 2) / 4
+
+    def whole(weights: Any, places: Any) -> Any:
+        return energy.apply(weights, batch, external={'places': places}).sum()
+
+    def twin(weights: Any, places: Any) -> Any:
+        external = {'places': places}
+        return sum(energy.eval(x, weights, external=external).sum() for x in atoms)
+
+    def error(energy: Any) -> Any:
+        return lambda w: (jax.grad(energy, 1)(w, places) ** 2).sum()
+
+    close(jax.grad(error(whole))(weights), jax.grad(error(twin))(weights), 1e-5)
+
+
+@pytest.mark.slow
+def test_forward_mode_over_devices() -> None:
+    """Of a schedule that is dealt to shards: a Hessian times a vector."""
+    mesh = jax.make_mesh((2,), ('data',), (jax.sharding.AxisType.Auto,))
+    sharding = jax.NamedSharding(mesh, jax.P('data'))
+    batch = model().schedule(TREES, sharding=sharding)
+    got = curvature(functools.partial(loss, schedule=batch))(params())
+    close(got, curvature(eager)(params()), 1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'derived',
