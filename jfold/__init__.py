@@ -4,6 +4,7 @@
 import importlib
 from typing import Any
 
+import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
 from jfold.combinators import (
     RNN,
     AllOf,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -152,6 +153,33 @@ class Model:
         deal = in_order(shards, rows, graph.examples)
         return on_device(self._build_shards(graph, None, deal, begin))
 
+    @boundary
+    def schedules(
+        self, batches: Iterable[Iterable[Any] | Traced], *, size: int | None = None
+    ) -> list[Schedule]:
+        """Schedules of several batches, all of one capacity, for `Schedule.stack`.
+
+        So a compiled program may run several steps of training, by `lax.scan`.
+
+        Args:
+          batches: each as `schedule` takes it.
+          size: how many rows the results of each get; as many as the largest batch has
+            examples when left out.
+
+        Raises:
+          What `schedule` raises.
+        """
+        begin = time.perf_counter()
+        graphs = list(map(self._graph, batches))
+        if not graphs:
+            return []
+        size = max(x.examples for x in graphs) if size is None else size
+        rows = max(_rows(x, size) for x in graphs)
+        uses = [make_uses(self.program, x) for x in graphs]
+        need = functools.reduce(operator.or_, (needed(x, rows) for x in uses))
+        spec = self._budget.reserve(need, demands(uses[0]).chance)
+        return [build(x, spec, begin) for x in uses]
+
     def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
         """As `schedule`, of examples some of which `reread` may have read before."""
         begin = time.perf_counter()
@@ -189,13 +217,7 @@ class Model:
           ValueError, ProgramBudgetError: as of `schedule`.
         """
         begin = time.perf_counter() if begin is None else begin
-        rows = graph.examples if size is None else whole('size', size, 0)
-        if rows < graph.examples:
-            raise ValueError(
-                f'expected at most {rows} examples, as `size` says, got '
-                f'{graph.examples}'
-            )
-        check_spare_rows('size', rows, graph.examples)
+        rows = _rows(graph, size)
         uses = make_uses(self.program, graph)
         need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
 
@@ -376,7 +398,7 @@ class Model:
         ids: Any = None,
         deterministic: bool = False,
     ) -> Any:
-        """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
+        """Runs a batch: pure, and composes with JAX's transformations.
 
         Args:
           params: as `init` returns them, in any mapping, which may hold more than those
@@ -450,6 +472,21 @@ class Model:
     def __repr__(self) -> str:
         layers = ', '.join(layer.name for layer in self.program.layers)
         return f'Model({self.program.output!r}, layers: {layers or "none"})'
+
+
+def _rows(graph: Graph, size: int | None) -> int:
+    """How many rows the results get.
+
+    Raises:
+      ValueError: there are more examples, or far fewer.
+    """
+    rows = graph.examples if size is None else whole('size', size, 0)
+    if rows < graph.examples:
+        raise ValueError(
+            f'expected at most {rows} examples, as `size` says, got {graph.examples}'
+        )
+    check_spare_rows('size', rows, graph.examples)
+    return rows
 
 
 @boundary

@@ -25,7 +25,7 @@ from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
 from jfold.shards import EVERYWHERE
-from jfold.spec import Capacity, Spec, SpecKey, key_of, of_one_shard
+from jfold.spec import Capacity, Spec, SpecKey, of_one_shard
 
 T = TypeVar('T')
 
@@ -54,13 +54,41 @@ class Schedule:
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], SpecKey]:
         """For JAX: the arrays, and what is static."""
-        return (self.indices, self.constants), key_of(self.spec)
+        return (self.indices, self.constants), self.spec.key
 
     @classmethod
     def tree_unflatten(cls, key: SpecKey, children: tuple[Any, Any]) -> Schedule:
         """For JAX: the inverse of `tree_flatten`."""
         indices, constants = children
         return cls(indices, constants, key.spec)
+
+    @staticmethod
+    def stack(schedules: Sequence[Schedule]) -> Schedule:
+        """Schedules of one capacity with a leading axis, for `lax.scan` or `vmap`.
+
+        `Model.schedules` makes such; others are of one capacity if their model has
+        `precompile`d it. Works under `jit`, too.
+
+        Raises:
+          ValueError: there are none, or their capacities, or models, differ.
+
+        >>> import jax, jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> stacked = jf.Schedule.stack(model.schedules([[[1], [2, 3]], [[], [4]]]))
+        >>> jax.vmap(lambda schedule: model.apply({}, schedule))(stacked).tolist()
+        [[1.0, 5.0], [0.0, 4.0]]
+        """
+        kinds = list(dict.fromkeys(x.spec for x in schedules))
+        if len(kinds) != 1:
+            found = ', '.join(str(x.capacity) for x in kinds)
+            raise ValueError(
+                'expected schedules of one model and capacity, got '
+                f'{found or "none"}: make them together, by `model.schedules(batches)`'
+            )
+        host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves(schedules))
+        put = np.stack if host else jnp.stack
+        made: Schedule = jax.tree.map(lambda *x: put(x), *schedules)
+        return made
 
     @property
     def sections(self) -> Sections:

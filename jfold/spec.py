@@ -128,6 +128,11 @@ class Spec(Owner):
         """Over which devices examples are dealt, if they are."""
         return self.capacity.shards
 
+    @property
+    def key(self) -> SpecKey:
+        """Stands for it in the tree of a schedule."""
+        return key_of(self)
+
 
 @kept
 def of_one_shard(spec: Spec) -> Spec:
