@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,38 +17,32 @@ from jfold.blocks import Convertible
 from jfold.budget import Budget
 from jfold.combinators import Block, convert_to_block
 from jfold.compiled import CompiledStep, compile_step
-from jfold.data.agreement import Agreement
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.sources import schedule_part
-from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
+from jfold.data.tracer import Traced, Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.device.drawn import make_draws
-from jfold.errors import check_spare_rows, several, shown, whole
-from jfold.graph import Graph, labels_of
-from jfold.host.evaluation import trace
-from jfold.host.objects import Reread
+from jfold.errors import several, shown, whole
 from jfold.kept import kept
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
 from jfold.node_by_node import evaluate
-from jfold.planning.deals import Deal, in_order, rows_of_shard
-from jfold.planning.demands import Demands, demands, needed
-from jfold.planning.growth import Chance
-from jfold.planning.uses import make_uses
+from jfold.planning.deals import in_order, rows_of_shard
 from jfold.predict import predict as make_predict
 from jfold.program import Program
 from jfold.results import returned
 from jfold.runtime import make_execute
-from jfold.schedule import Schedule, build, build_shards, on_device
+from jfold.schedule import Schedule, on_device
+from jfold.scheduling import Scheduling
 from jfold.shards import Sharding, make_shards
 from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
 from jfold.tracebacks import boundary
 
 
 @dataclass(eq=False)
-class Model:
+class Model(Scheduling):
     """A compiled expression; made by `jfold.compile`.
 
     Attributes:
@@ -169,89 +162,7 @@ class Model:
         Raises:
           What `schedule` raises.
         """
-        begin = time.perf_counter()
-        graphs = list(map(self._graph, batches))
-        if not graphs:
-            return []
-        size = max(x.examples for x in graphs) if size is None else size
-        rows = max(_rows(x, size) for x in graphs)
-        uses = [make_uses(self.program, x) for x in graphs]
-        need = functools.reduce(operator.or_, (needed(x, rows) for x in uses))
-        spec = self._budget.reserve(need, demands(uses[0]).chance)
-        return [build(x, spec, begin) for x in uses]
-
-    def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
-        """As `schedule`, of examples some of which `reread` may have read before."""
-        begin = time.perf_counter()
-        graph = trace(self.program, examples, reread)
-        return self._build(graph, size=size, begin=begin)
-
-    def _graph(self, examples: Iterable[Any] | Traced) -> Graph:
-        if not isinstance(examples, Traced):
-            return trace(self.program, list(several(examples)))
-        if examples.digest != self._digest:
-            raise ValueError(
-                'expected examples traced for this expression, got those of another: '
-                'trace them with `model.tracer()` of the model that schedules them'
-            )
-        return examples.graph
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        return make_digest(self.program)
-
-    def _build(
-        self,
-        graph: Graph,
-        demanded: Demands | None = None,
-        size: int | None = None,
-        begin: float | None = None,
-    ) -> Schedule:
-        """The schedule of a graph that was traced for this model's program.
-
-        Args:
-          demanded: of its examples, if that is known.
-          begin: when the work on the schedule began, if it has.
-
-        Raises:
-          ValueError, ProgramBudgetError: as of `schedule`.
-        """
-        begin = time.perf_counter() if begin is None else begin
-        rows = _rows(graph, size)
-        uses = make_uses(self.program, graph)
-        need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
-
-        def chance() -> Chance:
-            return (demanded or demands(uses)).chance()
-
-        labels = labels_of(self.program, [graph])
-        return build(uses, self._budget.reserve(need, chance), begin, labels)
-
-    def _build_shards(
-        self,
-        graph: Graph,
-        demanded: Demands | None,
-        deal: Deal,
-        begin: float | None = None,
-        need: Capacity | None = None,
-    ) -> Schedule:
-        """As `_build`, of examples that are dealt to shards; `need` is that of all
-        processes, if others have a part of the batch."""
-        begin = time.perf_counter() if begin is None else begin
-        if demanded is None:
-            demanded = demands(make_uses(self.program, graph))
-        if need is None:
-            chance = functools.partial(demanded.chance, deal.rows)
-            spec = self._budget.reserve(deal.capacity(demanded), chance)
-        else:  # what it may need by chance, each process would say otherwise
-            spec = self._budget.reserve(need, dict)
-        graphs = [graph.pick(x) for x in deal.own]
-        parts = [make_uses(self.program, each) for each in graphs]
-        return build_shards(parts, spec, begin, labels_of(self.program, graphs))
-
-    @functools.cached_property
-    def _agreement(self) -> Agreement:
-        return Agreement('schedules')
+        return self._build_all(list(map(self._graph, batches)), size)
 
     @boundary
     def trace(
@@ -472,21 +383,6 @@ class Model:
     def __repr__(self) -> str:
         layers = ', '.join(layer.name for layer in self.program.layers)
         return f'Model({self.program.output!r}, layers: {layers or "none"})'
-
-
-def _rows(graph: Graph, size: int | None) -> int:
-    """How many rows the results get.
-
-    Raises:
-      ValueError: there are more examples, or far fewer.
-    """
-    rows = graph.examples if size is None else whole('size', size, 0)
-    if rows < graph.examples:
-        raise ValueError(
-            f'expected at most {rows} examples, as `size` says, got {graph.examples}'
-        )
-    check_spare_rows('size', rows, graph.examples)
-    return rows
 
 
 @boundary

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.device.drawn import drawing_nothing
 from jfold.errors import several
 from jfold.graph import Graph, Table, ranges, shared_counts
 from jfold.host.evaluation import trace
@@ -96,7 +97,7 @@ def find_nan(
     Operations run one by one, on examples of the size of a batch or less; that is slow,
     but compiles nothing large. What an operation makes of numbers that are infinite
     already does not count, unless it is NaN. An index outside an array, of which JAX
-    makes NaN or another row, is found too.
+    makes NaN or another row, is found too. Layers that draw draw nothing.
 
     Args:
       model: as `jfold.compile` returns it.
@@ -165,7 +166,7 @@ class Search:
         self.graph: Graph = uses.graph
         self.runners = [
             Runner(x, None if x.layer.params is None else params[x.layer.name])
-            for x in program.operations
+            for x in drawing_nothing(program).operations
         ]
         numbers = uses.numbers
         self.values = [

@@ -32,7 +32,14 @@ class Predictor(Scheduler, Protocol):
 
     _budget: Budget
 
-    def apply(self, params: Any, schedule: Schedule, external: Any = None) -> Any:
+    def apply(
+        self,
+        params: Any,
+        schedule: Schedule,
+        external: Any = None,
+        *,
+        deterministic: bool = False,
+    ) -> Any:
         """See `Model.apply`."""
 
     def join(self, parts: Iterable[Any]) -> Corpus:
@@ -110,7 +117,8 @@ def _ahead(
     """Batches with their results, of which the device has begun the next."""
     before = None
     for batch in given:
-        now = batch, model.apply(params, batch.schedule, external)
+        run = functools.partial(model.apply, deterministic=True)
+        now = batch, run(params, batch.schedule, external)
         if before is not None:
             yield before
         before = now

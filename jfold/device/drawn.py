@@ -131,11 +131,12 @@ def _keys(places: Any, seed: Array, ids: Array | None, before: Any) -> Array:
 @kept
 def evaluating(spec: Spec) -> Spec:
     """The same shapes, of a program that draws nothing."""
-    return replace(spec, program=_evaluating(spec.program))
+    return replace(spec, program=drawing_nothing(spec.program))
 
 
 @kept
-def _evaluating(program: Operations) -> Operations:
+def drawing_nothing(program: Operations) -> Operations:
+    """The same operations, of layers that draw nothing."""
     operations = tuple(
         replace(each, layer=replace(each.layer, call=each.layer.evaluating))
         if each.layer.evaluating is not None
