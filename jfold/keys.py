@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
+from jax.typing import ArrayLike
 
 # Other kinds draw something else of a key beside others, under `jax.vmap`, than alone.
 _KIND = 'threefry2x32'
@@ -17,7 +16,7 @@ def as_key(numbers: jax.Array) -> jax.Array:
     return key
 
 
-def key_of(seed: jax.Array, identity: Any, number: Any) -> jax.Array:
+def key_of(seed: jax.Array, identity: ArrayLike, number: ArrayLike) -> jax.Array:
     """The numbers [2] of the key of a node.
 
     Args:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flax import linen
+from jax.typing import ArrayLike
 
 from jfold.blocks import Block, convert_to_block
 from jfold.model import Model, model_of
@@ -40,7 +41,7 @@ class Fold(linen.Module):
     (2, 2)
     """
 
-    block: Any
+    block: Block
     max_programs: int = 8
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class Fold(linen.Module):
         schedule: Schedule,
         external: Mapping[str, Any] | None = None,
         *,
-        ids: Any = None,
+        ids: ArrayLike | None = None,
         deterministic: bool = False,
     ) -> Any:
         """As `Model.apply`, with the parameters of the module."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from jfold import explain as explaining
 from jfold.blocks import Convertible
@@ -23,7 +24,7 @@ from jfold.data.joining import join
 from jfold.data.sources import schedule_part
 from jfold.data.tracer import Traced, Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
-from jfold.device.drawn import make_draws
+from jfold.device.drawn import Rngs, make_draws
 from jfold.errors import several, shown, whole
 from jfold.kept import kept
 from jfold.language.parameters import check_params, with_external
@@ -305,8 +306,8 @@ class Model(Scheduling):
         schedule: Schedule,
         external: Mapping[str, Any] | None = None,
         *,
-        rngs: Any = None,
-        ids: Any = None,
+        rngs: Rngs = None,
+        ids: ArrayLike | None = None,
         deterministic: bool = False,
     ) -> Any:
         """Runs a batch: pure, and composes with JAX's transformations.

@@ -5,14 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 from flax import nnx
+from jax.typing import ArrayLike
 
 from jfold.blocks import Convertible, Function, convert_to_block
 from jfold.model import model_of
 from jfold.schedule import Schedule
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
 
 Leaf: TypeAlias = Any  # nnx.Param
 
@@ -56,7 +60,7 @@ class Fold(nnx.Module):
         schedule: Schedule,
         external: Mapping[str, Any] | None = None,
         *,
-        ids: Any = None,
+        ids: ArrayLike | None = None,
         deterministic: bool | None = None,
     ) -> Any:
         """As `Model.apply`, with the parameters of the module."""
@@ -68,14 +72,14 @@ class Fold(nnx.Module):
         return self.model.apply(self.arrays, schedule, external, **options)
 
     @property
-    def arrays(self) -> Any:
+    def arrays(self) -> ArrayTree:
         """The parameters as `Model.init` gives them."""
         layers = self.model.program.layers
         specs = {x.name: x.params for x in layers if x.init is not None}
         return jax.tree_util.tree_map_with_path(lambda path, _: self._at(path), specs)
 
     def _at(self, path: tuple[Any, ...]) -> jax.Array:
-        found: Any = self.params
+        found: Leaf = self.params
         for name in _names(path):
             found = found[name]
         value: jax.Array = found.get_value()
@@ -95,7 +99,7 @@ def _names(path: tuple[Any, ...]) -> list[str]:
     return found[:-1] if found[-1] == 'value' else found
 
 
-def _nested(leaves: list[tuple[list[str], Leaf]]) -> Any:
+def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
     """Variables by the names that lead to them."""
     if leaves and not leaves[0][0]:
         return leaves[0][1]
@@ -123,7 +127,7 @@ def Cell(make: Callable[[nnx.Rngs], nnx.Module], name: str | None = None) -> Fun
     (3, 4)
     """
 
-    def init(key: jax.Array) -> Any:
+    def init(key: jax.Array) -> ArrayTree:
         return nnx.state(make(nnx.Rngs(key)), nnx.Param)
 
     return Function(make(nnx.Rngs(0)), init, name)

@@ -11,15 +11,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.device.drawn import Draws, make_draws
-from jfold.graph import Graph, labels_of, number_values
+from jfold.device.drawn import Draws, Rngs, make_draws
+from jfold.graph import Array, Graph, labels_of, number_values
 from jfold.host.evaluation import trace
 from jfold.kept import kept
 from jfold.keys import key_of
@@ -40,6 +40,9 @@ from jfold.types import (
     terminals,
 )
 
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
 Values = list[list[Any]]  # by type and number
 
 
@@ -50,7 +53,7 @@ def evaluate(
     params: Mapping[str, Any] | None = None,
     external: Mapping[str, Any] | None = None,
     *,
-    rngs: Any = None,
+    rngs: Rngs = None,
     id: int = 0,
     deterministic: bool = False,
 ) -> Any:
@@ -76,7 +79,7 @@ def evaluate(
         something is drawn, an `InputError`.
     """
     typing = typing_of(block)
-    draws = make_draws(typing.layers, 1, rngs, [id], deterministic)
+    draws = make_draws(typing.layers, 1, rngs, np.array([id]), deterministic)
     if draws is None or draws.evaluates:
         return evaluate_typed(typing, example, params, external)
     program = _program(block, jax.dtypes.canonicalize_dtype(float))
@@ -121,7 +124,7 @@ def _values(
     return values
 
 
-def _constants(type_: Type, column: Any, draws: Draws) -> list[Any]:
+def _constants(type_: Type, column: Array, draws: Draws) -> list[Any]:
     """The constants of a type that are the example's own; keys from their numbers."""
     if not isinstance(type_, KeyType):
         return list(column)
@@ -141,7 +144,7 @@ def _in_order(program: Program, graph: Graph) -> list[tuple[int, int]]:
     return [(o, j) for _, _, o, j in sorted(nodes)]
 
 
-def _outputs(operation: Operation, params: Any, inputs: list[Any]) -> list[Any]:
+def _outputs(operation: Operation, params: ArrayTree, inputs: list[Any]) -> list[Any]:
     """What one node gives."""
     batched = operation.layer.batched
     given = [jnp.asarray(x)[None] if batched else jnp.asarray(x) for x in inputs]
@@ -152,7 +155,7 @@ def _outputs(operation: Operation, params: Any, inputs: list[Any]) -> list[Any]:
 # ---- results -------------------------------------------------------------------------
 
 
-def _result(program: Program, graph: Graph, values: Values) -> Any:
+def _result(program: Program, graph: Graph, values: Values) -> object:
     """The value of the expression, with what metrics collect if there are any."""
     # The items of all sequences of a level stand one after another, in order.
     tables = [_rows(program, graph, values, r) for r in program.levels]
@@ -187,7 +190,7 @@ class _Built:
     types: list[Type]
     rows: list[Iterator[Any]]
 
-    def next(self, level: int) -> Any:
+    def next(self, level: int) -> object:
         """The value of the next row of a level."""
         type_, leaves = self.types[level], []
         inner = self._first_inside(level)

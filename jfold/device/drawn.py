@@ -11,12 +11,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from jfold.errors import shown
 from jfold.kept import kept
@@ -26,6 +27,9 @@ from jfold.schedule import Schedule
 from jfold.shards import Shards
 from jfold.spec import Spec
 from jfold.types import KeyType
+
+# A key, or one by stream.
+Rngs: TypeAlias = Array | Mapping[str, Array] | None
 
 
 @jax.tree_util.register_dataclass
@@ -47,8 +51,8 @@ class Draws:
 def make_draws(
     layers: Sequence[Layer],
     examples: int,
-    rngs: Any,
-    ids: Any = None,
+    rngs: Rngs,
+    ids: ArrayLike | None = None,
     deterministic: bool = False,
 ) -> Draws | None:
     """What a batch of so many rows draws; `None` if no layer does.
@@ -66,7 +70,7 @@ def make_draws(
     return Draws(seeds, None if ids is None else _identities(ids, examples))
 
 
-def _seed(layer: Layer, name: str, rngs: Any) -> Array:
+def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
     """The seed [2] uint32 of a stream."""
     key = rngs.get(name, rngs.get('default')) if isinstance(rngs, Mapping) else rngs
     if key is None:
@@ -86,9 +90,9 @@ def _seed(layer: Layer, name: str, rngs: Any) -> Array:
     return jax.random.bits(key, (2,), 'uint32')
 
 
-def _identities(ids: Any, examples: int) -> Array:
+def _identities(ids: ArrayLike, examples: int) -> Array:
     """`ids` [examples] as uint32."""
-    given = ids if hasattr(ids, 'dtype') else np.asarray(ids)
+    given = ids if isinstance(ids, jax.Array) else np.asarray(ids)
     if not jnp.issubdtype(given.dtype, np.integer):
         got = f'{given.dtype}{list(given.shape)}'
         raise TypeError(f'expected `ids` as integers, got {got}')
@@ -120,7 +124,9 @@ def with_keys(
     return replace(schedule, constants=constants)
 
 
-def _keys(places: Any, seed: Array, ids: Array | None, before: Any) -> Array:
+def _keys(
+    places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
+) -> Array:
     """Keys [n, 2] for places [n, 2]: rows of examples in their shard, and numbers."""
     rows, numbers = jnp.asarray(places).T
     rows = rows + jnp.asarray(before, rows.dtype)

@@ -15,13 +15,19 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
 Keys: TypeAlias = Mapping[str, jax.Array | None]  # by stream; `None` to draw nothing
 Found: TypeAlias = tuple[str, ...]
+Module: TypeAlias = Any  # of Flax, which is not imported here
+Args: TypeAlias = tuple[Any, ...]
+Options: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,8 @@ def _state(kinds: Iterable[str]) -> TypeError:
 _WANTED = re.compile(r'needs PRNG for "(\w+)"')
 
 
-def _linen(module: Any, method: str) -> Called:
-    def init(key: jax.Array, *specs: Any) -> Any:
+def _linen(module: Module, method: str) -> Called:
+    def init(key: jax.Array, *specs: object) -> ArrayTree:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), specs)
         with _decided(module, method, True):
             variables = module.init(key, *zeros, method=method)
@@ -105,12 +111,12 @@ def _linen(module: Any, method: str) -> Called:
             raise _state(other)
         return variables.get('params', {})
 
-    def call(params: Any, inputs: Sequence[Any], keys: Keys) -> Any:
+    def call(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
         given = {name: key for name, key in keys.items() if key is not None}
         with _decided(module, method, _evaluates(keys)):
             return module.apply({'params': params}, *inputs, rngs=given, method=method)
 
-    def evaluated(params: Any, inputs: Sequence[Any], keys: Keys) -> Any:
+    def evaluated(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
         try:
             return call(params, inputs, keys)
         except _invalid_rng() as error:
@@ -127,7 +133,9 @@ def _invalid_rng() -> type[Exception]:
     return found
 
 
-def _linen_draws(call: Callable[..., Any], params: Any, inputs: Sequence[Any]) -> Found:
+def _linen_draws(
+    call: Callable[..., Any], params: ArrayTree, inputs: Sequence[Any]
+) -> Found:
     """The streams a Linen module asks for, found by giving it one after another."""
     keys: dict[str, jax.Array] = {}
     while True:
@@ -143,7 +151,7 @@ def _linen_draws(call: Callable[..., Any], params: Any, inputs: Sequence[Any]) -
 
 
 @contextlib.contextmanager
-def _decided(module: Any, method: str, deterministic: bool) -> Iterator[None]:
+def _decided(module: Module, method: str, deterministic: bool) -> Iterator[None]:
     """Linen modules that nobody told whether they draw are told here.
 
     Those are: the outermost, by an argument `deterministic` or `train`, if it has one;
@@ -151,7 +159,9 @@ def _decided(module: Any, method: str, deterministic: bool) -> Iterator[None]:
     """
     waiting = [_decision(module, method, deterministic)]
 
-    def told(call: Callable[..., Any], args: Any, options: Any, context: Any) -> Any:
+    def told(
+        call: Callable[..., Any], args: Args, options: Options, context: Module
+    ) -> ArrayTree:
         if waiting and context.method_name == method:
             options = {**waiting.pop()(len(args)), **options}
         if isinstance(context.module, sys.modules['flax.linen'].Dropout):
@@ -163,7 +173,7 @@ def _decided(module: Any, method: str, deterministic: bool) -> Iterator[None]:
 
 
 def _decision(
-    module: Any, method: str, deterministic: bool
+    module: Module, method: str, deterministic: bool
 ) -> Callable[[int], dict[str, bool]]:
     """The arguments that say whether a module draws, behind so many inputs."""
     choices = {'deterministic': deterministic, 'train': not deterministic}
@@ -177,8 +187,12 @@ def _decision(
 
 
 def _dropped(
-    call: Callable[..., Any], args: Any, options: Any, module: Any, deterministic: bool
-) -> Any:
+    call: Callable[..., Any],
+    args: Args,
+    options: Options,
+    module: Module,
+    deterministic: bool,
+) -> ArrayTree:
     """What a Linen `Dropout` gives."""
     if deterministic:
         return args[0] if args else options['inputs']
@@ -191,7 +205,7 @@ def _dropped(
 # ---- NNX -----------------------------------------------------------------------------
 
 
-def _nnx(module: Any, method: str) -> Called:
+def _nnx(module: Module, method: str) -> Called:
     nnx = sys.modules['flax.nnx']
     graph, params, streams, rest = nnx.split(module, nnx.Param, nnx.RngState, ...)
     if jax.tree.leaves(rest):
@@ -199,7 +213,9 @@ def _nnx(module: Any, method: str) -> Called:
     names = _stream_names(module, streams)
     leaves, structure = jax.tree.flatten(streams)
 
-    def run(params: Any, inputs: Sequence[Any], keys: Keys) -> tuple[Any, set[str]]:
+    def run(
+        params: ArrayTree, inputs: Sequence[Any], keys: Keys
+    ) -> tuple[ArrayTree, set[str]]:
         """What it gives, and the names of the streams that it draws from."""
         pairs = enumerate(zip(names, leaves, strict=True))
         given = [_stream(x, keys.get(name), k) for k, (name, x) in pairs]
@@ -211,13 +227,13 @@ def _nnx(module: Any, method: str) -> Called:
         used = zip(names, given, left, strict=True)
         return result, {name for name, x, y in used if x is not y}
 
-    def call(params: Any, inputs: Sequence[Any], keys: Keys) -> Any:
+    def call(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
         result, used = run(params, inputs, keys)
         if used and _evaluates(keys):
             raise UnexpectedDrawError(f'a draw from {sorted(used)}')
         return result
 
-    def draws(params: Any, inputs: Sequence[Any]) -> Found:
+    def draws(params: ArrayTree, inputs: Sequence[Any]) -> Found:
         found: set[str] = set()
         run_on = lambda p, x: found.update(run(p, x, {})[1])  # noqa: E731
         jax.eval_shape(run_on, params, inputs)
@@ -234,12 +250,12 @@ def _stream(x: jax.Array, key: jax.Array | None, number: int) -> jax.Array:
     return x if key is None else jax.random.fold_in(key, number)
 
 
-def _variables(state: Any) -> list[Any]:
+def _variables(state: ArrayTree) -> list[Any]:
     kind = sys.modules['flax.nnx'].Variable
     return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, kind))
 
 
-def _stream_names(module: Any, streams: Any) -> list[str]:
+def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
     """Of each array of the streams, the name under which keys are asked for."""
     nnx = sys.modules['flax.nnx']
     # A stream made for want of another is called 'default'; who has it knows better.

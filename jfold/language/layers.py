@@ -14,7 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,9 @@ from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import PROBES, Layer
 from jfold.printing import callable_name
 from jfold.types import TensorType, TupleType, Type, VoidType
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
 
 Init: TypeAlias = Callable[..., Any]
 Struct: TypeAlias = jax.ShapeDtypeStruct
@@ -127,7 +130,7 @@ def _layer_call(
 ) -> Callable[..., Any]:
     """A callable of parameters, the keys of streams as numbers, and inputs."""
 
-    def call(params: Any, *given: Any) -> Any:
+    def call(params: ArrayTree, *given: jax.Array) -> ArrayTree:
         data = zip(rngs, given, strict=False)
         keys = {name: None if evaluates else as_key(x) for name, x in data}
         return found.call(params, given[len(rngs) :], keys)
@@ -177,7 +180,7 @@ def _one_of(layer: Layer, group: list[Layer], name: str) -> Layer:
     if len(group) == 1:
         return dataclasses.replace(layer, name=name)
 
-    def init(key: jax.Array) -> Any:
+    def init(key: jax.Array) -> ArrayTree:
         return functools.reduce(_merged, [x.init(key) for x in group if x.init])
 
     params = functools.reduce(_merged, [x.params for x in group])
