@@ -9,7 +9,7 @@ the traits that a kind states here, or has a rule for it, and refuses all others
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jfold.bodies import CHECK as CHECK
@@ -178,6 +178,19 @@ class Observe(Maker):
         return 'result', self.result
 
 
+@dataclass(frozen=True, eq=False)
+class ObserveLabelled(Observe):
+    """The same, with an object for each row that stays on the host, its label."""
+
+    traits = Traits(
+        'places[a] tensors[a]* objects[a] ->', Effect.MAKES | Effect.RECORDS
+    )
+
+    @property
+    def makes(self) -> tuple[str, int]:
+        return 'result', self.result
+
+
 # ---- cases ---------------------------------------------------------------------------
 
 
@@ -271,6 +284,15 @@ class FoldLoop(Instruction):
     def repeats(self) -> tuple[int, ...]:
         """How many registers each starred term of the inputs stands for."""
         return self.states, len(self.inputs) - 2 - self.states
+
+
+@dataclass(frozen=True, eq=False)
+class FoldEntered(FoldLoop):
+    """The same where items have places already: those are given, not the sequences'."""
+
+    traits = replace(
+        FoldLoop.traits, signature='lengths[b: d] places[d] X[b]* Y[d]* -> X[b]* Z[d]*'
+    )
 
 
 @dataclass(frozen=True, eq=False)

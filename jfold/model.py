@@ -25,7 +25,7 @@ from jfold.data.sources import schedule_part
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.errors import check_spare_rows, several, shown, whole
-from jfold.graph import Graph
+from jfold.graph import Graph, labels_of
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.language.eager import evaluate
@@ -200,7 +200,8 @@ class Model:
         def chance() -> Chance:
             return (demanded or demands(uses)).chance()
 
-        return build(uses, self._budget.reserve(need, chance), begin)
+        labels = labels_of(self.program, [graph])
+        return build(uses, self._budget.reserve(need, chance), begin, labels)
 
     def _build_shards(
         self,
@@ -220,8 +221,9 @@ class Model:
             spec = self._budget.reserve(deal.capacity(demanded), chance)
         else:  # what it may need by chance, each process would say otherwise
             spec = self._budget.reserve(need, dict)
-        parts = [make_uses(self.program, graph.pick(x)) for x in deal.own]
-        return build_shards(parts, spec, begin)
+        graphs = [graph.pick(x) for x in deal.own]
+        parts = [make_uses(self.program, each) for each in graphs]
+        return build_shards(parts, spec, begin, labels_of(self.program, graphs))
 
     @functools.cached_property
     def _agreement(self) -> Agreement:
@@ -380,7 +382,8 @@ class Model:
         Returns:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
           `Ragged` for sequences, `None` for void. With `Metric` blocks in the
-          expression, a pair of that and a dict of `MetricValues`.
+          expression, a pair of that and a dict of `MetricValues`, in whose rows
+          `Schedule.labels` says where they come from.
 
         A function of yours under `jax.jit` keeps the programs that it was traced with,
         and the data in them, as long as it lives itself, or until its `clear_cache()`;

@@ -114,12 +114,14 @@ class Result:
       tensors: those `in_row`, as numbers in `Operations.types`.
       sequence: whose items the rows are, example by example, in order: the place among
         the `levels` of the expression's type, from 1; 0 of others.
+      labelled: whether each row has a label, an object that stays on the host.
     """
 
     name: str | None
     type: Type
     tensors: tuple[int, ...]
     sequence: int = 0
+    labelled: bool = False
 
     @property
     def per_example(self) -> bool:
@@ -179,6 +181,11 @@ class Operations(Owner):
     def metrics(self) -> tuple[int, ...]:
         """The results of metrics."""
         return tuple(r for r, x in enumerate(self.results) if x.name is not None)
+
+    @functools.cached_property
+    def labelled(self) -> tuple[int, ...]:
+        """The results whose rows have labels."""
+        return tuple(r for r, x in enumerate(self.results) if x.labelled)
 
     @functools.cached_property
     def levels(self) -> tuple[int, ...]:

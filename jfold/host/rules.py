@@ -93,11 +93,6 @@ def numbers(lengths: Array) -> Array:
     return ranges(np.zeros_like(lengths), lengths)
 
 
-def at(i: ir.Maker, places: Array, state: Trace) -> Array:
-    """Where an instruction makes rows."""
-    return state.order.inside(places, i.way) if i.way else places
-
-
 # ---- a rule per instruction ----------------------------------------------------------
 
 
@@ -106,7 +101,7 @@ def _convert(i: ir.Convert, r: list[Column], state: Trace) -> None:
     values = to_array(items, i.tensor)
     if i.below is not None:
         check_below(values, i.below)
-    r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
+    r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
 
 
 def _constant(i: ir.Constant, r: list[Column], state: Trace) -> None:
@@ -121,7 +116,7 @@ def _choose(i: ir.Choose, r: list[Column], state: Trace) -> None:
 def _numbers(i: ir.Numbers, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
     values = lengths.astype(i.tensor.dtype)
-    r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
+    r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
 
 
 def _transform(i: ir.Transform, r: list[Column], state: Trace) -> None:
@@ -148,7 +143,7 @@ def _apply(i: ir.Apply, r: list[Column], state: Trace) -> None:
     if not len(places):
         made = [NONE for _ in i.outputs]
     else:
-        made = state.apply(i.operation, at(i, places, state), inputs)
+        made = state.apply(i.operation, state.at(i.way, places), inputs)
     for register, values in zip(i.outputs, made, strict=True):
         r[register] = values
 
@@ -204,7 +199,7 @@ def _ranges(i: ir.Ranges, r: list[Column], state: Trace) -> None:
 def _enter(i: ir.Enter, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
     within = functools.partial(numbers, lengths)
-    r[i.outputs[0]] = state.order.inside(places.repeat(lengths), i.way, within)
+    r[i.outputs[0]] = state.inside(i, places.repeat(lengths), within)
 
 
 def _iterate(i: ir.Iterate, r: list[Column], state: Trace) -> None:
@@ -354,7 +349,13 @@ def _cut(i: ir.Cut, r: list[Column], state: Trace) -> None:
 
 def _observe(i: ir.Observe, r: list[Column], state: Trace) -> None:
     places, *values = (r[k] for k in i.inputs)
-    state.observe(i.result, at(i, places, state), values)
+    state.observe(i, places, values)
+
+
+def _observe_labelled(i: ir.ObserveLabelled, r: list[Column], state: Trace) -> None:
+    places, *values, labels = (r[k] for k in i.inputs)
+    state.observe(i, places, values)
+    state.labels[i.result] += labels
 
 
 def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
@@ -365,7 +366,7 @@ def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
 
 def _descend(i: ir.Descend, r: list[Column], state: Promises) -> None:
     parents, numbers, places = (r[k] for k in i.inputs)
-    state.descend(parents, places[numbers])
+    state.descend(i.visit, parents, places[numbers])
 
 
 def _fulfil(i: ir.Fulfil, r: list[Column], state: Promises) -> None:
@@ -408,6 +409,7 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Leading: _leading,
     ir.Cut: _cut,
     ir.Observe: _observe,
+    ir.ObserveLabelled: _observe_labelled,
     ir.Descend: _descend,
     ir.Promise: _promise,
     ir.Fulfil: _fulfil,

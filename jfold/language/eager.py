@@ -67,7 +67,8 @@ def evaluate(
 
     Returns:
       The value: arrays in tuples, lists for sequences. With `Metric` blocks inside, the
-      value and a dict of lists.
+      value and a dict of lists, of what each was given, one after another: values, or
+      pairs of a value and its label.
 
     Raises:
       TypeError: the block's types clash.

@@ -64,6 +64,7 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
         **of_kind,
         default=(yield write_body(w.builder, str(default), default)),
         way=next(w.builder.ways),
+        visit=w.builder.visit(node),
     )
     return (yield reduced)
 

@@ -47,7 +47,8 @@ class Typed:
 
 @dataclass(frozen=True, eq=False)
 class Typing:
-    """A typed expression: its root, its declarations, its layers in order of use.
+    """A typed expression: its root, its declarations, its layers in order of use, what
+    metrics collect, which of them get labels, and which blocks have one inside.
 
     Prints with a line for each use of a block, indented below what it is a part of.
     """
@@ -56,6 +57,8 @@ class Typing:
     declarations: dict[c.ForwardDeclaration, Typed]
     layers: tuple[Layer, ...]
     metrics: dict[str, Type]
+    labelled: frozenset[str] = frozenset()
+    observing: frozenset[c.Block] = frozenset()
 
     @property
     def results(self) -> dict[str | None, Type]:
