@@ -78,6 +78,7 @@ def predict(
       What `Model.apply` returns of all examples in one batch, without spare rows:
       arrays [examples, ...] in tuples, `Ragged` for sequences; with `Metric` blocks a
       pair of that and a dict of `MetricValues`, whose `example` counts through.
+      Labels of metrics are in the schedules of batches alone.
 
     Raises:
       InputError: an example does not fit; its number is that among all examples.
