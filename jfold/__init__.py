@@ -145,13 +145,13 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> Any:
+    """What imports Flax, on first use."""
+    if name in ('layers', 'linen', 'nnx'):
+        return importlib.import_module(f'jfold.{name}')
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
 def __dir__() -> list[str]:
     """Public names, for completion; submodules can be imported all the same."""
     return sorted([*__all__, *(name for name in globals() if name.startswith('__'))])
-
-
-def __getattr__(name: str) -> Any:
-    """`layers`, on first use: it imports Flax."""
-    if name == 'layers':
-        return importlib.import_module('jfold.layers')
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -390,7 +390,23 @@ class Metric(Block):
     """Collects a value per node under a name; a sink.
 
     Takes a tensor or a (nested) tuple of tensors; `apply` then returns
-    `(values, metrics)` with a `MetricValues` per name.
+    `(values, metrics)` with a `MetricValues` per name. Its rows are in the order in
+    which one would evaluate the expression, example by example.
+
+    Or it takes a pair of that and of Python objects, the label of the row, which stays
+    on the host: `Schedule.labels` has those of all rows. Every use of a name has labels
+    or none has.
+
+    >>> import jfold as jf
+    >>> word = jf.Record({'length': jf.Scalar('int32'), 'text': jf.Identity()})
+    >>> model = jf.compile(jf.Map(word >> jf.Metric('words')) >> jf.Void())
+    >>> words = [{'length': 2, 'text': 'so'}, {'length': 3, 'text': 'far'}]
+    >>> schedule = model.schedule([words, words[:1]])
+    >>> _, metrics = model.apply({}, schedule)
+    >>> metrics['words'].values[metrics['words'].mask].tolist()
+    [2, 3, 2]
+    >>> schedule.labels['words'].tolist()
+    ['so', 'far', 'so']
     """
 
     name: str

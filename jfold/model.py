@@ -25,13 +25,15 @@ from jfold.data.joining import join
 from jfold.data.sources import schedule_part
 from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
 from jfold.data.tracing import trace_corpus
-from jfold.errors import check_spare_rows, several, shown, whole
-from jfold.graph import Graph
+from jfold.device.drawn import make_draws
+from jfold.errors import rows_asked, several, shown, whole
+from jfold.graph import Graph, labels_of
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
-from jfold.language.eager import evaluate
+from jfold.kept import kept
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
+from jfold.node_by_node import evaluate
 from jfold.planning.deals import Deal, in_order, rows_of_shard
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
@@ -170,7 +172,7 @@ class Model:
         if not graphs:
             return []
         size = max(x.examples for x in graphs) if size is None else size
-        rows = max(_rows(x, size) for x in graphs)
+        rows = max(rows_asked(size, x.examples) for x in graphs)
         uses = [make_uses(self.program, x) for x in graphs]
         need = functools.reduce(operator.or_, (needed(x, rows) for x in uses))
         spec = self._budget.reserve(need, demands(uses[0]).chance)
@@ -213,14 +215,15 @@ class Model:
           ValueError, ProgramBudgetError: as of `schedule`.
         """
         begin = time.perf_counter() if begin is None else begin
-        rows = _rows(graph, size)
+        rows = rows_asked(size, graph.examples)
         uses = make_uses(self.program, graph)
         need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
 
         def chance() -> Chance:
             return (demanded or demands(uses)).chance()
 
-        return build(uses, self._budget.reserve(need, chance), begin)
+        labels = labels_of(self.program, [graph])
+        return build(uses, self._budget.reserve(need, chance), begin, labels)
 
     def _build_shards(
         self,
@@ -240,8 +243,9 @@ class Model:
             spec = self._budget.reserve(deal.capacity(demanded), chance)
         else:  # what it may need by chance, each process would say otherwise
             spec = self._budget.reserve(need, dict)
-        parts = [make_uses(self.program, graph.pick(x)) for x in deal.own]
-        return build_shards(parts, spec, begin)
+        graphs = [graph.pick(x) for x in deal.own]
+        parts = [make_uses(self.program, each) for each in graphs]
+        return build_shards(parts, spec, begin, labels_of(self.program, graphs))
 
     @functools.cached_property
     def _agreement(self) -> Agreement:
@@ -360,6 +364,10 @@ class Model:
         params: Mapping[str, Any],
         schedule: Schedule,
         external: Mapping[str, Any] | None = None,
+        *,
+        rngs: Any = None,
+        ids: Any = None,
+        deterministic: bool = False,
     ) -> Any:
         """Runs a batch: pure, and composes with JAX's transformations.
 
@@ -369,11 +377,18 @@ class Model:
           schedule: as `schedule` returns it; data, no gradient flows to it.
           external: by name, the arrays [rows, *shape] that `External` blocks pick rows
             of; gradients flow to them.
+          rngs: a key of `jax.random`, or one by stream, where functions draw: dropout,
+            samples. What a node draws depends on the key, the id of its example, and
+            its place in that alone.
+          ids: [examples] integers, which example each row is, as `batch.indices`; the
+            numbers of the rows when left out.
+          deterministic: draws nothing, to evaluate.
 
         Returns:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
           `Ragged` for sequences, `None` for void. With `Metric` blocks in the
-          expression, a pair of that and a dict of `MetricValues`.
+          expression, a pair of that and a dict of `MetricValues`, in whose rows
+          `Schedule.labels` says where they come from.
 
         A function of yours under `jax.jit` keeps the programs that it was traced with,
         and the data in them, as long as it lives itself, or until its `clear_cache()`;
@@ -382,11 +397,14 @@ class Model:
         Raises:
           ValueError: the schedule is another model's.
           TypeError: `params` lacks a layer, or those of one differ from those of `init`
-            in structure, shape or dtype; or so does an array of `external`.
+            in structure, shape or dtype; or so does an array of `external`; or a layer
+            draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
         self._check(params, schedule)
-        return returned(self.program, schedule, self._apply(params, schedule))
+        rows, layers = schedule.examples, self.program.layers
+        draws = make_draws(layers, rows, rngs, ids, deterministic)
+        return returned(self.program, schedule, self._apply(params, schedule, draws))
 
     def _check(self, params: object, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
@@ -407,9 +425,10 @@ class Model:
         example: object,
         params: Mapping[str, Any] | None = None,
         external: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> Any:
-        """Runs one example eagerly; see `Block.eval`."""
-        return evaluate(self.block, example, params, external)
+        """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
+        return evaluate(self.block, example, params, external, **options)
 
     @boundary
     def explain(self, schedule: Schedule | None = None) -> str:
@@ -424,21 +443,6 @@ class Model:
     def __repr__(self) -> str:
         layers = ', '.join(layer.name for layer in self.program.layers)
         return f'Model({self.program.output!r}, layers: {layers or "none"})'
-
-
-def _rows(graph: Graph, size: int | None) -> int:
-    """How many rows the results get.
-
-    Raises:
-      ValueError: there are more examples, or far fewer.
-    """
-    rows = graph.examples if size is None else whole('size', size, 0)
-    if rows < graph.examples:
-        raise ValueError(
-            f'expected at most {rows} examples, as `size` says, got {graph.examples}'
-        )
-    check_spare_rows('size', rows, graph.examples)
-    return rows
 
 
 @boundary
@@ -481,6 +485,12 @@ def compile(
     _check_choice('strategy', strategy, (*STRATEGIES, None))
     root = convert_to_block(block)
     return Model(root, lower(root), max_programs, residuals, strategy)
+
+
+@kept
+def model_of(block: Block, max_programs: int) -> Model:
+    """The model of a block, compiled once, for modules that are copied."""
+    return compile(block, max_programs)
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

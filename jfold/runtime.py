@@ -21,6 +21,7 @@ from jax import Array, lax
 from jfold.device.arrays import Arrays, ByOperation, masked, varied, varying_axes
 from jfold.device.backward import backward, crossing_specs
 from jfold.device.derivatives import TwoWays
+from jfold.device.drawn import Draws, with_keys
 from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import Sparse
 from jfold.device.plan import Plan, make_plan
@@ -28,6 +29,7 @@ from jfold.device.residuals import RECOMPUTE
 from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch
 from jfold.schedule import Schedule, over_shards
+from jfold.shards import Shards
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
 
@@ -48,13 +50,15 @@ def make_execute() -> Execute:
     function is freed.
     """
 
-    def execute(params: Params, schedule: Schedule) -> Results:
-        return run(params, schedule)
+    def execute(
+        params: Params, schedule: Schedule, draws: Draws | None = None
+    ) -> Results:
+        return run(params, schedule, draws)
 
     return execute
 
 
-def run(params: Params, schedule: Schedule) -> Results:
+def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Results:
     """The tensors of each result [rows, ...], shard by shard.
 
     Spare rows repeat a real one; in results with any number of rows they are zero.
@@ -63,12 +67,17 @@ def run(params: Params, schedule: Schedule) -> Results:
     # Whatever mapping the user keeps parameters in, and whatever else is in it.
     layers = [x for x in schedule.spec.program.layers if x.params is not None]
     used = {layer.name: params[layer.name] for layer in layers}
-    results: Results = over_shards(_run_shard, schedule, used)
-    return results if schedule.spec.shards is None else _packed(results, schedule)
+    shards = schedule.spec.shards
+    of_shard = functools.partial(_run_shard, shards)
+    results: Results = over_shards(of_shard, schedule, used, draws)
+    return results if shards is None else _packed(results, schedule)
 
 
-def _run_shard(schedule: Schedule, used: Params) -> Results:
-    """As `run`, of a schedule without shards and the parameters that it uses."""
+def _run_shard(
+    shards: Shards | None, schedule: Schedule, used: Params, draws: Draws | None
+) -> Results:
+    """As `run`, of the schedule of one of the shards and the parameters it uses."""
+    schedule = with_keys(schedule, draws, shards)
     indices, constants = jax.tree.map(
         lax.stop_gradient, (schedule.indices, schedule.constants)
     )

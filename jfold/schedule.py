@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -40,12 +40,16 @@ class Schedule:
       constants: per type [capacity, *shape], or [shards, capacity, *shape].
       spec: what a compiled program depends on.
       seconds: how long building took; `None` after a pytree transformation.
+      labels: by name of a `Metric` that is given labels, those of its rows in order
+        [rows] object, real rows alone; of the shards that this process holds. `None`
+        after a pytree transformation: they are no part of what is compiled.
     """
 
     indices: Array | jax.Array
     constants: tuple[Array | jax.Array, ...]
     spec: Spec
     seconds: float | None = None
+    labels: Mapping[str, Array] | None = None
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], SpecKey]:
         """For JAX: the arrays, and what is static."""
@@ -186,7 +190,7 @@ def on_device(schedule: Schedule) -> Schedule:
         return x if wide or is_there else jax.device_put(x, where)
 
     result: Schedule = jax.tree.map(moved, schedule)
-    return replace(result, seconds=schedule.seconds)
+    return replace(result, seconds=schedule.seconds, labels=schedule.labels)
 
 
 # ---- shards --------------------------------------------------------------------------
@@ -230,14 +234,17 @@ def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 
 def build_shards(
-    parts: Sequence[Uses], spec: Spec, begin: float | None = None
+    parts: Sequence[Uses],
+    spec: Spec,
+    begin: float | None = None,
+    labels: Mapping[str, Array] | None = None,
 ) -> Schedule:
     """The schedule of a batch that is dealt to shards.
 
     Args:
       parts: what each shard of this process uses.
       spec: must hold each of them.
-      begin: as of `build`.
+      begin, labels: as of `build`.
     """
     local = of_one_shard(spec)
     indices, constants = zip(*(fill(uses, local) for uses in parts), strict=True)
@@ -245,18 +252,24 @@ def build_shards(
     assert spec.shards is not None
     made, others = jax.tree.map(spec.shards.gathered, stacked)
     seconds = None if begin is None else time.perf_counter() - begin
-    return Schedule(made, others, spec, seconds)
+    return Schedule(made, others, spec, seconds, labels)
 
 
-def build(uses: Uses, spec: Spec, begin: float | None = None) -> Schedule:
+def build(
+    uses: Uses,
+    spec: Spec,
+    begin: float | None = None,
+    labels: Mapping[str, Array] | None = None,
+) -> Schedule:
     """The schedule of a graph, given where it uses its values; `spec` must hold it.
 
     Args:
       begin: when the work on it began, if its time is to be told.
+      labels: of the rows of metrics.
     """
     indices, constants = fill(uses, spec)
     seconds = None if begin is None else time.perf_counter() - begin
-    return Schedule(indices, constants, spec, seconds)
+    return Schedule(indices, constants, spec, seconds, labels)
 
 
 def abstract(spec: Spec) -> Schedule:
