@@ -12,7 +12,7 @@ from typing import Any
 from jfold.budget import Budget
 from jfold.data.agreement import Agreement
 from jfold.data.tracer import Traced, make_digest
-from jfold.errors import check_spare_rows, several, whole
+from jfold.errors import rows_asked, several
 from jfold.graph import Graph, labels_of
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
@@ -72,7 +72,7 @@ class Scheduling:
           ValueError, ProgramBudgetError: as of `schedule`.
         """
         begin = time.perf_counter() if begin is None else begin
-        rows = _rows(graph, size)
+        rows = rows_asked(size, graph.examples)
         uses = make_uses(self.program, graph)
         need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
 
@@ -110,7 +110,7 @@ class Scheduling:
         if not graphs:
             return []
         size = max(x.examples for x in graphs) if size is None else size
-        rows = max(_rows(x, size) for x in graphs)
+        rows = max(rows_asked(size, x.examples) for x in graphs)
         uses = [make_uses(self.program, x) for x in graphs]
         need = functools.reduce(operator.or_, (needed(x, rows) for x in uses))
         spec = self._budget.reserve(need, demands(uses[0]).chance)
@@ -119,18 +119,3 @@ class Scheduling:
     @functools.cached_property
     def _agreement(self) -> Agreement:
         return Agreement('schedules')
-
-
-def _rows(graph: Graph, size: int | None) -> int:
-    """How many rows the results get.
-
-    Raises:
-      ValueError: there are more examples, or far fewer.
-    """
-    rows = graph.examples if size is None else whole('size', size, 0)
-    if rows < graph.examples:
-        raise ValueError(
-            f'expected at most {rows} examples, as `size` says, got {graph.examples}'
-        )
-    check_spare_rows('size', rows, graph.examples)
-    return rows
