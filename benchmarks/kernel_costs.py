@@ -14,7 +14,7 @@ from targets import Target
 
 sys.path.append(str(Path(__file__).parents[1] / 'tests'))
 
-from hlo import Array, Instruction, Module, loops, started
+from hlo import Array, Instruction, Module, loops, parse, started
 
 READ_IN_PART = {'dynamic-slice', 'gather', 'slice'}
 _CONTRACTED = re.compile(r'lhs_contracting_dims=\{([\d,]*)\}')
@@ -41,9 +41,10 @@ class Costs:
     seconds: float
 
 
-def costs(module: Module, target: Target) -> Costs:
-    """What a program costs on a device: each kernel the time it takes to start, and that
-    to move its bytes or to multiply, whichever is longer."""
+def costs(text: str, target: Target) -> Costs:
+    """What a program costs on a device, of its HLO: each kernel the time it takes to
+    start, and to move its bytes or to multiply, whichever is longer."""
+    module = parse(text)
     where = {id(i): each for each in module.values() for i in each}
     kernels, moved, operations, seconds = 0, 0, 0, 0.0
     for i, times in started(module, next(reversed(module))):

@@ -15,7 +15,6 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from hlo import parse
 from kernel_costs import Costs, costs
 from kernel_models import ABOUT, PROGRAMS, Program, program
 from measuring import MODES, begin, jax_parser
@@ -30,10 +29,10 @@ FORMS = 'jfold', 'perfect batch'
 
 
 def measured(target: Target, fn: Any, arguments: Any) -> tuple[Costs, int]:
-    """What a function costs on a device, and the temporary memory it takes."""
+    """What a function costs on a device, and the most memory it has at a time."""
     compiled = target.compile(fn, *arguments)
     memory = compiled.memory_analysis()
-    return costs(parse(compiled.as_text()), target), memory.temp_size_in_bytes
+    return costs(compiled.as_text(), target), memory.peak_memory_in_bytes
 
 
 def rows_of(
@@ -68,7 +67,7 @@ def row_of(chosen: Program, form: str, found: Costs, memory: int) -> Row:
         'rows / real': looped / real if is_own else 1.0,
         'GB moved': found.bytes / 1e9,
         'TFLOP': found.operations / 1e12,
-        'temporary MB': memory / 1e6,
+        'peak MB': memory / 1e6,
         'estimate ms': 1e3 * found.seconds,
     }
 

@@ -49,8 +49,7 @@ class Target:
         if self.platform == 'cpu':
             return jax.devices('cpu')[0]
         if self.platform == 'tpu':
-            # Else it looks for machines that tell what TPU this is.
-            os.environ |= {'TPU_SKIP_MDS_QUERY': '1', 'TPU_WORKER_HOSTNAMES': 'here'}
+            os.environ |= _WITHOUT_TPU
             found = topologies.get_topology_desc('v5e:2x2', platform='tpu')
         else:
             options = {'target_config': _H200, 'topology': '1x1x1'}
@@ -70,6 +69,14 @@ class Target:
         is_cuda = self.platform == 'cuda'
         return lowered.compile({'xla_gpu_autotune_level': 0} if is_cuda else None)
 
+
+# Else the library looks for machines that tell what TPU this is, and for no other
+# process that has loaded it.
+_WITHOUT_TPU = {
+    'TPU_SKIP_MDS_QUERY': '1',
+    'TPU_WORKER_HOSTNAMES': 'localhost',
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+}
 
 # What XLA knows of a GPU: a `GpuTargetConfigProto`.
 _H200 = """
