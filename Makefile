@@ -14,12 +14,13 @@ endif
 VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ACCELERATORS := .venv/accelerators
 
 WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick check bench fuzz clean
+.PHONY: help demo test test-quick check bench accelerators fuzz clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +46,9 @@ check: $(READY)  ## lint, formatting and types
 bench: $(READY)  ## measure everything, in hours; ARGS=--quick in minutes
 	$(BIN)/python benchmarks/suite.py $(ARGS)
 
+accelerators: $(ACCELERATORS)/.ready  ## compile for a GPU and a TPU, there or not (downloads 1 GB)
+	JAX_PLATFORMS=cpu $(ACCELERATORS)/bin/python -m pytest $(ARGS) tests/accelerators
+
 fuzz: $(READY)  ## look for faults by drawing cases; ARGS='--minutes 60 --workers 2'
 	$(BIN)/python tests/fuzz/campaign.py $(ARGS)
 
@@ -56,4 +60,12 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check \
 	  --editable '.[dev,examples]'
+	@touch $@
+
+# The same JAX as the tests have: its plugins must be of one version with it.
+$(ACCELERATORS)/.ready: $(READY)
+	$(PYTHON) -m venv $(ACCELERATORS)
+	$(ACCELERATORS)/bin/python -m pip install -qq --disable-pip-version-check \
+	  --editable '.[accelerators]' \
+	  "jax==$$($(BIN)/python -c 'import jax; print(jax.__version__)')"
 	@touch $@

@@ -39,7 +39,20 @@ class Perfect:
 def perfect_batch(
     model: jf.Model, params: Params, schedules: Sequence[jf.Schedule], names: Any = None
 ) -> Perfect:
-    """The perfect batch for the mean of some batches.
+    """The perfect batch for the mean of some batches, compiled; see `perfect_functions`
+    for the arguments."""
+    given, infer, train = perfect_functions(model, params, schedules, names)
+    given = jax.device_put(given)
+    forward, _ = compiled(infer, *given)
+    training, _ = compiled(train, *given)
+    return Perfect(given, forward, training)
+
+
+def perfect_functions(
+    model: jf.Model, params: Params, schedules: Sequence[jf.Schedule], names: Any = None
+) -> tuple[tuple[Params, Any, Any], Any, Any]:
+    """The arguments of the perfect batch for the mean of some batches, and what is done
+    with them in either mode.
 
     Args:
       model: whose operations they are.
@@ -68,10 +81,7 @@ def perfect_batch(
 
     used = {operation.layer.name for operation in chosen.values()}
     own = {name: value for name, value in params.items() if name in used}
-    given = jax.device_put((own, moving, fixed))
-    forward, _ = compiled(infer, *given)
-    training, _ = compiled(jax.value_and_grad(total, argnums=(0, 1)), *given)
-    return Perfect(given, forward, training)
+    return (own, moving, fixed), infer, jax.value_and_grad(total, argnums=(0, 1))
 
 
 def _first(a: Any, b: Any) -> Any:

@@ -35,6 +35,7 @@ PARTS = (
     'models',
     'molecules',
     'scaling',
+    'kernels',
     'peers',
 )
 READ_TREES = ('balance', 'host', 'models')

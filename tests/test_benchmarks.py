@@ -288,6 +288,17 @@ def test_batches_are_dealt_evenly(tmp_path: Path) -> None:
         assert 1 <= row['fullest / mean'] <= row['in order']
 
 
+@pytest.mark.slow
+def test_kernels_are_told(tmp_path: Path) -> None:
+    """Of a CPU, which is said; beside the perfect batch."""
+    (head, *rows), _ = run('kernels', '--quick', folder=tmp_path)
+    assert set(head['absent']) == {'H200', 'TPU v5e'}
+    assert {row['device'] for row in rows} == {'CPU'}
+    assert [row['form'] for row in rows].count('perfect batch') == 2
+    assert all(row['kernels'] > 0 and row['estimate ms'] > 0 for row in rows)
+    assert all(row['rows / real'] >= 1 for row in rows)
+
+
 @pytest.mark.parametrize('name', ['jfold', 'jfold.host', 'trees', 'jfolder', 'jax'])
 def test_checkouts_hide_each_other(name: str) -> None:
     """While one is active, its modules are found; nothing else is touched."""

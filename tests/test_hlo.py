@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from typing import Any
 
 import jax
@@ -15,7 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from binary_trees import binary, binary_tree, chain
-from hlo import compiled_text, in_loops, large, parse, scatters
+from hlo import (
+    compiled_text,
+    copies,
+    in_loops,
+    kernels,
+    large,
+    loops,
+    parse,
+    scatters,
+    unbounded,
+)
 from jax import lax
 
 import jfold as jf
@@ -113,6 +124,72 @@ ENTRY %main (x: f32[9]) -> f32[9] {
     ]
     assert not large(module, 10)
     assert len(scatters(module)) == 1
+
+
+COUNTED = """
+%gathers (p: f32[9,2], i: s32[]) -> f32[3,2] {
+  %p = f32[9,2]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %d = f32[3,2]{1,0} dynamic-slice(%p, %i), dynamic_slice_sizes={3,2}
+}
+
+%inner_body (t: (s32[], f32[9,2])) -> (s32[], f32[9,2]) {
+  %t = (s32[], f32[9,2]{1,0:T(8,128)}) parameter(0)
+  %j = s32[]{:T(128)} get-tuple-element(%t), index=0
+  %b = f32[9,2]{1,0} get-tuple-element(%t), index=1
+  %k = f32[9,2]{1,0} copy(%b)
+  ROOT %r = (s32[], f32[9,2]{1,0}) tuple(%j, %k)
+}
+
+%inner_check (t: (s32[], f32[9,2])) -> pred[] {
+  %t = (s32[], f32[9,2]{1,0}) parameter(0)
+  %j = s32[] get-tuple-element(%t), index=0
+  %n = s32[]{:T(128)} constant(7)
+  ROOT %l = pred[] compare(%j, %n), direction=LT
+}
+
+%body (t: (s32[], f32[9,2])) -> (s32[], f32[9,2]) {
+  %t = (s32[], f32[9,2]{1,0}) parameter(0)
+  %j = s32[] get-tuple-element(%t), index=0
+  %b = f32[9,2]{1,0} get-tuple-element(%t), index=1
+  %f = f32[3,2]{1,0} fusion(%b, %j), kind=kLoop, calls=%gathers
+  %s = s32[] add(%j, %j)
+  %u = f32[9,2]{1,0} dynamic-update-slice(%b, %f, %s, %s)
+  %v = (s32[], f32[9,2]{1,0}) tuple(%s, %u)
+  %w = (s32[], f32[9,2]{1,0}) while(%v), INNER
+  %x = f32[9,2]{1,0} get-tuple-element(%w), index=1
+  ROOT %r = (s32[], f32[9,2]{1,0}) tuple(%s, %x)
+}
+
+%check (t: (s32[], f32[9,2])) -> pred[] {
+  ROOT %t = pred[] parameter(0)
+}
+
+ENTRY %main (x: f32[9,2]) -> (s32[], f32[9,2]) {
+  %x = f32[9,2]{1,0} parameter(0)
+  %c = f32[9,2]{1,0} copy(%x)
+  %z = s32[] constant(0)
+  %t = (s32[], f32[9,2]{1,0}) tuple(%z, %c)
+  ROOT %w = (s32[], f32[9,2]{1,0}) while(%t), OUTER
+}
+"""
+LOOPS = {
+    'INNER': 'condition=%inner_check, body=%inner_body, '
+    'metadata={op_name="a/scatter-add"}',
+    'OUTER': 'condition=%check, body=%body, '
+    'backend_config={"known_trip_count":{"n":"5"}}',
+}
+
+
+def test_kernels_are_counted() -> None:
+    """Of a loop in a loop each trip; of what a loop counts to, the constant."""
+    module = parse(re.sub('INNER|OUTER', lambda found: LOOPS[found[0]], COUNTED))
+    (loop,) = loops(module)
+    assert (loop.trips, loop.count) == (5, 2 + 7)
+    assert kernels(module) == 1 + 5 * 9
+    assert [i.split()[0] for i in unbounded(module)] == ['w']
+    assert [i.split()[0] for i in copies(module)] == ['k']
+    assert [i.split()[0] for i in scatters(module)] == ['w']
 
 
 # ---- jfold's own programs ------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from agreement import agree
 from binary_trees import binary, binary_tree
-from hlo import compiled_text
+from hlo import compiled_text, parse, scatters
 
 import jfold as jf
 from jfold.device import jaxprs, products
@@ -21,6 +21,7 @@ from jfold.device.plan import make_plan
 from jfold.device.residuals import SaveProducts
 from jfold.device.split_reverse import SplitReverse
 from jfold.planning.tiles import NARROW
+from jfold.spec import STRATEGIES
 
 H = 5
 ROWS, MATRIX = (3, 4), (4, 6)
@@ -218,3 +219,56 @@ def test_operands_keep_their_precision() -> None:
         jax.lax.Precision.DEFAULT,
         jax.lax.Precision.HIGHEST,
     )
+
+
+# ---- rows of tables ------------------------------------------------------------------
+
+
+def words(strategy: str) -> jf.Model:
+    """Sums over the rows of a table, by numbers that are counted from its end too."""
+
+    def look_up(table: Any, number: Any) -> Any:
+        return jnp.sin(table[number])
+
+    def init(key: jax.Array, _: Any) -> Any:
+        return jax.random.normal(key, (6, H))
+
+    word = jf.Scalar('int32') >> jf.Function(look_up, init)
+    return jf.compile(jf.Map(word) >> jf.Sum(), strategy=strategy)
+
+
+@pytest.mark.parametrize('strategy', STRATEGIES)
+def test_rows_of_tables_are_those_of_the_eager_twin(strategy: str) -> None:
+    """With numbers past both ends, for which there is the last or the first row."""
+    with jax.enable_x64(True):
+        made, rng = words(strategy), np.random.default_rng(0)
+        lists = [rng.integers(-9, 9, n).tolist() for n in (700, 20, 1)]
+        params = jax.tree.map(np.float64, made.init(jax.random.key(0)))
+        agree(made, params, lists, 1e-9)
+
+
+def test_rows_of_tables_are_gathered_at_one_coordinate() -> None:
+    """Also those that a function slices."""
+    made = words('fixed')
+    schedule = made.schedule([[1, 2, 3]])
+    plan = make_plan(schedule.spec, made.init(jax.random.key(0)))
+    layers = [operation.layer.name for operation in made.program.operations]
+    jaxpr, _ = jaxprs.opened(plan.kernels[layers.index('look_up')].forward(3))
+    found = [e for e in jaxpr.eqns if e.primitive.name in ('gather', 'dynamic_slice')]
+    assert [e.primitive.name for e in found] == ['gather']
+    assert found[0].invars[1].aval.shape == (3, 1)
+    assert found[0].params['dimension_numbers'].collapsed_slice_dims == (0,)
+
+
+def test_gradients_of_tables_are_taken_at_once_where_steps_are_fixed() -> None:
+    """Not in a loop of scatters."""
+    made = words('fixed')
+    params = made.init(jax.random.key(0))
+    schedule = made.schedule([list(range(6)) * 500])
+
+    def loss(params: Any) -> Any:
+        return made.apply(params, schedule).sum()
+
+    text = compiled_text(jax.grad(loss), params)
+    assert 'scatter' in text
+    assert scatters(parse(text)) == []

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -135,6 +135,7 @@ def _pull_tile(reads: Reads, tile: Tile, carry: Carry) -> Carry:
     edges, residuals = carry
     pullback = reads.pullbacks[tile.operation]
     given = _rows(reads, tile, edges, residuals)
+    given = replace(given, cotangents=reads.loops.read_once(given.cotangents))
     moving, crossing = pullback.reverse.pull_to_inputs(given)
     edges = _write_edges(reads, tile, edges, moving, given.cotangents)
     if pullback.defers:

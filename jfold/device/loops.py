@@ -2,11 +2,12 @@
 """The loops of both passes, in two strategies.
 
 The passes say what happens to a tile; a strategy says how often, and in which order.
-Both have three methods:
+Both have four methods:
 
-    levels   of a component: `step(level, state)`
-    tiles    of an operation on a level: `step(tile, carry)`
-    chunks   of an operation, after all loops: `step(chunk, edges)`, gradients summed
+    levels     of a component: `step(level, state)`
+    tiles      of an operation on a level: `step(tile, carry)`
+    chunks     of an operation, after all loops: `step(chunk, edges)`, gradients summed
+    read_once  rows of a buffer that a tile goes on to write to
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each,
 and a tile takes rows past the end of its level as they are.
@@ -22,6 +23,7 @@ from typing import TypeAlias, TypeVar
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jfold.device import xla
 from jfold.device.arrays import Arrays
 from jfold.device.buffers import Edges
 from jfold.device.sections import Batch, Number
@@ -129,6 +131,10 @@ class CountedLoops(_Pass):
 
         return loop_after(run, -(-self.batch.nodes(o) // rows), state)
 
+    def read_once(self, rows: Arrays) -> Arrays:
+        """As they are [rows, *shape] each: what XLA does for a CPU copies nothing."""
+        return rows
+
 
 class FixedLoops(_Pass):
     """As often as the capacity says, with one wide tile of each operation a step."""
@@ -161,6 +167,10 @@ class FixedLoops(_Pass):
 
         trips = -(-self.spec.capacity.rows[o] // rows)
         return Chained(state.zero, lax.fori_loop(0, trips, run, state.carry))
+
+    def read_once(self, rows: Arrays) -> Arrays:
+        """Made [rows, *shape] each, before anything that depends on them."""
+        return xla.at_hand(rows)
 
 
 Loops: TypeAlias = CountedLoops | FixedLoops

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products, rows first: however a function writes them, tiles run one form.
+"""Matrix products, and rows of tables: however a function writes them, tiles run one
+form.
 
 Of a matrix times a vector `vmap` makes a product with its rows last, where neither
-buffers nor other products want them: it would be turned round to be stored.
+buffers nor other products want them: it would be turned round to be stored. Of a row of
+a table, `table[word]`, it makes a gather at two coordinates, whose reverse a TPU runs
+row by row; at one, at once.
 """
 
 from __future__ import annotations
@@ -11,17 +14,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend import core
 
 from jfold.device.arrays import Arrays, Specs
-from jfold.device.jaxprs import apply, dependent, evaluate, opened, variables
+from jfold.device.jaxprs import apply, dependent, evaluate, opened, spec, variables
 
 
 def rows_first(
     closed: core.ClosedJaxpr, specs: Specs, fixed: int, turn: bool
 ) -> core.ClosedJaxpr:
     """The jaxpr with every product of a matrix without rows and what may have some
-    written in the other order.
+    written in the other order, and every row of a table gathered.
 
     Args:
       fixed: how many of the arguments, the first ones, have no rows.
@@ -46,8 +50,16 @@ def rows_first(
         free = operands[1].ndim - len(_summed(equation)[1])
         return jnp.moveaxis(made, range(free), range(-free, 0))
 
+    def row(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
+        table, number, *_ = (v in varying for v in equation.invars)
+        if table or not number or not _is_row(equation):
+            return apply(equation, operands)
+        return _row(*operands[:2])
+
+    rules = {'dot_general': product, 'dynamic_slice': row}
+
     def rewritten(*leaves: jax.Array) -> Arrays:
-        return evaluate(closed, leaves, {'dot_general': product})
+        return evaluate(closed, leaves, rules)
 
     return jax.make_jaxpr(rewritten)(*specs)
 
@@ -84,3 +96,18 @@ def _times_matrix(equation: core.JaxprEqn, operands: Arrays, turn: bool) -> jax.
 def _replaced(equation: core.JaxprEqn, params: dict[str, Any]) -> core.JaxprEqn:
     made: core.JaxprEqn = equation.replace(params={**equation.params, **params})
     return made
+
+
+def _is_row(equation: core.JaxprEqn) -> bool:
+    """Whether a slice is all that has one number on the first axis."""
+    whole: tuple[int, ...] = spec(equation.invars[0]).shape
+    return bool(whole) and equation.params['slice_sizes'] == (1, *whole[1:])
+
+
+def _row(table: jax.Array, number: jax.Array) -> jax.Array:
+    """The row [1, *shape] of a table [n, *shape] whose number [] is given, or the next
+    one that there is."""
+    axes = tuple(range(table.ndim - 1))
+    numbers = lax.GatherDimensionNumbers(axes, (0,), (0,))
+    found = lax.gather(table, number[None], numbers, (1, *table.shape[1:]), mode='clip')
+    return found[None]

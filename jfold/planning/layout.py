@@ -114,10 +114,7 @@ class Layout:
 def layout(spec: Spec) -> Layout:
     """The layout of a spec."""
     program, capacity, widths = spec.program, spec.capacity, tile_widths(spec)
-    chunk = tuple(
-        chunk_rows(program, operation, rows)
-        for operation, rows in zip(program.operations, capacity.rows, strict=True)
-    )
+    chunk = chunk_rows(spec)
     # A tile may begin in the last row that stands for a node; chunks begin at multiples
     # of their size.
     region = tuple(

@@ -68,7 +68,7 @@ def row_bytes(program: Operations, operation: Operation) -> int:
     return sum(t.size * t.dtype.itemsize for t in types) or 4
 
 
-def chunk_rows(program: Operations, operation: Operation, rows: int) -> int:
+def balanced_chunk(program: Operations, operation: Operation, rows: int) -> int:
     """Rows whose parameter gradients are taken at once, of the room for `rows`.
 
     Each chunk costs a pass over the parameters, so a chunk's rows should outweigh them:
@@ -83,6 +83,20 @@ def chunk_rows(program: Operations, operation: Operation, rows: int) -> int:
     return max(min(max(near, balanced), rows), 1)
 
 
+def looks_up(program: Operations, operation: Operation) -> bool:
+    """Whether whole numbers are all that an operation is given, as of words."""
+    types = [program.types[t] for t in operation.inputs]
+    return bool(types) and not any(t.differentiable for t in types)
+
+
+@kept
+def chunk_rows(spec: Spec) -> tuple[int, ...]:
+    """By operation, how many rows' parameter gradients are taken at once."""
+    pairs = zip(spec.program.operations, spec.capacity.rows, strict=True)
+    chunk = strategy_of(spec).chunk
+    return tuple(chunk(spec.program, operation, rows) for operation, rows in pairs)
+
+
 @kept
 def tile_widths(spec: Spec) -> tuple[Widths, ...]:
     """The widths of each operation."""
@@ -94,9 +108,10 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 # ---- strategies ----------------------------------------------------------------------
 
 
-# Either has four methods:
+# Either has five methods:
 #
 #   widths      of an operation
+#   chunk       rows of an operation whose parameter gradients are taken at once
 #   room        how many rows the table of a component's tiles has, given all widths
 #   last_steps  the step at which each level of a component ends [levels], from 0; of
 #               each of its operations nodes per level [levels or fewer], and the widths
@@ -122,6 +137,10 @@ class Counted:
         if size >= 1 << 20:
             return 256, 64, 16
         return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
+
+    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
+        """What stays in cache."""
+        return balanced_chunk(program, operation, rows)
 
     def room(self, spec: Spec, component: Component, widths: Sequence[Widths]) -> int:
         """A row of a table for each level."""
@@ -176,6 +195,13 @@ class Fixed:
         if recurrent:
             rows = 2 * rows // max(spec.capacity.levels, 1)
         return (min(max(power_of_two(rows), NARROW), 1024),)
+
+    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
+        """All that look up rows of a table: their reverse is a scatter, which costs an
+        accelerator no memory, but in a loop starts, and on a TPU is run row by row."""
+        if looks_up(program, operation):
+            return max(rows, 1)
+        return balanced_chunk(program, operation, rows)
 
     def room(self, spec: Spec, component: Component, widths: Sequence[Widths]) -> int:
         """The most steps that so many levels and rows take: each level wastes less than

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a GPU and a TPU would run, neither of which is here: `make accelerators`."""
+
+from __future__ import annotations
+
+import pytest
+from bounds import BOUNDS, WISHED, counted
+from hlo import copies, loops, scatters, unbounded
+from kernel_models import PROGRAMS, program
+from programs import MODES, TARGETS, compiled
+
+CASES = [(name, mode) for name in PROGRAMS for mode in MODES]
+
+any_case = pytest.mark.parametrize(('name', 'mode'), CASES)
+any_target = pytest.mark.parametrize('target', TARGETS)
+
+# Sums over values with many uses run as often as a batch says, within each step.
+SUMS = {('messages', mode) for mode in MODES if mode != 'infer'}
+
+
+@pytest.fixture(autouse=True)
+def without_leftovers() -> None:
+    """Programs are kept from one test to the next."""
+
+
+@any_target
+@any_case
+def test_loops_copy_and_scatter_nothing(name: str, mode: str, target: str) -> None:
+    """Buffers are written in place, and gradients of tables taken outside of loops."""
+    module = compiled(name, mode, target)
+    assert loops(module)
+    assert copies(module) == []
+    assert scatters(module) == []
+
+
+@any_case
+def test_a_gpu_knows_how_often_loops_run(
+    name: str, mode: str, request: pytest.FixtureRequest
+) -> None:
+    """Else the host would be asked after every trip."""
+    if (name, mode) in SUMS:
+        reason = 'sums over many uses run as often as the batch says'
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    assert unbounded(compiled(name, mode, 'H200')) == []
+
+
+@any_case
+def test_a_tpu_runs_loops_of_a_known_length(name: str, mode: str) -> None:
+    """As far as it can be read: each counts to a constant."""
+    found = loops(compiled(name, mode, 'TPU v5e'))
+    assert all(each.trips for each in found)
+
+
+@any_target
+@any_case
+def test_no_more_kernels_than_before(name: str, mode: str, target: str) -> None:
+    """Not in a trip of each loop, nor in all."""
+    a_step, in_all = counted(name, mode, target)
+    most_a_step, most = BOUNDS[name, mode][list(TARGETS).index(target)]
+    levels = program(name, MODES[mode][1]).levels
+    told = f'{in_all / levels:.1f} a level, wished for: {WISHED[MODES[mode][0]]}'
+    assert a_step <= most_a_step, told
+    assert in_all <= most, told
