@@ -216,7 +216,7 @@ def loss(model: jf.Model, params: Params, schedule: Any, targets: Any) -> jax.Ar
     logits = model.apply(params, schedule)
     # Names are a matter of taste: smoothed targets keep the model from insisting.
     wanted = optax.smooth_labels(jax.nn.one_hot(targets, logits.shape[1]), 0.1)
-    return optax.softmax_cross_entropy(logits, wanted).mean(where=schedule.mask)
+    return schedule.mean(optax.softmax_cross_entropy(logits, wanted))
 
 
 def make_optimizer(task: Task, options: argparse.Namespace) -> Any:

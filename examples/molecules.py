@@ -18,11 +18,7 @@ import csv
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from rdkit import Chem, rdBase
@@ -38,6 +34,7 @@ from training import (
 )
 
 import jfold as jf
+from jfold.layers import FC, GatedGraph, Weave
 
 # Fields 'atoms' [n, ATOM]; 'bonds' [2m, BOND], each in both directions, 'of' [2m] and
 # 'to' [2m], the atoms at its ends; 'pairs' [n, n, PAIR].
@@ -117,66 +114,20 @@ PAIR = BOND + FAR - 1
 # ---- the models ----------------------------------------------------------------------
 
 
-def dense(size: int) -> jf.Block:
-    """From a vector to `size` numbers: an affine map and a rectifier."""
-    return jf.Function(nn.Dense(size)) >> nn.relu
-
-
-class Update(nn.Module):
-    """The next state of an atom [n], of the last one and what arrived [n]."""
-
-    @nn.compact
-    def __call__(self, own: jax.Array, around: jax.Array) -> jax.Array:
-        return nn.GRUCell(len(own))(own, around)[0]
-
-
 def messages(width: int, rounds: int) -> jf.Block:
     """From a graph to states of its atoms [width], by messages along bonds."""
-    atom = jf.Map(jf.Vector(ATOM) >> dense(width))
-    send, update = jf.Concat() >> dense(width), jf.Function(Update())
-
-    @jf.compose
-    def states(graph: Any) -> Any:
-        h = (jf.GetItem('atoms') >> atom)(graph)
-        bonds = (jf.GetItem('bonds') >> jf.Map(jf.Vector(BOND)))(graph)
-        of, to = (jf.GetItem(end)(graph) for end in ('of', 'to'))
-        for _ in range(rounds):
-            sent = jf.ZipWith(send)(jf.Pick()(h, of), bonds)
-            around = jf.Map(jf.Sum())(jf.Regroup()(sent, to, h))
-            h = jf.ZipWith(update)(h, around)
-        return h
-
-    return states
-
-
-def weave(width: int) -> jf.Block:
-    """From features of n atoms, and of n x n pairs, to new ones, a pair of each."""
-    f_a_a, f_a_p, f_p_a, f_p_p, f_a, f_p = (dense(width) for _ in range(6))
-    join = jf.Concat()
-
-    @jf.compose
-    def a_i_to_p(a_i: Any, a: Any) -> Any:
-        """From one atom and all to what they say of their pairs."""
-        a_i, pair = jf.Broadcast()(a_i), jf.ZipWith(join >> f_a_p)
-        return jf.ZipWith(jnp.add)(pair(a_i, a), pair(a, a_i))
-
-    @jf.compose
-    def module(a: Any, p: Any) -> tuple[Any, Any]:
-        """Equations 4 and 5 of the paper, in its names."""
-        p_to_a = jf.Map(jf.Map(f_p_a) >> jf.Sum())(p)
-        a_y = jf.ZipWith(join >> f_a)(jf.Map(f_a_a)(a), p_to_a)
-        a_to_p = jf.ZipWith(a_i_to_p)(a, jf.Broadcast()(a))
-        p_y = jf.ZipWith(jf.ZipWith(join >> f_p))(a_to_p, jf.Map(jf.Map(f_p_p))(p))
-        return a_y, p_y
-
-    return module
+    atoms = jf.GetItem('atoms') >> jf.Map(jf.Vector(ATOM) >> FC(width, name='atom'))
+    bonds = jf.GetItem('bonds') >> jf.Map(jf.Vector(BOND))
+    graph = jf.AllOf(atoms, jf.GetItem('of'), jf.GetItem('to'), bonds)
+    send = jf.Concat() >> FC(width, name='message')
+    return graph >> GatedGraph(width, rounds, send, edges=True)
 
 
 def woven(width: int, rounds: int) -> jf.Block:
     """From a graph to states of its atoms [width], by weave modules."""
     atoms = jf.GetItem('atoms') >> jf.Map(jf.Vector(ATOM))
     pairs = jf.GetItem('pairs') >> jf.Map(jf.Map(jf.Vector(PAIR)))
-    modules = jf.Pipe(*(weave(width) for _ in range(rounds)))
+    modules = jf.Pipe(*(Weave(width) for _ in range(rounds)))
     return jf.AllOf(atoms, pairs) >> modules >> jf.GetItem(0)
 
 
@@ -186,9 +137,9 @@ MODELS = {'messages': messages, 'weave': woven}
 def make_block(options: argparse.Namespace) -> jf.Block:
     """From a graph to a number: atoms are added up."""
     atoms = MODELS[options.model](options.width, options.rounds)
-    total = jf.Map(dense(options.width)) >> jf.Sum() >> dense(options.width)
-    answer = jf.Function(nn.Dense(1), name='answer') >> (lambda x: x[0])
-    return atoms >> total >> answer
+    each, whole = (FC(options.width, name=name) for name in ('each', 'whole'))
+    answer = FC(1, None, name='answer') >> (lambda x: x[0])
+    return atoms >> jf.Map(each) >> jf.Sum() >> whole >> answer
 
 
 # ---- where molecules come from -------------------------------------------------------

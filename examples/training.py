@@ -199,7 +199,7 @@ def cross_entropy(
     """Mean cross entropy of a batch; its last rows may be spare."""
     logits = model.apply(params, schedule)
     errors = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-    return jnp.mean(errors, where=schedule.mask)
+    return schedule.mean(errors)
 
 
 def accuracy(logits: Any, targets: np.ndarray) -> float:
@@ -271,7 +271,7 @@ def mean_square(
 ) -> jax.Array:
     """The loss of a batch of numbers; its last rows may be spare."""
     errors = model.apply(params, schedule) - targets
-    return jnp.mean(errors**2, where=schedule.mask)
+    return schedule.mean(errors**2)
 
 
 def timed(run: Callable[..., Any], *args: Any) -> tuple[Any, float]:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
+import importlib
+from typing import Any
+
+import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
 from jfold.combinators import (
     RNN,
     AllOf,
@@ -50,6 +54,7 @@ from jfold.errors import InputError, ProgramBudgetError
 from jfold.external import External
 from jfold.metrics import MetricValues
 from jfold.model import Model, compile
+from jfold.nonfinite import NonFinite, find_nan
 from jfold.ragged import Ragged
 from jfold.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.schedule import Schedule
@@ -99,6 +104,7 @@ __all__ = [
     'Min',
     'Model',
     'NGrams',
+    'NonFinite',
     'Nth',
     'ObjectType',
     'OneHot',
@@ -137,8 +143,16 @@ __all__ = [
     'compose',
     'convert_to_block',
     'convert_to_type',
+    'find_nan',
     'recursive',
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What imports Flax, on first use."""
+    if name in ('layers', 'linen', 'nnx'):
+        return importlib.import_module(f'jfold.{name}')
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:

@@ -24,7 +24,7 @@ from jfold.types import TensorType
 class Block(Owner):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
-    # The eager twin: `eval(example, params=None)`, supplied by `jfold.language.eager`.
+    # The eager twin: `eval(example, params=None)`, supplied by `jfold.node_by_node`.
     eval: ClassVar[Callable[..., Any]]
 
     # What it takes and gives, `None` where what is around it decides; supplied by
@@ -174,8 +174,9 @@ class Function(Block):
     enclosing `jax.jit` traces, as JAX asks of rules in loops: make it an argument.
 
     Args:
-      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module; or, with `init`,
-        a callable `fn(params, *inputs)`.
+      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module, or a method of
+        one, which have one set of parameters; or, with `init`, a callable
+        `fn(params, *inputs)`.
       init: `init(key) -> params`, or `init(key, *specs)` with a `jax.ShapeDtypeStruct`
         per input, if by its signature it takes more than the key. What has a default
         other than `None` keeps it; an `init` without a signature is given all.
@@ -184,12 +185,16 @@ class Function(Block):
         the later are numbered, `name_1` and so on, as they stand in the source, or by
         their first use where that is one place, as of what one function returns, and of
         modules: say `name` where parameters are to outlast changes of the code.
+      rngs: the names of keys of `jax.random` that `fn` draws with, one or several, each
+        an argument by that name: `fn(x, dropout=key)`. Every node has its own, which
+        `Model.apply(..., rngs=key)` decides; with `deterministic=True` it is `None`.
+        What Flax modules draw with is found, unless it is said.
       batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
         of the result may depend only on the same row of the inputs. If a reverse rule
         in it is not plainly linear in the cotangent, it is given rows one by one.
 
     Raises:
-      TypeError: `fn` or `init` is not callable.
+      TypeError: `fn` or `init` is not callable, or `rngs` no names.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Scalar
@@ -201,6 +206,7 @@ class Function(Block):
     init: Callable[..., Any] | None = None
     name: str | None = None
     batched: bool = False
+    rngs: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.fn) or isinstance(self.fn, Block):
@@ -209,6 +215,16 @@ class Function(Block):
             raise TypeError(f'Function: expected `init` callable, got {self.init!r}')
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(f'Function: expected `name` as str, got {self.name!r}')
+        names = (self.rngs,) if isinstance(self.rngs, str) else self.rngs
+        is_names = isinstance(names, tuple | list)
+        if not is_names or not all(
+            isinstance(x, str) and x.isidentifier() for x in names
+        ):
+            raise TypeError(
+                'Function: expected `rngs` as names of arguments, such as "dropout", '
+                f'got {self.rngs!r}'
+            )
+        vars(self).update(rngs=tuple(names))
 
     def __repr__(self) -> str:
         return f'Function({self.name or callable_name(self.fn)})'

@@ -18,13 +18,20 @@ CHECK = {'check': True}  # marks an option that no value depends on
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """Reads and writes registers; `where` is the path of the block it comes from."""
+    """Reads and writes registers.
+
+    Attributes:
+      where: the path of the block it comes from.
+      visit: in the body, a number that grows in the order of evaluation; of blocks with
+        a metric inside.
+    """
 
     traits: ClassVar[Traits]
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     where: str
+    visit: int | None = field(default=None, kw_only=True, metadata=CHECK)
 
     def __init_subclass__(cls) -> None:
         # Inherited ones could be wrong, and nobody would see it.

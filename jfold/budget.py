@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shapes of schedule that a model has: each is a program to compile.
 
-There is one in use for each number of rows of the results, and the shards they lie in.
+For each number of rows of the results, and the shards they lie in, those in use form a
+chain: each holds what the one before it holds, and a batch takes the first that holds
+it. What was reserved stays in its chain; the last, if it was not, is replaced when a
+batch outgrows it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -18,6 +22,7 @@ from jfold.shards import Shards
 from jfold.spec import Capacity, Spec
 
 Batches: TypeAlias = tuple[int, Shards | None]  # rows of the results, and shards
+LOG = logging.getLogger('jfold')
 
 
 @dataclass(eq=False)
@@ -27,7 +32,8 @@ class Budget:
     Attributes:
       strategy: of every spec, as are `program` and `residuals`; `None`: as suits the
         backend.
-      current: the specs in use, to which the next batches of their kind are fitted.
+      current: the specs in use, from small to large.
+      reserved: those of them that stay, whatever comes.
       specs: all there were, in order.
     """
 
@@ -35,7 +41,8 @@ class Budget:
     limit: int
     residuals: str
     strategy: str | None
-    current: dict[Batches, Spec] = field(default_factory=dict)
+    current: dict[Batches, tuple[Spec, ...]] = field(default_factory=dict)
+    reserved: set[Spec] = field(default_factory=set)
     specs: dict[Spec, None] = field(default_factory=dict)
 
     def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
@@ -44,17 +51,40 @@ class Budget:
         Raises:
           ProgramBudgetError: it would be one too many; nothing has changed then.
         """
-        old = self._capacity(need)
-        new = grow(old, need, chance)
-        return self.current[_batches(need)] if new is old else self._use(old, need, new)
+        chain = self.current.get(_batches(need), ())
+        for spec in chain:
+            if spec.capacity.holds(need):
+                return spec
+        old = chain[-1].capacity if chain else None
+        outgrown = bool(chain) and chain[-1] in self.reserved
+        spec = self._use(need, grow(old, need, chance), chain)
+        LOG.log(logging.WARNING if outgrown else logging.INFO, self._told(old, need))
+        return spec
 
     def adopt(self, capacity: Capacity) -> Spec:
-        """The spec that all batches of a kind are fitted to, if `capacity` is enough.
+        """The spec for all batches that `capacity` holds, which stays.
 
         Raises:
-          ValueError: the capacity is of another program.
+          TypeError: the capacity is none; ValueError: it is of another program.
           ProgramBudgetError: as of `reserve`.
         """
+        self._check(capacity)
+        chain = self.current.get(_batches(capacity), ())
+        spec = next((x for x in chain if x.capacity.holds(capacity)), None)
+        if spec is None:
+            old = chain[-1].capacity if chain else None
+            new = capacity if old is None else old | capacity
+            spec = self._use(capacity, new, chain)
+            LOG.info(f'{self._told(old, capacity)}; reserved')
+        self.reserved.add(spec)
+        return spec
+
+    def _check(self, capacity: Capacity) -> None:
+        if not isinstance(capacity, Capacity):
+            raise TypeError(
+                f'expected a `Capacity`, got {type(capacity).__name__}: take it from '
+                '`model.trace(examples).capacities(batch_size)`'
+            )
         program = self.program
         expected = [len(program.types), len(program.operations), len(program.observed)]
         got = [*map(len, (capacity.constants, capacity.rows, capacity.metrics))]
@@ -64,37 +94,43 @@ class Budget:
                 f'operations and metrics {expected}, got {got}: take it from a corpus '
                 'that `model.trace` returns'
             )
-        old = self._capacity(capacity)
-        return self._use(old, capacity, capacity if old is None else old | capacity)
 
-    def _capacity(self, like: Capacity) -> Capacity | None:
-        current = self.current.get(_batches(like))
-        return None if current is None else current.capacity
-
-    def _use(self, old: Capacity | None, need: Capacity, new: Capacity) -> Spec:
+    def _use(self, need: Capacity, new: Capacity, chain: tuple[Spec, ...]) -> Spec:
+        """Puts a spec of a new capacity at the end of the chain that `need` is of."""
         strategy = self.strategy or best_strategy()
         spec = Spec(self.program, new, self.residuals, strategy)
         if spec not in self.specs and len(self.specs) >= self.limit:
+            old = chain[-1].capacity if chain else None
             raise ProgramBudgetError(_over(self.limit, old, need))
-        self.current[_batches(need)] = spec
+        stays = not chain or chain[-1] in self.reserved
+        self.current[_batches(need)] = *(chain if stays else chain[:-1]), spec
         self.specs[spec] = None
         return spec
+
+    def _told(self, old: Capacity | None, need: Capacity) -> str:
+        """Which program the last is, and why there is one more."""
+        return (
+            f'program {len(self.specs)} of at most {self.limit}, for batches of '
+            f'{need.examples} examples: {_grown(old, need)}'
+        )
 
 
 def _batches(need: Capacity) -> Batches:
     return need.examples, need.shards
 
 
-def _over(limit: int, old: Capacity | None, need: Capacity) -> str:
-    batch = f'a batch of {need.examples} examples, which needs program {limit + 1}'
+def _grown(old: Capacity | None, need: Capacity) -> str:
     if old is None:
-        grown = f'no batch had {need.examples} examples before'
-    else:
-        pairs = zip(old.dimensions(), need.dimensions(), strict=True)
-        grown = ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if b > a)
-        grown = f'these grew: {grown}'
+        return f'no batch had {need.examples} examples before'
+    pairs = zip(old.dimensions(), need.dimensions(), strict=True)
+    grown = ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if b > a)
+    return f'these grew: {grown}'
+
+
+def _over(limit: int, old: Capacity | None, need: Capacity) -> str:
     return (
         f'expected batches for at most {limit} programs, as `max_programs` says, got '
-        f'{batch}; {grown}. Give batches of one size and similar content, which share '
-        'programs; or raise `jfold.compile(..., max_programs=...)`'
+        f'a batch of {need.examples} examples, which needs program {limit + 1}; '
+        f'{_grown(old, need)}. Give batches of one size and similar content, which '
+        'share programs; or raise `jfold.compile(..., max_programs=...)`'
     )

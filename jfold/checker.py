@@ -257,8 +257,10 @@ def _tensors(
     return (), ()
 
 
-@_tensors.register(ir.Convert | ir.Numbers)
-def _(i: Any, operations: Operations) -> tuple[Sequence[int], Sequence[int]]:
+@_tensors.register
+def _(
+    i: ir.ConstantMaker, operations: Operations
+) -> tuple[Sequence[int], Sequence[int]]:
     return (), (i.type,)
 
 
@@ -303,8 +305,8 @@ def _check_options(i: ir.Instruction, operations: Operations) -> None:
     """Refuses options that contradict each other."""
 
 
-@_check_options.register(ir.Convert | ir.Numbers)
-def _(i: Any, operations: Operations) -> None:
+@_check_options.register
+def _(i: ir.ConstantMaker, operations: Operations) -> None:
     type_ = _numbered(operations.types, i.type, 'types')
     if type_ != i.tensor:
         raise TypeClash(f'type {i.type} to be {type_}, got {i.tensor}')

@@ -30,6 +30,7 @@ from jfold.blocks import (
     key_value_pairs,
 )
 from jfold.declarations import ForwardDeclaration, Reference, Share
+from jfold.errors import whole
 from jfold.functions import concatenate
 from jfold.printing import Printed, callable_name, in_braces, shown_table
 from jfold.sequence_blocks import (
@@ -112,40 +113,54 @@ class Tensor(Block):
     """A Python value as a tensor of exactly this shape and dtype; strict.
 
     A wrong shape, `None`, a string, a value that the dtype cannot hold (3.7 as int32,
-    300 as int8) is an error that names the example and the path to the value.
+    300 as int8) is an error that names the example and the path to the value. So is an
+    int that is not below `below`, or negative, where that is given: indices of a table,
+    of which JAX would make NaN or another row.
     """
 
     shape: tuple[int, ...]
     dtype: DTypeLike = 'float32'
+    below: int | None = None
 
     def __post_init__(self) -> None:
         type_ = TensorType(self.shape, self.dtype)
         vars(self).update(type=type_, shape=type_.shape)
+        if self.below is not None:
+            vars(self).update(below=whole('below', self.below, 1))
+            if type_.dtype.kind not in 'iu':
+                raise TypeError(
+                    f'expected a dtype of ints for `below`, got {type_.dtype.name}: '
+                    'write `Scalar("int32", below=...)`'
+                )
 
     type: ClassVar[TensorType]
 
     def __repr__(self) -> str:
-        dtype = self.type.dtype.name
+        options = repr(self.type.dtype.name)
+        if self.below is not None:
+            options += f', below={self.below}'
         if len(self.type.shape) > 1:
-            return f'Tensor({self.type.shape}, {dtype!r})'
+            return f'Tensor({self.type.shape}, {options})'
         size = ''.join(f'{each}, ' for each in self.type.shape)
-        return f'{"Vector" if size else "Scalar"}({size}{dtype!r})'
+        return f'{"Vector" if size else "Scalar"}({size}{options})'
 
 
 @boundary
-def Scalar(dtype: DTypeLike = 'float32') -> Tensor:
+def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
     """A Python number as a tensor []; see `Tensor`.
 
     >>> print(Scalar('int32').eval(3))
     3
     """
-    return Tensor((), dtype)
+    return Tensor((), dtype, below)
 
 
 @boundary
-def Vector(size: int, dtype: DTypeLike = 'float32') -> Tensor:
+def Vector(
+    size: int, dtype: DTypeLike = 'float32', *, below: int | None = None
+) -> Tensor:
     """A list or array of `size` numbers as a tensor [size]; see `Tensor`."""
-    return Tensor((size,), dtype)
+    return Tensor((size,), dtype, below)
 
 
 @block
@@ -390,7 +405,23 @@ class Metric(Block):
     """Collects a value per node under a name; a sink.
 
     Takes a tensor or a (nested) tuple of tensors; `apply` then returns
-    `(values, metrics)` with a `MetricValues` per name.
+    `(values, metrics)` with a `MetricValues` per name. Its rows are in the order in
+    which one would evaluate the expression, example by example.
+
+    Or it takes a pair of that and of Python objects, the label of the row, which stays
+    on the host: `Schedule.labels` has those of all rows. Every use of a name has labels
+    or none has.
+
+    >>> import jfold as jf
+    >>> word = jf.Record({'length': jf.Scalar('int32'), 'text': jf.Identity()})
+    >>> model = jf.compile(jf.Map(word >> jf.Metric('words')) >> jf.Void())
+    >>> words = [{'length': 2, 'text': 'so'}, {'length': 3, 'text': 'far'}]
+    >>> schedule = model.schedule([words, words[:1]])
+    >>> _, metrics = model.apply({}, schedule)
+    >>> metrics['words'].values[metrics['words'].mask].tolist()
+    [2, 3, 2]
+    >>> schedule.labels['words'].tolist()
+    ['so', 'far', 'so']
     """
 
     name: str

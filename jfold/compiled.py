@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step compiled ahead of time, and why it refuses a schedule."""
+"""A step compiled ahead of time, and which schedules it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
+from jfold.printing import callable_name
 from jfold.schedule import Schedule, abstract
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
+
+LOG = logging.getLogger('jfold')
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,25 +31,90 @@ class CompiledStep:
 
     compiled: jax.stages.Compiled
     specs: tuple[Spec, ...]
+    _recipe: _Recipe
+    _others: dict[tuple[Spec, ...], jax.stages.Compiled] = field(default_factory=dict)
 
     @boundary
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Runs the step.
 
+        Schedules for which there was no room in the capacity it was compiled for have a
+        larger one: for these it is compiled another time, once, with a warning.
+
         Raises:
-          ValueError: a schedule is not of the capacity that the step was compiled for.
+          ValueError: a schedule is of another model, or has another number of rows.
           TypeError: other arguments differ from those it was compiled for.
         """
-        try:
-            return self.compiled(*args, **options)
-        except TypeError:
-            for each in jax.tree.leaves((args, options), is_leaf=_is_schedule):
-                if _is_schedule(each) and each.spec not in self.specs:
-                    raise ValueError(_other_spec(self.specs, each.spec)) from None
-            raise
+        specs = self._recipe.specs_of(args, options)
+        if len(specs) != len(self.specs):  # static arguments are left out before them
+            specs = _specs_in((args, options))
+        if specs != self.specs and specs not in self._others:
+            for expected, got in zip(self.specs, specs, strict=False):
+                _check_kind(expected, got)
+            if len(specs) == len(self.specs):
+                self._compile_for(specs)
+        compiled = self._others.get(specs) if specs != self.specs else None
+        return (compiled or self.compiled)(*args, **options)
+
+    def _compile_for(self, specs: tuple[Spec, ...]) -> None:
+        begin = time.perf_counter()
+        self._others[specs] = self._recipe.compiled(specs)
+        changes = ', '.join(map(_changes, self.specs, specs))
+        warnings.warn(
+            'expected schedules of the capacity that the step was compiled for, got '
+            f'one with {changes}: compiled the step for it too, in '
+            f'{time.perf_counter() - begin:.1f} s. Reserve that much by '
+            '`model.reserve` before `model.precompile`',
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def __repr__(self) -> str:
         return f'CompiledStep({", ".join(str(x.capacity) for x in self.specs)})'
+
+
+@dataclass(frozen=True, eq=False)
+class _Recipe:
+    """How a step is compiled, for capacities of any size.
+
+    Attributes:
+      step: what has `lower`.
+      leaves: its arguments, as shapes; with a capacity in place of each schedule.
+      tree: their structure.
+      holders: which positions and names of arguments are, or hold, schedules.
+    """
+
+    step: Any
+    leaves: list[Any]
+    tree: Any
+    holders: tuple[int | str, ...]
+
+    def compiled(self, specs: Iterable[Spec]) -> jax.stages.Compiled:
+        """The step for schedules of these specs."""
+        begin, rest = time.perf_counter(), iter(specs)
+        made = [abstract(next(rest)) if _is_capacity(x) else x for x in self.leaves]
+        args, options = jax.tree.unflatten(self.tree, made)
+        result: jax.stages.Compiled = self.step.lower(*args, **options).compile()
+        seconds = time.perf_counter() - begin
+        LOG.info(f'{callable_name(self.step)} was compiled in {seconds:.2f} s')
+        return result
+
+    def specs_of(
+        self, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[Spec, ...]:
+        """The specs of the schedules among arguments."""
+        held = [
+            args[x] if isinstance(x, int) else options.get(x)
+            for x in self.holders
+            if isinstance(x, str) or x < len(args)
+        ]
+        return _specs_in(held)
+
+
+def _specs_in(tree: Any) -> tuple[Spec, ...]:
+    """The specs of the schedules in a pytree."""
+    leaves = jax.tree.leaves(tree, is_leaf=_is_schedule)
+    return tuple(x.spec for x in leaves if _is_schedule(x))
 
 
 def compile_step(
@@ -60,11 +131,34 @@ def compile_step(
             'got none: call '
             '`model.precompile(step, params, corpus.capacities(batch_size))`'
         )
-    specs = [abstract(adopt(x)) if _is_capacity(x) else x for x in leaves]
-    args, options = jax.tree.unflatten(tree, specs)
+    specs = tuple(adopt(x) for x in leaves if _is_capacity(x))
     compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
-    taken = [x.spec for x in specs if _is_schedule(x)]
-    return CompiledStep(compilable.lower(*args, **options).compile(), tuple(taken))
+    holders = tuple(x for x, held in _named(args, options) if _holds_capacity(held))
+    recipe = _Recipe(compilable, [*map(_shape_of, leaves)], tree, holders)
+    return CompiledStep(recipe.compiled(specs), specs, recipe)
+
+
+def _named(
+    args: tuple[Any, ...], options: dict[str, Any]
+) -> Iterator[tuple[int | str, Any]]:
+    yield from enumerate(args)
+    yield from options.items()
+
+
+def _holds_capacity(value: object) -> bool:
+    return any(map(_is_capacity, jax.tree.leaves(value, is_leaf=_is_capacity)))
+
+
+def _shape_of(leaf: Any) -> Any:
+    """What compiling needs of an argument, without its data; others as they are."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return leaf
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        leaf.shape,
+        leaf.dtype,
+        sharding=leaf.sharding if leaf.committed else None,
+        weak_type=leaf.weak_type,
+    )
 
 
 def _is_capacity(value: object) -> bool:
@@ -75,32 +169,33 @@ def _is_schedule(value: object) -> bool:
     return isinstance(value, Schedule)
 
 
-def _other_spec(expected: tuple[Spec, ...], got: Spec) -> str:
-    """Why a compiled step takes other schedules than one of spec `got`."""
-    if all(spec.program is not got.program for spec in expected):
-        return (
+def _check_kind(expected: Spec, got: Spec) -> None:
+    """Refuses what is not of the same model, shards and number of rows.
+
+    Raises:
+      ValueError: it is not.
+    """
+    if expected.program is not got.program:
+        raise ValueError(
             'expected `schedule` of the model that compiled the step, got one of '
             'another: make it by the first'
         )
-    if got.shards not in [spec.shards for spec in expected]:
-        shards = expected[0].shards
-        return (
+    if got.shards != expected.shards:
+        shards = expected.shards
+        raise ValueError(
             f'expected a schedule of {shards or "no shards"}, for which the step was '
             f'compiled, got one of {got.shards or "none"}: make it with '
             f'`sharding={shards and shards.sharding}`'
         )
-    rows = [spec.capacity.results for spec in expected]
-    if got.capacity.results not in rows:
-        return (
-            f'expected a schedule of {rows[0]} rows of results, for which the step was '
-            f'compiled, got one of {got.capacity.results}: make it with '
-            f'`size={rows[0]}`'
+    rows, found = expected.capacity.results, got.capacity.results
+    if found != rows:
+        raise ValueError(
+            f'expected a schedule of {rows} rows of results, for which the step was '
+            f'compiled, got one of {found}: make it with `size={rows}`'
         )
-    old = expected[rows.index(got.capacity.results)].capacity
-    pairs = zip(old.dimensions(), got.capacity.dimensions(), strict=True)
-    changes = ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)
-    return (
-        'expected a schedule of the capacity that the step was compiled for, got one '
-        f'with {changes}. Since then a batch had no room, or another step was compiled '
-        'for batches of this size: call `model.precompile` again'
-    )
+
+
+def _changes(old: Spec, new: Spec) -> str:
+    """What is of another size in a new spec."""
+    pairs = zip(old.capacity.dimensions(), new.capacity.dimensions(), strict=True)
+    return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)

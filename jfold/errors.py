@@ -71,6 +71,21 @@ def whole(name: str, value: object, least: int) -> int:
 MAX_SPARE_ROWS = 1 << 20
 
 
+def rows_asked(size: object, examples: int) -> int:
+    """How many rows the results get of so many examples; as many if `size` is `None`.
+
+    Raises:
+      ValueError: there are more examples, or far fewer; TypeError: it is no int.
+    """
+    rows = examples if size is None else whole('size', size, 0)
+    if rows < examples:
+        raise ValueError(
+            f'expected at most {rows} examples, as `size` says, got {examples}'
+        )
+    check_spare_rows('size', rows, examples)
+    return rows
+
+
 def check_spare_rows(name: str, rows: int, examples: int) -> None:
     """Refuses results with far more rows than examples: all rows take memory.
 

@@ -73,13 +73,15 @@ class Graph:
 
     Attributes:
       examples: how many there are.
-      constants: per type, the examples' own; columns: values [rows, *shape].
+      constants: per type, the examples' own; columns: values [rows, *shape]. Of keys
+        these say nothing: each is told by its number in its example.
       operations: per operation, its nodes; columns: levels [nodes], then per input the
         value numbers [nodes]. A level is 1 + the highest of those inputs that the
         node's own component makes, 1 if there are none. Nodes of a component do not
         depend on others of their level.
       results: per result; columns: per tensor the value numbers [rows].
       numbers: how all values are numbered, where whoever made it knew.
+      labels: per result that has any; columns: objects [rows].
     """
 
     examples: int
@@ -87,6 +89,7 @@ class Graph:
     operations: tuple[Table, ...]
     results: tuple[Table, ...]
     numbers: Numbering | None = field(default=None, repr=False)
+    labels: tuple[Table, ...] = ()
 
     @property
     def levels(self) -> tuple[Array, ...]:
@@ -111,11 +114,23 @@ class Graph:
             tuple(table.pick(examples) for table in self.constants),
             tuple(table.pick(examples) for table in self.operations),
             tuple(table.pick(examples) for table in self.results),
+            labels=tuple(table.pick(examples) for table in self.labels),
         )
 
     def __str__(self) -> str:
         counts = ', '.join(str(len(x)) for x in self.operations)
         return f'Graph({self.examples} examples, nodes ({counts}), depth {self.depth})'
+
+
+def labels_of(program: Operations, graphs: Sequence[Graph]) -> dict[str, Array]:
+    """By name of a metric that has any, the labels [rows] of its rows in graphs, one
+    behind the other."""
+    return {
+        str(program.results[r].name): np.concatenate(
+            [graph.labels[k].columns[0] for graph in graphs]
+        )
+        for k, r in enumerate(program.labelled)
+    }
 
 
 def concatenate(graphs: Sequence[Graph]) -> Graph:
@@ -131,6 +146,7 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         joined(graph.constants for graph in graphs),
         joined(graph.operations for graph in graphs),
         joined(graph.results for graph in graphs),
+        labels=joined(graph.labels for graph in graphs),
     )
 
 

@@ -90,6 +90,9 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
         _require(len(tables), len(columns), f'the number of tables of {name}')
         for n, (table, types) in enumerate(zip(tables, columns, strict=True)):
             _check_table(table, types, f'{name} {n}', graph.examples)
+    expected = [len(graph.results[r]) for r in operations.labelled]
+    labels = [len(table.columns[0]) for table in graph.labels]
+    _require(labels, expected, 'the numbers of labels')
     for r, result in enumerate(operations.results):
         counts = graph.results[r].counts
         rows = int(counts.min(initial=1)), int(counts.max(initial=1))

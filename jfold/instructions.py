@@ -9,7 +9,7 @@ the traits that a kind states here, or has a rule for it, and refuses all others
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jfold.bodies import CHECK as CHECK
@@ -111,10 +111,10 @@ class Maker(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
-class Convert(Maker):
-    """Objects to tensors."""
+class ConstantMaker(Maker):
+    """Makes constants of the examples' own."""
 
-    traits = Traits('objects[a] places[a] -> tensors[a]', Effect.RAISES | Effect.MAKES)
+    traits = Traits('', Effect.MAKES)
     type: int
     tensor: TensorType
 
@@ -124,16 +124,25 @@ class Convert(Maker):
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers(Maker):
+class Convert(ConstantMaker):
+    """Objects to tensors; of ints from 0 on below a number, if that is said."""
+
+    traits = Traits('objects[a] places[a] -> tensors[a]', Effect.RAISES | Effect.MAKES)
+    below: int | None = field(default=None, metadata=CHECK)
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers(ConstantMaker):
     """Lengths to tensors []."""
 
     traits = Traits('lengths[a: b] places[a] -> tensors[a]', Effect.MAKES)
-    type: int
-    tensor: TensorType
 
-    @property
-    def makes(self) -> tuple[str, int]:
-        return 'constants', self.type
+
+@dataclass(frozen=True, eq=False)
+class Draw(ConstantMaker):
+    """A key for each item, which its place alone decides; two of them are never one."""
+
+    traits = Traits('places[a] -> tensors[a]', Effect.MAKES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +180,19 @@ class Observe(Maker):
 
     traits = Traits('places[a] tensors[a]* ->', Effect.MAKES | Effect.RECORDS)
     result: int
+
+    @property
+    def makes(self) -> tuple[str, int]:
+        return 'result', self.result
+
+
+@dataclass(frozen=True, eq=False)
+class ObserveLabelled(Observe):
+    """The same, with an object for each row that stays on the host, its label."""
+
+    traits = Traits(
+        'places[a] tensors[a]* objects[a] ->', Effect.MAKES | Effect.RECORDS
+    )
 
     @property
     def makes(self) -> tuple[str, int]:
@@ -270,6 +292,15 @@ class FoldLoop(Instruction):
     def repeats(self) -> tuple[int, ...]:
         """How many registers each starred term of the inputs stands for."""
         return self.states, len(self.inputs) - 2 - self.states
+
+
+@dataclass(frozen=True, eq=False)
+class FoldEntered(FoldLoop):
+    """The same where items have places already: those are given, not the sequences'."""
+
+    traits = replace(
+        FoldLoop.traits, signature='lengths[b: d] places[d] X[b]* Y[d]* -> X[b]* Z[d]*'
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,9 @@ from jfold.functions import ratio
 class MetricValues:
     """What a `Metric` collected in a batch; a pytree.
 
-    Rows are ordered by example, and within one as it suits the schedule, not as one
-    would visit its parts. Spare rows, at the end, are zero, so that sums need no
-    mask.
+    Rows are ordered by example, and within one as `Block.eval` collects them, part by
+    part of the data. Spare rows, at the end (of each shard), are zero, so that sums
+    need no mask. Labels, if the metric is given any, are in `Schedule.labels`.
 
     Attributes:
       values: [rows, *shape], or a tuple of such arrays if the metric takes a tuple.

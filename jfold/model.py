@@ -11,41 +11,39 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from jfold import explain as explaining
 from jfold.blocks import Convertible
 from jfold.budget import Budget
 from jfold.combinators import Block, convert_to_block
 from jfold.compiled import CompiledStep, compile_step
-from jfold.data.agreement import Agreement
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.sources import schedule_part
-from jfold.data.tracer import Traced, Tracer, make_digest, make_tracer
+from jfold.data.tracer import Traced, Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
-from jfold.errors import check_spare_rows, several, shown, whole
-from jfold.graph import Graph
-from jfold.host.evaluation import trace
-from jfold.host.objects import Reread
-from jfold.language.eager import evaluate
+from jfold.device.drawn import Rngs, make_draws
+from jfold.errors import several, shown, whole
+from jfold.kept import kept
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
-from jfold.planning.deals import Deal, in_order, rows_of_shard
-from jfold.planning.demands import Demands, demands, needed
-from jfold.planning.growth import Chance
-from jfold.planning.uses import make_uses
+from jfold.node_by_node import evaluate
+from jfold.planning.deals import in_order, rows_of_shard
+from jfold.predict import predict as make_predict
 from jfold.program import Program
 from jfold.results import returned
 from jfold.runtime import make_execute
-from jfold.schedule import Schedule, build, build_shards, on_device
+from jfold.schedule import Schedule, on_device
+from jfold.scheduling import Scheduling
 from jfold.shards import Sharding, make_shards
 from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
 from jfold.tracebacks import boundary
 
 
 @dataclass(eq=False)
-class Model:
+class Model(Scheduling):
     """A compiled expression; made by `jfold.compile`.
 
     Attributes:
@@ -63,6 +61,7 @@ class Model:
     strategy: str | None = None
 
     batches = make_batches
+    predict = make_predict
 
     def __post_init__(self) -> None:
         self._apply = jax.jit(make_execute())
@@ -148,82 +147,23 @@ class Model:
         deal = in_order(shards, rows, graph.examples)
         return on_device(self._build_shards(graph, None, deal, begin))
 
-    def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
-        """As `schedule`, of examples some of which `reread` may have read before."""
-        begin = time.perf_counter()
-        graph = trace(self.program, examples, reread)
-        return self._build(graph, size=size, begin=begin)
+    @boundary
+    def schedules(
+        self, batches: Iterable[Iterable[Any] | Traced], *, size: int | None = None
+    ) -> list[Schedule]:
+        """Schedules of several batches, all of one capacity, for `Schedule.stack`.
 
-    def _graph(self, examples: Iterable[Any] | Traced) -> Graph:
-        if not isinstance(examples, Traced):
-            return trace(self.program, list(several(examples)))
-        if examples.digest != self._digest:
-            raise ValueError(
-                'expected examples traced for this expression, got those of another: '
-                'trace them with `model.tracer()` of the model that schedules them'
-            )
-        return examples.graph
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        return make_digest(self.program)
-
-    def _build(
-        self,
-        graph: Graph,
-        demanded: Demands | None = None,
-        size: int | None = None,
-        begin: float | None = None,
-    ) -> Schedule:
-        """The schedule of a graph that was traced for this model's program.
+        So a compiled program may run several steps of training, by `lax.scan`.
 
         Args:
-          demanded: of its examples, if that is known.
-          begin: when the work on the schedule began, if it has.
+          batches: each as `schedule` takes it.
+          size: how many rows the results of each get; as many as the largest batch has
+            examples when left out.
 
         Raises:
-          ValueError, ProgramBudgetError: as of `schedule`.
+          What `schedule` raises.
         """
-        begin = time.perf_counter() if begin is None else begin
-        rows = graph.examples if size is None else whole('size', size, 0)
-        if rows < graph.examples:
-            raise ValueError(
-                f'expected at most {rows} examples, as `size` says, got '
-                f'{graph.examples}'
-            )
-        check_spare_rows('size', rows, graph.examples)
-        uses = make_uses(self.program, graph)
-        need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
-
-        def chance() -> Chance:
-            return (demanded or demands(uses)).chance()
-
-        return build(uses, self._budget.reserve(need, chance), begin)
-
-    def _build_shards(
-        self,
-        graph: Graph,
-        demanded: Demands | None,
-        deal: Deal,
-        begin: float | None = None,
-        need: Capacity | None = None,
-    ) -> Schedule:
-        """As `_build`, of examples that are dealt to shards; `need` is that of all
-        processes, if others have a part of the batch."""
-        begin = time.perf_counter() if begin is None else begin
-        if demanded is None:
-            demanded = demands(make_uses(self.program, graph))
-        if need is None:
-            chance = functools.partial(demanded.chance, deal.rows)
-            spec = self._budget.reserve(deal.capacity(demanded), chance)
-        else:  # what it may need by chance, each process would say otherwise
-            spec = self._budget.reserve(need, dict)
-        parts = [make_uses(self.program, graph.pick(x)) for x in deal.own]
-        return build_shards(parts, spec, begin)
-
-    @functools.cached_property
-    def _agreement(self) -> Agreement:
-        return Agreement('schedules')
+        return self._build_all(list(map(self._graph, batches)), size)
 
     @boundary
     def trace(
@@ -313,10 +253,8 @@ class Model:
           **options: likewise, by name.
 
         Returns:
-          The compiled step, to be called with schedules in place of the capacity. From
-          now on the model builds schedules of that capacity while they fit. Steps for
-          batches of one size share a capacity: where the second needs more room than
-          the first, compile the first again.
+          The compiled step, to be called with schedules in place of the capacity, which
+          is reserved; see `reserve`.
 
         Raises:
           TypeError: there is no `Capacity` among the arguments.
@@ -333,13 +271,46 @@ class Model:
         return compile_step(step, args, options, self._budget.adopt)
 
     @boundary
+    def reserve(self, capacity: Capacity) -> Capacity:
+        """Makes room: from now on all batches that fit have schedules of one capacity.
+
+        Batches that do not fit have another program, within `max_programs`, and those
+        that do keep theirs. Nothing is compiled; `precompile` reserves by itself.
+
+        Args:
+          capacity: of `Corpus.capacities`, of a few examples of all kinds, the largest
+            among them; of `Schedule.capacity`; or what holds either of two, `a | b`.
+            What none of these examples runs has no room.
+
+        Returns:
+          What schedules of such batches have: `capacity`, or more if more was reserved
+          for batches of this size before.
+
+        Raises:
+          TypeError: `capacity` is none; ValueError: it is of another expression.
+          ProgramBudgetError: it would be one program too many.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> largest = model.trace([[1] * n for n in range(100)]).capacities(4)
+        >>> room = model.reserve(largest)
+        >>> model.schedule([[1, 2], [3]], size=4).capacity == room
+        True
+        """
+        return self._budget.adopt(capacity).capacity
+
+    @boundary
     def apply(
         self,
         params: Mapping[str, Any],
         schedule: Schedule,
         external: Mapping[str, Any] | None = None,
+        *,
+        rngs: Rngs = None,
+        ids: ArrayLike | None = None,
+        deterministic: bool = False,
     ) -> Any:
-        """Runs a batch: pure, for `jit`, `grad`, `vmap` over `params`, `checkpoint`.
+        """Runs a batch: pure, and composes with JAX's transformations.
 
         Args:
           params: as `init` returns them, in any mapping, which may hold more than those
@@ -347,11 +318,18 @@ class Model:
           schedule: as `schedule` returns it; data, no gradient flows to it.
           external: by name, the arrays [rows, *shape] that `External` blocks pick rows
             of; gradients flow to them.
+          rngs: a key of `jax.random`, or one by stream, where functions draw: dropout,
+            samples. What a node draws depends on the key, the id of its example, and
+            its place in that alone.
+          ids: [examples] integers, which example each row is, as `batch.indices`; the
+            numbers of the rows when left out.
+          deterministic: draws nothing, to evaluate.
 
         Returns:
           The result with a leading axis of examples: arrays [examples, ...] in tuples,
           `Ragged` for sequences, `None` for void. With `Metric` blocks in the
-          expression, a pair of that and a dict of `MetricValues`.
+          expression, a pair of that and a dict of `MetricValues`, in whose rows
+          `Schedule.labels` says where they come from.
 
         A function of yours under `jax.jit` keeps the programs that it was traced with,
         and the data in them, as long as it lives itself, or until its `clear_cache()`;
@@ -360,11 +338,14 @@ class Model:
         Raises:
           ValueError: the schedule is another model's.
           TypeError: `params` lacks a layer, or those of one differ from those of `init`
-            in structure, shape or dtype; or so does an array of `external`.
+            in structure, shape or dtype; or so does an array of `external`; or a layer
+            draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
         self._check(params, schedule)
-        return returned(self.program, schedule, self._apply(params, schedule))
+        rows, layers = schedule.examples, self.program.layers
+        draws = make_draws(layers, rows, rngs, ids, deterministic)
+        return returned(self.program, schedule, self._apply(params, schedule, draws))
 
     def _check(self, params: object, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
@@ -385,9 +366,10 @@ class Model:
         example: object,
         params: Mapping[str, Any] | None = None,
         external: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> Any:
-        """Runs one example eagerly; see `Block.eval`."""
-        return evaluate(self.block, example, params, external)
+        """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
+        return evaluate(self.block, example, params, external, **options)
 
     @boundary
     def explain(self, schedule: Schedule | None = None) -> str:
@@ -444,6 +426,12 @@ def compile(
     _check_choice('strategy', strategy, (*STRATEGIES, None))
     root = convert_to_block(block)
     return Model(root, lower(root), max_programs, residuals, strategy)
+
+
+@kept
+def model_of(block: Block, max_programs: int) -> Model:
+    """The model of a block, compiled once, for modules that are copied."""
+    return compile(block, max_programs)
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -9,7 +9,7 @@ end that makes a `Graph` in another way than by bodies states operations alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,9 @@ class Layer:
     batched: bool = False
     family: str = ''  # the name before it was numbered, if nobody chose one
     external: bool = False  # its parameter is an array that a batch is given
+    rngs: tuple[str, ...] = ()  # the streams of the keys that come before the inputs
+    evaluating: Callable[..., Any] | None = None  # the call where nothing is drawn
+    owner: Hashable = None  # of the parameters, where several layers have the same
 
     @functools.cached_property
     def leaves(self) -> tuple[list[Any], Any]:
@@ -114,12 +117,14 @@ class Result:
       tensors: those `in_row`, as numbers in `Operations.types`.
       sequence: whose items the rows are, example by example, in order: the place among
         the `levels` of the expression's type, from 1; 0 of others.
+      labelled: whether each row has a label, an object that stays on the host.
     """
 
     name: str | None
     type: Type
     tensors: tuple[int, ...]
     sequence: int = 0
+    labelled: bool = False
 
     @property
     def per_example(self) -> bool:
@@ -179,6 +184,11 @@ class Operations(Owner):
     def metrics(self) -> tuple[int, ...]:
         """The results of metrics."""
         return tuple(r for r, x in enumerate(self.results) if x.name is not None)
+
+    @functools.cached_property
+    def labelled(self) -> tuple[int, ...]:
+        """The results whose rows have labels."""
+        return tuple(r for r, x in enumerate(self.results) if x.labelled)
 
     @functools.cached_property
     def levels(self) -> tuple[int, ...]:

@@ -97,7 +97,7 @@ def _filled(x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any) -> jax.Ar
     """Rows [examples, length, *shape] of `x` [n, *shape], if they are real."""
     if not len(x):
         return jnp.full((*rows.shape, *x.shape[1:]), fill, x.dtype)
-    chosen = x.at[jnp.where(mask, rows, 0)].get(mode='clip')
+    chosen = jnp.asarray(x).at[jnp.where(mask, rows, 0)].get(mode='clip')
     real = mask.reshape(mask.shape + (1,) * (x.ndim - 1))
     return jnp.where(real, chosen, jnp.asarray(fill, x.dtype))
 

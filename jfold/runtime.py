@@ -2,33 +2,34 @@
 """The runtime: a schedule and parameters to values, differentiable in the parameters.
 
 What depends on parameters alone is computed first, by JAX as it stands. `while_loop`
-has no reverse mode, so both passes over what is left are written out, under one
-`custom_vjp`; the schedule is data.
+has no reverse mode, so both passes over what is left are written out; forward mode is
+that of JAX, see `derivatives`. The schedule is data.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.custom_derivatives import custom_vjp_primal_tree_values
 
 from jfold.device.arrays import Arrays, ByOperation, masked, varied, varying_axes
 from jfold.device.backward import backward, crossing_specs
-from jfold.device.buffers import Residuals, Values
-from jfold.device.forward import forward, saved_specs
+from jfold.device.derivatives import TwoWays
+from jfold.device.drawn import Draws, with_keys
+from jfold.device.forward import Carry, forward, saved_specs
+from jfold.device.linear import Sparse
 from jfold.device.plan import Plan, make_plan
 from jfold.device.residuals import RECOMPUTE
 from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch
-from jfold.device.stages import Cotangent, is_zero
 from jfold.schedule import Schedule, over_shards
+from jfold.shards import Shards
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
 
@@ -49,13 +50,15 @@ def make_execute() -> Execute:
     function is freed.
     """
 
-    def execute(params: Params, schedule: Schedule) -> Results:
-        return run(params, schedule)
+    def execute(
+        params: Params, schedule: Schedule, draws: Draws | None = None
+    ) -> Results:
+        return run(params, schedule, draws)
 
     return execute
 
 
-def run(params: Params, schedule: Schedule) -> Results:
+def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Results:
     """The tensors of each result [rows, ...], shard by shard.
 
     Spare rows repeat a real one; in results with any number of rows they are zero.
@@ -64,12 +67,17 @@ def run(params: Params, schedule: Schedule) -> Results:
     # Whatever mapping the user keeps parameters in, and whatever else is in it.
     layers = [x for x in schedule.spec.program.layers if x.params is not None]
     used = {layer.name: params[layer.name] for layer in layers}
-    results: Results = over_shards(_run_shard, schedule, used)
-    return results if schedule.spec.shards is None else _packed(results, schedule)
+    shards = schedule.spec.shards
+    of_shard = functools.partial(_run_shard, shards)
+    results: Results = over_shards(of_shard, schedule, used, draws)
+    return results if shards is None else _packed(results, schedule)
 
 
-def _run_shard(schedule: Schedule, used: Params) -> Results:
-    """As `run`, of a schedule without shards and the parameters that it uses."""
+def _run_shard(
+    shards: Shards | None, schedule: Schedule, used: Params, draws: Draws | None
+) -> Results:
+    """As `run`, of the schedule of one of the shards and the parameters it uses."""
+    schedule = with_keys(schedule, draws, shards)
     indices, constants = jax.tree.map(
         lax.stop_gradient, (schedule.indices, schedule.constants)
     )
@@ -78,13 +86,15 @@ def _run_shard(schedule: Schedule, used: Params) -> Results:
         lambda x: varied(x, varying), (used, indices, constants)
     )
     plan = make_plan(schedule.spec, used, varying)
-    differentiable = jax.custom_vjp(functools.partial(_run, plan))
-    differentiable.defvjp(
-        functools.partial(_run_forward, plan),
-        functools.partial(_run_backward, plan),
-        symbolic_zeros=True,
-    )
-    tensors = differentiable(_weights(plan, used), indices, constants)
+    given = _weights(plan, used), indices, constants
+    leaves, structure = jax.tree.flatten(given)
+    parts = functools.partial(jax.tree.unflatten, structure)
+    tensors = TwoWays(
+        lambda given: _run(plan, *parts(given)),
+        lambda given: _save(plan, *parts(given)),
+        lambda given, saved, cotangents: _pull(plan, parts(given), saved, cotangents),
+        lambda tangents: _check_traced(plan, parts(tangents)[0]),
+    )(leaves)
     results = grouped(plan.program, tensors)
     for r in plan.program.observed:
         count = schedule.sections.header.rows[r].of(schedule.indices)
@@ -139,34 +149,30 @@ def _run(
     return gathered(plan.tensors, batch, values)
 
 
-def _run_forward(
-    plan: Plan, *given: ArrayTree
-) -> tuple[Arrays, tuple[Given, Values, Residuals]]:
-    _check_traced(plan, given[0])
-    arrays: Given = custom_vjp_primal_tree_values(given)  # type: ignore[no-untyped-call]
-    weights, indices, constants = arrays
+def _save(
+    plan: Plan, weights: ByOperation, indices: Array, constants: tuple[Array, ...]
+) -> tuple[Arrays, Carry]:
+    """As `_run`, and what the reverse reads."""
     batch = Batch(plan.layout, indices, constants)
-    values, residuals = forward(plan, plan.policies, weights, batch)
-    return gathered(plan.tensors, batch, values), (arrays, values, residuals)
+    carry = forward(plan, plan.policies, weights, batch)
+    return gathered(plan.tensors, batch, carry[0]), carry
 
 
 @boundary
-def _run_backward(
-    plan: Plan,
-    stored: tuple[Given, Values, Residuals],
-    cotangents: Sequence[Cotangent],
-) -> tuple[dict[int, list[Array | None]], None, None]:
-    (weights, indices, constants), values, residuals = stored
-    pullbacks = plan.pullbacks([not is_zero(x) for x in cotangents])
+def _pull(plan: Plan, given: Given, stored: Carry, cotangents: Sparse) -> Sparse:
+    """Cotangents of all arrays that are given, of those of the tensors."""
+    weights, indices, constants = given
+    pullbacks = plan.pullbacks([x is not None for x in cotangents])
     batch = Batch(plan.layout, indices, constants)
-    grads = backward(plan, pullbacks, weights, batch, values, residuals, cotangents)
-    return grads, None, None
+    grads = backward(plan, pullbacks, weights, batch, *stored, cotangents)
+    data = None, [None for _ in constants]
+    return jax.tree.leaves((grads, data), is_leaf=lambda x: x is None)
 
 
-def _check_traced(plan: Plan, weights: ArrayTree) -> None:
+def _check_traced(plan: Plan, tangents: Mapping[int, Sparse]) -> None:
     """Refuses to drop the gradient of what functions without parameters close over."""
-    for o, leaves in weights.items():
-        if any(x.perturbed for x in leaves) and not plan.is_trained(o):
+    for o, found in tangents.items():
+        if any(x is not None for x in found) and not plan.is_trained(o):
             raise TypeError(
                 f'{plan.operations[o]!r}: expected a function that is '
                 'differentiated with respect to its parameters and inputs alone, got '

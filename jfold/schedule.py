@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jfold.functions import ratio
 from jfold.graph import Array
 from jfold.planning.build import fill
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
 from jfold.shards import EVERYWHERE
-from jfold.spec import Spec, SpecKey, key_of, of_one_shard
+from jfold.spec import Capacity, Spec, SpecKey, of_one_shard
 
 T = TypeVar('T')
 
@@ -40,16 +41,20 @@ class Schedule:
       constants: per type [capacity, *shape], or [shards, capacity, *shape].
       spec: what a compiled program depends on.
       seconds: how long building took; `None` after a pytree transformation.
+      labels: by name of a `Metric` that is given labels, those of its rows in order
+        [rows] object, real rows alone; of the shards that this process holds. `None`
+        after a pytree transformation: they are no part of what is compiled.
     """
 
     indices: Array | jax.Array
     constants: tuple[Array | jax.Array, ...]
     spec: Spec
     seconds: float | None = None
+    labels: Mapping[str, Array] | None = None
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], SpecKey]:
         """For JAX: the arrays, and what is static."""
-        return (self.indices, self.constants), key_of(self.spec)
+        return (self.indices, self.constants), self.spec.key
 
     @classmethod
     def tree_unflatten(cls, key: SpecKey, children: tuple[Any, Any]) -> Schedule:
@@ -57,10 +62,43 @@ class Schedule:
         indices, constants = children
         return cls(indices, constants, key.spec)
 
+    @staticmethod
+    def stack(schedules: Sequence[Schedule]) -> Schedule:
+        """Schedules of one capacity with a leading axis, for `lax.scan` or `vmap`.
+
+        `Model.schedules` makes such; others are of one capacity if their model has
+        `precompile`d it. Works under `jit`, too.
+
+        Raises:
+          ValueError: there are none, or their capacities, or models, differ.
+
+        >>> import jax, jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> stacked = jf.Schedule.stack(model.schedules([[[1], [2, 3]], [[], [4]]]))
+        >>> jax.vmap(lambda schedule: model.apply({}, schedule))(stacked).tolist()
+        [[1.0, 5.0], [0.0, 4.0]]
+        """
+        kinds = list(dict.fromkeys(x.spec for x in schedules))
+        if len(kinds) != 1:
+            found = ', '.join(str(x.capacity) for x in kinds)
+            raise ValueError(
+                'expected schedules of one model and capacity, got '
+                f'{found or "none"}: make them together, by `model.schedules(batches)`'
+            )
+        host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves(schedules))
+        put = np.stack if host else jnp.stack
+        made: Schedule = jax.tree.map(lambda *x: put(x), *schedules)
+        return made
+
     @property
     def sections(self) -> Sections:
         """Where each part of `indices` lies."""
         return layout(self.spec).sections
+
+    @property
+    def capacity(self) -> Capacity:
+        """How much has room in it, for `Model.reserve`."""
+        return self.spec.capacity
 
     @property
     def examples(self) -> int:
@@ -84,9 +122,31 @@ class Schedule:
     def mask(self) -> jax.Array:
         """Which rows of the results are examples [examples] bool.
 
-        The others repeat the last example, without its gradient: a loss weighs by this.
+        The others repeat the last example, without its gradient; see `mean`.
         """
         return over_shards(_mask, self)
+
+    def mean(self, losses: Any) -> Any:
+        """The mean over the real examples alone, under `jit` and `grad` too.
+
+        Args:
+          losses: [examples, ...], or arrays of such shapes in a pytree: a row for each
+            of the results.
+
+        Returns:
+          The mean over the first axis [...]; zero if there is no example.
+
+        Raises:
+          ValueError: there are not as many rows.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Scalar())
+        >>> schedule = model.schedule([1, 2], size=4)
+        >>> float(schedule.mean(model.apply({}, schedule)))
+        1.5
+        """
+        mask = self.mask
+        return jax.tree.map(lambda x: _mean(jnp.asarray(x), mask), losses)
 
     def owners(self, result: int) -> jax.Array:
         """Of each row of a result with any number of them, which row of the others its
@@ -141,6 +201,17 @@ class Schedule:
         return f'Schedule({self.examples} examples{shards}, {data})'
 
 
+def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
+    """Of losses [examples, ...], whose real rows are in a mask [examples]."""
+    if losses.shape[:1] != mask.shape:
+        raise ValueError(
+            f'expected losses [{len(mask)}, ...], one for each row of the results, got '
+            f'{losses.dtype}{list(losses.shape)}: leave the mean to `mean`'
+        )
+    real = mask.reshape(mask.shape + (1,) * (losses.ndim - 1))
+    return ratio(jnp.where(real, losses, 0).sum(0), mask.sum())
+
+
 def _mask(schedule: Schedule) -> jax.Array:
     rows = jnp.arange(schedule.examples, dtype=jnp.int32)
     return rows < schedule.sections.header.examples.of(schedule.indices)
@@ -158,7 +229,7 @@ def on_device(schedule: Schedule) -> Schedule:
         return x if wide or is_there else jax.device_put(x, where)
 
     result: Schedule = jax.tree.map(moved, schedule)
-    return replace(result, seconds=schedule.seconds)
+    return replace(result, seconds=schedule.seconds, labels=schedule.labels)
 
 
 # ---- shards --------------------------------------------------------------------------
@@ -202,14 +273,17 @@ def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 
 def build_shards(
-    parts: Sequence[Uses], spec: Spec, begin: float | None = None
+    parts: Sequence[Uses],
+    spec: Spec,
+    begin: float | None = None,
+    labels: Mapping[str, Array] | None = None,
 ) -> Schedule:
     """The schedule of a batch that is dealt to shards.
 
     Args:
       parts: what each shard of this process uses.
       spec: must hold each of them.
-      begin: as of `build`.
+      begin, labels: as of `build`.
     """
     local = of_one_shard(spec)
     indices, constants = zip(*(fill(uses, local) for uses in parts), strict=True)
@@ -217,18 +291,24 @@ def build_shards(
     assert spec.shards is not None
     made, others = jax.tree.map(spec.shards.gathered, stacked)
     seconds = None if begin is None else time.perf_counter() - begin
-    return Schedule(made, others, spec, seconds)
+    return Schedule(made, others, spec, seconds, labels)
 
 
-def build(uses: Uses, spec: Spec, begin: float | None = None) -> Schedule:
+def build(
+    uses: Uses,
+    spec: Spec,
+    begin: float | None = None,
+    labels: Mapping[str, Array] | None = None,
+) -> Schedule:
     """The schedule of a graph, given where it uses its values; `spec` must hold it.
 
     Args:
       begin: when the work on it began, if its time is to be told.
+      labels: of the rows of metrics.
     """
     indices, constants = fill(uses, spec)
     seconds = None if begin is None else time.perf_counter() - begin
-    return Schedule(indices, constants, spec, seconds)
+    return Schedule(indices, constants, spec, seconds, labels)
 
 
 def abstract(spec: Spec) -> Schedule:

@@ -8,6 +8,7 @@ compiled programs.
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 import zlib
 from collections.abc import Iterable
@@ -54,6 +55,10 @@ class Capacity:
     def results(self) -> int:
         """Rows of the results, those of all shards."""
         return self.examples * (self.shards.count if self.shards else 1)
+
+    def holds(self, other: Capacity) -> bool:
+        """Whether what needs the other fits."""
+        return all(map(operator.ge, self.numbers, other.numbers))
 
     def __or__(self, other: Capacity) -> Capacity:
         """The least capacity that holds what either holds, of training and validation.
@@ -122,6 +127,11 @@ class Spec(Owner):
     def shards(self) -> Shards | None:
         """Over which devices examples are dealt, if they are."""
         return self.capacity.shards
+
+    @property
+    def key(self) -> SpecKey:
+        """Stands for it in the tree of a schedule."""
+        return key_of(self)
 
 
 @kept

@@ -191,6 +191,24 @@ class TensorType(Type):
         return bool(jnp.issubdtype(self.dtype, np.inexact))
 
 
+@dataclass(frozen=True, init=False, repr=False)
+class KeyType(TensorType):
+    """A key of `jax.random`, of one stream; as numbers, which buffers hold.
+
+    >>> KeyType('dropout')
+    key[dropout]
+    """
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        super().__init__((2,), 'uint32')
+        vars(self).update(name=name)
+
+    def __repr__(self) -> str:
+        return f'key[{self.name}]'
+
+
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class TupleType(Nested):
     """A tuple of values of the given types; `TupleType(a, b)` or `TupleType((a, b))`.

@@ -2,8 +2,8 @@
 """What types of registers do not tell of a plan in two passes: whether it is whole.
 
 Bodies send items, the plan's own body has them run by one `Waves`; there each column of
-what was sent is told whose items they are, once, unless there is but one example, and
-each promise is kept once.
+what was sent is told whose items they are, once, unless there is but one example and no
+metric inside, and each promise is kept once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,11 @@ def _not_told(
 ) -> Iterator[str]:
     """Whether it is told of all that was sent whose items they are."""
     sent = [r for r in waves.outputs if _are_sent(types[r])]
-    told = [i.inputs[1] for i in found if isinstance(i, ir.Descend)]
-    if sorted(told) != (expected := [] if waves.single else sent):
+    descents = [i for i in found if isinstance(i, ir.Descend)]
+    told = [i.inputs[1] for i in descents]
+    # Of one example, whose all items are, it matters where something is observed.
+    seen = [i.inputs[1] for i in descents if i.visit is not None]
+    if sorted(told) != (expected := sorted(seen) if waves.single else sent):
         yield f'{waves}: expected a Descend for each of {expected}, got {sorted(told)}'
     given = [types[r] for r in waves.outputs]
     # By these, positions among the items of a wave become positions among all.

@@ -77,9 +77,11 @@ def is_float(x: Any) -> bool:
     return bool(jnp.issubdtype(jnp.asarray(x).dtype, jnp.inexact))
 
 
-def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
+def batched_loss(
+    params: Any, model: jf.Model, schedule: jf.Schedule, rngs: Any = None
+) -> Any:
     """A number made of everything that `apply` returns, and what it returns."""
-    made = model.apply(params, schedule)
+    made = model.apply(params, schedule, rngs=rngs)
     values, metrics = made if model.program.metrics else (made, {})
     salts = jnp.arange(schedule.examples)
     total = weighted_rows(values, salts, schedule.mask)
@@ -90,9 +92,11 @@ def batched_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
     return total, (values, metrics)
 
 
-def eager_loss(params: Any, model: jf.Model, example: Any, i: int) -> Any:
+def eager_loss(
+    params: Any, model: jf.Model, example: Any, i: int, rngs: Any = None
+) -> Any:
     """What the example at place `i` of a batch adds to that, by evaluating it."""
-    made = model.eval(example, params)
+    made = model.eval(example, params, rngs=rngs, id=i)
     value, metrics = made if model.program.metrics else (made, {})
     total = weighted(value, i)
     for rows in metrics.values():
@@ -117,22 +121,23 @@ def agree(
     examples: list[Any],
     rtol: float = 1e-5,
     forward: bool = False,
+    rngs: Any = None,
     **options: Any,
 ) -> None:
     """Values, metrics and gradients equal those of the eager twin.
 
-    With `forward`, also those of `apply` where no gradient is asked for. The options
-    are those of `Model.schedule`.
+    With `forward`, also those of `apply` where no gradient is asked for. `rngs` are
+    what functions draw with. The options are those of `Model.schedule`.
     """
     schedule = model.schedule(examples, **options)
-    (total, (values, metrics)), grads = _batched_grad(params, model, schedule)
-    each = [_eager_grad(params, model, x, i) for i, x in enumerate(examples)]
+    (total, (values, metrics)), grads = _batched_grad(params, model, schedule, rngs)
+    each = [_eager_grad(params, model, x, i, rngs) for i, x in enumerate(examples)]
     found = [made for (_, made), _ in each]
     same_results(values, metrics, found, rtol)
     add_up(total, [loss for (loss, _), _ in each], 10 * rtol)
     add_up(grads, [grad for _, grad in each], rtol)
     if forward:
-        _, (values, metrics) = batched_loss(params, model, schedule)
+        _, (values, metrics) = batched_loss(params, model, schedule, rngs)
         same_results(values, metrics, found, rtol)
 
 
@@ -144,9 +149,10 @@ def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> No
             jax.tree.map(lambda x, i=i: x[i], lists, is_leaf=is_sequence), value, rtol
         )
         for name, metric in metrics.items():
+            assert (np.diff(np.asarray(metric.example)[metric.mask]) >= 0).all()
             mine = np.asarray(metric.mask & (metric.example == i))
             here = jax.tree.map(lambda x, mine=mine: np.asarray(x)[mine], metric.values)
-            same_multiset(list(_rows(here, int(mine.sum()))), rows[name], rtol)
+            same_rows(list(_rows(here, int(mine.sum()))), rows[name], rtol)
 
 
 def by_example(values: Any) -> Any:
@@ -163,19 +169,11 @@ def _rows(columns: Any, count: int) -> Iterator[Any]:
         yield jax.tree.map(lambda x, i=i: x[i], columns)
 
 
-def same_multiset(left: list[Any], right: list[Any], rtol: float) -> None:
-    """Both hold the same rows, in any order."""
+def same_rows(left: list[Any], right: list[Any], rtol: float) -> None:
+    """Both hold the same rows, in the same order."""
     assert len(left) == len(right)
-    rest = [_flat(row) for row in right]
-    for row in map(_flat, left):
-        distances = [np.abs(row - each).max(initial=0) for each in rest]
-        best = int(np.argmin(distances))
-        close(row, rest.pop(best), 10 * rtol)
-
-
-def _flat(row: Any) -> Any:
-    leaves = [np.ravel(x).astype('float64') for x in jax.tree.leaves(row)]
-    return np.concatenate([np.zeros(0), *leaves])
+    for row, other in zip(left, right, strict=True):
+        close(row, other, 10 * rtol)
 
 
 def add_up(total: Any, terms: list[Any], rtol: float) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from compilations import compilations
 
 import jfold as jf
 
@@ -23,6 +24,7 @@ sys.path.append(str(Path(__file__).parent.parent / 'examples'))
 
 import calculator
 import names
+import server
 from training import accuracy, fit_logistic
 
 
@@ -162,3 +164,34 @@ def test_the_model_of_the_calculator() -> None:
     block = calculator.make_block(4)
     params = check_model(block, [7, ('+', 1, ('/', 2, 0)), ('*', ('-', 1, 2), 3)], 3)
     assert set(params) == {'digit', *'+-*/', 'sign'}
+
+
+# ---- server --------------------------------------------------------------------------
+
+
+def test_the_server_compiles_before_the_first_request() -> None:
+    """Whatever comes, alone or together; and answers as the twin does."""
+    service = server.make_service(seed=0)
+    model, params = service.model, service.params
+    tree = [1, [2, [3, 4]]]
+    expected = model.eval(tree, params)
+    with server.serving(service) as port, compilations('') as compiled:
+        assert '8 clients' in server.measure(service, port, requests=16, seed=0)
+        with server.Client(port) as client:
+            status, answer = client.post('[1, [2, [3, 4]]]')
+        bad = server.misuse(port).splitlines()
+    assert (compiled, model.programs, status) == ([], 2, 200)
+    np.testing.assert_allclose(answer['logits'], expected, rtol=1e-4, atol=1e-6)
+    assert [each.partition(':')[0] for each in bad] == ['400'] * 3
+    assert bad[0].startswith('400: example 0, at [1][1]: expected ints from 0 to 99')
+    assert bad[1].startswith('400: example 0, at [1]: expected one of the keys')
+
+
+@pytest.mark.slow
+def test_the_server_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """The quick run; a tree without room has a program of its own."""
+    with pytest.warns(RuntimeWarning, match='compiled the step for it too'):
+        server.main(['--quick'])
+    out = capsys.readouterr().out
+    assert 'programs compiled meanwhile: 0\n' in out
+    assert '3 programs in all' in out

@@ -48,7 +48,7 @@ operations
   1: cell(float32[4], float32[4]) -> float32[4]
 <expression> r0: places[a], r1: objects[a]
   r2: tensors[a, float32[4]] = Call r0 r1 declaration=0 way=1
-  Observe r0 r2 way=0 result=1
+  Observe r0 r2 visit=2 way=0 result=1
   return r2
 <tree> r0: places[a], r1: objects[a]
   r2: objects[a] = Transform r1 fn=is_leaf

@@ -445,7 +445,10 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
         (
             with_metric('a'),
             with_metric('b'),
-            ["`metric 'a': float32[]` instead of `metric 'b': float32[]`"],
+            [
+                "`metric 'a' in order: float32[]` instead of "
+                "`metric 'b' in order: float32[]`"
+            ],
         ),
         (
             XY,

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from traced_cases import CASES, number, tanh, trees, tuples
 
 import jfold as jf
+from jfold import instructions as ir
 from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.graph_checker import check_graph
 from jfold.host import evaluation
@@ -127,6 +128,8 @@ class Watching(Trace):
     def __init__(self, program: Program, examples: int, *more: Any) -> None:
         super().__init__(program, examples, *more)
         self.order = ByWay()  # so that places tell more than their examples
+        if self.visits is not None:
+            self.visits.order = self.order
         self.places: dict[tuple[str, int], list[Array]] = {}
 
     def keep(self, kind: str, number: int, places: Array) -> None:
@@ -141,9 +144,10 @@ class Watching(Trace):
         self.keep('operation', o, places)
         return super().apply(o, places, inputs)
 
-    def observe(self, result: int, places: Array, values: list[Array]) -> None:
-        self.keep('result', result, places)
-        super().observe(result, places, values)
+    def observe(self, i: ir.Observe, places: Array, values: list[Array]) -> None:
+        if i.visit is None:  # rows of metrics are told apart by visits
+            self.keep('result', i.result, self.at(i.way, places))
+        super().observe(i, places, values)
 
 
 class WatchingDeferred(Watching, Deferred):
@@ -177,7 +181,8 @@ def check_places(program: Program, examples: Sequence[Any]) -> None:
     graph = trace(program, examples)
     found = traced_places(program, examples)
     tables = {'constants': graph.constants, 'operation': graph.operations}
-    rows = sum(map(len, itertools.chain(*tables.values(), graph.results[1:])))
+    items = [graph.results[r] for r in program.levels[1:]]
+    rows = sum(map(len, itertools.chain(*tables.values(), items)))
     assert sum(map(len, found.values())) == rows
     tables['result'] = graph.results
     for (kind, n), places in found.items():

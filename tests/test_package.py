@@ -20,6 +20,7 @@ import structure
 import jfold as jf
 
 PACKAGE = Path(jf.__file__).parent
+FLAX = {'linen', 'nnx'}  # what wraps it, and is imported when it is asked for
 FILES = sorted(PACKAGE.rglob('*.py'))
 PUBLIC = {name: getattr(jf, name) for name in jf.__all__}
 
@@ -85,7 +86,9 @@ def test_what_is_imported_is_named_as_a_dependency_and_nothing_else() -> None:
             project['optional-dependencies']['dev'],
         )
     )
-    assert packages(FILES) == named
+    of_flax = [x for x in FILES if x.parent.name == 'layers' or x.stem in FLAX]
+    assert packages([file for file in FILES if file not in of_flax]) == named
+    assert packages(of_flax) - named == {'flax'}
     programs = packages(list((PACKAGE.parent / 'examples').glob('*.py')))
     assert programs - named - {'absl'} == examples  # grain wants absl, and installs it
     assert not examples & dev
@@ -109,7 +112,8 @@ TYPES = {
 RUNS = {
     *('Batch', 'Batches', 'Capacity', 'CompiledStep', 'Corpus', 'DamagedError'),
     *('InputError', 'MetricValues', 'Model', 'ProgramBudgetError', 'Ragged'),
-    *('Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
+    *('NonFinite', 'Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
+    'find_nan',
 }
 
 
@@ -130,7 +134,7 @@ def test_completion_shows_public_names_alone() -> None:
 
 def test_the_public_names_of_a_model() -> None:
     uses = {'apply', 'batches', 'eval', 'explain', 'init', 'join', 'precompile'}
-    uses |= {'schedule', 'trace', 'tracer'}
+    uses |= {'predict', 'reserve', 'schedule', 'schedules', 'trace', 'tracer'}
     facts = {'block', 'max_programs', 'program', 'programs', 'residuals', 'strategy'}
     model = jf.compile(jf.Scalar())
     assert {name for name in dir(model) if not name.startswith('_')} == uses | facts
@@ -239,7 +243,7 @@ def test_imports_run_one_way() -> None:
 def test_imports_run_one_way_between_folders() -> None:
     between = rooms(IMPORTS)
     assert {name for name in between if name.endswith('/')} == {
-        *('language/', 'host/', 'planning/', 'device/', 'data/')
+        *('language/', 'host/', 'planning/', 'device/', 'data/', 'layers/')
     }
     check_one_way(between)
 
@@ -252,6 +256,14 @@ def test_what_never_meets() -> None:
     assert between['device/'].isdisjoint(lowering)
     assert between['planning/'].isdisjoint(lowering)
     assert between['host/'].isdisjoint({'combinators', 'language/', 'planning/'})
+
+
+def test_layers_are_made_of_blocks() -> None:
+    """Of what users have, and nothing else: nobody needs them, nor they the rooms."""
+    between = rooms(IMPORTS)
+    assert between['layers/'].isdisjoint({'lower', 'model', 'runtime'})
+    assert not any(name.endswith('/') for name in between['layers/'])
+    assert not any('layers/' in needs for needs in between.values())
 
 
 def test_no_cycle_passes_the_check() -> None:

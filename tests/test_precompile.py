@@ -6,8 +6,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -197,33 +199,95 @@ def test_a_smaller_capacity_is_covered() -> None:
         each(params, small.schedule(range(4)))
 
 
-def test_a_larger_capacity_outgrows_the_step() -> None:
-    """The error says so, and what to do, which helps."""
+def test_a_larger_capacity_leaves_the_step_as_it_was() -> None:
+    """Each has the batches that fit; what does not fit is compiled for, once."""
     model = jf.compile(tree_block(4))
     params = model.init(jax.random.key(0))
     small, large = (model.trace([chain(n)] * 3) for n in (3, 6))
-    first = model.precompile(model.apply, params, small.capacities(2))
-    model.precompile(model.apply, params, large.capacities(2))
-    text = (
-        'expected a schedule of the capacity that the step was compiled for, got one '
-        'with levels from 3 to 6, constants[0] from 8 to 14, rows[0] from 8 to 14, '
-        'rows[1] from 6 to 12. Since then a batch had no room, or another step was '
-        'compiled for batches of this size: call `model.precompile` again'
-    )
-    with refuses(text, ValueError):
+
+    def doubled(params: Any, schedule: jf.Schedule) -> Any:
+        return 2 * model.apply(params, schedule)
+
+    first = model.precompile(doubled, params, small.capacities(2))
+    second = model.precompile(model.apply, params, large.capacities(2))
+    with compilations('') as compiled:
         first(params, small.schedule([0, 1]))
-    first = model.precompile(model.apply, params, small.capacities(2))
-    first(params, small.schedule([0, 1]))
+        got = second(params, large.schedule([0, 1]))
+        assert compiled == []
+        with pytest.warns(RuntimeWarning) as caught:
+            twice = first(params, large.schedule([0, 1]))
+        first(params, large.schedule([1, 2]))
+        first(params, small.schedule([1, 2]))
+        assert compiled == ['jit(doubled)']
+    close(twice, 2 * got, 1e-6)
+    text, _, rest = str(caught.pop().message).partition(', in ')
+    assert text == (
+        'expected schedules of the capacity that the step was compiled for, got one '
+        'with levels from 3 to 6, constants[0] from 8 to 14, rows[0] from 8 to 14, '
+        'rows[1] from 6 to 12: compiled the step for it too'
+    )
+    assert re.fullmatch(
+        r'[\d.]+ s\. Reserve that much by `model.reserve` before `model.precompile`',
+        rest,
+    )
     assert model.programs == 2
 
 
-def test_a_batch_without_room_outgrows_the_step() -> None:
+def test_a_batch_without_room_has_a_program_of_its_own() -> None:
     """An example several times, as examples drawn with replacement may come."""
     model, corpus, params = prepared()
     ready = model.precompile(model.apply, params, corpus.capacities(2))
     largest = int(corpus.nodes.argmax())
-    with pytest.raises(ValueError, match='a batch had no room, or another step'):
-        ready(params, corpus.schedule([largest, largest]))
+    small = [model.eval(TREES[i], params) for i in (0, 1)]
+    large = [model.eval(TREES[largest], params)] * 2
+    with pytest.warns(RuntimeWarning, match='compiled the step for it too'):
+        close(ready(params, corpus.schedule([largest] * 2)), np.array(large), 1e-5)
+    with compilations('') as compiled:
+        for _ in range(2):
+            schedule = corpus.schedule([0, 1])
+            assert schedule.capacity == corpus.capacities(2)
+            close(ready(params, schedule), np.array(small), 1e-5)
+            close(ready(params, corpus.schedule([largest] * 2)), np.array(large), 1e-5)
+    assert compiled == []
+    assert model.programs == 2
+
+
+def test_a_step_without_room_keeps_no_arguments() -> None:
+    """Compiling again needs shapes, static arguments and donated ones alone."""
+    model, corpus, params = prepared()
+
+    @functools.partial(jax.jit, static_argnames='scale', donate_argnums=1)
+    def scaled(params: Any, before: Any, given: Any, *, scale: float) -> Any:
+        values = model.apply(params, given['schedule'])
+        return jax.tree.map(lambda x: scale * x, (values, before))
+
+    given = {'schedule': corpus.capacities(2)}
+    ready = model.precompile(scaled, params, jax.numpy.zeros(2), given, scale=2.0)
+    for indices in [0, 1], [int(corpus.nodes.argmax())] * 2:
+        with warnings.catch_warnings(action='ignore'):
+            schedule = corpus.schedule(indices)
+            now = jax.numpy.ones(2), {'schedule': schedule}
+            values, twice = ready(params, *now)
+        expected = [2 * model.eval(TREES[i], params) for i in indices]
+        close(values, np.array(expected), 1e-5)
+        assert twice.tolist() == [2, 2]
+
+
+def test_static_arguments_before_the_schedule() -> None:
+    """Are left out when the step is called, with or without room."""
+    model, corpus, params = prepared()
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def scaled(scale: float, params: Any, schedule: jf.Schedule) -> Any:
+        return scale * model.apply(params, schedule)
+
+    ready = model.precompile(scaled, 2.0, params, corpus.capacities(2))
+    largest = int(corpus.nodes.argmax())
+    for indices in [0, 1], [largest] * 2, [largest] * 2:
+        with warnings.catch_warnings(action='ignore'):
+            found = ready(params, corpus.schedule(indices))
+        expected = [2 * model.eval(TREES[i], params) for i in indices]
+        close(found, np.array(expected), 1e-5)
 
 
 def test_schedules_of_another_kind() -> None:

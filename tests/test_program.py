@@ -42,7 +42,7 @@ operations
   1: cell(float32[4], float32[4]) -> float32[4]
 <expression> r0: places[a], r1: objects[a]
   r2: tensors[a, float32[4]] = Call r0 r1 declaration=0 way=1
-  Observe r0 r2 way=0 result=1
+  Observe r0 r2 visit=2 way=0 result=1
   return r2
 <tree> r0: places[a], r1: objects[a]
   r2: objects[a] = Transform r1 fn=type
@@ -110,17 +110,17 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'objects where tensors are expected': (
         lambda: edited(trees(), ir.Observe, inputs=(0, 1)),
-        '<expression>: Observe r0 r1 way=0 result=1: expected r1 to be '
+        '<expression>: Observe r0 r1 visit=2 way=0 result=1: expected r1 to be '
         'tensors[a, float32[4]], got objects[a]',
     ),
     'a metric that there is not': (
         lambda: edited(trees(), ir.Observe, result=2),
-        '<expression>: Observe r0 r2 way=0 result=2: expected one of 2 '
+        '<expression>: Observe r0 r2 visit=2 way=0 result=2: expected one of 2 '
         'results, got number 2',
     ),
     'a metric that is the value of the expression': (
         lambda: edited(trees(), ir.Observe, result=0),
-        '<expression>: Observe r0 r2 way=0 result=0: expected a result of any '
+        '<expression>: Observe r0 r2 visit=2 way=0 result=0: expected a result of any '
         'number of rows, got number 0',
     ),
     'a conversion to a type of another number': (
@@ -238,7 +238,7 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'a register that the body has not': (
         lambda: edited(trees(), ir.Observe, outputs=(100,)),
-        '<expression>: r100 = Observe r0 r2 way=0 result=1: expected a new '
+        '<expression>: r100 = Observe r0 r2 visit=2 way=0 result=1: expected a new '
         'register to write, got r100',
     ),
     'a call without its value': (

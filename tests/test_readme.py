@@ -51,7 +51,7 @@ def test_code_of_the_readme_runs(
     changed = jax.tree.map(lambda x, y: bool((x != y).any()), before, names['params'])
     assert all(jax.tree.leaves(changed))
     for part in others:
-        exec(part, names)
+        exec(compile(part, 'README.md', 'exec', dont_inherit=True), names)
         remarks = re.findall(r'^print.*  # (.*)', part, re.MULTILINE)
         printed = capsys.readouterr().out.splitlines()
         for line, remark in zip(printed, remarks, strict=True):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`apply` under JAX's transformations; operations that are hard to differentiate."""
+"""`apply` and its gradient; operations that are hard to differentiate."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -18,96 +17,6 @@ from jax import lax
 
 import jfold as jf
 from jfold.spec import RESIDUALS, STRATEGIES
-
-
-@functools.cache
-def model() -> jf.Model:
-    """A small tree network, compiled once."""
-    return jf.compile(tree_block(4))
-
-
-@functools.cache
-def params() -> Any:
-    """Its parameters."""
-    return model().init(jax.random.key(0))
-
-
-@functools.cache
-def schedule(seed: int = 0) -> jf.Schedule:
-    """A batch of three trees."""
-    rng = np.random.default_rng(seed)
-    return model().schedule([binary_tree(rng, n) for n in (1, 9, 14)])
-
-
-def loss(params: Any, schedule: jf.Schedule) -> Any:
-    """A number for a batch."""
-    return (model().apply(params, schedule) ** 2).sum()
-
-
-@functools.cache
-def gradient(seed: int = 0) -> Any:
-    """Its gradient, under `jit`."""
-    return jax.jit(jax.grad(loss))(params(), schedule(seed))
-
-
-# ---- transformations -----------------------------------------------------------------
-
-
-def test_jit_changes_nothing() -> None:
-    """With the schedule as an argument or as a constant."""
-    plain = model().apply(params(), schedule())
-    close(jax.jit(model().apply)(params(), schedule()), plain, 1e-6)
-    closed = jax.jit(lambda p: model().apply(p, schedule()))
-    close(closed(params()), plain, 1e-6)
-
-
-def test_grad_with_and_without_jit() -> None:
-    """`grad` and `value_and_grad`, outside and inside of `jit`."""
-    value, grads = jax.value_and_grad(loss)(params(), schedule())
-    close(value, loss(params(), schedule()), 1e-6)
-    close(grads, gradient(), 1e-6)
-    close(jax.grad(loss)(params(), schedule()), gradient(), 1e-6)
-
-
-def test_vmap_over_parameters() -> None:
-    """An ensemble: stacked parameters, one schedule; gradients too."""
-    members = [model().init(jax.random.key(i)) for i in range(3)]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *members)
-    values = jax.vmap(model().apply, (0, None))(stacked, schedule())
-    alone = [model().apply(p, schedule()) for p in members]
-    close(values, jnp.stack(alone), 1e-6)
-    grads = jax.vmap(jax.grad(loss), (0, None))(stacked, schedule())
-    each = [jax.grad(loss)(p, schedule()) for p in members]
-    close(grads, jax.tree.map(lambda *x: jnp.stack(x), *each), 1e-6)
-
-
-def test_vmap_over_schedules_of_one_shape() -> None:
-    """Batches of a batch."""
-    first, second = schedule(0), schedule(1)
-    stacked = jax.tree.map(lambda *x: np.stack(x), first, second)
-    values = jax.vmap(model().apply, (None, 0))(params(), stacked)
-    alone = [model().apply(params(), s) for s in (first, second)]
-    close(values, jnp.stack(alone), 1e-6)
-
-
-def test_checkpoint_changes_nothing() -> None:
-    """Recomputed in the reverse pass, with the same result."""
-    again = jax.grad(jax.checkpoint(loss))(params(), schedule())
-    close(again, gradient(), 1e-6)
-
-
-def test_scan_over_batches() -> None:
-    """Gradients added up inside a compiled program."""
-    pair = [schedule(0), schedule(1)]
-    stacked = jax.tree.map(lambda *x: np.stack(x), *pair)
-
-    def add(total: Any, schedule: jf.Schedule) -> Any:
-        grads = jax.grad(loss)(params(), schedule)
-        return jax.tree.map(jnp.add, total, grads), None
-
-    zeros = jax.tree.map(jnp.zeros_like, params())
-    total, _ = jax.jit(functools.partial(lax.scan, add))(zeros, stacked)
-    close(total, jax.tree.map(jnp.add, gradient(0), gradient(1)), 1e-5)
 
 
 def test_gradients_do_not_flow_to_the_schedule() -> None:
@@ -458,16 +367,18 @@ def test_complex_numbers_and_bools() -> None:
 
 def test_a_schedule_of_another_model_is_refused() -> None:
     """Even of the same expression."""
-    other = jf.compile(tree_block(4))
+    one, other = jf.compile(tree_block(4)), jf.compile(tree_block(4))
     with pytest.raises(ValueError, match='got one of another: call'):
-        other.apply(params(), schedule())
+        other.apply(one.init(jax.random.key(0)), one.schedule([1]))
 
 
 def test_missing_parameters_are_refused() -> None:
     """The error names the layer and what there is."""
-    some = {k: v for k, v in params().items() if k != 'cell'}
+    model = jf.compile(tree_block(4))
+    some = model.init(jax.random.key(0))
+    del some['cell']
     with pytest.raises(TypeError) as caught:
-        model().apply(some, schedule())
+        model.apply(some, model.schedule([1]))
     assert "expected parameters for layer 'cell'" in str(caught.value)
     assert "['embed']" in str(caught.value)
 

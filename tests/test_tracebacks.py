@@ -161,7 +161,7 @@ def test_a_wrapped_function_is_itself() -> None:
         'block',
         'max_programs',
     ]
-    assert list(inspect.signature(jf.Tensor).parameters) == ['shape', 'dtype']
+    assert list(inspect.signature(jf.Tensor).parameters) == ['shape', 'dtype', 'below']
     assert jf.Model.apply.__name__ == 'apply'
     assert pickle.loads(pickle.dumps(jf.compile)) is jf.compile
 

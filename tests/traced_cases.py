@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
@@ -111,6 +112,19 @@ def declarations_in_turn() -> Case:
     first = [1, {'x': [2, 3], 'y': 4}]
     second = [{'x': first, 'y': [5]}, {'x': 6, 'y': 7}]
     return lists(), [first, [], second, 8]
+
+
+@case
+def draws() -> Case:
+    """Keys of one stream for two functions, at each node and behind them all."""
+    noisy = jf.Function(lambda x, key: x + jax.random.normal(key), rngs='key')
+    other = jf.Function(lambda x, key: x * jax.random.normal(key), rngs='key')
+
+    def node(tree: Any) -> Any:
+        return jf.Map(tree()) >> jf.Sum() >> noisy
+
+    block = tuples(number >> noisy >> other, node)
+    return block >> other, [(1, (2, 3)), 4, (), ((5, (6,)), 7, 8)]
 
 
 @case

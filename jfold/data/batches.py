@@ -63,6 +63,11 @@ class Batch:
     count: int
     epoch: int
 
+    @boundary
+    def mean(self, losses: Any) -> Any:
+        """The mean of losses [size, ...] over the real rows; see `Schedule.mean`."""
+        return self.schedule.mean(losses)
+
 
 # ---- examples of batches -------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
+from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, in_parts
 from jfold.errors import whole
-from jfold.graph import Graph, Table
+from jfold.graph import Graph, Table, labels_of
 from jfold.graph_checker import check_graph
 from jfold.host.objects import Reread
 from jfold.planning.deals import Deal, in_order, rows_of_shard
@@ -90,6 +91,14 @@ class Corpus:
     def nbytes(self) -> int:
         """The size of all arrays, the examples' constants included."""
         return sum(x.nbytes for x in _arrays(self).values())
+
+    @property
+    def labels(self) -> dict[str, Array]:
+        """By name of a `Metric` that is given labels, those of all rows [rows] object;
+        see `Schedule.labels`."""
+        graph = self.graph
+        parts = graph.graphs if isinstance(graph, Parts) else [graph]
+        return labels_of(self.model.program, parts)
 
     @boundary
     def schedule(
@@ -215,7 +224,11 @@ class Corpus:
         The file is an uncompressed `.npz`, which `numpy.load` reads too: arrays named
         as in `Graph` and `Demands`, and `metadata.json`, with the fingerprint of the
         expression. A file that was there before stays until the new one is complete;
-        a process that is killed meanwhile leaves a `.tmp` file beside it.
+        a process that is killed meanwhile leaves a `.tmp` file beside it. Labels are
+        written as JSON.
+
+        Raises:
+          TypeError: a label is not of those that JSON gives back as they were.
         """
         write(path, self, fingerprint(self.model.program))
 
@@ -333,8 +346,9 @@ def write(
     """See `Corpus.save`; `expression` is the fingerprint of its program."""
     skipped = [list(each) for each in corpus.skipped]
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
+    arrays = {**_arrays(corpus), **labels_as_text(corpus.model.program, corpus.labels)}
     with _noted('`path` in a folder that exists, got another: make the folder'):
-        storage.write(path, _arrays(corpus), metadata)
+        storage.write(path, arrays, metadata)
 
 
 def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
@@ -396,6 +410,7 @@ def _corpus(
         tables(1 + len(each.inputs) for each in program.operations),
         tables(len(each.tensors) for each in program.results),
     )
+    graph = replace(graph, labels=labels_of_text(program, graph, arrays))
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
     return Corpus(model, graph, demanded, arrays['source'], skipped)
 

@@ -77,7 +77,8 @@ def fingerprint(program: Program) -> dict[str, Any]:
 
 
 def _result(result: Result) -> str:
-    kind = 'result' if result.name is None else f'metric {result.name!r}:'
+    order = 'in order, with labels' if result.labelled else 'in order'
+    kind = 'result' if result.name is None else f'metric {result.name!r} {order}:'
     kind = f'items of sequence {result.sequence}:' if result.sequence else kind
     return f'{kind} {result.type!r}'
 

@@ -35,7 +35,7 @@ def trace_corpus(
     """See `Model.trace`."""
     tracing = Tracing(model.program, skip_errors)
     size = operator.length_hint(examples, -1)
-    with _bar(size if size >= 0 else None, progress) as bar:
+    with progress_bar('trace', size if size >= 0 else None, progress) as bar:
         rest = iter(examples)
         while chunk := list(itertools.islice(rest, tracing.chunk)):
             tracing.add(chunk)
@@ -109,12 +109,12 @@ class Tracing:
         return graph, demands(make_uses(self.program, graph)), source
 
 
-def _bar(total: int | None, progress: bool) -> tqdm[object]:
+def progress_bar(what: str, total: int | None, progress: bool) -> tqdm[object]:
     """A progress bar on the terminal, once it takes a while."""
     from tqdm import tqdm
 
     return tqdm(
-        desc='trace',
+        desc=what,
         total=total,
         unit=' examples',
         delay=BAR_DELAY,

@@ -41,11 +41,11 @@ from jfold.device.buffers import (
 )
 from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
+from jfold.device.linear import Sparse
 from jfold.device.loops import Loops, Tile, make_loops
 from jfold.device.plan import Plan, Pullback
 from jfold.device.rows import Rows
 from jfold.device.sections import Batch, Number
-from jfold.device.stages import Cotangent, is_zero
 from jfold.device.sums import sum_uses
 from jfold.device.xla import Chained
 
@@ -77,7 +77,7 @@ def backward(
     batch: Batch,
     values: Values,
     saved: Residuals,
-    cotangents: Sequence[Cotangent],
+    cotangents: Sparse,
 ) -> dict[int, list[Array | None]]:
     """By operation, gradients of its weights; `None` for what is known to be zero.
 
@@ -330,9 +330,7 @@ def _of_weights(
 # ---- new buffers ---------------------------------------------------------------------
 
 
-def _new_carry(
-    reads: Reads, cotangents: Sequence[Cotangent], residuals: Residuals
-) -> Carry:
+def _new_carry(reads: Reads, cotangents: Sparse, residuals: Residuals) -> Carry:
     """The edges, with the cotangents of the results; room for what crosses."""
     plan, extra = reads.plan, xla.extra_rows(even=False)
     buffers: dict[int, Array] = {}
@@ -341,7 +339,7 @@ def _new_carry(
         spec = array_spec((size, *type_.shape), type_.dtype)
         buffers[t] = new_buffer(spec, extra, plan.varying)
         for tensor, x in zip(plan.tensors, cotangents, strict=True):
-            if tensor.type == t and not is_zero(x):
+            if tensor.type == t and x is not None:
                 buffers[t] = write(buffers[t], x, tensor.edge)
     crossing = {
         o: {

@@ -28,6 +28,8 @@ from jax.extend import core
 
 from jfold.device import jaxprs, linearity
 from jfold.device.arrays import Arrays, masked, varied, varying_axes
+from jfold.device.derivatives import TwoWays
+from jfold.device.linear import Sparse
 from jfold.errors import gradient_of
 from jfold.tracebacks import boundary
 
@@ -83,7 +85,7 @@ class Staged:
             return jaxprs.run(jaxprs.needed(self.early, wanted), env, wanted)
 
         names = tuple(given)
-        return _of_used(self.name, values, self.frontier)(*given.values())
+        return _of_used(self.name, values, self.frontier)(list(given.values()))
 
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
@@ -179,36 +181,24 @@ def _of_used(
     name: str,
     values: Callable[[Sequence[Array], Sequence[core.Var]], Arrays],
     wanted: Sequence[core.Var],
-) -> Callable[..., Arrays]:
+) -> TwoWays:
     """`values(arguments, wanted)` [*shape each], with the reverse of what of it is used
     alone."""
 
-    @jax.custom_vjp
-    def early(*arguments: Array) -> Arrays:
-        return values(arguments, wanted)
-
-    def forward(*arguments: CustomVJPPrimal) -> tuple[Arrays, Arrays]:
-        plain = [x.value for x in arguments]
-        return values(plain, wanted), plain
-
     @boundary
-    def reverse(
-        arguments: Arrays, cotangents: Sequence[Cotangent]
-    ) -> tuple[Array | None, ...]:
+    def pull(arguments: Arrays, saved: None, cotangents: Sparse) -> Sparse:
         pairs = zip(wanted, cotangents, strict=True)
-        used = {
-            v: x
-            for v, x in pairs
-            if not is_zero(x) and jaxprs.is_inexact(jaxprs.spec(v))
-        }
+        used = {v: x for v, x in pairs if x is not None}
         moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
         with gradient_of(name):
             pull = _pull(lambda given: values(given, tuple(used)), arguments, moving)
             (pulled,) = pull(list(used.values()))
-        return tuple(map(pulled.get, range(len(arguments))))
+        return list(map(pulled.get, range(len(arguments))))
 
-    early.defvjp(forward, reverse, symbolic_zeros=True)
-    return early
+    def run(arguments: Arrays) -> Arrays:
+        return values(arguments, wanted)
+
+    return TwoWays(run, lambda arguments: (run(arguments), None), pull)
 
 
 def _pull(

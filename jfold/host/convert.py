@@ -40,6 +40,20 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
     return result
 
 
+def check_below(values: Array, below: int) -> None:
+    """Refuses ints [items, *shape] that are negative, or not below a number.
+
+    Raises:
+      BadItem: there is one.
+    """
+    outside = (values < 0) | (values >= below)
+    if outside.any():
+        index, *_ = np.argwhere(outside)[0].tolist()
+        got = values[index][outside[index]].flat[0]
+        text = f'ints from 0 to {below - 1}, as `below={below}` says'
+        raise BadItem(index, f'expected {text}, got {got}')
+
+
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
     """The array in another dtype if that surely keeps every number, else `None`."""
     given = array.dtype

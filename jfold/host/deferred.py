@@ -20,6 +20,7 @@ import numpy as np
 
 from jfold.graph import ranges
 from jfold.host.promises import CircularError, Promises
+from jfold.host.trace import Trace
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +33,9 @@ class Deferred(Promises):
     def new_slots(self, count: int) -> list[int]:
         """Slots that nothing was promised in, to be used at once."""
         return list(range(len(self.slots), len(self.slots) + count))
+
+    begin = Trace.begin
+    _row_numbers = Trace._row_numbers
 
     def placed(self, places: Array) -> Array:
         return places

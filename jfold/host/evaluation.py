@@ -29,7 +29,7 @@ from jfold.host.frames import run
 from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
 from jfold.host.promises import CircularError, Promises
-from jfold.host.row_order import MAX_EXAMPLES, example_places
+from jfold.host.row_order import MAX_EXAMPLES
 from jfold.host.rules import Column
 from jfold.host.sharing import Once, circle
 from jfold.host.trace import Trace
@@ -99,7 +99,7 @@ def graph_of(
     program: Program, examples: list[Any], state: Trace, watch: Watch
 ) -> Graph:
     """What a plan makes of examples, in a new trace."""
-    given: list[Column] = [example_places(len(examples))]
+    given: list[Column] = [state.begin()]
     given += [examples] * (program.plan.body.arity - len(given))
     work = _Evaluation(program, state, watch)
     outputs = _evaluate(work, given)
@@ -156,8 +156,7 @@ class _Evaluation:
 
     def _ready(self, number: int, frame: Frame, callers: Callers) -> Ready:
         moment = self.depth * len(self.program.plan.declarations) + number
-        places = frame.registers[0]
-        frame.registers[0] = self.state.order.entered(places, moment)
+        frame.registers[0] = self.state.entered(frame.registers[0], moment)
         return run(frame, self.state), callers, None
 
     def _look(self, number: int, frame: Frame, call: ir.Call) -> None:

@@ -55,7 +55,7 @@ def run(frame: Frame, state: Trace) -> Any:
 
 def _arguments(call: ir.Call, r: list[Column], state: Trace) -> list[Column]:
     places, *given = (r[k] for k in call.inputs)
-    return [state.order.inside(places, call.way), *given]
+    return [state.inside(call, places), *given]
 
 
 # ---- loops over sequences ------------------------------------------------------------
@@ -68,7 +68,8 @@ def _fold(i: ir.FoldLoop, frame: Frame, state: Trace) -> Any:
     # Longest first: at each position those that go on are the first so many, and what
     # they have is a slice.
     order = np.argsort(-lengths, kind='stable')
-    places = places[order]
+    entered = isinstance(i, ir.FoldEntered)
+    places = places if entered else places[order]
     states = [take(column, order) for column in columns[: i.states]]
     items = columns[i.states :]
     total = int(lengths.sum())
@@ -84,7 +85,8 @@ def _fold(i: ir.FoldLoop, frame: Frame, state: Trace) -> Any:
         given = [s[:count].copy() for s in states] + [take(x, now) for x in items]
         origin = _item_origin(frame, i, order, now)
         item = functools.partial(np.full, count, position)
-        inputs = [state.order.inside(places[:count], i.way, item), *given]
+        at = places[now] if entered else places[:count]
+        inputs = [state.inside(i, at, item), *given]
         made = yield from run(start(i.combine, inputs, origin), state)
         for column, new in zip(states, made, strict=False):
             column[:count] = new
@@ -127,7 +129,11 @@ def _reduce_groups(i: ir.ReduceGroups, frame: Frame, state: Trace) -> Any:
         constants = [np.full(len(places), state.shared[k]) for k in i.fill]
         fill = given[-columns:] if i.again else constants
         yield from ()  # nothing waits here, but `_rounds` runs bodies that may
-        return state.apply(i.operations[which], places, given + fill * missing)
+        at = state.at(0, places)
+        try:
+            return state.apply(i.operations[which], at, given + fill * missing)
+        except BadItem as error:
+            raise BadItem(int(owner[error.index]), str(error)) from None
 
     together = i.again or bool(i.fill)
     return _rounds(i, frame, state, cut(i.sizes, together), group)
@@ -159,7 +165,7 @@ def _rounds(
             if len(given) > len(items):
                 # Rounds shorten sequences: a group is told by its number and its round.
                 told = functools.partial(np.add, groups.number[at] * MAX_ROUNDS, number)
-                inside = state.order.inside(places[owner], i.way, told)
+                inside = state.inside(i, places[owner], told)
                 result = yield from combine(given, inside, owner)
             made.append((at, result))
         left = left.after(groups, made)
@@ -168,7 +174,7 @@ def _rounds(
     empty = (lengths == 0).nonzero()[0]
     if len(empty):
         origin = _owner_origin(frame, i, empty)
-        inputs = [state.order.inside(places[empty], i.way)]
+        inputs = [state.inside(i, places[empty])]
         given = yield from run(start(i.default, inputs, origin), state)
         finished.append((empty, given))
     for register, column in zip(i.outputs, merged(finished), strict=True):
@@ -189,6 +195,7 @@ def _waves(i: ir.Waves, frame: Frame, state: Promises) -> Any:
 
 LOOPS: dict[type, Callable[..., Any]] = {
     ir.FoldLoop: _fold,
+    ir.FoldEntered: _fold,
     ir.ReduceLoop: _reduce,
     ir.ReduceGroups: _reduce_groups,
     ir.Waves: _waves,

@@ -11,6 +11,7 @@ of a register, its way is followed backwards, instruction by instruction:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
 Step = tuple[str, Any]  # into data: as shown, and the key
 Back = tuple[int, int]  # a register, and an item of it
+APPLIED = 8  # operations, one on the result of another, that are looked through
 Origin = Callable[[int, int], tuple['Frame', int, int]]
 
 
@@ -47,6 +49,9 @@ def start(body: ir.Body, inputs: list[Column], origin: Origin | None) -> Frame:
 def located(error: BadItem, instruction: ir.Instruction, frame: Frame) -> InputError:
     """The error of an instruction, with the example and the way to it."""
     example, path = locate(frame, instruction.inputs[0], error.index)
+    if isinstance(instruction, ir.Apply):  # places tell of no item of a sequence
+        ways = _ways(frame, instruction, error.index, APPLIED)
+        path = max(path, ''.join(_shared(ways)), key=len)
     return InputError(str(error), example, path, instruction.where)
 
 
@@ -56,6 +61,36 @@ def locate(frame: Frame, register: int, item: int) -> tuple[int, str]:
     for _, _, example in entries(frame, register, item, steps):
         item = example
     return item, ''.join(text for text, _ in reversed(steps))
+
+
+def _ways(frame: Frame, i: ir.Apply, item: int, depth: int) -> list[list[str]]:
+    """The steps to what each input of an operation was made of, where it is told."""
+    found = (_way(frame, register, item, depth) for register in i.inputs[1:])
+    return [way for way in found if way is not None]
+
+
+def _way(frame: Frame, register: int, item: int, depth: int) -> list[str] | None:
+    """The steps to the data that an item of a register was made of, if any."""
+    while register < frame.body.arity and frame.origin is not None:
+        frame, register, item = frame.origin(register, item)
+    writer = frame.body.writer.get(register)
+    if isinstance(writer, ir.Apply) and depth:
+        return _shared(_ways(frame, writer, item, depth - 1))
+    steps: list[Step] = []
+    try:
+        for _ in entries(frame, register, item, steps):
+            pass
+    except NotImplementedError:
+        return None
+    of_data = not isinstance(writer, ir.Constant)
+    return [text for text, _ in reversed(steps)] if of_data else None
+
+
+def _shared(ways: list[list[str]]) -> list[str]:
+    """The steps with which all ways begin."""
+    columns = zip(*ways, strict=False)
+    same = itertools.takewhile(lambda column: len({*column}) == 1, columns)
+    return [column[0] for column in same]
 
 
 def located_at(frame: Frame, item: int) -> tuple[int, str]:

@@ -25,6 +25,7 @@ from jfold.host.row_order import (
     stable_order,
 )
 from jfold.host.trace import Chunk, Trace
+from jfold.host.visits import Event, Visits
 from jfold.kept import lazy
 from jfold.program import Program
 
@@ -45,6 +46,7 @@ class Promises(Trace):
     of one example, whose all items are.
 
     Attributes:
+      single: whether all items are of one example, and need not be told apart.
       counts: how many items each declaration was sent so far.
       waiting: by declaration, the columns of those that wait for the next wave.
       slots: of each slot, as of one result of a declaration, the number of its first
@@ -59,6 +61,7 @@ class Promises(Trace):
 
     def __init__(self, program: Program, examples: int, reread: Reread) -> None:
         super().__init__(program, examples, reread)
+        self.single = examples == 1 and self.visits is None
         self.counts = [0] * len(program.plan.declarations)
         self.waiting: dict[int, list[Columns]] = {}
         self.slots: dict[Hashable, int] = {}
@@ -71,21 +74,34 @@ class Promises(Trace):
     def enter(self, moments: list[int], sizes: list[int]) -> Array:
         """The places of the items of a declaration, or what stands in for them; given
         the moment and the size of each of its waves."""
-        if self.examples == 1:
+        if self.single:
             return np.array(moments, np.int64).repeat(sizes)
+        if self.visits is not None:
+            self.visits.new_items(sum(sizes))
         first = self.waves[-1][2] if self.waves else 0
         ends = list(itertools.accumulate(sizes, initial=first))
         self.waves += zip(moments, ends, ends[1:], strict=False)
         return np.arange(first, ends[-1])
 
-    def descend(self, parents: Array, items: Array) -> None:
+    def begin(self) -> Array:
+        return example_places(self.examples)  # of which nothing is made
+
+    def descend(self, visit: int | None, parents: Array, items: Array) -> None:
         """Says whose items are: the numbers of `parents` [n], and of their `items` [n],
         which run a wave later."""
-        self._parents[items] = parents
+        self._parents[items] = self.at(0, parents)
+        if self.visits is not None and visit is not None:
+            self.visits.events.append(Event(visit, parents, items))
 
     def placed(self, places: Array) -> Array:
         """The places of items by their numbers."""
-        return places if self.examples == 1 else self._places[places]
+        return places if self.single else self._places[places]
+
+    def _row_numbers(self, visits: Visits) -> list[Array]:
+        (_, *roots), *waves = sorted(self.waves)
+        inside = any(each.made is not None for each in visits.events)
+        found = [(a, b) for _, a, b in waves] if inside else []
+        return visits.rows((roots[0], roots[1]), found, self._parents)
 
     @lazy
     def _parents(self) -> Array:
@@ -96,10 +112,10 @@ class Promises(Trace):
     def _places(self) -> Array:
         """The places of all items [items], from the examples on, which are the first
         wave of the last declaration, down."""
-        found = np.empty_like(self._parents)
+        found = np.zeros_like(self._parents)
         (_, a, b), *waves = sorted(self.waves)
         found[a:b] = example_places(self.examples)
-        for _, a, b in waves:
+        for _, a, b in waves if self.examples > 1 else ():
             found[a:b] = found[self._parents[a:b]]
         moments, first, ends = np.array(self.waves, np.int64).T
         found |= moments.repeat(ends - first)
@@ -112,7 +128,7 @@ class Promises(Trace):
 
     def _short(self, places: Array) -> ShortKeys | None:
         """The keys of rows [n], if they are short."""
-        if self.examples == 1 or self._keys is None:
+        if self.single or self._keys is None:
             return None
         return self._keys.of(places)
 

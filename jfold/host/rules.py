@@ -19,7 +19,7 @@ import numpy as np
 from jfold import instructions as ir
 from jfold.errors import BadItem
 from jfold.graph import first_of, ranges
-from jfold.host.convert import to_array
+from jfold.host.convert import check_below, to_array
 from jfold.host.objects import (
     check_lengths,
     each,
@@ -93,18 +93,15 @@ def numbers(lengths: Array) -> Array:
     return ranges(np.zeros_like(lengths), lengths)
 
 
-def at(i: ir.Maker, places: Array, state: Trace) -> Array:
-    """Where an instruction makes rows."""
-    return state.order.inside(places, i.way) if i.way else places
-
-
 # ---- a rule per instruction ----------------------------------------------------------
 
 
 def _convert(i: ir.Convert, r: list[Column], state: Trace) -> None:
     items, places = (r[k] for k in i.inputs)
     values = to_array(items, i.tensor)
-    r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
+    if i.below is not None:
+        check_below(values, i.below)
+    r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
 
 
 def _constant(i: ir.Constant, r: list[Column], state: Trace) -> None:
@@ -119,7 +116,14 @@ def _choose(i: ir.Choose, r: list[Column], state: Trace) -> None:
 def _numbers(i: ir.Numbers, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
     values = lengths.astype(i.tensor.dtype)
-    r[i.outputs[0]] = state.constants(i.type, at(i, places, state), values)
+    r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
+
+
+def _draw(i: ir.Draw, r: list[Column], state: Trace) -> None:
+    places = r[i.inputs[0]]
+    # Which key each is, its number in its example tells, once there is a schedule.
+    values = np.zeros((len(places), *i.tensor.shape), i.tensor.dtype)
+    r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
 
 
 def _transform(i: ir.Transform, r: list[Column], state: Trace) -> None:
@@ -146,7 +150,7 @@ def _apply(i: ir.Apply, r: list[Column], state: Trace) -> None:
     if not len(places):
         made = [NONE for _ in i.outputs]
     else:
-        made = state.apply(i.operation, at(i, places, state), inputs)
+        made = state.apply(i.operation, state.at(i.way, places), inputs)
     for register, values in zip(i.outputs, made, strict=True):
         r[register] = values
 
@@ -202,7 +206,7 @@ def _ranges(i: ir.Ranges, r: list[Column], state: Trace) -> None:
 def _enter(i: ir.Enter, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
     within = functools.partial(numbers, lengths)
-    r[i.outputs[0]] = state.order.inside(places.repeat(lengths), i.way, within)
+    r[i.outputs[0]] = state.inside(i, places.repeat(lengths), within)
 
 
 def _iterate(i: ir.Iterate, r: list[Column], state: Trace) -> None:
@@ -352,7 +356,13 @@ def _cut(i: ir.Cut, r: list[Column], state: Trace) -> None:
 
 def _observe(i: ir.Observe, r: list[Column], state: Trace) -> None:
     places, *values = (r[k] for k in i.inputs)
-    state.observe(i.result, at(i, places, state), values)
+    state.observe(i, places, values)
+
+
+def _observe_labelled(i: ir.ObserveLabelled, r: list[Column], state: Trace) -> None:
+    places, *values, labels = (r[k] for k in i.inputs)
+    state.observe(i, places, values)
+    state.labels[i.result] += labels
 
 
 def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
@@ -363,7 +373,7 @@ def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
 
 def _descend(i: ir.Descend, r: list[Column], state: Promises) -> None:
     parents, numbers, places = (r[k] for k in i.inputs)
-    state.descend(parents, places[numbers])
+    state.descend(i.visit, parents, places[numbers])
 
 
 def _fulfil(i: ir.Fulfil, r: list[Column], state: Promises) -> None:
@@ -379,6 +389,7 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Constant: _constant,
     ir.Choose: _choose,
     ir.Numbers: _numbers,
+    ir.Draw: _draw,
     ir.Pack: _pack,
     ir.Group: _group,
     ir.Apply: _apply,
@@ -406,6 +417,7 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Leading: _leading,
     ir.Cut: _cut,
     ir.Observe: _observe,
+    ir.ObserveLabelled: _observe_labelled,
     ir.Descend: _descend,
     ir.Promise: _promise,
     ir.Fulfil: _fulfil,

@@ -85,7 +85,8 @@ class Once:
         """
         places, column = joined(calls)
         known = len(self.numbers)
-        numbers = self._numbered(places, column, calls)
+        numbers = self._numbered(state.at(0, places), column, calls)
+        state.ask(calls[0].call, self, places, numbers)
         # The frames hold the objects, whose ids therefore stay theirs.
         self.calls.append((calls, numbers))
         home = None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +23,10 @@ from jfold.graph import (
     value_parts,
 )
 from jfold.host.objects import Reread
-from jfold.host.row_order import example_of, row_order
+from jfold.host.row_order import example_of, example_places, row_order
+from jfold.host.visits import Visits, Within, order_of
+from jfold.instructions import Call, Observe
 from jfold.kept import kept
-from jfold.operations import Result
 from jfold.program import Program
 from jfold.recurrence import component_of, components
 
@@ -70,6 +71,9 @@ class Trace:
       shared: [constants] int32, the ids of the program's constants.
       reread: what has been read of the data that can be read once, for other traces.
       order: what tells rows of an example apart, and puts them in order.
+      visits: what orders rows of metrics, if there are any: then the numbers of visits
+        stand in for places in a plan.
+      labels: by result, those of its rows as they were added.
       sorts: by the id of places, the places and how rows there are sorted; tables
         often have theirs at the same ones, as leaves and what is made of them.
     """
@@ -86,10 +90,40 @@ class Trace:
         self._constants: list[list[Chunk]] = [[] for _ in program.types]
         self._nodes: list[list[Chunk]] = [[] for _ in program.operations]
         self._results: list[list[Chunk]] = [[] for _ in program.results]
+        self.labels: dict[int, Any] = {r: [] for r in program.labelled}
         self.shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
+        self.visits = Visits(self.order) if program.metrics else None
         self.sorts: dict[int, tuple[Array, Array | None, Array]] = {}
+
+    def begin(self) -> Array:
+        """The places [examples] of the examples."""
+        places = example_places(self.examples)
+        return places if self.visits is None else self.visits.new(places)
+
+    def entered(self, places: Array, moment: int) -> Array:
+        """The places [n] of items of a body that starts at a moment."""
+        return (self.visits or self.order).entered(places, moment)
+
+    def inside(
+        self, i: Within, places: Array, items: Callable[[], Array] | None = None
+    ) -> Array:
+        """The places [n] that an instruction leads to from others [n]."""
+        if self.visits is not None:
+            return self.visits.inside(i, places, items)
+        return self.order.inside(places, i.way, items)
+
+    def at(self, way: int, places: Array) -> Array:
+        """The places [rows] at which rows are made."""
+        known = places if self.visits is None else self.visits.of(places)
+        return self.order.inside(known, way) if way else known
+
+    def ask(self, call: Call, key: Hashable, places: Array, numbers: Array) -> None:
+        """Says that a call at places [n] is on objects with numbers [n]; all calls with
+        the same key share what they give."""
+        if self.visits is not None and call.visit is not None:
+            self.visits.ask(key, places, numbers)
 
     def constants(self, t: int, places: Array, values: Array) -> Array:
         """Ids [n] for constants [n, *shape] of type `t`."""
@@ -124,9 +158,13 @@ class Trace:
         result += 1
         return result
 
-    def observe(self, result: int, places: Array, values: list[Array]) -> None:
+    def observe(self, i: Observe, places: Array, values: list[Array]) -> None:
         """Adds rows to a result, of values [rows] each."""
-        self._results[result].append(Chunk(places, (), tuple(values)))
+        if self.visits is None or i.visit is None:
+            places = self.at(i.way, places)
+        else:
+            self.visits.observe(i.visit, i.result, places)
+        self._results[i.result].append(Chunk(places, (), tuple(values)))
 
     def graph(self, outputs: list[Array]) -> Graph:
         """What was traced; `outputs` [examples] are the columns of the expression's own
@@ -140,9 +178,10 @@ class Trace:
             self._sorted(chunks, (NO_NUMBERS,) * (1 + len(operation.inputs)))
             for chunks, operation in zip(self._nodes, program.operations, strict=True)
         ]
+        collected = self._collected()
         results = [
-            self._rows(result, chunks, outputs)
-            for result, chunks in zip(program.results, self._results, strict=True)
+            collected[r] if r in collected else self._rows(r, outputs)
+            for r in range(len(program.results))
         ]
         numbering, numbers = self._numbers(constants, nodes)
         return Graph(
@@ -157,19 +196,47 @@ class Trace:
                 for x, result in zip(results, program.results, strict=True)
             ),
             numbering,
+            tuple(
+                Table(results[r].table.first, (self.labels[r],))
+                for r in program.labelled
+            ),
         )
 
-    def _rows(
-        self, result: Result, chunks: list[Chunk], outputs: list[Array]
-    ) -> _Sorted:
-        """The rows of a result, by example."""
-        if result.name is not None:
-            return self._sorted(chunks, (NO_NUMBERS,) * len(result.tensors))
-        # All others are in the order of examples as they come, and have to stay so.
-        if result.per_example:
+    def _rows(self, r: int, outputs: list[Array]) -> _Sorted:
+        """The rows of a result that come in the order of examples, and have to stay."""
+        if self.program.results[r].per_example:
             return _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
-        ((places, _, columns),) = chunks
+        ((places, _, columns),) = self._results[r]
         return _Sorted(Table(self._first(example_of(self.placed(places))), columns), [])
+
+    def _collected(self) -> dict[int, _Sorted]:
+        """By result the rows of a metric, in the order of visits; so the labels."""
+        if self.visits is None:
+            return {}
+        rows: dict[int, list[Array]] = {r: [] for r in self.program.metrics}
+        numbers = self._row_numbers(self.visits)
+        for r, of_event in zip(self.visits.results, numbers, strict=True):
+            rows[r].append(of_event)
+        total = sum(map(len, numbers))
+        orders = {r: order_of(_all(x), total) for r, x in rows.items()}
+        for r, labels in self.labels.items():
+            self.labels[r] = np.fromiter(labels, object, len(labels))[orders[r]]
+        return {r: self._in_order(r, order) for r, order in orders.items()}
+
+    def _row_numbers(self, visits: Visits) -> list[Array]:
+        """The numbers of the rows of each event that is of rows."""
+        return visits.rows((0, self.examples))
+
+    def _in_order(self, r: int, order: Array) -> _Sorted:
+        """The rows [rows] of a metric in an order [rows]."""
+        chunks = self._results[r]
+        if not chunks:
+            columns = (NO_NUMBERS,) * len(self.program.results[r].tensors)
+            return _Sorted(Table(np.zeros(self.examples + 1, np.int64), columns), [])
+        places, _, columns = zip(*chunks, strict=True)
+        moved = [concatenated(x)[order] for x in zip(*columns, strict=True)]
+        owners = example_of(self.placed(self.at(0, concatenated(places))))
+        return _Sorted(Table(self._first(owners), tuple(moved)), [])
 
     def _sorted(self, chunks: list[Chunk], none: tuple[Array, ...]) -> _Sorted:
         """Rows by example, in each in an order that no other example changes."""
@@ -244,6 +311,10 @@ class Trace:
                 # Of one type with what they are written to: NumPy is twice as fast.
                 of_type[source.ids[output].astype(np.intp)] = rows.astype(np.int32)
         return numbering, numbers
+
+
+def _all(parts: Sequence[Array]) -> Array:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 class _Sorted(NamedTuple):

@@ -349,7 +349,8 @@ def _main(
     for half, begin in zip(halves, begins, strict=False):
         made += _promises(half, begin, begins, types)
         made += [_moved(i, begin) for i in half.late]
-        made += [] if few else _descents(half, begin, begins)
+        told = _descents(half, begin, begins)
+        made += [x for x in told if not few or x.visit is not None]
     # Behind all that promises them: a body may call itself, or one that comes later.
     for d, of_results in types.items():
         read = tuple(begins[d] + r for r in (0, *halves[d].body.outputs))
@@ -362,7 +363,7 @@ def _descents(half: _Half, begin: int, begins: Sequence[int]) -> Iterable[ir.Des
     """Whose items those of a body's calls are."""
     for call, send in zip(_calls(half.body), half.sends, strict=True):
         read = begin + call.inputs[0], begin + send.outputs[0], begins[send.declaration]
-        yield ir.Descend(read, (), call.where)
+        yield ir.Descend(read, (), call.where, visit=call.visit)
 
 
 def _result_types(

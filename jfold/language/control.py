@@ -188,6 +188,7 @@ def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> 
         'declaration': number,
         'way': next(w.builder.ways),
         'owners': owners_of([*types_of(node.output, names, next(names))]),
+        'visit': w.builder.visit(node),
     }
     kind: type[p.Call] = p.Call
     key = block.declaration.key
@@ -265,9 +266,16 @@ def _(block: c.Metric, node: Typed, state: Inference) -> Type:
 
 
 @emit.register
-def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Value:
+def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     number = [*w.builder.typing.results].index(block.name)
-    w.add(p.Observe, (places, *flatten(value)), node, outputs=0, result=number)
+    options: dict[str, Any] = {'result': number, 'visit': w.builder.visit(node)}
+    if block.name not in w.builder.typing.labelled:
+        w.add(p.Observe, (places, *flatten(value)), node, 0, **options)
+        return None
+    assert isinstance(value, tuple)
+    value, label = value
+    column = yield w.object(label, node)
+    w.add(p.ObserveLabelled, (places, *flatten(value), column), node, 0, **options)
     return None
 
 

@@ -23,7 +23,6 @@ from jfold.kept import kept
 from jfold.language.inference import infer
 from jfold.language.parameters import check_families, check_layer, with_external
 from jfold.language.typed import Typed, Typing
-from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
 
@@ -50,32 +49,9 @@ class Eager:
     found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
 
 
-@boundary
-def evaluate(
-    block: c.Block,
-    example: object,
-    params: Mapping[str, Any] | None = None,
-    external: Mapping[str, Any] | None = None,
-) -> Any:
-    """Runs a block on one example, without batching.
-
-    Args:
-      block: any block that takes Python data, or nothing.
-      example: the data.
-      params: as `Model.init` returns them; needed if the block has parameters.
-      external: by name, the arrays that `External` blocks pick rows of.
-
-    Returns:
-      The value: arrays in tuples, lists for sequences. With `Metric` blocks inside, the
-      value and a dict of lists.
-
-    Raises:
-      TypeError: the block's types clash.
-      ValueError: the data contain themselves. Other errors about the data are
-        Python's own, with a note that names the block.
-    """
-    typing = _typing(block, jax.dtypes.canonicalize_dtype(float))
-    return evaluate_typed(typing, example, params, external)
+def typing_of(block: c.Block) -> Typing:
+    """The types of a block."""
+    return _typing(block, jax.dtypes.canonicalize_dtype(float))
 
 
 @kept
@@ -93,7 +69,7 @@ def evaluate_typed(
     params: Mapping[str, Any] | None = None,
     external: Mapping[str, Any] | None = None,
 ) -> Any:
-    """`evaluate`, for an expression that is typed already."""
+    """The value of an expression that is typed already, where nothing is drawn."""
     params = with_external(typing.layers, params or {}, external)
     known = {layer.name: layer for layer in typing.layers if layer.params is not None}
     for name in known.keys() & params.keys():  # others may not be needed
@@ -102,9 +78,6 @@ def evaluate_typed(
     state = Eager(typing, params, {name: [] for name in sorted(typing.metrics)})
     value = run(eval_part(typing.root, example, state))
     return (value, state.metrics) if state.metrics else value
-
-
-c.Block.eval = evaluate
 
 
 def eval_part(node: Typed | None, x: object, state: Eager) -> Steps[Any]:
@@ -181,13 +154,15 @@ def call(node: Typed, x: Any, state: Eager) -> object:
             f'{node}: expected parameters for layer {layer.name!r}, got '
             f'{list(state.params)}; `model.init(key)` makes them'
         )
-    result = layer.call(state.params.get(layer.name), *inputs)
+    call = layer.evaluating or layer.call  # without keys nothing is drawn
+    keys = (None for _ in layer.rngs)
+    result = call(state.params.get(layer.name), *keys, *inputs)
     if layer.batched:
         result = jax.tree.map(lambda a: a[0], result)
-    return _tuples(jax.tree.map(_strong, result))
+    return _tuples(jax.tree.map(strong, result))
 
 
-def _strong(x: jax.Array) -> jax.Array:
+def strong(x: jax.Array) -> jax.Array:
     """An array whose dtype does not give way: weak types do not reach a buffer."""
     return jnp.asarray(x, jnp.result_type(x))
 

@@ -46,7 +46,7 @@ def emit_part(part: Typed | None, value: Value, places: int, w: Writer) -> Writi
         return w.written[key][1]
     made = emit(part.block, part, given, places, w)
     result: Value = (yield made) if isinstance(made, Generator) else made
-    if part.shared:
+    if part.shared and not part.draws:
         w.written[key] = given, result
     return result
 

@@ -88,7 +88,7 @@ class _Flow:
         if isinstance(i, ir.ReduceGroups):
             return self._groups(i, _joined(given[2:], before))
         makes = i.traits.holds or i.traits.effect & Effect.MAKES
-        if makes and not isinstance(i, ir.Convert | ir.Numbers):
+        if makes and not isinstance(i, ir.ConstantMaker):
             raise refusal('who reads what', type(i))
         return [_union(given)] * len(before)  # the others move values, or make none
 

@@ -29,6 +29,7 @@ from jfold.types import (
     ObjectType,
     SequenceType,
     TensorType,
+    TupleType,
     Type,
     TypeVariable,
     VoidType,
@@ -281,7 +282,7 @@ def infer(root: c.Block) -> Typing:
     state = Inference(constants(found), observing(found))
     top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
     state.solve()
-    metrics: dict[str, Type] = {}
+    metrics: dict[str, tuple[Type, bool]] = {}
     for node in state.nodes:
         if isinstance(node.block, c.Metric):
             _check_metric(node, metrics)
@@ -289,13 +290,45 @@ def infer(root: c.Block) -> Typing:
     names = numbered(state.functions)
     for node in state.nodes:
         node.layer = None if node.layer is None else names[node.layer]
+    _mark_draws(state)
     layers = tuple(names[layer] for layer in state.layers.values())
-    return Typing(top, state.declarations, layers, metrics)
+    labelled = frozenset(name for name, (_, has_label) in metrics.items() if has_label)
+    collected = {name: type_ for name, (type_, _) in metrics.items()}
+    seen = frozenset(state.observing)
+    return Typing(top, state.declarations, layers, collected, labelled, seen)
 
 
-def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
+def _mark_draws(state: Inference) -> None:
+    """Finds the uses with something random inside."""
+    around: dict[Typed, list[Typed]] = {}
+    for node in state.nodes:
+        target = None
+        if isinstance(node.block, c.Reference):
+            target = state.declarations[node.block.declaration]
+        for part in (*node.parts, target):
+            if part is not None:
+                around.setdefault(part, []).append(node)
+    waiting = [each for each in state.nodes if each.layer and each.layer.rngs]
+    while waiting:
+        node = waiting.pop()
+        if not node.draws:
+            node.draws = True
+            waiting += around.get(node, [])
+
+
+def collected_of(given: Type) -> tuple[Type, bool]:
+    """What a metric collects of what it is given, and whether a label is beside it."""
+    if isinstance(given, TupleType) and len(given) == 2:
+        value, label = given
+        if label.of_objects and any(terminals(label)):
+            return value, True
+    return given, False
+
+
+def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
     assert isinstance(node.block, c.Metric)
-    leaves = list(terminals(node.input))
+    collected, has_label = collected_of(node.input)
+    leaves = list(terminals(collected))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
         sequence = any(isinstance(leaf, SequenceType) for leaf in leaves)
         hint = (
@@ -304,9 +337,12 @@ def _check_metric(node: Typed, metrics: dict[str, Type]) -> None:
             else TO_TENSORS
         )
         fail(node, 'a tensor or a tuple of tensors', str(node.input), hint)
-    known = metrics.setdefault(node.block.name, node.input)
-    if known != node.input:
+    known, labelled = metrics.setdefault(node.block.name, (collected, has_label))
+    if known != collected:
         fail(node, f'{known}, as at its other uses', str(node.input))
+    if labelled != has_label:
+        expected = 'a label beside the value' if labelled else 'no label'
+        fail(node, f'{expected}, as at its other uses', str(node.input))
 
 
 # ---- what several rules ask ----------------------------------------------------------

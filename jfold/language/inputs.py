@@ -36,7 +36,8 @@ def _(block: c.Tensor | c.OneHotFromList, node: Typed, state: Inference) -> Type
 def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     number = w.builder.type_number(block.type)
     column = yield w.object(value, node)
-    return w.one(p.Convert, (column, places), node, type=number, tensor=block.type)
+    options = {'type': number, 'tensor': block.type, 'below': block.below}
+    return w.one(p.Convert, (column, places), node, **options)
 
 
 @value_of.register
@@ -45,6 +46,11 @@ def _(block: c.Tensor, node: Typed, x: object, state: Eager) -> Array:
     if given.shape == block.type.shape and given.dtype.kind in 'biufcV':
         with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
             made = given.astype(block.type.dtype)
+        if block.below is not None and not all(
+            0 <= x < block.below for x in given.flat
+        ):
+            text = f'ints from 0 to {block.below - 1}, as `below={block.below}` says'
+            raise ValueError(f'{node}: expected {text}, got {x!r}')
         if _is_same(given, made):
             return made
     raise TypeError(f'{node}: expected {block.type}, got {x!r}')

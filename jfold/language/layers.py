@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a `Function` may hold, made uniform: `call(params, *inputs)` and `init(key)`.
-
-Flax is looked for among the modules already imported, never imported here: who has a
-Flax module has imported Flax.
-"""
+"""What a `Function` may hold, made uniform: `call(params, *inputs)` and `init(key)`."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-import sys
 import types
 from collections.abc import (
     Callable,
@@ -19,17 +14,22 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from jfold.combinators import Function
 from jfold.external import Rows, shown_rows
+from jfold.keys import as_key
+from jfold.language.flax_modules import Called, called, check_tied, module_of
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import PROBES, Layer
 from jfold.printing import callable_name
 from jfold.types import TensorType, TupleType, Type, VoidType
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
 
 Init: TypeAlias = Callable[..., Any]
 Struct: TypeAlias = jax.ShapeDtypeStruct
@@ -40,7 +40,7 @@ Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
 def identity(function: Function) -> Hashable:
     """What makes two `Function` blocks one layer: callables, name and options."""
     callables = map(_callable_key, (function.fn, function.init))
-    return *callables, function.name, function.batched
+    return *callables, function.name, function.batched, function.rngs
 
 
 def _callable_key(fn: object) -> Hashable:
@@ -52,72 +52,90 @@ def _callable_key(fn: object) -> Hashable:
     return id(fn)
 
 
-def adapt(function: Function) -> tuple[Callable[..., Any], Init | None]:
-    """`call(params, *inputs)` and `init(key, *specs)`, `None` without parameters."""
-    fn = function.fn
+def adapt(function: Function) -> Called:
+    """How a function is called, with parameters and keys."""
+    fn, init = function.fn, function.init
     if isinstance(fn, Rows):
-        return fn, None
-    if function.init is not None:
-        init = function.init
-        return fn, init if takes_specs(init) else lambda key, *_: init(key)
-    if _is_instance(fn, 'flax.linen'):
-        return _linen(fn)
-    if _is_instance(fn, 'flax.nnx'):
-        return _nnx(fn)
-    return (lambda _, *inputs: fn(*inputs)), None
-
-
-def _is_instance(fn: object, library: str) -> bool:
-    module = getattr(sys.modules.get(library), 'Module', None)
-    return module is not None and isinstance(fn, module)
-
-
-def _linen(module: Any) -> tuple[Callable[..., Any], Init]:
-    def init(key: jax.Array, *specs: Specs) -> Any:
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), specs)
-        variables = module.init(key, *zeros)
-        if other := sorted(set(variables) - {'params'}):
-            raise TypeError(
-                f'expected a module of parameters alone, got state beside them, {other}'
-            )
-        return variables.get('params', {})
-
-    def call(params: Any, *inputs: Any) -> Any:
-        return module.apply({'params': params}, *inputs)
-
-    return call, init
-
-
-def _nnx(module: Any) -> tuple[Callable[..., Any], Init]:
-    nnx = sys.modules['flax.nnx']
-    graph, params, rest = nnx.split(module, nnx.Param, ...)
-    if jax.tree.leaves(rest):
-        raise TypeError(
-            'expected a module of parameters alone, got state beside them, such as '
-            'that of BatchNorm and Dropout'
-        )
-    # An NNX module is made with its parameters, so there is nothing to draw.
-    return (lambda p, *inputs: nnx.merge(graph, p, rest)(*inputs)), lambda *_: params
+        return Called(lambda params, inputs, keys: fn(params, *inputs), None)
+    module = called(fn)
+    made = module or Called(lambda _, inputs, keys: fn(*inputs, **keys), None)
+    if init is not None and module is None:
+        call = lambda params, inputs, keys: fn(params, *inputs, **keys)  # noqa: E731
+        made = Called(call, None)
+    if init is not None:
+        takes = takes_specs(init)
+        drawn = init if takes else lambda key, *_: init(key)
+        made = dataclasses.replace(made, init=drawn)
+    if rngs := tuple(function.rngs):
+        made = dataclasses.replace(made, draws=lambda params, inputs: rngs)
+    owner = None if module is None else (module.owner, function.name)
+    return dataclasses.replace(made, owner=owner)
 
 
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     """The layer of a function that is first used on inputs of these types."""
     check_init(function, len(arguments))
-    call, init = adapt(function)
-    own = callable_name(function.fn)
+    own = callable_name(module_of(function.fn))
     name, family = function.name or own, '' if function.name else own
+    found = adapt(function)
     if isinstance(function.fn, Rows):
-        return Layer(name, call, None, function.fn.spec, external=True)
-    if init is None:
-        return Layer(name, call, None, None, function.batched, family)
+        spec, call = function.fn.spec, _layer_call(found, ())
+        return Layer(name, call, None, spec, external=True)
     specs = [to_spec(argument) for argument in arguments]
+    found, params = _parameters(found, specs)
+    rows = 2 if function.batched else None  # any number does
+    rngs = found.draws(params, [to_spec(argument, rows) for argument in arguments])
+    _check_batched(function, found, rngs)
+    return Layer(
+        name,
+        _layer_call(found, rngs),
+        None if found.init is None else functools.partial(_draw, found.init, specs),
+        params,
+        function.batched,
+        family,
+        rngs=rngs,
+        evaluating=_layer_call(found, rngs, evaluates=True) if rngs else None,
+        owner=found.owner,
+    )
+
+
+def _parameters(found: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
+    """The parameters that a callable asks for, `None` if it has none."""
+    init, call = found.init, found.call
+    if init is None:
+        return found, None
     params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
-    if not jax.tree.leaves(params):
-        empty = jax.tree.structure(params)
-        bare = functools.partial(call, jax.tree.unflatten(empty, []))
-        return Layer(name, lambda _, *x: bare(*x), None, None, function.batched, family)
-    draw = functools.partial(_draw, init, specs)
-    return Layer(name, call, draw, params, function.batched, family)
+    if jax.tree.leaves(params):
+        return found, params
+    draws = found.draws
+    bare = Called(
+        lambda _, inputs, keys: call(params, inputs, keys),
+        None,
+        lambda _, inputs: draws(params, inputs),
+        is_module=found.is_module,
+    )
+    return bare, None
+
+
+def _check_batched(function: Function, found: Called, rngs: tuple[str, ...]) -> None:
+    if function.batched and found.is_module and rngs:
+        raise TypeError(
+            f'expected a module that draws, {list(rngs)}, on one example, got '
+            '`batched=True`, where each row has a key of its own: leave it out'
+        )
+
+
+def _layer_call(
+    found: Called, rngs: tuple[str, ...], evaluates: bool = False
+) -> Callable[..., Any]:
+    """A callable of parameters, the keys of streams as numbers, and inputs."""
+
+    def call(params: ArrayTree, *given: jax.Array) -> ArrayTree:
+        data = zip(rngs, given, strict=False)
+        keys = {name: None if evaluates else as_key(x) for name, x in data}
+        return found.call(params, given[len(rngs) :], keys)
+
+    return call
 
 
 def _draw(init: Init, specs: list[Specs], key: jax.Array) -> Any:
@@ -133,22 +151,49 @@ def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
     Those without parameters come last, since nobody stores anything under their names.
     """
     _check_externals([layer for layer in layers if layer.external])
+    check_tied(function.fn for function in layers.values())
+    groups: dict[Hashable, list[Layer]] = {}
+    for layer in layers:
+        key = layer if layer.owner is None else layer.owner
+        groups.setdefault(key, []).append(layer)
     # What a user passes by name keeps it.
     order = sorted(
-        layers, key=lambda x: (not x.external, x.params is None, *_place(layers[x]))
+        groups.values(),
+        key=lambda x: (not x[0].external, x[0].params is None, *_place(layers[x[0]])),
     )
     names = {layer.name for layer in layers}
     numbers = {name: itertools.count(1) for name in names}
-    free, made = set(names), {}
-    for layer in order:
-        name = layer.name
+    free, made = set(names), dict[Layer, Layer]()
+    for group in order:
+        name = group[0].name
         if name not in free:
-            tries = (f'{layer.name}_{number}' for number in numbers[name])
+            tries = (f'{name}_{number}' for number in numbers[name])
             name = next(each for each in tries if each not in names)
         free.discard(name)
         names.add(name)
-        made[layer] = dataclasses.replace(layer, name=name)
+        made |= {layer: _one_of(layer, group, name) for layer in group}
     return made
+
+
+def _one_of(layer: Layer, group: list[Layer], name: str) -> Layer:
+    """A layer with the parameters of all that are methods of one module."""
+    if len(group) == 1:
+        return dataclasses.replace(layer, name=name)
+
+    def init(key: jax.Array) -> ArrayTree:
+        return functools.reduce(_merged, [x.init(key) for x in group if x.init])
+
+    params = functools.reduce(_merged, [x.params for x in group])
+    return dataclasses.replace(layer, name=name, params=params, init=init)
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """Parameters of which either may lack some."""
+    trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
+    if trees[0] == trees[1]:  # of NNX, always
+        return one
+    shared = {k: _merged(one[k], other[k]) for k in one.keys() & other.keys()}
+    return {**one, **other, **shared}
 
 
 def _check_externals(layers: Iterable[Layer]) -> None:
@@ -256,7 +301,6 @@ def result_type(
 
 def hint(error: Exception, function: Function, given: Type) -> str:
     """What to do about a function that raised on inputs of type `given`."""
-    text = str(error)
     if isinstance(given, VoidType):
         sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
         return f'put a sink beside the value, as in `{sink}`'
@@ -264,7 +308,5 @@ def hint(error: Exception, function: Function, given: Type) -> str:
         return f'pass what it makes, `{callable_name(function.fn)}(...)`'
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
         return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
-    if 'state beside' in text:
-        return 'use one that is a pure function of its parameters and inputs'
     parts = isinstance(given, TupleType)
     return call_hint(error, function, len(arguments_of(given)), parts)

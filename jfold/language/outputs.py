@@ -100,6 +100,9 @@ def list_results(builder: Builder) -> list[Result]:
     def numbers(row: Type) -> tuple[int, ...]:
         return tuple(map(builder.type_number, in_row(row)))
 
-    found = [Result(name, row, numbers(row)) for name, row in typing.results.items()]
+    found = [
+        Result(name, row, numbers(row), labelled=name in typing.labelled)
+        for name, row in typing.results.items()
+    ]
     items = itertools.islice(enumerate(levels(typing.root.output)), 1, None)
     return found + [Result(None, item, numbers(item), k) for k, item in items]

@@ -64,6 +64,7 @@ def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Wri
         **of_kind,
         default=(yield write_body(w.builder, str(default), default)),
         way=next(w.builder.ways),
+        visit=w.builder.visit(node),
     )
     return (yield reduced)
 
@@ -84,7 +85,10 @@ def _repeats(combine: Typed) -> bool:
 
 
 def _is_by_groups(block: c.Reduce, combine: Typed) -> bool:
-    return block.associative and isinstance(combine.block, c.Function)
+    # A group's operation has one key, but each of its steps draws.
+    draws = combine.layer is not None and combine.layer.rngs
+    is_function = isinstance(combine.block, c.Function)
+    return block.associative and is_function and not draws
 
 
 def _of_groups(combine: Typed, node: Typed, w: Writer) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writin
     if isinstance(value, Repeated):
         return Repeated((yield emit_part(node.parts[0], value.item, places, w)))
     given = yield w.sequence(value, places, node)
-    inner = w.item_places(given.lengths, places, node)
+    inner = w.item_places(given.lengths, places, node, w.builder.visit(node))
     items = yield emit_part(node.parts[0], given.items, inner, w)
     return SequenceValue(given.lengths, items)
 
@@ -150,17 +150,18 @@ def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writi
     assert start is not None
     check_state(node, combine.input)
     given = yield w.sequence(value, places, node)
-    items = yield emit_of_items(combine, given, places, w)
+    items, inner = yield emit_of_items(combine, given, places, w)
     state = yield emit_part(start, None, places, w)
     states = list(flatten(state))
     folded = w.shaped(
-        p.FoldLoop,
-        (given.lengths, places, *states, *flatten(items)),
+        p.FoldLoop if inner is None else p.FoldEntered,
+        (given.lengths, places if inner is None else inner, *states, *flatten(items)),
         node,
         state,
         combine=(yield write_combine(w.builder, combine, state, items)),
         states=len(states),
         way=next(w.builder.ways),
+        visit=w.builder.visit(combine),
     )
     return (yield folded)
 
@@ -181,17 +182,20 @@ def fields_of_item(combine: Typed) -> list[Typed]:
 
 def emit_of_items(
     combine: Typed, given: SequenceValue, places: int, w: Writer
-) -> Writing:
+) -> Steps[tuple[Value, int | None]]:
     """What a fold's body takes as its items: what can be computed for all at once is.
 
-    A recursion in there then runs for all items together, not position by position.
+    A recursion in there then runs for all items together, not position by position. If
+    something is observed there, the body needs the places of items too.
     """
     parts = fields_of_item(combine)
     if not parts:
-        return given.items
-    inner = w.item_places(given.lengths, places, combine)
+        return given.items, None
+    seen = any(w.builder.visit(part) is not None for part in parts)
+    visit = w.builder.visit(combine) if seen else None
+    inner = w.item_places(given.lengths, places, combine, visit)
     made = (emit_part(part, given.items, inner, w) for part in parts)
-    return tuple((yield in_turn(made)))
+    return tuple((yield in_turn(made))), inner if seen else None
 
 
 def write_combine(
@@ -284,6 +288,7 @@ def _(block: c.RNN, node: Typed, value: Value, places: int, w: Writer) -> Writin
         combine=(yield _write_cell(w.builder, cell)),
         states=len(states),
         way=next(w.builder.ways),
+        visit=w.builder.visit(cell),
     )
     return SequenceValue(given.lengths, made), last
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import Parameter
 from typing import Any
 
@@ -80,9 +80,10 @@ def call_hint(error: Exception, function: Function, count: int, parts: bool) -> 
         call = f'init({", ".join(["key", *names])})'
         return f'write `init` to be called as `init(key)` or `{call}`{tail}'
     before = ['params'] * (function.init is not None)
-    if _binds(function.fn, len(before) + count, error):
+    if _binds(function.fn, len(before) + count, error, function.rngs):
         return ''
-    call = f'fn({", ".join([*before, *names])})'
+    keys = [f'{name}=key' for name in function.rngs]
+    call = f'fn({", ".join([*before, *names, *keys])})'
     other = ''
     if not before and _lacks_init(function.fn, count):
         other = f'; with `init`, as `fn({", ".join(["params", *names])})`'
@@ -100,7 +101,9 @@ def _init_binds(init: Callable[..., Any], count: int, error: Exception) -> bool:
     return not any(settings) and _binds(init, 1 + count, error)
 
 
-def _binds(fn: Callable[..., Any], count: int, error: Exception) -> bool:
+def _binds(
+    fn: Callable[..., Any], count: int, error: Exception, keys: Iterable[str] = ()
+) -> bool:
     """Whether a function can be called with so many arguments; if unsure, by an error.
 
     Others in it may be called in a wrong way, which is another matter.
@@ -108,13 +111,13 @@ def _binds(fn: Callable[..., Any], count: int, error: Exception) -> bool:
     if _takes_any_number(fn):
         said = isinstance(error, TypeError) and 'positional argument' in str(error)
         return not said
-    return _can_bind(fn, count)
+    return _can_bind(fn, count, keys)
 
 
-def _can_bind(fn: Callable[..., Any], count: int) -> bool:
+def _can_bind(fn: Callable[..., Any], count: int, keys: Iterable[str] = ()) -> bool:
     """Whether a function that has a signature can be called so."""
     try:
-        inspect.signature(fn).bind(*range(count))
+        inspect.signature(fn).bind(*range(count), **dict.fromkeys(keys))
     except TypeError:
         return False
     return True

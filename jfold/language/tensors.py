@@ -16,7 +16,15 @@ from jfold.language.layers import arguments_of, hint, identity, make_layer, resu
 from jfold.language.signatures import settings_of
 from jfold.language.typed import Typed, fail
 from jfold.language.writer import Value, Writer, Writing, flatten
-from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType, terminals
+from jfold.types import (
+    KeyType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+    terminals,
+)
 
 OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
@@ -74,7 +82,8 @@ def apply_layer(
                 state.layers[key] = make_layer(function, arguments)
                 state.functions[state.layers[key]] = function
             layer = state.layers[key]
-            of_call = layer.call, layer.params, arguments, layer.batched
+            given_types = *map(KeyType, layer.rngs), *arguments
+            of_call = layer.call, layer.params, given_types, layer.batched
             state.results[key, arguments] = result_type(*of_call)
         except Exception as error:
             shown = ', '.join(map(repr, arguments))
@@ -105,7 +114,8 @@ def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
 def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert node.layer is not None
     number = w.builder.operation(node.layer, node.input, node.output)
-    inputs, shape = (places, *flatten(value)), (yield w.shape_of(node.output))
+    keys = w.keys(node.layer, places, node)
+    inputs, shape = (places, *keys, *flatten(value)), (yield w.shape_of(node.output))
     return (yield w.shaped(p.Apply, inputs, node, shape, operation=number))
 
 

@@ -25,6 +25,7 @@ class Typed:
       parts: the uses inside; `None` where an optional one is absent.
       layer: of a function, and of an item of a tensor.
       shared: whether it is used more than once.
+      draws: whether something random is inside, so that each use is another.
     """
 
     block: c.Block
@@ -34,6 +35,7 @@ class Typed:
     parts: tuple[Typed | None, ...] = ()
     layer: Layer | None = None
     shared: bool = False
+    draws: bool = False
 
     @functools.cached_property
     def path(self) -> str:
@@ -47,7 +49,8 @@ class Typed:
 
 @dataclass(frozen=True, eq=False)
 class Typing:
-    """A typed expression: its root, its declarations, its layers in order of use.
+    """A typed expression: its root, its declarations, its layers in order of use, what
+    metrics collect, which of them get labels, and which blocks have one inside.
 
     Prints with a line for each use of a block, indented below what it is a part of.
     """
@@ -56,6 +59,8 @@ class Typing:
     declarations: dict[c.ForwardDeclaration, Typed]
     layers: tuple[Layer, ...]
     metrics: dict[str, Type]
+    labelled: frozenset[str] = frozenset()
+    observing: frozenset[c.Block] = frozenset()
 
     @property
     def results(self) -> dict[str | None, Type]:

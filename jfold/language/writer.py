@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -15,12 +16,14 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.language.layers import arguments_of
 from jfold.language.typed import Typed, Typing, fail
+from jfold.language.visits import number_visits
 from jfold.operations import Layer, Operation
 from jfold.registers import OBJECTS, PLACES, RegisterType, row_names, types_of
 from jfold.traits import Effect, Traits
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
+    KeyType,
     SequenceType,
     TensorType,
     TupleType,
@@ -80,7 +83,8 @@ class Builder:
         self, layer: Layer, given: Type, result: Type, from_left: bool = False
     ) -> int:
         """The number of a layer at given types: equal ones are one operation."""
-        arguments = arguments_of(given)
+        keys = map(KeyType, layer.rngs)
+        arguments = *keys, *arguments_of(given)
         numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
         made = Operation(layer, arguments, result, *numbers, from_left)
         return self.operations.setdefault(made, len(self.operations))
@@ -92,6 +96,15 @@ class Builder:
             number = self.type_number(TensorType(value.shape, value.dtype))
             self.constants.append((number, value))
         return self.known[key]
+
+    @functools.cached_property
+    def visits(self) -> dict[Typed, int]:
+        """The uses of blocks with a metric inside, in the order of evaluation."""
+        return number_visits(self.typing)
+
+    def visit(self, node: Typed) -> int | None:
+        """The number of a use of a block in there."""
+        return self.visits.get(node)
 
     def declaration(self, declaration: c.ForwardDeclaration) -> int:
         """The number of a declaration's body, which is written later."""
@@ -111,7 +124,9 @@ class Writer:
       numbered: what instructions write, by what they do to which registers: what is
         the same is done once.
       alike: by register of objects, one that holds equal ones. Objects are read each
-        time, since an attribute may give another iterator to each reader.
+        time, since an attribute may give another iterator to each reader. Also by one
+        of places at which something is observed: each use counts.
+      seen: these registers of places.
     """
 
     builder: Builder
@@ -124,6 +139,7 @@ class Writer:
     )
     numbered: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
     alike: dict[int, int] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
 
     def new(self) -> int:
         """A register nothing has written."""
@@ -138,15 +154,25 @@ class Writer:
         alike = [self.alike.get(r, r) for r in registers]
         number = _value_number(kind, alike, outputs, options)
         known = self.numbered.get(number) if number else None
-        if known and not _gives_objects(kind):
+        is_seen = self._is_seen(kind, registers, options)
+        if known and not is_seen and not _gives_objects(kind):
             return known
         written = tuple(self.new() for _ in range(outputs))
         self.instructions.append(kind(registers, written, str(node), **options))
+        self.seen.update(written if is_seen else ())
         if known:
             self.alike |= zip(written, known, strict=True)
         elif number:
             self.numbered[number] = written
         return written
+
+    def _is_seen(
+        self, kind: Kind, inputs: tuple[int, ...], options: dict[str, Any]
+    ) -> bool:
+        """Whether an instruction gives places at which something is observed."""
+        if kind is p.Select:
+            return inputs[0] in self.seen
+        return kind is p.Enter and options['visit'] is not None
 
     def one(self, kind: Kind, inputs: Inputs, node: Typed, **options: Any) -> int:
         """Appends an instruction that writes one register."""
@@ -184,6 +210,11 @@ class Writer:
             return self.one(p.Group, (value.lengths, items), node)
         assert isinstance(value, int)
         return value
+
+    def keys(self, layer: Layer, places: int, node: Typed) -> list[int]:
+        """The keys that a layer draws with at each place."""
+        types = [(self.builder.type_number(t), t) for t in map(KeyType, layer.rngs)]
+        return [self.one(p.Draw, (places,), node, type=k, tensor=t) for k, t in types]
 
     def select(self, value: Value, positions: int, node: Typed) -> Writing:
         """The items of a value at given positions."""
@@ -243,10 +274,12 @@ class Writer:
             return None
         return self.one(p.Merge, (*positions, *values), node)
 
-    def item_places(self, lengths: int, places: int, node: Typed) -> int:
+    def item_places(
+        self, lengths: int, places: int, node: Typed, visit: int | None = None
+    ) -> int:
         """The places of all items of sequences."""
         way = next(self.builder.ways)
-        return self.one(p.Enter, (lengths, places), node, way=way)
+        return self.one(p.Enter, (lengths, places), node, way=way, visit=visit)
 
     def sequence(self, value: Value, places: int, node: Typed) -> Steps[SequenceValue]:
         """A value that a sequence block takes as a sequence."""
@@ -310,16 +343,20 @@ class Writer:
         ]
 
 
+_APART = 'way', 'visit'  # options that tell rows apart, and change no value
+
+
 def _value_number(
     kind: Any, inputs: Iterable[int], outputs: int, options: dict[str, Any]
 ) -> Hashable:
     """What instructions that do the same have in common; `None` if that is not told, as
     of functions of the data, or if each does something beside."""
     traits: Traits = kind.traits
-    if traits.holds or traits.effect & Effect.RECORDS or kind is p.Iterate:
+    anew = kind in (p.Iterate, p.Draw)
+    if traits.holds or traits.effect & Effect.RECORDS or anew:
         return None
     try:  # ways tell rows apart, and are given anew where they have to
-        told = [(k, _comparable(v)) for k, v in options.items() if k != 'way']
+        told = [(k, _comparable(v)) for k, v in options.items() if k not in _APART]
     except TypeError:
         return None
     return kind, tuple(inputs), outputs, tuple(told)

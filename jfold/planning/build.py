@@ -20,6 +20,7 @@ from jfold.planning.tiles import strategy_of
 from jfold.planning.uses import SumTree, Uses, in_order, sum_tree, use_counts
 from jfold.recurrence import Component
 from jfold.spec import Spec
+from jfold.types import KeyType
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +152,8 @@ def _put(rows: Array, begin: Array, table: Table, values: Array) -> None:
 
 
 def _constants(graph: Graph, spec: Spec) -> tuple[Array, ...]:
-    """The constants of each type [capacity, *shape], the program's first."""
+    """The constants of each type [capacity, *shape], the program's first; of keys the
+    example and the number in it."""
     made, ends = [], [0 for _ in spec.program.types]
     for table, rows in zip(graph.constants, spec.capacity.constants, strict=True):
         own = table.columns[0]
@@ -160,7 +162,12 @@ def _constants(graph: Graph, spec: Spec) -> tuple[Array, ...]:
         made[t][ends[t]] = value
         ends[t] += 1
     for t, table in enumerate(graph.constants):
-        made[t][ends[t] : ends[t] + len(table)] = table.columns[0]
+        own = made[t][ends[t] : ends[t] + len(table)]
+        if isinstance(spec.program.types[t], KeyType):
+            own[:, 0] = np.arange(graph.examples).repeat(table.counts)
+            own[:, 1] = ranges(np.zeros_like(table.counts), table.counts)
+        else:
+            own[...] = table.columns[0]
     return tuple(made)
 
 

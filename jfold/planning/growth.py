@@ -7,7 +7,6 @@ costs memory alone.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -30,7 +29,7 @@ def grow(
         batch may need by chance; a first capacity spares no more than that. A stream
         that outgrows it is more than chance.
     """
-    if old is not None and all(map(operator.ge, old.numbers, need.numbers)):
+    if old is not None and old.holds(need):
         return old
     # The examples of a first batch tell how others like it may differ; of a stream
     # that has outgrown its capacity they no longer do.

@@ -351,7 +351,7 @@ def _same_items(session: Session, tensors: list[Any], wanted: list[list[Any]]) -
 
 
 def compare_metrics(session: Session, results: Results, runs: list[Evaluated]) -> None:
-    """Every example has its rows of each metric, in any order; others are zero."""
+    """Every example has its rows of each metric, in order; others are zero."""
     for name, metric in results.metrics.items():
         for i, run in enumerate(runs):
             mine = np.asarray(metric.mask & (metric.example == i))
@@ -370,11 +370,8 @@ def _same_rows(
 ) -> None:
     if count != len(wanted):
         raise Mismatch('metrics', f'{count} rows, expected {len(wanted)}')
-    rest = [_flat(row) for row in wanted]
-    for i in range(count):
-        row = _flat([x[i] for x in columns])
-        distances = [np.abs(row - each).max(initial=0) for each in rest]
-        same_array('metrics', row, rest.pop(int(np.argmin(distances))), tolerance)
+    for i, row in enumerate(wanted):
+        same_array('metrics', _flat([x[i] for x in columns]), _flat(row), tolerance)
 
 
 def _flat(row: Sequence[Any]) -> Any:

@@ -231,8 +231,9 @@ MISTAKES = [
         TypeError,
         'Pipe[1].Function(Normed): expected to run on inputs (float32[3]), got '
         'TypeError: expected a module of parameters alone, got state beside '
-        "them, ['batch_stats']; use one that is a pure function of its "
-        'parameters and inputs',
+        "them, ['batch_stats']: what calls write, such as the means of a batch, has "
+        'no meaning where nodes run tile by tile; use LayerNorm, RMSNorm or GroupNorm '
+        'for BatchNorm, or put it behind `model.apply`',
     ),
     Mistake(
         'an NNX module with state',
@@ -240,8 +241,9 @@ MISTAKES = [
         TypeError,
         'Pipe[1].Function(BatchNorm): expected to run on inputs (float32[3]), '
         'got TypeError: expected a module of parameters alone, got state '
-        'beside them, such as that of BatchNorm and Dropout; use one that is a '
-        'pure function of its parameters and inputs',
+        "beside them, ['BatchStat']: what calls write, such as the means of a batch, "
+        'has no meaning where nodes run tile by tile; use LayerNorm, RMSNorm or '
+        'GroupNorm for BatchNorm, or put it behind `model.apply`',
     ),
     Mistake(
         'an NNX layer of another width',

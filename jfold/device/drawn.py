@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is drawn in a batch: a key for every node that asks for one.
+
+A key follows from the seed of its stream, the identity of its example, and its number
+among the keys of that stream in the example, which the data of the example alone
+decides. So what is drawn depends on nothing else in the batch, nor on how it is run.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from jfold.errors import shown
+from jfold.kept import kept
+from jfold.keys import key_of
+from jfold.operations import Layer, Operations
+from jfold.schedule import Schedule
+from jfold.shards import Shards
+from jfold.spec import Spec
+from jfold.types import KeyType
+
+# A key, or one by stream.
+Rngs: TypeAlias = Array | Mapping[str, Array] | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Draws:
+    """What keys are made of.
+
+    Attributes:
+      seeds: by stream [2] uint32.
+      ids: [examples] uint32, the identity of each example; its row if left out.
+      evaluates: whether nothing is drawn.
+    """
+
+    seeds: Mapping[str, Array]
+    ids: Array | None = None
+    evaluates: bool = field(default=False, metadata={'static': True})
+
+
+def make_draws(
+    layers: Sequence[Layer],
+    examples: int,
+    rngs: Rngs,
+    ids: ArrayLike | None = None,
+    deterministic: bool = False,
+) -> Draws | None:
+    """What a batch of so many rows draws; `None` if no layer does.
+
+    Raises:
+      TypeError: a stream has no key, or `ids` are no integers; ValueError: they are of
+        another number.
+    """
+    layers = [layer for layer in layers if layer.rngs]
+    if not layers:
+        return None
+    if deterministic:
+        return Draws({}, None, evaluates=True)
+    seeds = {name: _seed(layer, name, rngs) for layer in layers for name in layer.rngs}
+    return Draws(seeds, None if ids is None else _identities(ids, examples))
+
+
+def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
+    """The seed [2] uint32 of a stream."""
+    key = rngs.get(name, rngs.get('default')) if isinstance(rngs, Mapping) else rngs
+    if key is None:
+        got = 'none' if rngs is None else f'those of {list(rngs)}'
+        raise TypeError(
+            f'layer {layer.name!r}: expected a key for what it draws of {name!r}, got '
+            f'{got}: pass `rngs=jax.random.key(0)`, or one a stream, '
+            f'`rngs={{{name!r}: key}}`; or `deterministic=True` to draw nothing'
+        )
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(
+            f'expected `rngs` as a PRNG key, or a dict of keys, got {shown(key)}: pass '
+            '`jax.random.key(0)`'
+        )
+    if not isinstance(rngs, Mapping):  # so that streams differ
+        key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+    return jax.random.bits(key, (2,), 'uint32')
+
+
+def _identities(ids: ArrayLike, examples: int) -> Array:
+    """`ids` [examples] as uint32."""
+    given = ids if isinstance(ids, jax.Array) else np.asarray(ids)
+    if not jnp.issubdtype(given.dtype, np.integer):
+        got = f'{given.dtype}{list(given.shape)}'
+        raise TypeError(f'expected `ids` as integers, got {got}')
+    if given.shape != (examples,):
+        raise ValueError(
+            f'expected `ids` of {examples} rows, spare ones too, got '
+            f'{list(given.shape)}: pass `batch.indices`'
+        )
+    # Those of 64 bits, which JAX may not have, are taken modulo 2**32.
+    narrow = given.astype(np.uint32)
+    return jnp.asarray(narrow)
+
+
+def with_keys(
+    schedule: Schedule, draws: Draws | None, shards: Shards | None
+) -> Schedule:
+    """The schedule of a shard, with keys for all places; or one that draws nothing."""
+    if draws is None:
+        return schedule
+    if draws.evaluates:
+        return replace(schedule, spec=evaluating(schedule.spec))
+    before = 0 if shards is None else lax.axis_index(shards.axes) * schedule.examples
+    constants = tuple(
+        _keys(x, draws.seeds[t.name], draws.ids, before)
+        if isinstance(t, KeyType)
+        else x
+        for t, x in zip(schedule.spec.program.types, schedule.constants, strict=True)
+    )
+    return replace(schedule, constants=constants)
+
+
+def _keys(
+    places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
+) -> Array:
+    """Keys [n, 2] for places [n, 2]: rows of examples in their shard, and numbers."""
+    rows, numbers = jnp.asarray(places).T
+    rows = rows + jnp.asarray(before, rows.dtype)
+    of = rows if ids is None else ids.at[rows].get(mode='clip')
+    return jax.vmap(key_of, (None, 0, 0))(seed, of, numbers)
+
+
+@kept
+def evaluating(spec: Spec) -> Spec:
+    """The same shapes, of a program that draws nothing."""
+    return replace(spec, program=drawing_nothing(spec.program))
+
+
+@kept
+def drawing_nothing(program: Operations) -> Operations:
+    """The same operations, of layers that draw nothing."""
+    operations = tuple(
+        replace(each, layer=replace(each.layer, call=each.layer.evaluating))
+        if each.layer.evaluating is not None
+        else each
+        for each in program.operations
+    )
+    return replace(program, operations=operations)

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives as a primitive of JAX, of which both directions are given.
+
+What it makes of tangents is `push`, its transpose is `pull`. Rules of `jax.custom_jvp`
+bind it, so that one rule serves both modes: forward mode runs `push`; reverse mode,
+which transposes the primitive and never runs it, `pull`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.custom_derivatives import SymbolicZero
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from jfold.device.arrays import Arrays
+from jfold.device.jaxprs import is_inexact
+
+# `None` stands for what is known to be zero, whatever the values.
+Sparse: TypeAlias = list[Array | None]
+Function: TypeAlias = Callable[[Arrays], Arrays]
+
+
+@dataclass(frozen=True, eq=False)
+class Reverse:
+    """The reverse of a function, and that of its derivative.
+
+    Attributes:
+      pull: arguments and cotangents of the outputs to cotangents of the arguments.
+      again: arguments, tangents of them and cotangents of the derivative along these to
+        cotangents of the arguments.
+
+    Those of the last arguments may be left out if they are zero.
+    """
+
+    pull: Callable[[Arrays, Sparse], Sparse]
+    again: Callable[[Arrays, Sparse, Sparse], Sparse]
+
+
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """The derivative of a function at arguments that are known.
+
+    Attributes:
+      function: arguments to outputs; its forward mode is JAX's.
+      moving: by argument, whether there is a tangent.
+      live: by output, whether it is of a type that has tangents.
+    """
+
+    function: Function
+    reverse: Reverse
+    moving: tuple[bool, ...]
+    live: tuple[bool, ...]
+
+    def push(self, known: Arrays, tangents: Arrays) -> Arrays:
+        """Tangents of the live outputs, of tangents of the arguments that have one."""
+
+        def of_moving(moving: Arrays) -> Arrays:
+            outputs = self.function(merged(known, spread(moving, self.moving)))
+            return chosen(outputs, self.live)
+
+        primals = chosen(known, self.moving)
+        pushed: Arrays = jax.jvp(of_moving, (primals,), (tangents,))[1]
+        return pushed
+
+    def pull(self, known: Arrays, cotangents: Sparse) -> Sparse:
+        """Cotangents of the tangents, of those of the live outputs."""
+        whole = spread(cotangents, self.live)
+        pulled = self.reverse.pull(known, whole)
+        return chosen(filled(pulled, len(known)), self.moving)
+
+    def again(self, known: Arrays, tangents: Arrays, cotangents: Sparse) -> Sparse:
+        """Cotangents of the arguments, of those of the live outputs' tangents."""
+        along, whole = spread(tangents, self.moving), spread(cotangents, self.live)
+        return filled(self.reverse.again(known, along, whole), len(known))
+
+
+@dataclass(frozen=True, eq=False)
+class Batched:
+    """A linear map of many, within `jax.vmap`.
+
+    Attributes:
+      axis: what JAX tells of the axis.
+      known_in, moving_in: the axes of arguments and tangents, 0 or none.
+    """
+
+    linear: Linear
+    axis: Any
+    known_in: list[int | None]
+    moving_in: list[int | None]
+
+    def push(self, known: Arrays, tangents: Arrays) -> Arrays:
+        """As of one."""
+        pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
+            known, tangents
+        )
+        return pushed
+
+    def pull(self, known: Arrays, cotangents: Sparse) -> Sparse:
+        """As of one; summed for tangents that all share."""
+        made = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
+        return _summed(made, self.moving_in)
+
+    def again(self, known: Arrays, tangents: Arrays, cotangents: Sparse) -> Sparse:
+        """As of one; summed for arguments that all share."""
+        again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
+        return _summed(again(known, tangents, cotangents), self.known_in)
+
+    def _map(self, function: Callable[..., Any], *in_axes: Any) -> Callable[..., Any]:
+        return jax.vmap(
+            function,
+            in_axes,
+            axis_size=self.axis.size,
+            axis_name=self.axis.name,
+            spmd_axis_name=self.axis.spmd_name or self.axis.explicit_mesh_axis,
+        )
+
+
+Linear: TypeAlias = Derivative | Batched
+
+
+def tangents_of(
+    function: Function,
+    reverse: Reverse,
+    known: Arrays,
+    tangents: Sparse,
+    outputs: Arrays,
+) -> Sparse:
+    """The tangents of the outputs of a function, differentiable in both modes.
+
+    Args:
+      known: the arguments [*shape each].
+      tangents: of the first of these [*shape each], the others have none.
+      outputs: [*shape each].
+    """
+    given = filled(tangents, len(known))
+    moving = tuple(x is not None for x in given)
+    live = tuple(map(is_inexact, outputs))
+    if not any(moving) or not any(live):
+        return [None for _ in outputs]
+    linear = Derivative(function, reverse, moving, live)
+    avals = [jax.typeof(x).to_tangent_aval() for x in chosen(outputs, live)]
+    return spread(_bind(linear, known, chosen(given, moving), avals), live)
+
+
+def sparse(tangent: Any) -> Array | None:
+    """A tangent or cotangent, `None` if JAX writes it as a zero."""
+    zero = tangent is None or isinstance(tangent, SymbolicZero | ad.Zero)
+    return None if zero or tangent.dtype == jax.dtypes.float0 else tangent
+
+
+def spread(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
+    """Values at the places that hold, `None` at the others."""
+    rest = iter(values)
+    return [next(rest) if here else None for here in places]
+
+
+def chosen(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
+    """The values at the places that hold."""
+    return [x for x, here in zip(values, places, strict=True) if here]
+
+
+def merged(values: Arrays, others: Sparse) -> Arrays:
+    """The values, with others in the places of those that are known of these."""
+    pairs = zip(values, others, strict=True)
+    return [x if other is None else other for x, other in pairs]
+
+
+def filled(values: Sparse, count: int) -> Sparse:
+    """So many of them, the last ones zero."""
+    return [*values, *(None for _ in range(count - len(values)))]
+
+
+def _summed(values: Sparse, axes: Sequence[int | None]) -> Sparse:
+    """Values with a leading axis each, or without where there is to be none."""
+    return [
+        x.sum(0) if x is not None and axis is None else x
+        for x, axis in zip(values, axes, strict=True)
+    ]
+
+
+# ---- the primitive -------------------------------------------------------------------
+
+linear_p = core.Primitive('jfold_linear')
+linear_p.multiple_results = True
+
+
+def _bind(
+    linear: Linear, known: Arrays, tangents: Arrays, avals: Sequence[Any]
+) -> Arrays:
+    made: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
+        *known,
+        *tangents,
+        linear=linear,
+        count=len(known),
+        avals=tuple(avals),
+        # A cache of JAX's that outlives all models keeps parameters of primitives, but
+        # forgets them with a jaxpr that is among them: this one dies with the equation.
+        owner=jax.make_jaxpr(lambda: ())(),
+    )
+    return made
+
+
+def _impl(*operands: Array, linear: Linear, count: int, **_: Any) -> Arrays:
+    return linear.push(list(operands[:count]), list(operands[count:]))
+
+
+def _abstract(*operands: Any, avals: Any, **_: Any) -> Any:
+    return avals
+
+
+def _transpose(
+    cotangents: Sequence[Any],
+    *operands: Any,
+    linear: Linear,
+    count: int,
+    **_: Any,
+) -> list[Any]:
+    moving = [isinstance(x, ad.UndefinedPrimal) for x in operands]
+    pulled = linear.pull(list(operands[:count]), list(map(sparse, cotangents)))
+    pairs = zip(pulled, operands[count:], strict=True)
+    found = [ad.Zero(x.aval.to_tangent_aval()) if y is None else y for y, x in pairs]
+    return spread(chosen(found, moving[count:]), moving)
+
+
+def _jvp(
+    primals: Sequence[Array],
+    tangents: Sequence[Any],
+    *,
+    linear: Linear,
+    count: int,
+    avals: Sequence[Any],
+    **_: Any,
+) -> tuple[Arrays, list[Any]]:
+    known, given = list(primals[:count]), list(primals[count:])
+    outputs = _bind(linear, known, given, avals)
+    if all(sparse(x) is None for x in tangents[:count]):
+        moved = list(map(ad.instantiate_zeros, tangents[count:]))
+        return outputs, _bind(linear, known, moved, avals)
+
+    def push(arguments: Arrays) -> Arrays:
+        return linear.push(arguments[:count], arguments[count:])
+
+    def pull(arguments: Arrays, cotangents: Sparse) -> Sparse:
+        known, given = arguments[:count], arguments[count:]
+        return [
+            *linear.again(known, given, cotangents),
+            *linear.pull(known, cotangents),
+        ]
+
+    moving = list(map(sparse, tangents))
+    found = tangents_of(push, Reverse(pull, refuse), list(primals), moving, outputs)
+    pairs = zip(found, outputs, strict=True)
+    return outputs, [
+        ad.Zero(jax.typeof(x).to_tangent_aval()) if t is None else t for t, x in pairs
+    ]
+
+
+def refuse(*_: Any) -> Sparse:
+    """The reverse of what has none: second derivatives."""
+    raise TypeError(
+        'expected reverse mode at most twice, got a reverse of second derivatives: '
+        'take the outer derivatives in forward mode, by `jax.jvp` or `jax.jacfwd`'
+    )
+
+
+def _batch(
+    axis: Any,
+    operands: Sequence[Array],
+    dims: Sequence[int | None],
+    *,
+    linear: Linear,
+    count: int,
+    avals: Sequence[Any],
+    **_: Any,
+) -> tuple[Arrays, list[int]]:
+    pairs = zip(operands, dims, strict=True)
+    moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
+    axes = [None if d is None else 0 for d in dims]
+    batched = Batched(linear, axis, axes[:count], axes[count:])
+    many = [core.unmapped_aval(axis.size, 0, x, axis.explicit_mesh_axis) for x in avals]
+    return _bind(batched, moved[:count], moved[count:], many), [0] * len(avals)
+
+
+linear_p.def_impl(_impl)  # type: ignore[no-untyped-call]
+linear_p.def_abstract_eval(_abstract)  # type: ignore[no-untyped-call]
+ad.primitive_jvps[linear_p] = _jvp
+ad.primitive_transposes[linear_p] = _transpose
+batching.fancy_primitive_batchers[linear_p] = _batch
+mlir.register_lowering(linear_p, mlir.lower_fun(_impl, multiple_results=True))

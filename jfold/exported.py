@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules and results in functions that `jax.export` writes to files.
+
+A file says of a schedule which expression it is of, by a digest, and its capacity. What
+is read from it takes the schedules of any model, in any process, of which that holds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from jax import export
+
+from jfold.data.tracer import make_digest
+from jfold.kept import kept
+from jfold.metrics import MetricValues
+from jfold.program import Program
+from jfold.ragged import Ragged
+from jfold.schedule import Schedule
+from jfold.spec import Spec, SpecKey
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedKey:
+    """What a file says of a spec, in its place in the tree of a schedule: equal to the
+    keys of all specs of which that holds."""
+
+    text: str
+
+    @property
+    def spec(self) -> Any:
+        """Itself: trees that were read are compared, and never run."""
+        return self
+
+    @property
+    def key(self) -> ExportedKey:
+        """Itself."""
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ExportedKey | SpecKey):
+            return self.text == _text(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f'exported, {self.text}'
+
+
+def _text(key: ExportedKey | SpecKey) -> str:
+    """What a file says of a spec."""
+    return key.text if isinstance(key, ExportedKey) else _said(key.spec)
+
+
+@kept
+def _said(spec: Spec) -> str:
+    program, shards = spec.program, spec.shards
+    if not isinstance(program, Program):
+        raise TypeError(
+            'expected the schedule of a model, got one of operations alone: export a '
+            'function of its `indices` and `constants`'
+        )
+    said = {
+        'digest': make_digest(program),
+        'capacity': dict(spec.capacity.dimensions()),
+        'residuals': spec.residuals,
+        'strategy': spec.strategy,
+        'shards': shards and [shards.axes, dict(shards.mesh.shape)],
+    }
+    return json.dumps(said, sort_keys=True)
+
+
+export.register_pytree_node_serialization(
+    Schedule,
+    serialized_name='jfold.Schedule',
+    serialize_auxdata=lambda key: _text(key).encode(),
+    deserialize_auxdata=lambda data: ExportedKey(bytes(data).decode()),
+)
+for kind in Ragged, MetricValues:
+    export.register_pytree_node_serialization(
+        kind,
+        serialized_name=f'jfold.{kind.__name__}',
+        serialize_auxdata=lambda _: b'',
+        deserialize_auxdata=lambda _: (),
+    )

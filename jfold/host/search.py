@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where in an example, and in which block, a row of its graph was made.
+
+Graphs say nothing of it. So the example is traced again, until the row is made; that is
+treated as an error about its data, of which the way is known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold.errors import BadItem, InputError
+from jfold.graph import concatenated
+from jfold.host.cycles import Watch
+from jfold.host.deferred import Deferred
+from jfold.host.evaluation import graph_of
+from jfold.host.objects import Reread
+from jfold.host.trace import Chunk, Trace
+from jfold.program import Program, shares
+
+Array = np.ndarray[Any, Any]
+CONSTANTS, NODES = 'constants', 'nodes'  # the tables of a graph
+
+
+@dataclass(frozen=True)
+class _Making:
+    """The making of rows: which call of those for a table, and the row in it."""
+
+    table: tuple[str, int]
+    call: int
+    row: int
+
+
+def where_made(
+    program: Program, example: Any, kind: str, number: int, row: int
+) -> InputError | None:
+    """Names the path in an example, and the block, that a row was made of; as example
+    0. `None` if it cannot be told.
+
+    Args:
+      kind: 'constants', of a type, or 'nodes', of an operation.
+      number: that of the type or operation.
+      row: of its table in the graph of the example alone.
+    """
+    reread = Reread()
+    first = _Stopping(program, reread, None)
+    first.run(example)
+    making = _Making((kind, number), *first.found(kind, number, row))
+    try:
+        _Stopping(program, reread, making).run(example)
+    except InputError as error:
+        return error
+    return None
+
+
+class _Stopping:
+    """A trace of one example that stops where certain rows are made."""
+
+    def __init__(
+        self, program: Program, reread: Reread, making: _Making | None
+    ) -> None:
+        self.program, self.making = program, making
+        self.calls: Counter[tuple[str, int]] = Counter()
+        kind = Deferred if shares(program) else Trace
+        self.state = kind(program, 1, reread)
+        vars(self.state)['apply'] = self._watched(NODES, self.state.apply)
+        vars(self.state)['constants'] = self._watched(CONSTANTS, self.state.constants)
+
+    def _watched(self, kind: str, make: Any) -> Any:
+        def watched(number: int, *given: Any) -> Any:
+            table = kind, number
+            call, self.calls[table] = self.calls[table], self.calls[table] + 1
+            if self.making and (self.making.table, self.making.call) == (table, call):
+                raise BadItem(self.making.row, 'is made here')
+            return make(number, *given)
+
+        return watched
+
+    def run(self, example: Any) -> None:
+        """Traces the example."""
+        graph_of(self.program, [example], self.state, Watch())
+
+    def found(self, kind: str, number: int, row: int) -> tuple[int, int]:
+        """The call that made a row of a table, and the row among those made by it."""
+        chunks: list[Chunk] = getattr(self.state, f'_{kind}')[number]
+        order, _ = self.state._sort(concatenated([x.places for x in chunks]))
+        made = row if order is None else int(order[row])
+        ends = np.cumsum([len(chunk.places) for chunk in chunks])
+        call = int(np.searchsorted(ends, made, side='right'))
+        return call, made - int(ends[call]) + len(chunks[call].places)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers along a sequence of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jfold.blocks import Block, Function
+from jfold.combinators import Zeros
+from jfold.sequence_blocks import RNN, GetItem, ZipWith
+from jfold.wiring import compose
+
+BACKWARDS = GetItem(slice(None, None, -1))
+
+
+class Cell(nn.Module):
+    """A recurrent cell of Flax as `RNN` takes one: `(item, state) -> (output, state)`.
+
+    >>> import jax, jfold as jf
+    >>> cell = jf.Function(Cell(nn.SimpleCell(4)), name='cell')
+    >>> model = jf.compile(jf.Map(jf.Vector(2)) >> jf.RNN(cell, jf.Zeros([4])))
+    >>> params = model.init(jax.random.key(0))
+    >>> outputs, last = model.apply(params, model.schedule([[[1, 2], [3, 4]], []]))
+    >>> outputs.lengths.tolist(), last.shape
+    ([2, 0], (2, 4))
+    """
+
+    inner: Any  # a `flax.linen.RNNCellBase`
+
+    def __call__(self, item: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+        state, output = self.inner(state, item)
+        return output, state
+
+
+def LSTM(features: int, *, name: str | None = None) -> Block:
+    """Long short-term memory (Hochreiter and Schmidhuber 1997) along a sequence.
+
+    From vectors to a pair of the outputs, a sequence of vectors [features], and the
+    last state, a pair of the memory and the output. It begins with zeros.
+    """
+    cell = Function(Cell(nn.OptimizedLSTMCell(features)), name=name or 'lstm')
+    return RNN(cell, Zeros(([features], [features])))
+
+
+def GRU(features: int, *, name: str | None = None) -> Block:
+    """A gated recurrent unit (Cho et al. 2014) along a sequence.
+
+    From vectors to a pair of the outputs, a sequence of vectors [features], and the
+    last of them. It begins with zeros.
+    """
+    cell = Function(Cell(nn.GRUCell(features)), name=name or 'gru')
+    return RNN(cell, Zeros([features]))
+
+
+def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
+    """Two layers, one forwards and one backwards (Schuster and Paliwal 1997).
+
+    From a sequence of vectors to one of vectors [2 * features]: of each item what both
+    say of it, the first of what is before it, the second of what comes after it.
+
+    Args:
+      features: of each layer.
+      make: from `features` and `name` to a layer: `LSTM`, `GRU` or another that gives
+        a pair of outputs and a last state.
+
+    >>> import jax, jfold as jf
+    >>> model = jf.compile(jf.Map(jf.Vector(2)) >> Bidirectional(3))
+    >>> params = model.init(jax.random.key(0))
+    >>> sorted(params), model.apply(params, model.schedule([[[1, 2]]])).values.shape[1:]
+    (['backwards', 'forwards'], (6,))
+    """
+    forwards = make(features, name='forwards') >> GetItem(0)
+    backwards = BACKWARDS >> make(features, name='backwards') >> GetItem(0) >> BACKWARDS
+
+    @compose
+    def both(items: Any) -> Any:
+        return ZipWith(Function(_beside))(forwards(items), backwards(items))
+
+    return both
+
+
+def _beside(left: jax.Array, right: jax.Array) -> jax.Array:
+    return jnp.concatenate([left, right])

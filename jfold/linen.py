@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jfold within Flax Linen: `jf.linen.Fold`, a module whose parameters are a model's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flax import linen
+from jax.typing import ArrayLike
+
+from jfold.blocks import Block, convert_to_block
+from jfold.model import Model, model_of
+from jfold.schedule import Schedule
+
+
+class Fold(linen.Module):
+    """A block as a Linen module, called with a schedule.
+
+    What its layers draw is drawn of the streams of `rngs`, and nothing while parameters
+    are. Make the block once, outside of methods: its model lives with it.
+
+    Attributes:
+      block: what `jfold.compile` takes.
+      max_programs: as of `jfold.compile`.
+
+    >>> import jax, jfold as jf
+    >>> from flax import linen as nn
+    >>> class Net(nn.Module):
+    ...     fold: nn.Module
+    ...
+    ...     @nn.compact
+    ...     def __call__(self, schedule):
+    ...         return nn.Dense(2)(self.fold(schedule))
+    >>> fold = jf.linen.Fold(
+    ...     jf.Map(jf.Vector(3) >> jf.Function(nn.Dense(4))) >> jf.Sum()
+    ... )
+    >>> schedule = fold.model.schedule([[[1, 2, 3], [4, 5, 6]], []])
+    >>> variables = Net(fold).init(jax.random.key(0), schedule)
+    >>> Net(fold).apply(variables, schedule).shape
+    (2, 2)
+    """
+
+    block: Block
+    max_programs: int = 8
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.block, Block):
+            object.__setattr__(self, 'block', convert_to_block(self.block))
+        super().__post_init__()
+
+    @property
+    def model(self) -> Model:
+        """The compiled block; `model.schedule(examples)` makes schedules."""
+        return model_of(self.block, self.max_programs)
+
+    @linen.compact
+    def __call__(
+        self,
+        schedule: Schedule,
+        external: Mapping[str, Any] | None = None,
+        *,
+        ids: ArrayLike | None = None,
+        deterministic: bool = False,
+    ) -> Any:
+        """As `Model.apply`, with the parameters of the module."""
+        layers = self.model.program.layers
+        params = {x.name: self.param(x.name, x.init) for x in layers if x.init}
+        options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
+        if self.is_initializing():
+            options['deterministic'] = True
+        if not options['deterministic']:
+            streams = {name for layer in layers for name in layer.rngs}
+            options['rngs'] = {name: self.make_rng(name) for name in sorted(streams)}
+        return self.model.apply(params, schedule, external, **options)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jfold within Flax NNX: `jf.nnx.Fold`, a module whose parameters are a model's, and
+`jf.nnx.Cell`, a module whose parameters are drawn with all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+from flax import nnx
+from jax.typing import ArrayLike
+
+from jfold.blocks import Convertible, Function, convert_to_block
+from jfold.model import model_of
+from jfold.schedule import Schedule
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
+Leaf: TypeAlias = Any  # nnx.Param
+
+
+class Fold(nnx.Module):
+    """A block as an NNX module, called with a schedule.
+
+    What its layers draw is drawn of the streams of `rngs`; nothing after `eval()`.
+
+    Args:
+      block: what `jfold.compile` takes. NNX modules in it are those that parameters
+        are first taken from; from then on the module has its own.
+      rngs: of which parameters are drawn.
+      max_programs: as of `jfold.compile`.
+
+    Attributes:
+      model: the compiled block; `model.schedule(examples)` makes schedules.
+      params: its parameters, an `nnx.Param` each, by layer.
+
+    >>> import jfold as jf
+    >>> from flax import nnx
+    >>> dense = jf.nnx.Cell(lambda rngs: nnx.Linear(3, 4, rngs=rngs))
+    >>> fold = jf.nnx.Fold(jf.Map(jf.Vector(3) >> dense) >> jf.Sum(), rngs=nnx.Rngs(0))
+    >>> fold(fold.model.schedule([[[1, 2, 3], [4, 5, 6]], []])).shape
+    (2, 4)
+    """
+
+    def __init__(
+        self, block: Convertible, *, rngs: nnx.Rngs, max_programs: int = 8
+    ) -> None:
+        self.model = model_of(convert_to_block(block), max_programs)
+        self.deterministic = False
+        layers = self.model.program.layers
+        streams = sorted({name for layer in layers for name in layer.rngs})
+        self.streams = nnx.Dict({name: rngs[name].fork() for name in streams})
+        leaves = jax.tree_util.tree_leaves_with_path(self.model.init(rngs.params()))
+        self.params = _nested([(_names(path), nnx.Param(x)) for path, x in leaves])
+
+    def __call__(
+        self,
+        schedule: Schedule,
+        external: Mapping[str, Any] | None = None,
+        *,
+        ids: ArrayLike | None = None,
+        deterministic: bool | None = None,
+    ) -> Any:
+        """As `Model.apply`, with the parameters of the module."""
+        if deterministic is None:
+            deterministic = self.deterministic
+        options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
+        if not deterministic:
+            options['rngs'] = {name: draw() for name, draw in self.streams.items()}
+        return self.model.apply(self.arrays, schedule, external, **options)
+
+    @property
+    def arrays(self) -> ArrayTree:
+        """The parameters as `Model.init` gives them."""
+        layers = self.model.program.layers
+        specs = {x.name: x.params for x in layers if x.init is not None}
+        return jax.tree_util.tree_map_with_path(lambda path, _: self._at(path), specs)
+
+    def _at(self, path: tuple[Any, ...]) -> jax.Array:
+        found: Leaf = self.params
+        for name in _names(path):
+            found = found[name]
+        value: jax.Array = found.get_value()
+        return value
+
+
+def _names(path: tuple[Any, ...]) -> list[str]:
+    """The keys that lead to an array; of one in a variable those to the variable."""
+    found = [
+        str(
+            next(
+                getattr(x, name) for name in ('key', 'idx', 'name') if hasattr(x, name)
+            )
+        )
+        for x in path
+    ]
+    return found[:-1] if found[-1] == 'value' else found
+
+
+def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
+    """Variables by the names that lead to them."""
+    if leaves and not leaves[0][0]:
+        return leaves[0][1]
+    inside: dict[str, list[tuple[list[str], Leaf]]] = {}
+    for (first, *rest), each in leaves:
+        inside.setdefault(first, []).append((rest, each))
+    return nnx.Dict({name: _nested(parts) for name, parts in inside.items()})
+
+
+def Cell(make: Callable[[nnx.Rngs], nnx.Module], name: str | None = None) -> Function:
+    """An NNX module as a block, of which `Model.init(key)` draws the parameters.
+
+    Of a module that stands in a block as it is, `init` takes those that it has.
+
+    Args:
+      make: makes the module, of `nnx.Rngs`. It is called for its structure once, and
+        then whenever parameters are drawn.
+      name: as of `Function`.
+
+    >>> import jax, jfold as jf
+    >>> from flax import nnx
+    >>> dense = jf.nnx.Cell(lambda rngs: nnx.Linear(3, 4, rngs=rngs))
+    >>> params = jf.compile(jf.Vector(3) >> dense).init(jax.random.key(1))
+    >>> params['Linear']['kernel'].shape
+    (3, 4)
+    """
+
+    def init(key: jax.Array) -> ArrayTree:
+        return nnx.state(make(nnx.Rngs(key)), nnx.Param)
+
+    return Function(make(nnx.Rngs(0)), init, name)

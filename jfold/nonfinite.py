@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first NaN or infinity: of which operation, in which example, on what.
+
+The graph is run as it is, operation by operation in the order of levels, and then in
+reverse, with gradients row by row; so each row of each operation can be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jfold.device.drawn import drawing_nothing
+from jfold.errors import several
+from jfold.graph import Graph, Table, ranges, shared_counts
+from jfold.host.evaluation import trace
+from jfold.host.search import CONSTANTS, NODES, where_made
+from jfold.language.parameters import check_params, with_external
+from jfold.planning.demands import needed
+from jfold.planning.layout import has_gradient
+from jfold.planning.uses import Uses, make_uses
+from jfold.program import Program
+from jfold.recurrence import components
+from jfold.results import returned
+from jfold.rowwise import (
+    Runner,
+    chunks,
+    filled_up,
+    first_bad,
+    is_inexact,
+    kind_of,
+    padded,
+    worst,
+)
+from jfold.schedule import Schedule, build
+from jfold.spec import Spec
+from jfold.tracebacks import boundary
+
+Array = np.ndarray[Any, Any]
+Arrays = list[Array]
+
+
+@dataclass(frozen=True, eq=False)
+class NonFinite:
+    """The first number that is none; made by `jfold.find_nan`, and printed readably.
+
+    Attributes:
+      message: what is wrong.
+      example: the number of the example; `None` if parameters are.
+      path: how what the operation is about is reached in the example, as
+        `['left'][0]`; that of the last data that all of it was made of.
+      block: the path of the block in the expression, as in an `InputError`.
+      layer: the name of the function's parameters; '' where there is none.
+      inputs: what the operation was given [*shape] each.
+    """
+
+    message: str
+    example: int | None = None
+    path: str = ''
+    block: str = ''
+    layer: str = ''
+    inputs: tuple[Array, ...] = ()
+
+    def __repr__(self) -> str:
+        if self.example is None:
+            return self.message
+        place = f'example {self.example}' + (f', at {self.path}' if self.path else '')
+        return f'{place}: {self.message}' + (f'; in {self.block}' if self.block else '')
+
+
+class _Found(NamedTuple):
+    """A row at fault: of a table of the graph, and what is wrong with it."""
+
+    kind: str
+    number: int
+    row: int
+    message: str
+    inputs: tuple[Array, ...] = ()
+
+
+@boundary
+def find_nan(
+    model: Any,
+    params: Mapping[str, Any],
+    examples: Iterable[Any],
+    *,
+    loss: Callable[[Any], Any] | None = None,
+    external: Mapping[str, Any] | None = None,
+) -> NonFinite | None:
+    """Looks for the first NaN or infinity, in values and then in gradients.
+
+    Operations run one by one, on examples of the size of a batch or less; that is slow,
+    but compiles nothing large. What an operation makes of numbers that are infinite
+    already does not count, unless it is NaN. An index outside an array, of which JAX
+    makes NaN or another row, is found too. Layers that draw draw nothing.
+
+    Args:
+      model: as `jfold.compile` returns it.
+      params: as of `Model.apply`.
+      examples: those of a batch.
+      loss: takes what `Model.apply` returns for them; the sum of all floats if it is
+        left out. Gradients are those of parameters, and what they come through.
+      external: as of `Model.apply`.
+
+    Returns:
+      What was found: print it; `None` if all is finite.
+
+    Raises:
+      InputError, TypeError: as of `Model.schedule` and `Model.apply`.
+
+    >>> import jax.numpy as jnp, jfold as jf
+    >>> model = jf.compile(jf.Map(jf.Scalar() >> jf.Function(jnp.log)) >> jf.Sum())
+    >>> jf.find_nan(model, {}, [[1, 2], [3, -4]])
+    example 1, at [1]: expected finite values of log(float32[]) -> float32[], got nan \
+of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
+    """
+    program: Program = model.program
+    params = with_external(program.layers, params, external)
+    check_params(program.layers, params)
+    if (bad := _bad_parameter(program, params)) is not None:
+        return bad
+    items = list(several(examples))
+    search = Search(program, params, make_uses(program, trace(program, items)))
+    found = search.first(loss or sum_of_floats)
+    if not isinstance(found, _Found):
+        return found
+    return search.told(found, items)
+
+
+def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | None:
+    for layer in program.layers:
+        own = params[layer.name] if layer.params is not None else None
+        for path, leaf in jax.tree_util.tree_leaves_with_path(own):
+            if (kind := kind_of(np.asarray(leaf))) is not None:
+                place = f'{layer.name!r}{jax.tree_util.keystr(path)}'
+                message = f'expected finite parameters, got {kind} in {place}'
+                return NonFinite(message, layer=layer.name)
+    return None
+
+
+def sum_of_floats(value: Any) -> Any:
+    """Of all floats in results."""
+    leaves = [x for x in jax.tree.leaves(value) if is_inexact(x)]
+    return sum((x.sum().real.astype('float32') for x in leaves), jnp.float32(0))
+
+
+# ---- the search ----------------------------------------------------------------------
+
+
+class Search:
+    """The values of a graph, and their gradients.
+
+    Attributes:
+      values: per type [values, *shape].
+      trained: per type, which values depend on parameters [values] bool.
+      made: per operation and output, the value that each node makes [nodes].
+    """
+
+    def __init__(self, program: Program, params: Any, uses: Uses) -> None:
+        self.program, self.uses = program, uses
+        self.graph: Graph = uses.graph
+        self.runners = [
+            Runner(x, None if x.layer.params is None else params[x.layer.name])
+            for x in drawing_nothing(program).operations
+        ]
+        numbers = uses.numbers
+        self.values = [
+            np.zeros((int(first[-1]), *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
+            for t, first in zip(program.types, numbers.first, strict=True)
+        ]
+        self.trained = [np.zeros(len(x), bool) for x in self.values]
+        self.made = [
+            [ranges(begin, table.counts) for begin in begins]
+            for table, begins in zip(
+                self.graph.operations, numbers.outputs, strict=True
+            )
+        ]
+        self._fill_constants()
+
+    def _fill_constants(self) -> None:
+        """Puts in what the program and the examples have."""
+        numbers, ends = self.uses.numbers, [0 for _ in self.program.types]
+        for t, value in self.program.constants:
+            self.values[t][numbers.first[t][:-1] + ends[t]] = value
+            ends[t] += 1
+        assert tuple(ends) == shared_counts(self.program)
+        for t, table in enumerate(self.graph.constants):
+            rows = ranges(numbers.constants[t], table.counts)
+            self.values[t][rows] = table.columns[0]
+
+    def first(self, loss: Callable[[Any], Any]) -> _Found | NonFinite | None:
+        """What is found first."""
+        waves = list(self._waves())
+        found = self._in_data()
+        outside = None
+        for o, nodes in waves:
+            if found is None:
+                found, index = self._forward(o, nodes)
+                outside = outside or index
+        if found or outside:
+            return found or outside
+        cotangents, bad = self._of_loss(loss)
+        for o, nodes in reversed(waves):
+            bad = bad or self._backward(o, nodes, cotangents)
+        return bad
+
+    def _waves(self) -> Iterator[tuple[int, Array]]:
+        """Operations with nodes that run at once, in order."""
+        for component in components(self.program):
+            levels = {o: self.graph.levels[o] for o in component.operations}
+            last = max((int(x.max(initial=0)) for x in levels.values()), default=0)
+            sorted_ = {o: np.argsort(x, kind='stable') for o, x in levels.items()}
+            for level in range(1, last + 1):
+                for o, order in sorted_.items():
+                    first, end = np.searchsorted(
+                        levels[o][order], [level, level + 1]
+                    ).tolist()
+                    if first < end:
+                        yield o, order[first:end]
+
+    def _in_data(self) -> _Found | None:
+        for t, table in enumerate(self.graph.constants):
+            row = first_bad([table.columns[0]])
+            if row is not None:
+                kind = kind_of(table.columns[0][row])
+                message = f'expected finite numbers, got {kind} in the data'
+                return _Found(CONSTANTS, t, row, message)
+        return None
+
+    # ---- values
+
+    def _forward(self, o: int, nodes: Array) -> tuple[_Found | None, _Found | None]:
+        """Runs nodes of an operation; what is no number, and what index is outside."""
+        runner, outside = self.runners[o], None
+        for rows in chunks(nodes):
+            inputs = self._inputs(o, rows)
+            error, outputs = runner.forward(runner.params, *map(filled_up, inputs))
+            made = [np.asarray(x)[: len(rows)] for x in outputs]
+            trained = self._depend(o, rows)
+            types = runner.operation.outputs
+            for t, numbers, x in zip(types, self.made[o], made, strict=True):
+                self.values[t][numbers[rows]] = x
+                self.trained[t][numbers[rows]] = trained & is_inexact(x)
+            text = error.get()
+            row = first_bad(made, inputs)
+            if row is not None:
+                kind = worst([x[row] for x in made])
+                what = f'finite values of {runner.operation!r}, got {kind}'
+                if text is not None:
+                    text = self._index_error(runner, [x[row : row + 1] for x in inputs])
+                return self._at_node(o, int(rows[row]), what, text), outside
+            if text is not None and outside is None:
+                outside = self._outside(o, rows, inputs)
+        return None, outside
+
+    def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Found:
+        """The first of some rows that takes an index outside."""
+        runner, row, text = self.runners[o], 0, None
+        while text is None and row < len(rows):
+            text = self._index_error(runner, [x[row : row + 1] for x in inputs])
+            row += 1
+        what = f'an index within its array in {runner.operation!r}, got another'
+        return self._at_node(o, int(rows[row - 1]), what, text)
+
+    def _index_error(self, runner: Runner, inputs: Arrays) -> str | None:
+        error, _ = runner.forward(runner.params, *map(filled_up, inputs))
+        text: str | None = error.get()
+        return text and text.partition('\n')[0].strip()
+
+    def _inputs(self, o: int, rows: Array) -> Arrays:
+        types = self.program.operations[o].inputs
+        uses = self.uses.inputs[o]
+        return [self.values[t][x[rows]] for t, x in zip(types, uses, strict=True)]
+
+    def _depend(self, o: int, rows: Array) -> Array:
+        """Which nodes [rows] depend on parameters."""
+        result = np.full(len(rows), has_gradient(self.program.operations[o]))
+        for each in self._trained_inputs(o, rows):
+            result |= each
+        return result
+
+    def _trained_inputs(self, o: int, rows: Array) -> Arrays:
+        types = self.program.operations[o].inputs
+        uses = self.uses.inputs[o]
+        return [self.trained[t][x[rows]] for t, x in zip(types, uses, strict=True)]
+
+    # ---- gradients
+
+    def _of_loss(
+        self, loss: Callable[[Any], Any]
+    ) -> tuple[Arrays, _Found | NonFinite | None]:
+        """The cotangents of all values, as the loss alone gives them."""
+        schedule, results = self.results()
+        floats = [[x for x in each if is_inexact(x)] for each in results]
+
+        def of_results(floats: list[list[Any]]) -> Any:
+            rest = iter(jax.tree.leaves(floats))
+            filled = [
+                [next(rest) if is_inexact(x) else x for x in each] for each in results
+            ]
+            return loss(returned(self.program, schedule, filled))
+
+        value, of_floats = jax.value_and_grad(of_results)(floats)
+        grads, bad = iter(jax.tree.leaves(of_floats)), None
+        if (kind := kind_of(np.asarray(value))) is not None:
+            bad = NonFinite(f'expected a finite loss, got {kind}')
+        cotangents = [np.zeros_like(x) for x in self.values]
+        for r, result in enumerate(self.program.results):
+            table = self.graph.results[r]
+            for t, uses in zip(result.tensors, self.uses.results[r], strict=True):
+                if is_inexact(self.values[t]):
+                    own = np.asarray(next(grads))[: len(uses)]
+                    np.add.at(cotangents[t], uses, own)
+                    bad = bad or _bad_loss(own, table)
+        return cotangents, bad
+
+    def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
+        """The tensors of each result, with spare rows of zeros where there are any, and
+        a schedule that they are of."""
+        need = needed(self.uses, self.graph.examples)
+        schedule, made = build(self.uses, Spec(self.program, need)), []
+        for r, result in enumerate(self.program.results):
+            uses = self.uses.results[r]
+            tensors = [
+                self.values[t][x] for t, x in zip(result.tensors, uses, strict=True)
+            ]
+            rows = len(schedule.owners(r))  # none where each example has one
+            made.append([jnp.asarray(padded(x, rows)) for x in tensors])
+        return schedule, made
+
+    def _backward(self, o: int, nodes: Array, cotangents: Arrays) -> _Found | None:
+        """Runs nodes of an operation in reverse."""
+        runner, operation = self.runners[o], self.program.operations[o]
+        nodes = nodes[self._depend(o, nodes)]
+        outputs = [
+            (t, x)
+            for t, x in zip(operation.outputs, self.made[o], strict=True)
+            if is_inexact(self.values[t])
+        ]
+        for rows in chunks(nodes if outputs else nodes[:0]):
+            inputs = self._inputs(o, rows)
+            own = [cotangents[t][x[rows]] for t, x in outputs]
+            given = list(map(filled_up, inputs)), list(map(filled_up, own))
+            of_inputs, finite, _ = runner.reverse(runner.params, *given)
+            found = self._add(o, rows, of_inputs, cotangents)
+            if found is None and not all(finite):
+                found = self._of_params(o, rows, inputs, own)
+            if found is not None:
+                return found
+        return None
+
+    def _add(
+        self, o: int, rows: Array, of_inputs: list[Any], cotangents: Arrays
+    ) -> _Found | None:
+        """Adds the gradients of inputs that depend on parameters to cotangents."""
+        operation, grads = self.program.operations[o], iter(of_inputs)
+        trained = self._trained_inputs(o, rows)
+        for a, t in enumerate(operation.inputs):
+            if not is_inexact(self.values[t]):
+                continue
+            own = np.asarray(next(grads))[: len(rows)][trained[a]]
+            np.add.at(cotangents[t], self.uses.inputs[o][a][rows[trained[a]]], own)
+            if (row := first_bad([own])) is not None:
+                what = f'a finite gradient of input {a} of {operation!r}'
+                message = f'{what}, got {kind_of(own[row])}'
+                return self._at_node(o, int(rows[trained[a]][row]), message)
+        return None
+
+    def _of_params(
+        self, o: int, rows: Array, inputs: Arrays, cotangents: Arrays
+    ) -> _Found | None:
+        """The first row that gives a parameter a gradient that is not finite."""
+        runner, layer = self.runners[o], self.program.operations[o].layer
+        paths = [
+            jax.tree_util.keystr(path)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(layer.params)
+            if is_inexact(leaf)
+        ]
+        for number, node in enumerate(rows.tolist()):
+            alone = slice(number, number + 1)
+            given = [[filled_up(x[alone]) for x in y] for y in (inputs, cotangents)]
+            _, finite, nans = runner.reverse(runner.params, *given)
+            for path, is_finite, has_nan in zip(paths, finite, nans, strict=True):
+                if not is_finite:
+                    what = f'a finite gradient of layer {layer.name!r}{path}'
+                    kind = 'nan' if has_nan else 'inf'
+                    return self._at_node(o, node, f'{what}, got {kind}')
+        return None
+
+    # ---- what is told
+
+    def _at_node(
+        self, o: int, node: int, what: str, cause: str | None = None
+    ) -> _Found:
+        inputs = tuple(x[0] for x in self._inputs(o, np.array([node])))
+        shown = ', '.join(map(_shown, inputs)) or 'no inputs'
+        message = f'expected {what} of {shown}' + (f': {cause}' if cause else '')
+        return _Found(NODES, o, node, message, inputs)
+
+    def told(self, found: _Found, items: list[Any]) -> NonFinite:
+        """What was found, with the example, the path and the block."""
+        of_nodes = found.kind == NODES
+        tables = self.graph.operations if of_nodes else self.graph.constants
+        table = tables[found.number]
+        example = _owner(table, found.row)
+        row = found.row - int(table.first[example])
+        given = found.kind, found.number, row
+        made = where_made(self.program, items[example], *given)
+        operation = self.program.operations[found.number] if of_nodes else None
+        return NonFinite(
+            found.message,
+            example,
+            made.path if made else '',
+            made.block if made else '',
+            operation.layer.name if operation else '',
+            found.inputs,
+        )
+
+
+def _bad_loss(grads: Array, table: Table) -> NonFinite | None:
+    row = first_bad([grads])
+    if row is None:
+        return None
+    message = f'expected a loss with a finite gradient, got {kind_of(grads[row])}'
+    return NonFinite(message, _owner(table, row))
+
+
+def _owner(table: Table, row: int) -> int:
+    """The example of a row."""
+    return int(np.searchsorted(table.first, row, side='right')) - 1
+
+
+def _shown(x: Array) -> str:
+    """A number, or what is told of an array."""
+    if not x.ndim:
+        return str(x.item() if x.dtype.kind in 'biuf' else x)
+    text = f'{x.dtype}{list(x.shape)}'
+    if is_inexact(x) and x.size and np.isfinite(x).all() and x.dtype.kind != 'c':
+        text += f' from {float(x.min()):.4g} to {float(x.max()):.4g}'
+    return text

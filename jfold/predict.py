@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of any number of examples, batch by batch, in their order."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from jfold.budget import Budget
+from jfold.data.batches import Batch, Batches, batches
+from jfold.data.corpus import Corpus, Scheduler
+from jfold.data.tracer import Traced
+from jfold.data.tracing import progress_bar
+from jfold.graph import ranges
+from jfold.metrics import MetricValues
+from jfold.program import Program
+from jfold.ragged import Ragged, assembled
+from jfold.schedule import Schedule
+from jfold.shards import Sharding, make_shards
+from jfold.tracebacks import boundary
+from jfold.types import SequenceType, Type, levels, pack, terminals
+
+Array = np.ndarray[Any, Any]
+
+
+class Predictor(Scheduler, Protocol):
+    """A model, as far as predictions need one."""
+
+    _budget: Budget
+
+    def apply(
+        self,
+        params: Any,
+        schedule: Schedule,
+        external: Any = None,
+        *,
+        deterministic: bool = False,
+    ) -> Any:
+        """See `Model.apply`."""
+
+    def join(self, parts: Iterable[Any]) -> Corpus:
+        """See `Model.join`."""
+
+
+@boundary
+def predict(
+    model: Predictor,
+    params: Mapping[str, Any],
+    source: object,
+    *,
+    batch_size: int = 64,
+    sharding: Sharding | None = None,
+    external: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> Any:
+    """The results of all examples, in their order, as arrays of NumPy.
+
+    A method of `Model`. Batches are made on a thread while the device works, all of one
+    size, so that the last is no program of its own; of examples no more than a few
+    batches are in memory.
+
+    Args:
+      model: as `jfold.compile` returns it.
+      params: as of `Model.apply`.
+      source: a corpus of this model, what its tracer made, a list or another sequence,
+        or any other iterable of examples.
+      batch_size: examples of a batch.
+      sharding: as of `Model.batches`, over devices of this process.
+      external: as of `Model.apply`; for all batches.
+      progress: shows a progress bar on a terminal if it takes a few seconds.
+
+    Returns:
+      What `Model.apply` returns of all examples in one batch, without spare rows:
+      arrays [examples, ...] in tuples, `Ragged` for sequences; with `Metric` blocks a
+      pair of that and a dict of `MetricValues`, whose `example` counts through.
+      Labels of metrics are in the schedules of batches alone.
+
+    Raises:
+      InputError: an example does not fit; its number is that among all examples.
+      TypeError, ValueError, ProgramBudgetError: as of `Model.batches` and `apply`.
+
+    >>> import jax.numpy as jnp, jfold as jf
+    >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    >>> model.predict({}, ([n] * n for n in range(5)), batch_size=2)
+    array([ 0.,  1.,  4.,  9., 16.], dtype=float32)
+    """
+    if sharding is not None and not make_shards(sharding).is_local:
+        raise ValueError(
+            'expected `sharding` over devices of this process, got one over those of '
+            'others: give each process its own examples'
+        )
+    source = model.join([source]) if isinstance(source, Traced) else source
+    total = operator.length_hint(source, -1)
+    with (
+        batches(model, source, batch_size, sharding=sharding) as given,
+        progress_bar('predict', total if total >= 0 else None, progress) as bar,
+    ):
+        if isinstance(source, Corpus) and len(source):  # it is known what they need
+            model._budget.reserve(given.capacities, dict)
+        parts = []
+        for batch, results in _ahead(model, params, given, external):
+            parts.append(_real(batch, results, bool(model.program.metrics)))
+            bar.update(batch.count)
+    parts = parts or [_nothing(model.program)]
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def _ahead(
+    model: Predictor,
+    params: Mapping[str, Any],
+    given: Batches,
+    external: Mapping[str, Any] | None,
+) -> Iterator[tuple[Batch, Any]]:
+    """Batches with their results, of which the device has begun the next."""
+    before = None
+    for batch in given:
+        run = functools.partial(model.apply, deterministic=True)
+        now = batch, run(params, batch.schedule, external)
+        if before is not None:
+            yield before
+        before = now
+    if before is not None:
+        yield before
+
+
+# ---- of one batch --------------------------------------------------------------------
+
+
+def _real(batch: Batch, results: Any, has_metrics: bool) -> Any:
+    """What a batch gives, example by example, without spare rows."""
+    real = np.flatnonzero(batch.mask)
+    rows = real[np.argsort(batch.indices[real], kind='stable')]
+    if not has_metrics:
+        return _picked(results, rows)
+    value, metrics = results
+    collected = {name: _collected(batch, x) for name, x in metrics.items()}
+    return _picked(value, rows), collected
+
+
+def _picked(value: Any, rows: Array) -> Any:
+    """Some rows [n] of a value with a leading axis of rows."""
+    if isinstance(value, tuple):
+        return tuple(_picked(each, rows) for each in value)
+    if isinstance(value, Ragged):
+        lengths = np.asarray(value.lengths)
+        begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
+        counts: Any = chosen  # of NumPy, as all that is given back
+        return Ragged(_picked(value.values, ranges(begins, chosen)), counts)
+    return value if value is None else np.asarray(value)[rows]
+
+
+def _collected(batch: Batch, metric: MetricValues) -> MetricValues:
+    """The real rows of a metric, by the place of their examples in the source."""
+    real = np.flatnonzero(np.asarray(metric.mask))
+    example = batch.indices[np.asarray(metric.example)[real]]
+    order = np.argsort(example, kind='stable')
+    values = _picked(metric.values, real[order])
+    return _metric(values, example[order])
+
+
+def _metric(values: Any, example: Array) -> MetricValues:
+    found: Any = example.astype(np.int32), np.ones(len(example), bool)
+    return MetricValues(values, *found)
+
+
+# ---- of none -------------------------------------------------------------------------
+
+
+def _nothing(program: Program) -> Any:
+    """What no examples give."""
+    tables = [list(map(_no_rows, terminals(x))) for x in levels(program.output)]
+    value = assembled(program.output, tables)
+    found = [program.results[r] for r in program.metrics]
+    metrics = {
+        str(x.name): _metric(pack(x.type, map(_no_rows, terminals(x.type))), _NONE)
+        for x in found
+    }
+    return (value, metrics) if metrics else value
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _no_rows(type_: Type) -> Array:
+    """An array of no rows, of tensors or of lengths."""
+    if isinstance(type_, SequenceType):
+        return np.zeros(0, np.int32)
+    shape, dtype = type_.shape, type_.dtype  # type: ignore[attr-defined]
+    return np.zeros((0, *shape), jax.dtypes.canonicalize_dtype(dtype))

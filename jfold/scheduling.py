@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs to schedules, of one capacity or of one that has grown: half of a model."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from jfold.budget import Budget
+from jfold.data.agreement import Agreement
+from jfold.data.tracer import Traced, make_digest
+from jfold.errors import rows_asked, several
+from jfold.graph import Graph, labels_of
+from jfold.host.evaluation import trace
+from jfold.host.objects import Reread
+from jfold.planning.deals import Deal
+from jfold.planning.demands import Demands, demands, needed
+from jfold.planning.growth import Chance
+from jfold.planning.uses import make_uses
+from jfold.program import Program
+from jfold.schedule import Schedule, build, build_shards
+from jfold.spec import Capacity
+
+
+class Scheduling:
+    """What a corpus and batches ask of a model, as `Scheduler` says.
+
+    Attributes:
+      program: whose graphs these are.
+    """
+
+    program: Program
+    _budget: Budget
+
+    def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
+        """As `schedule`, of examples some of which `reread` may have read before."""
+        begin = time.perf_counter()
+        graph = trace(self.program, examples, reread)
+        return self._build(graph, size=size, begin=begin)
+
+    def _graph(self, examples: Iterable[Any] | Traced) -> Graph:
+        if not isinstance(examples, Traced):
+            return trace(self.program, list(several(examples)))
+        if examples.digest != self._digest:
+            raise ValueError(
+                'expected examples traced for this expression, got those of another: '
+                'trace them with `model.tracer()` of the model that schedules them'
+            )
+        return examples.graph
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        return make_digest(self.program)
+
+    def _build(
+        self,
+        graph: Graph,
+        demanded: Demands | None = None,
+        size: int | None = None,
+        begin: float | None = None,
+    ) -> Schedule:
+        """The schedule of a graph that was traced for this model's program.
+
+        Args:
+          demanded: of its examples, if that is known.
+          begin: when the work on the schedule began, if it has.
+
+        Raises:
+          ValueError, ProgramBudgetError: as of `schedule`.
+        """
+        begin = time.perf_counter() if begin is None else begin
+        rows = rows_asked(size, graph.examples)
+        uses = make_uses(self.program, graph)
+        need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
+
+        def chance() -> Chance:
+            return (demanded or demands(uses)).chance()
+
+        labels = labels_of(self.program, [graph])
+        return build(uses, self._budget.reserve(need, chance), begin, labels)
+
+    def _build_shards(
+        self,
+        graph: Graph,
+        demanded: Demands | None,
+        deal: Deal,
+        begin: float | None = None,
+        need: Capacity | None = None,
+    ) -> Schedule:
+        """As `_build`, of examples that are dealt to shards; `need` is that of all
+        processes, if others have a part of the batch."""
+        begin = time.perf_counter() if begin is None else begin
+        if demanded is None:
+            demanded = demands(make_uses(self.program, graph))
+        if need is None:
+            chance = functools.partial(demanded.chance, deal.rows)
+            spec = self._budget.reserve(deal.capacity(demanded), chance)
+        else:  # what it may need by chance, each process would say otherwise
+            spec = self._budget.reserve(need, dict)
+        graphs = [graph.pick(x) for x in deal.own]
+        parts = [make_uses(self.program, each) for each in graphs]
+        return build_shards(parts, spec, begin, labels_of(self.program, graphs))
+
+    def _build_all(self, graphs: list[Graph], size: int | None) -> list[Schedule]:
+        """The schedules of several graphs, all of one capacity."""
+        begin = time.perf_counter()
+        if not graphs:
+            return []
+        size = max(x.examples for x in graphs) if size is None else size
+        rows = max(rows_asked(size, x.examples) for x in graphs)
+        uses = [make_uses(self.program, x) for x in graphs]
+        need = functools.reduce(operator.or_, (needed(x, rows) for x in uses))
+        spec = self._budget.reserve(need, demands(uses[0]).chance)
+        return [build(x, spec, begin, labels_of(self.program, [x.graph])) for x in uses]
+
+    @functools.cached_property
+    def _agreement(self) -> Agreement:
+        return Agreement('schedules')

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which shapes of schedule are in use: what is reserved stays, whatever comes."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from agreement import close
+from binary_trees import binary_tree, chain, tree_block
+from checking import refuses
+from compilations import compilations
+from jax.sharding import AxisType, NamedSharding
+
+import jfold as jf
+
+
+def model_of_trees(max_programs: int = 8) -> jf.Model:
+    """Of trees of numbers."""
+    return jf.compile(tree_block(4), max_programs)
+
+
+def room_for(depth: int, size: int = 1) -> jf.Capacity:
+    """What a chain of such a depth needs, to the row."""
+    return model_of_trees().trace([chain(depth)]).capacities(size)
+
+
+# ---- what is reserved ----------------------------------------------------------------
+
+
+def test_a_reserved_capacity_stays() -> None:
+    """Large batches come and go; small ones have what was reserved."""
+    model, rng = model_of_trees(), np.random.default_rng(0)
+    room = model.reserve(room_for(10))
+    assert room == room_for(10)
+    for _ in range(3):
+        large = model.schedule([binary_tree(rng, 300)])
+        assert large.capacity.holds(room)
+        assert large.capacity != room
+        assert model.schedule([chain(10)]).capacity == room
+        assert model.schedule([1]).capacity == room
+    assert model.programs == 2
+
+
+@pytest.mark.slow
+def test_schedules_of_a_reserved_capacity_equal_the_twin() -> None:
+    """In values and gradients, before and after a batch that does not fit."""
+    model, rng = model_of_trees(), np.random.default_rng(1)
+    model.reserve(room_for(6, size=2))
+    params = model.init(jax.random.key(0))
+    for leaves in (3, 90, 3):
+        trees = [binary_tree(rng, leaves), 1.0]
+        schedule = model.schedule(trees)
+
+        def batched(params: Any, schedule: jf.Schedule = schedule) -> Any:
+            return (model.apply(params, schedule) ** 2).sum()
+
+        def singly(params: Any, trees: Any = trees) -> Any:
+            return sum((model.eval(x, params) ** 2).sum() for x in trees)
+
+        close(jax.grad(batched)(params), jax.grad(singly)(params), 1e-4)
+
+
+def test_several_reserved_capacities() -> None:
+    """Each batch has the smallest that holds it; each holds the ones before."""
+    model = model_of_trees()
+    rooms = [model.reserve(room_for(leaves)) for leaves in (4, 16, 64)]
+    found = [model.schedule([chain(n)]).capacity for n in (2, 4, 5, 16, 17, 64)]
+    assert found == [rooms[0]] * 2 + [rooms[1]] * 2 + [rooms[2]] * 2
+    assert model.programs == 3
+    assert all(b.holds(a) and not a.holds(b) for a, b in itertools.pairwise(rooms))
+    assert model.reserve(room_for(10)) == rooms[1]
+    assert model.programs == 3
+
+
+def test_what_has_grown_can_be_reserved() -> None:
+    """By the capacity of a schedule; no program is added."""
+    model = model_of_trees()
+    grown = model.schedule([chain(40)])
+    assert model.reserve(grown.capacity) == grown.capacity
+    assert model.programs == 1
+    model.schedule([chain(4000)])
+    assert model.schedule([chain(40)]).spec == grown.spec
+
+
+def test_what_was_not_reserved_is_replaced() -> None:
+    """A stream that grows leaves nothing behind."""
+    model = model_of_trees()
+    for leaves in (1, 300, 3000):
+        last = model.schedule([chain(leaves)])
+    assert model.schedule([1]).spec == last.spec
+    assert model.programs == 3
+
+
+def test_other_sizes_are_reserved_apart() -> None:
+    model = model_of_trees()
+    one, four = (model.reserve(room_for(5, size)) for size in (1, 4))
+    assert model.schedule([chain(5)]).capacity == one
+    assert model.schedule([chain(5)], size=4).capacity == four
+
+
+def test_capacities_of_shards() -> None:
+    """Are reserved for batches that are dealt alike."""
+    model, devices = model_of_trees(), jax.devices()[:2]
+    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=devices)
+    sharding = NamedSharding(mesh, jax.P('data'))
+    corpus = model.trace([chain(n) for n in (1, 2, 3, 4)])
+    room = model.reserve(corpus.capacities(4, sharding=sharding))
+    schedule = model.schedule([chain(2)] * 3, size=4, sharding=sharding)
+    assert schedule.capacity == room
+    assert model.schedule([chain(2)] * 3, size=4).capacity != room
+    assert model.programs == 2
+
+
+def test_nothing_is_compiled() -> None:
+    model = model_of_trees()
+    with compilations('') as compiled:
+        model.reserve(room_for(5))
+    assert compiled == []
+
+
+def test_capacities_that_are_none() -> None:
+    """Or of another model."""
+    text = (
+        'expected a `Capacity`, got Schedule: take it from '
+        '`model.trace(examples).capacities(batch_size)`'
+    )
+    schedule: Any = model_of_trees().schedule([1])
+    with refuses(text):
+        model_of_trees().reserve(schedule)
+    numbers = jf.compile(jf.Scalar())
+    with pytest.raises(ValueError, match='expected a `Capacity` of this model'):
+        numbers.reserve(room_for(3))
+
+
+def test_no_room_in_the_budget() -> None:
+    """For one more; what there is goes on."""
+    model = model_of_trees(max_programs=1)
+    room = model.reserve(room_for(5))
+    for refused in (
+        lambda: model.reserve(room_for(6)),
+        lambda: model.schedule([chain(6)]),
+    ):
+        with pytest.raises(jf.ProgramBudgetError, match=r'rows.1. from 5 to 6'):
+            refused()
+    assert model.schedule([chain(5)]).capacity == room
+
+
+def test_a_stream_keeps_within_the_budget() -> None:
+    """A thousand batches of any size beside a reserved capacity."""
+    model, rng = model_of_trees(), np.random.default_rng(2)
+    room = model.reserve(room_for(8))
+    for leaves in rng.integers(1, 40, 1000).tolist():
+        schedule = model.schedule([chain(leaves)])
+        assert (schedule.capacity == room) == (leaves <= 8)
+    assert model.programs == 2
+
+
+# ---- what is told --------------------------------------------------------------------
+
+
+def test_each_program_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Why, and which of the budget it is."""
+    model = model_of_trees()
+    with caplog.at_level(logging.INFO, logger='jfold'):
+        for leaves in (1, 2, 300, 2):
+            model.schedule([chain(leaves)])
+        model.schedule([1, 2])
+    assert [x.getMessage() for x in caplog.records] == [
+        'program 1 of at most 8, for batches of 1 examples: no batch had 1 examples '
+        'before',
+        'program 2 of at most 8, for batches of 1 examples: these grew: levels from 32 '
+        'to 300, constants[0] from 128 to 301, rows[0] from 128 to 301, rows[1] from '
+        '128 to 300',
+        'program 3 of at most 8, for batches of 2 examples: no batch had 2 examples '
+        'before',
+    ]
+    assert {x.levelname for x in caplog.records} == {'INFO'}
+
+
+def test_what_outgrows_a_reserved_capacity_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = model_of_trees()
+    with caplog.at_level(logging.INFO, logger='jfold'):
+        model.reserve(room_for(5))
+        model.schedule([chain(5)])
+        model.schedule([chain(6)])
+    assert [(x.levelname, x.getMessage()) for x in caplog.records] == [
+        (
+            'INFO',
+            'program 1 of at most 8, for batches of 1 examples: no batch had 1 '
+            'examples before; reserved',
+        ),
+        (
+            'WARNING',
+            'program 2 of at most 8, for batches of 1 examples: these grew: levels '
+            'from 5 to 6, constants[0] from 6 to 7, rows[0] from 6 to 7, rows[1] from '
+            '5 to 6',
+        ),
+    ]
+
+
+def test_how_long_a_step_took_to_compile(caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of_trees()
+    params = model.init(jax.random.key(0))
+    with caplog.at_level(logging.INFO, logger='jfold'):
+        model.precompile(model.apply, params, room_for(5))
+    *_, last = [x.getMessage() for x in caplog.records]
+    name, _, seconds = last.partition(' was compiled in ')
+    assert name == 'apply'
+    assert float(seconds.removesuffix(' s')) > 0

@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What functions draw: a key a node, whatever else is in the batch, however it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree, batched_loss, close
+from checking import does_not_compile, refuses
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding
+
+import jfold as jf
+from jfold.host.row_order import ByMoment, ByWay, row_order
+from jfold.instructions import Draw
+from jfold.spec import RESIDUALS, STRATEGIES
+
+KEY = jax.random.key(7)
+SLOW = pytest.mark.slow
+WAYS = [  # but for that of the tests above
+    *(('tree', *way) for way in [*itertools.product(RESIDUALS, STRATEGIES)][1:]),
+    ('steps', RESIDUALS[1], STRATEGIES[1]),
+]
+
+
+def noise(x: Any, dropout: Any) -> Any:
+    """A normal number beside each number, or nothing."""
+    return x if dropout is None else x + jax.random.normal(dropout, x.shape)
+
+
+def masked(p: Any, x: Any, y: Any, *, dropout: Any) -> Any:
+    """A cell whose state is dropped in part."""
+    state = jnp.tanh(p['w'] @ x + p['u'] @ y)
+    if dropout is None:
+        return state
+    return state * jax.random.bernoulli(dropout, 0.5, state.shape) * 2
+
+
+def weights(key: Any) -> Any:
+    """Of `masked`."""
+    w, u = jax.random.normal(key, (2, 3, 3))
+    return {'w': w, 'u': u}
+
+
+noisy = jf.Function(noise, rngs='dropout')
+cell = jf.Function(masked, weights, rngs='dropout')
+state = jf.Scalar() >> (lambda x: x * jnp.arange(1.0, 4.0))
+
+
+def tree_block() -> jf.Block:
+    """Trees: what is drawn at leaves, within the recursion, and behind it."""
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> cell
+    tree.resolve_to(jf.OneOf(type, {float: state >> noisy, tuple: pair}))
+    return tree() >> jf.AllOf(jf.Function(nn.Dropout(0.5)), noisy)
+
+
+def late_block() -> jf.Block:
+    """Calls that wait for others: rows go by the ways to them."""
+    nested = jf.ForwardDeclaration(name='nested', output_type=[3])
+    up = jf.ForwardDeclaration(name='up')
+    up.resolve_to(jf.AllOf(noisy, jf.Identity()) >> cell)
+    both = jf.AllOf(jf.GetItem(0) >> up(), jf.GetItem(1) >> nested()) >> cell
+    folded = jf.Fold(both, jf.Zeros([3]))
+    nested.resolve_to(jf.OneOf(type, {float: state >> noisy, list: folded}))
+    return nested() >> noisy
+
+
+def steps_block() -> jf.Block:
+    """A loop over items, pairs of items, and a metric."""
+    items = jf.Map(state >> noisy)
+    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+    folded = jf.Fold(cell, jf.Zeros([3]))
+    reduced = jf.Reduce(cell, jf.Zeros([3]), associative=True)
+    return items >> jf.AllOf(folded >> seen, reduced, jf.Identity())
+
+
+def graph_block() -> jf.Block:
+    """A message passes along each edge of a graph of objects."""
+    charge = jf.Share(jf.GetItem('charge') >> state >> noisy)
+    around = jf.GetItem('bonds') >> jf.Map(charge) >> jf.Sum()
+    after = jf.Share(jf.AllOf(charge, around) >> cell)
+    return jf.Map(after) >> jf.Sum()
+
+
+def modules_block() -> jf.Block:
+    """Modules of both libraries, within a recursion."""
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> jf.Function(Halves(3))
+    leaf = state >> jf.Function(Noisy(nnx.Rngs(dropout=1)))
+    tree.resolve_to(jf.OneOf(type, {float: leaf, tuple: pair}))
+    return tree()
+
+
+class Halves(nn.Module):
+    """A Linen cell that draws twice."""
+
+    size: int
+
+    @nn.compact
+    def __call__(self, x: Any, y: Any) -> Any:
+        x = nn.Dropout(0.3)(nn.Dense(self.size)(x))
+        return jnp.tanh(x + nn.Dropout(0.3, rng_collection='other')(y))
+
+
+class Noisy(nnx.Module):
+    """An NNX module that draws from two streams."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.first = nnx.Dropout(0.3, rngs=rngs)
+        self.second = nnx.Dropout(0.3, rngs=rngs)
+        self.scale = nnx.Param(jnp.ones(3))
+
+    def __call__(self, x: Any) -> Any:
+        return self.second(self.first(x) * self.scale)
+
+
+def atoms(count: int) -> list[Any]:
+    """A ring of objects that know each other."""
+    made: list[Any] = [{'charge': 0.1 + k} for k in range(count)]
+    for k, atom in enumerate(made):
+        atom['bonds'] = [made[k - 1], made[(k + 1) % count]]
+    return made
+
+
+TREES = [1.0, ((1.0, 2.0), (3.0, (4.0, 5.0))), (2.0, 3.0), (1.0, (2.0, (3.0, 4.0)))]
+LISTS = [[1.0, 2.0, 3.0], [], [4.0], [5.0, 6.0, 7.0, 8.0, 9.0]]
+NESTED = [[1.0, [2.0, 3.0], 4.0], 5.0, [[[6.0]], 7.0, [8.0, [9.0, 1.0]]]]
+CASES = {
+    'tree': (tree_block, TREES),
+    'late': (late_block, NESTED),
+    'steps': (steps_block, LISTS),
+    'graph': (graph_block, [atoms(3), atoms(1), atoms(5)]),
+    'modules': (modules_block, TREES),
+}
+MORE = 'late', 'graph', 'modules'
+
+
+def compiled(name: str, **options: Any) -> tuple[jf.Model, Any, list[Any]]:
+    """A model of a case, parameters and examples."""
+    make, examples = CASES[name]
+    model = jf.compile(make(), **options)
+    return model, model.init(jax.random.key(0)), examples
+
+
+# ---- the same as one by one ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    'name', ['tree', 'steps', *(pytest.param(x, marks=SLOW) for x in MORE)]
+)
+def test_values_and_gradients_are_those_of_eval(name: str) -> None:
+    model, params, examples = compiled(name)
+    agree(model, params, examples, 1e-4, rngs=KEY, forward=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'residuals', 'strategy'), WAYS)
+def test_in_all_ways_to_run(name: str, residuals: str, strategy: str) -> None:
+    model, params, examples = compiled(name, residuals=residuals, strategy=strategy)
+    agree(model, params, examples, 1e-4, rngs=KEY, forward=True)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_nothing_is_drawn_where_all_is_deterministic(name: str) -> None:
+    """Here the twin shares nothing with the host plan."""
+    model, params, examples = compiled(name)
+    values = model.apply(params, model.schedule(examples), deterministic=True)
+    rows = values[0] if model.program.metrics else values
+    for i, example in enumerate(examples):
+        want = model.eval(example, params, deterministic=True)
+        want = want[0] if model.program.metrics else want
+        for x, y in zip(leaves(rows, i), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def leaves(values: Any, row: int) -> list[Any]:
+    """The arrays in a row of what `apply` gives."""
+
+    def of(x: Any) -> Any:
+        return x.to_list()[row] if isinstance(x, jf.Ragged) else x[row]
+
+    is_ragged = lambda x: isinstance(x, jf.Ragged)  # noqa: E731
+    return jax.tree.leaves(jax.tree.map(of, values, is_leaf=is_ragged))
+
+
+def test_rows_in_both_orders_are_tried() -> None:
+    orders = {name: type(row_order(compiled(name)[0].program)) for name in CASES}
+    assert orders['tree'] is ByMoment
+    assert orders['late'] is ByWay
+    assert [type(row_order(x.program)) for x in MODELS] == [ByMoment, ByWay]
+
+
+# ---- what it depends on --------------------------------------------------------------
+
+nested = st.recursive(
+    st.floats(0, 1, width=32), lambda x: st.lists(x, max_size=4), max_leaves=12
+)
+
+
+def drawn_alone(x: Any, dropout: Any) -> Any:
+    """What is drawn, and nothing else."""
+    return jax.random.uniform(dropout, x.shape)
+
+
+def drawn_block(late: bool) -> jf.Block:
+    """All numbers that are drawn in nested lists, by a metric; in order."""
+    drawn = jf.Function(drawn_alone, rngs='dropout')
+    seen = drawn >> jf.AllOf(jf.Metric('drawn'), jf.Identity()) >> jf.GetItem(1)
+    block = jf.ForwardDeclaration(name='nested', output_type='float32')
+    if late:
+        up = jf.ForwardDeclaration(name='up')
+        up.resolve_to(seen)
+        pair = jf.AllOf(jf.GetItem(0) >> up(), jf.GetItem(1) >> block())
+        step = pair >> jnp.add >> seen
+        inner: jf.Block = jf.Fold(step, jf.Zeros('float32'))
+    else:
+        inner = jf.Map(block()) >> jf.Sum() >> seen
+    block.resolve_to(jf.OneOf(type, {float: jf.Scalar() >> seen, list: inner}))
+    return block()
+
+
+MODELS = [jf.compile(drawn_block(late), max_programs=500) for late in (False, True)]
+
+
+@settings(max_examples=15)
+@given(st.lists(nested, min_size=1, max_size=5), st.randoms(), st.booleans())
+def test_each_example_draws_the_same_in_any_company(
+    examples: list[Any], random: Any, late: bool
+) -> None:
+    model = MODELS[late]
+    order = random.choices(range(len(examples)), k=4)
+    ids = np.array(order)
+    schedule = model.schedule([examples[i] for i in order], size=6)
+    spare = np.concatenate([ids, ids[-1:], ids[-1:]])
+    _, found = model.apply({}, schedule, rngs=KEY, ids=spare)
+    rows = {row: [] for row in range(4)}  # type: dict[int, list[float]]
+    values, owners = np.asarray(found['drawn'].values), found['drawn'].example
+    for value, row in zip(values.tolist(), np.asarray(owners).tolist(), strict=True):
+        if row < 4:
+            rows[row].append(value)
+    for row, example in enumerate(order):
+        _, want = model.eval(examples[example], {}, rngs=KEY, id=example)
+        assert sorted(rows[row]) == sorted(float(x) for x in want['drawn'])
+        assert len(set(rows[row])) == len(rows[row])
+
+
+def both_sizes(model: jf.Model, count: int) -> list[Any]:
+    """What each of a batch of long lists draws."""
+    lists = [[float(k) for k in range(n)] for n in (count, 3, 1)]
+    return model.apply({}, model.schedule(lists), rngs=KEY).to_list()
+
+
+@pytest.mark.parametrize('strategy', STRATEGIES)
+def test_tiles_change_nothing(strategy: str) -> None:
+    block = jf.Map(jf.Scalar() >> jf.Function(drawn_alone, rngs='dropout'))
+    model = jf.compile(block, strategy=strategy)
+    few, many = both_sizes(model, 5), both_sizes(model, 700)
+    assert few[0] == many[0][:5]
+    assert few[1:] == many[1:]
+    other = jf.compile(block, strategy=STRATEGIES[strategy == STRATEGIES[0]])
+    assert both_sizes(other, 700) == many
+    assert len(set(map(float, itertools.chain(*many)))) == 704
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('count', 'kind'), [(2, AxisType.Explicit), (8, AxisType.Auto)]
+)
+def test_devices_change_nothing(count: int, kind: AxisType) -> None:
+    model, params, examples = compiled('tree')
+    mesh = jax.make_mesh((count,), ('data',), (kind,), devices=jax.devices()[:count])
+    where = NamedSharding(mesh, jax.P('data'))
+    batch = (examples * 3)[:11]
+    options = {'size': 16, 'sharding': where}
+    agree(model, params, batch, rngs=KEY, **options)
+    loss = jax.jit(lambda p, s: batched_loss(p, model, s, KEY)[1][0])
+    here = loss(params, model.schedule(batch, size=16))
+    there = loss(params, model.schedule(batch, **options))
+    for x, y in zip(here, there, strict=True):
+        assert ((np.asarray(x) == 0) == (np.asarray(y) == 0))[:11].all()
+
+
+@pytest.mark.slow
+def test_identities_on_several_devices() -> None:
+    model, params, examples = compiled('steps')
+    mesh = jax.make_mesh((4,), ('data',), devices=jax.devices()[:4])
+    where = NamedSharding(mesh, jax.P('data'))
+    ids = np.array([30, 10, 20, 10])
+    schedule = model.schedule(examples, sharding=where)
+    values, _ = model.apply(params, schedule, rngs=KEY, ids=ids)
+    for i, example in enumerate(examples):
+        want, _ = model.eval(example, params, rngs=KEY, id=int(ids[i]))
+        got = np.asarray(values[0])[i]
+        np.testing.assert_allclose(got, want[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_corpus_a_tracer_and_batches() -> None:
+    model, params, examples = compiled('tree')
+    want = model.apply(params, model.schedule(examples), rngs=KEY)
+    corpus = model.trace(examples)
+    indices = np.array([2, 0, 3])
+    values = model.apply(params, corpus.schedule(indices), rngs=KEY, ids=indices)
+    close(values, jax.tree.map(lambda x: x[indices], want), 1e-5)
+    traced = pickle.loads(pickle.dumps(model.tracer()))(examples)
+    values = model.apply(params, model.schedule(traced), rngs=KEY)
+    close(values, want, 1e-5)
+    for batch in model.batches(corpus, 2, shuffle=jax.random.key(3), epochs=1):
+        values = model.apply(params, batch.schedule, rngs=KEY, ids=batch.indices)
+        close(values, jax.tree.map(lambda x: x[batch.indices], want), 1e-5)  # noqa: B023
+
+
+def test_graphs_of_objects_in_company() -> None:
+    model, params, examples = compiled('graph')
+    order = np.array([2, 0, 1, 2])
+    schedule = model.schedule([examples[i] for i in order])
+    values = model.apply(params, schedule, rngs=KEY, ids=order)
+    for row, i in enumerate(order.tolist()):
+        want = model.eval(examples[i], params, rngs=KEY, id=i)
+        np.testing.assert_allclose(values[row], want, rtol=1e-4, atol=1e-5)
+
+
+def test_what_takes_no_input_draws() -> None:
+    start = jf.Void() >> jf.Function(
+        lambda dropout: noise(jnp.zeros(2), dropout), rngs='dropout'
+    )
+    model = jf.compile(jf.Map(start))
+    agree(model, {}, [[1, 2], [], [3]], rngs=KEY)
+
+
+def test_a_corpus_of_a_file_and_a_step_ahead_of_time(tmp_path: Path) -> None:
+    model, params, examples = compiled('tree')
+    model.trace(examples).save(tmp_path / 'trees.npz')
+    corpus = jf.Corpus.load(tmp_path / 'trees.npz', model)
+    step = model.precompile(model.apply, params, corpus.capacities(4), rngs=KEY)
+    values = step(params, corpus.schedule([3, 2, 1, 0]), rngs=KEY)
+    want = model.apply(params, model.schedule(examples[::-1]), rngs=KEY)
+    close(values, want, 1e-5)
+    assert 'Dropout(key[dropout], float32[3])' in model.explain()
+    assert 'Dropout' in model.explain(corpus.schedule([0]))
+
+
+def test_keys_of_streams() -> None:
+    block = jf.Map(jf.Scalar() >> jf.Function(Both(), rngs=('one', 'two')))
+    model = jf.compile(block)
+    schedule = model.schedule([[1.0] * 3])
+
+    def run(**rngs: Any) -> Any:
+        return np.asarray(model.apply({}, schedule, rngs=rngs or KEY).values[0])
+
+    one, two = map(jax.random.key, (1, 2))
+    assert (run(one=one, two=one)[0] == run(one=one, two=two)[0]).all()
+    assert (run(one=one, two=one)[1] != run(one=one, two=two)[1]).all()
+    assert (run(one=one, default=two) == run(one=one, two=two)).all()
+    first, second = run()  # of one key, each its own
+    assert first != second
+
+
+@dataclasses.dataclass(frozen=True)
+class Both:
+    """Draws of two streams."""
+
+    def __call__(self, x: Any, one: Any, two: Any) -> Any:
+        return jnp.stack([jax.random.uniform(one), jax.random.uniform(two)]) + 0 * x
+
+
+def test_keys_of_all_kinds() -> None:
+    """What is drawn is of one kind, that of a node the same beside others as alone."""
+    model = jf.compile(jf.Map(jf.Scalar() >> noisy))
+    for kind in ('rbg', 'unsafe_rbg'):
+        key = jax.random.key(0, impl=kind)
+        agree(model, {}, [[1.0, 2.0], [3.0]], rngs=key)
+    raw = model.apply({}, model.schedule([[1.0]]), rngs=jax.random.PRNGKey(7))
+    typed = model.apply({}, model.schedule([[1.0]]), rngs=KEY)
+    assert (raw.values == typed.values).all()
+
+
+# ---- each use is another -------------------------------------------------------------
+
+
+def draws_in(model: jf.Model) -> int:
+    """How many instructions draw."""
+    bodies = model.program.plan.bodies
+    return sum(isinstance(i, Draw) for body in bodies for i in body.instructions)
+
+
+def test_equal_parts_draw_each_for_itself() -> None:
+    drawn = jf.Scalar() >> noisy
+    again = drawn >> jf.Identity()
+    model = jf.compile(
+        jf.AllOf(drawn, drawn, again, jf.Scalar() >> jf.Function(noise, rngs='dropout'))
+    )
+    values = model.apply({}, model.schedule([1.0]), rngs=KEY)
+    assert len({float(x[0]) for x in values}) == draws_in(model) == 4
+    mapped = jf.Map(drawn)
+    model = jf.compile(jf.AllOf(mapped, mapped))
+    one, other = model.apply({}, model.schedule([[1.0, 2.0]]), rngs=KEY)
+    assert not (one.values[:2] == other.values[:2]).any()
+    agree(model, {}, [[1.0, 2.0], [3.0]], rngs=KEY)
+
+
+def test_calls_draw_each_for_itself() -> None:
+    tree = tree_block()
+    model = jf.compile(jf.AllOf(tree, tree))
+    params = model.init(jax.random.key(0))
+    one, other = model.apply(params, model.schedule(TREES), rngs=KEY)
+    assert not jnp.array_equal(one[1], other[1])
+
+
+def test_what_is_wired_twice_is_drawn_once() -> None:
+    @jf.compose
+    def block(x: Any) -> Any:
+        y = noisy(jf.Scalar()(x))
+        return y, y
+
+    model = jf.compile(block)
+    one, other = model.apply({}, model.schedule([1.0, 2.0]), rngs=KEY)
+    assert (one == other).all()
+    shared = jf.Share(jf.Scalar() >> noisy)
+    model = jf.compile(jf.AllOf(shared, shared))
+    one, other = model.apply({}, model.schedule([1.0, 2.0]), rngs=KEY)
+    assert (one == other).all()
+
+
+def test_programs_that_draw_nothing_hold_no_keys() -> None:
+    block = jf.AllOf(jf.Scalar(), jf.Scalar()) >> jnp.add
+    model = jf.compile(block)
+    assert draws_in(model) == 0
+    schedule = model.schedule([1.0])
+    want = model.apply({}, schedule)
+    assert (model.apply({}, schedule, rngs=KEY, deterministic=True) == want).all()
+
+
+# ---- transformations -----------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_no_tracer_leaks() -> None:
+    model, params, examples = compiled('modules')
+    schedule = model.schedule(examples)
+
+    @jax.jit
+    def loss(params: Any, schedule: Any, key: Any, ids: Any) -> Any:
+        return model.apply(params, schedule, rngs=key, ids=ids).sum()
+
+    ids = jnp.arange(4)
+    with jax.checking_leaks():
+        grads = jax.grad(loss)(params, schedule, KEY, ids)
+        evaluated = jax.grad(
+            lambda p: model.apply(p, schedule, deterministic=True).sum()
+        )(params)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves((grads, evaluated)))
+
+
+def test_many_keys_at_once() -> None:
+    model = jf.compile(jf.Map(jf.Scalar() >> noisy))
+    schedule = model.schedule([[1.0, 2.0], [3.0]])
+    keys = jax.random.split(KEY, 3)
+    run = lambda key: model.apply({}, schedule, rngs=key).values[:3]  # noqa: E731
+    got = jax.vmap(run)(keys)
+    np.testing.assert_allclose(got, jnp.stack([*map(run, keys)]), rtol=1e-6)
+
+
+# ---- errors --------------------------------------------------------------------------
+
+
+def test_a_key_is_asked_for() -> None:
+    model = jf.compile(jf.Scalar() >> noisy)
+    schedule = model.schedule([1.0])
+    tail = (
+        'pass `rngs=jax.random.key(0)`, or one a stream, '
+        "`rngs={'dropout': key}`; or `deterministic=True` to draw nothing"
+    )
+    head = "layer 'noise': expected a key for what it draws of 'dropout', got "
+    with refuses(f'{head}none: {tail}'):
+        model.apply({}, schedule)
+    with refuses(f'{head}none: {tail}'):
+        model.eval(1.0)
+    with refuses(f"{head}those of ['noise']: {tail}"):
+        model.apply({}, schedule, rngs={'noise': KEY})
+    with refuses(
+        'expected `rngs` as a PRNG key, or a dict of keys, got 7: pass '
+        '`jax.random.key(0)`'
+    ):
+        model.apply({}, schedule, rngs=7)
+
+
+def test_identities_are_integers_one_a_row() -> None:
+    model = jf.compile(jf.Scalar() >> noisy)
+    schedule = model.schedule([1.0, 2.0], size=3)
+    with refuses('expected `ids` as integers, got float32[3]'):
+        model.apply({}, schedule, rngs=KEY, ids=np.ones(3, np.float32))
+    with refuses(
+        'expected `ids` of 3 rows, spare ones too, got [2]: pass `batch.indices`',
+        ValueError,
+    ):
+        model.apply({}, schedule, rngs=KEY, ids=[1, 2])
+
+
+def test_names_of_keys() -> None:
+    for wrong in (3, ('a', 4), 'a b'):
+        with pytest.raises(TypeError, match='expected `rngs` as names of arguments'):
+            jf.Function(noise, rngs=wrong)  # type: ignore[arg-type]
+
+
+def test_functions_that_take_no_such_key() -> None:
+    does_not_compile(
+        jf.Scalar() >> jf.Function(lambda x: x, rngs='dropout'),
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), got '
+        'TypeError: test_functions_that_take_no_such_key.<locals>.<lambda>() got an '
+        "unexpected keyword argument 'dropout'; give it as many inputs as it takes: it "
+        'is called as `fn(x, dropout=key)`',
+    )
+    does_not_compile(
+        jf.Scalar() >> jf.Function(masked, weights, rngs='dropout'),
+        'Pipe[1].Function(masked): expected to run on inputs (float32[]), got '
+        "TypeError: masked() missing 1 required positional argument: 'y'; give it as "
+        'many inputs as it takes: it is called as `fn(params, x, dropout=key)`',
+    )
+
+
+def test_what_a_module_draws_may_be_said() -> None:
+    model = jf.compile(jf.Vector(3) >> jf.Function(nn.Dropout(0.5), rngs='dropout'))
+    assert repr(model.program.operations[0]).startswith('Dropout(key[dropout], ')
+    agree(model, {}, [[1, 2, 3], [4, 5, 6]], rngs={'dropout': KEY})
+
+
+def test_whole_tiles_have_a_key_a_row() -> None:
+    def tile(x: Any, dropout: Any) -> Any:
+        return x + jax.vmap(jax.random.normal)(dropout)
+
+    block = jf.Map(jf.Scalar() >> jf.Function(tile, batched=True, rngs='dropout'))
+    agree(jf.compile(block), {}, [[1.0, 2.0], [3.0]], rngs=KEY)
+    with pytest.raises(TypeError, match='where each row has a key of its own: leave'):
+        jf.compile(jf.Vector(3) >> jf.Function(nn.Dropout(0.5), batched=True))

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first NaN or infinity: which operation, in which example, on what."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import same_results
+from checking import refuses
+from expressions import Expression, expressions
+from flax import linen as nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold.host.evaluation import trace
+from jfold.nonfinite import Search, sum_of_floats
+from jfold.planning.uses import make_uses
+from jfold.results import returned
+
+number = jf.Scalar()
+logs = jf.Map(number >> jf.Function(jnp.log))
+
+
+def told(block: Any, examples: list[Any], **options: Any) -> str:
+    """What is found, in words."""
+    model = jf.compile(block)
+    params = model.init(jax.random.key(0))
+    return repr(jf.find_nan(model, params, examples, **options))
+
+
+def trees(leaf: Any, pair: Any) -> jf.Block:
+    """Nested pairs, by name, of leaves."""
+    tree = jf.ForwardDeclaration(name='tree')
+    node = jf.Record({'l': tree(), 'r': tree()}) >> pair
+    tree.resolve_to(jf.OneOf(type, {int: leaf, float: leaf, dict: node}))
+    return tree()
+
+
+def pair(left: Any, right: Any) -> dict[str, Any]:
+    """A node."""
+    return {'l': left, 'r': right}
+
+
+def scale(fn: Any, name: str = 'scaled') -> jf.Function:
+    """A function of a number times a parameter, which is 1."""
+    return jf.Function(lambda w, x: fn(w * x), lambda key, x: jnp.ones(()), name=name)
+
+
+# ---- values --------------------------------------------------------------------------
+
+
+def test_all_is_finite() -> None:
+    model = jf.compile(logs >> jf.Sum())
+    assert jf.find_nan(model, {}, [[1, 2], [], [3]]) is None
+    assert jf.find_nan(model, {}, []) is None
+
+
+@pytest.mark.parametrize(('bad', 'kind'), [(-4, 'nan'), (0, '-inf')])
+def test_an_item_of_a_sequence(bad: float, kind: str) -> None:
+    """With its number, and what it was."""
+    model = jf.compile(jf.GetItem('x') >> logs >> jf.Sum())
+    found = jf.find_nan(model, {}, [{'x': [1, 2]}, {'x': [3, 1, bad, -9]}])
+    assert isinstance(found, jf.NonFinite)
+    assert (found.example, found.path) == (1, "['x'][2]")
+    assert found.layer == 'log'
+    assert [x.tolist() for x in found.inputs] == [bad]
+    assert found.block.endswith('Map.Pipe[1].Function(log)')
+    assert str(found) == (
+        "example 1, at ['x'][2]: expected finite values of log(float32[]) -> "
+        f'float32[], got {kind[-3:]} of {float(bad)}; in {found.block}'
+    )
+
+
+def test_a_node_of_a_tree() -> None:
+    """The first one, from the leaves on; those above are of NaN already."""
+    block = trees(number, lambda a, b: jnp.sqrt(a - b))
+    examples = [pair(9, 5), pair(pair(3, 2), pair(1.5, pair(4, 6)))]
+    text = told(block, examples)
+    assert text.startswith("example 1, at ['r']['r']: expected finite values of ")
+    assert 'got nan of 4.0, 6.0; in tree.OneOf' in text
+
+
+def test_an_index_outside_a_table() -> None:
+    """What JAX makes NaN of, and what it makes another row of."""
+    embed = jf.Scalar('int32') >> jf.Function(nn.Embed(10, 4))
+    table = jf.Function(lambda w, i: w[i], lambda key, i: jnp.ones((10, 4)), name='t')
+    examples = [pair(1, 2), pair(pair(3, 4), pair(9, 12))]
+    for leaf in embed, jf.Scalar('int32') >> table:
+        text = told(trees(leaf, jnp.add), examples)
+        assert text.startswith("example 1, at ['r']['r']: expected ")
+        assert 'index 12 is out of bounds for axis 0 with size 10' in text
+    assert told(trees(embed, jnp.add), examples[:1]) == 'None'
+
+
+def test_data_that_are_not_finite() -> None:
+    text = told({'a': logs >> jf.Sum(), 'b': number}, [{'a': [1], 'b': math.inf}])
+    assert text == (
+        "example 0, at ['b']: expected finite numbers, got inf in the data; in "
+        "Record['b'].Scalar('float32')"
+    )
+
+
+def test_constants_that_are_infinite() -> None:
+    """May be meant; NaN that is made of them is not."""
+    lowest = jf.FromTensor(np.float32(-np.inf))
+    largest = jf.AllOf(number, jf.Void() >> lowest) >> jf.Function(jnp.maximum)
+    assert told(largest, [1.0, 2.0]) == 'None'
+    times = jf.AllOf(number, jf.Void() >> lowest) >> jf.Function(jnp.multiply)
+    assert 'got nan of 0.0, -inf' in told(times, [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    'reduce', [jf.Sum(), jf.Reduce(jnp.add), jf.Fold(jnp.add, np.float32(0))]
+)
+def test_in_a_reduction(reduce: Any) -> None:
+    """The sequence is named, at least."""
+    large = 3e38
+    block = jf.GetItem('x') >> jf.Map(number) >> reduce
+    text = told(block, [{'x': [1, 2]}, {'x': [1, large, large, 2]}])
+    assert text.startswith("example 1, at ['x']")
+    assert 'got inf of ' in text
+
+
+def test_parameters_that_are_not_finite() -> None:
+    model = jf.compile(number >> scale(jnp.exp))
+    found = jf.find_nan(model, {'scaled': jnp.float32(jnp.nan)}, [1.0])
+    assert repr(found) == "expected finite parameters, got nan in 'scaled'"
+    assert found is not None
+    assert found.example is None
+
+
+def test_objects_that_are_shared() -> None:
+    """Whoever asked first."""
+    model = jf.compile(
+        jf.Map(jf.Share(jf.GetItem('x') >> number >> jf.Function(jnp.log)))
+    )
+    node = {'x': -1.0}
+    found = jf.find_nan(model, {}, [[{'x': 1.0}, node, node]])
+    assert found is not None
+    assert (found.example, found.layer) == (0, 'log')
+    assert [x.tolist() for x in found.inputs] == [-1.0]
+
+
+def test_whole_tiles_and_many_rows() -> None:
+    """More than are run at once."""
+    block = jf.Map(number >> jf.Function(jnp.log, batched=True)) >> jf.Sum()
+    examples = [[1.0] * 50, [2.0] * 150 + [-2.0]]
+    assert told(block, examples).startswith('example 1, at [150]: expected finite')
+
+
+# ---- gradients -----------------------------------------------------------------------
+
+
+def test_the_gradient_of_a_parameter() -> None:
+    """Of which layer, and in which example."""
+    block = jf.Map(number >> scale(jnp.sqrt)) >> jf.Sum()
+    text = told(block, [[1, 2], [3, 0, 1]])
+    assert text == (
+        "example 1, at [1]: expected a finite gradient of layer 'scaled', got nan of "
+        '0.0; in Pipe[0].Map.Pipe[1].Function(scaled)'
+    )
+    assert told(block, [[1, 2], [3, 1]]) == 'None'
+    many = [[1.0] * 99, [2.0] * 70 + [0.0] + [1.0] * 9]
+    assert told(block, many).startswith('example 1, at [70]: expected a finite grad')
+
+
+def test_the_gradient_of_what_depends_on_parameters() -> None:
+    """That of data does not count: it is not asked for."""
+    root = jf.Function(jnp.sqrt)
+    assert told(number >> root >> scale(jnp.exp), [1.0, 0.0]) == 'None'
+    text = told(number >> scale(jnp.negative) >> root, [-1.0, 0.0])
+    assert text.startswith(
+        'example 1: expected a finite gradient of input 0 of sqrt(float32[]) -> '
+    )
+    assert 'got inf of -0.0; in Pipe[2].Function(sqrt)' in text
+
+
+def test_the_gradient_of_a_loss() -> None:
+    """As it is given, of values, sequences and metrics."""
+    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
+    block = jf.Map(number >> scale(jnp.sin) >> seen)
+
+    def logarithm(value: Any) -> Any:
+        (items, metrics) = value
+        return items.values.sum() + jnp.sqrt(metrics['seen'].values).sum()
+
+    text = told(block, [[1, 2], [3, 0]], loss=logarithm)
+    assert text == 'example 1: expected a loss with a finite gradient, got inf'
+    assert told(block, [[1, 2], [3, 1]], loss=logarithm) == 'None'
+
+
+def test_a_loss_that_is_not_finite() -> None:
+    text = told(number >> scale(jnp.sin), [1.0], loss=lambda x: x.sum() + jnp.inf)
+    assert text == 'expected a finite loss, got inf'
+
+
+@pytest.mark.slow
+@given(expressions(), st.integers(0, 2**32))
+@settings(max_examples=4)
+def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
+    """What runs operation by operation gives what a batch does; if anything is found,
+    it is said where."""
+    model = jf.compile(expression.block)
+    params = model.init(jax.random.key(0))
+    examples = expression.batch(np.random.default_rng(seed), 3)
+    search = Search(
+        model.program, params, make_uses(model.program, trace(model.program, examples))
+    )
+    found = search.first(sum_of_floats)
+    if isinstance(found, jf.NonFinite):
+        assert 'loss' in found.message
+    elif found is not None:
+        assert search.told(found, examples).block
+    schedule, results = search.results()
+    made = returned(model.program, schedule, results)
+    values, metrics = made if model.program.metrics else (made, {})
+    each = [model.eval(x, params) for x in examples]
+    each = each if model.program.metrics else [(x, {}) for x in each]
+    same_results(values, metrics, each, 1e-4)
+
+
+def test_gradients_that_are_finite_are_those_of_the_model() -> None:
+    """Where a tree uses a layer at all nodes: nothing is found, as nothing is there."""
+    cell = jf.Function(
+        lambda w, a, b: jnp.tanh(w * (a + b)), lambda key, a, b: jnp.ones(()), name='c'
+    )
+    model = jf.compile(trees(number, cell))
+    params = model.init(jax.random.key(0))
+    examples = [pair(1, pair(2.0, 3)), 4]
+    grads = jax.grad(lambda p: model.apply(p, model.schedule(examples)).sum())(params)
+    assert jnp.isfinite(grads['c'])
+    assert jf.find_nan(model, params, examples) is None
+
+
+def test_arrays_that_are_passed() -> None:
+    """A row of which the gradient is looked at too."""
+    block = jf.Map(jf.External('rows', 2) >> jf.Function(jnp.sqrt)) >> jf.Sum()
+    model = jf.compile(block)
+    external = {'rows': np.array([[1, 1], [4, 0]], 'float32')}
+    assert jf.find_nan(model, {}, [[0]], external=external) is None
+    found = jf.find_nan(model, {}, [[0], [0, 1]], external=external)
+    assert found is not None
+    assert found.example == 1
+    assert 'expected a finite gradient of input 0 of sqrt' in repr(found)
+
+
+def test_what_does_not_fit() -> None:
+    """Is an error as ever."""
+    model = jf.compile(number)
+    with pytest.raises(jf.InputError, match='example 0: expected float32'):
+        jf.find_nan(model, {}, ['x'])
+    with refuses('expected a sequence of examples, got dict: pass `[example]`'):
+        jf.find_nan(model, {}, {'x': 1})
+
+
+# ---- indices that are refused --------------------------------------------------------
+
+
+def test_ints_below_a_number() -> None:
+    """Named with their path; alike by the twin and by a batch."""
+    block = jf.Map(jf.GetItem('word') >> jf.Scalar('int32', below=10))
+    model = jf.compile(block)
+    assert model.apply({}, model.schedule([[{'word': 0}, {'word': 9}]])).to_list() == [
+        [0, 9]
+    ]
+    for bad in 10, -1:
+        with pytest.raises(jf.InputError) as caught:
+            model.schedule([[], [{'word': 1}, {'word': bad}]])
+        assert str(caught.value) == (
+            "example 1, at [1]['word']: expected ints from 0 to 9, as `below=10` "
+            f"says, got {bad}; in Map.Pipe[1].Scalar('int32', below=10)"
+        )
+        with pytest.raises(ValueError, match='expected ints from 0 to 9'):
+            model.eval([{'word': bad}])
+
+
+def test_tensors_of_ints_below_a_number() -> None:
+    """Every one of their ints."""
+    model = jf.compile(jf.Vector(2, 'uint8', below=3))
+    assert model.apply({}, model.schedule([[0, 2]])).tolist() == [[0, 2]]
+    with pytest.raises(jf.InputError, match=r'example 1: .* 0 to 2, .*got 3'):
+        model.schedule([[0, 1], [2, 3]])
+    assert (
+        repr(jf.Tensor((2, 2), 'int32', below=4)) == "Tensor((2, 2), 'int32', below=4)"
+    )
+
+
+def test_in_trees_of_any_depth() -> None:
+    """Where data are taken apart in waves."""
+    model = jf.compile(trees(jf.Scalar('int32', below=5), jnp.add))
+    with pytest.raises(
+        jf.InputError, match=r"example 1, at \['r'\]\['l'\]: expected ints"
+    ):
+        model.schedule([1, pair(1, pair(5, 2))])
+
+
+def test_bounds_of_no_ints() -> None:
+    with refuses(
+        'expected a dtype of ints for `below`, got float32: write '
+        '`Scalar("int32", below=...)`'
+    ):
+        jf.Scalar(below=3)
+    with refuses('expected `below` of at least 1, got 0', ValueError):
+        jf.Scalar('int32', below=0)
