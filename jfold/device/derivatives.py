@@ -163,9 +163,10 @@ def _differentiable(
         (given,), moving = primals, list(map(sparse, tangents[0]))
         outputs, reverse, known = derived(given, moving)
         leaves, structure = jax.tree.flatten(outputs)
+        count = len(given)  # JAX keeps `flat`, which may not keep what is traced
 
         def flat(known: Arrays) -> Arrays:
-            return jax.tree.leaves(function(known[: len(given)]))
+            return jax.tree.leaves(function(known[:count]))
 
         found = tangents_of(flat, reverse, known, moving, leaves)
         pairs = zip(found, leaves, strict=True)
