@@ -273,14 +273,15 @@ SMALL = 1 << 20  # bytes; what is smaller is fetched to be near, and not written
 
 
 def copies(module: Module) -> list[str]:
-    """Copies, in a loop, of what it carries from trip to trip: buffers and tables."""
-    whole = [i for each in module.values() for i in each if i.opcode == 'while']
+    """Copies, in a loop of the entry or one inside it, of what the former carries from
+    trip to trip: buffers and tables. What loops of a tile carry is as small as a tile.
+    """
     return [
         str(i)
-        for loop in whole
-        for i in module[body_of(loop)]
+        for loop in loops(module)
+        for i, _ in loop.kernels
         if i.opcode == 'copy' or (i.opcode == 'copy-start' and i.bytes >= SMALL)
-        if any(x.shape and x in loop.arrays for x in i.arrays)
+        if any(x.shape and x in loop.start.arrays for x in i.arrays)
     ]
 
 
