@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from jax import export
 
@@ -30,7 +29,7 @@ class ExportedKey:
     text: str
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> ExportedKey:
         """Itself: trees that were read are compared, and never run."""
         return self
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 from jax.custom_derivatives import zero_from_primal
@@ -33,6 +33,9 @@ from jfold.device.linear import (
     spread,
     tangents_of,
 )
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,7 @@ class TwoWays:
         return made
 
     def _reverse(
-        self, outputs: int, given: Arrays, saved: Any
+        self, outputs: int, given: Arrays, saved: ArrayTree
     ) -> tuple[Reverse, Arrays]:
         """The reverse of so many outputs, and what it takes for known."""
         leaves, structure = jax.tree.flatten(saved)
@@ -91,7 +94,7 @@ class TwoWays:
 
         return Reverse(pull, again), [*given, *leaves]
 
-    def _pull(self, given: Arrays, saved: Any, cotangents: Sparse) -> Sparse:
+    def _pull(self, given: Arrays, saved: ArrayTree, cotangents: Sparse) -> Sparse:
         """As `pull`, differentiable."""
         known, structure = jax.tree.flatten((given, cotangents, saved))
 

@@ -25,6 +25,7 @@ from jfold.device.jaxprs import is_inexact
 # `None` stands for what is known to be zero, whatever the values.
 Sparse: TypeAlias = list[Array | None]
 Function: TypeAlias = Callable[[Arrays], Arrays]
+Avals: TypeAlias = Sequence[Any]  # what JAX knows of arrays before they are there
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,9 @@ class Batched:
         again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
         return _summed(again(known, tangents, cotangents), self.known_in)
 
-    def _map(self, function: Callable[..., Any], *in_axes: Any) -> Callable[..., Any]:
+    def _map(
+        self, function: Callable[..., Any], *in_axes: object
+    ) -> Callable[..., Any]:
         return jax.vmap(
             function,
             in_axes,
@@ -191,9 +194,7 @@ linear_p = core.Primitive('jfold_linear')
 linear_p.multiple_results = True
 
 
-def _bind(
-    linear: Linear, known: Arrays, tangents: Arrays, avals: Sequence[Any]
-) -> Arrays:
+def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arrays:
     made: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
         *known,
         *tangents,
@@ -207,11 +208,11 @@ def _bind(
     return made
 
 
-def _impl(*operands: Array, linear: Linear, count: int, **_: Any) -> Arrays:
+def _impl(*operands: Array, linear: Linear, count: int, **_: object) -> Arrays:
     return linear.push(list(operands[:count]), list(operands[count:]))
 
 
-def _abstract(*operands: Any, avals: Any, **_: Any) -> Any:
+def _abstract(*operands: object, avals: Avals, **_: object) -> Avals:
     return avals
 
 
@@ -220,7 +221,7 @@ def _transpose(
     *operands: Any,
     linear: Linear,
     count: int,
-    **_: Any,
+    **_: object,
 ) -> list[Any]:
     moving = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     pulled = linear.pull(list(operands[:count]), list(map(sparse, cotangents)))
@@ -235,8 +236,8 @@ def _jvp(
     *,
     linear: Linear,
     count: int,
-    avals: Sequence[Any],
-    **_: Any,
+    avals: Avals,
+    **_: object,
 ) -> tuple[Arrays, list[Any]]:
     known, given = list(primals[:count]), list(primals[count:])
     outputs = _bind(linear, known, given, avals)
@@ -262,7 +263,7 @@ def _jvp(
     ]
 
 
-def refuse(*_: Any) -> Sparse:
+def refuse(*_: object) -> Sparse:
     """The reverse of what has none: second derivatives."""
     raise TypeError(
         'expected reverse mode at most twice, got a reverse of second derivatives: '
@@ -277,8 +278,8 @@ def _batch(
     *,
     linear: Linear,
     count: int,
-    avals: Sequence[Any],
-    **_: Any,
+    avals: Avals,
+    **_: object,
 ) -> tuple[Arrays, list[int]]:
     pairs = zip(operands, dims, strict=True)
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
