@@ -157,7 +157,7 @@ def _shape_of(leaf: Any) -> Any:
         leaf.shape,
         leaf.dtype,
         sharding=leaf.sharding if leaf.committed else None,
-        weak_type=leaf.weak_type,
+        weak_type=getattr(leaf, 'weak_type', False),  # keys have none
     )
 
 

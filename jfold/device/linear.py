@@ -21,6 +21,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jfold.device.arrays import Arrays
 from jfold.device.jaxprs import is_inexact
+from jfold.tracebacks import boundary
 
 # `None` stands for what is known to be zero, whatever the values.
 Sparse: TypeAlias = list[Array | None]
@@ -208,6 +209,7 @@ def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arra
     return made
 
 
+@boundary
 def _impl(*operands: Array, linear: Linear, count: int, **_: object) -> Arrays:
     return linear.push(list(operands[:count]), list(operands[count:]))
 
@@ -216,6 +218,7 @@ def _abstract(*operands: object, avals: Avals, **_: object) -> Avals:
     return avals
 
 
+@boundary
 def _transpose(
     cotangents: Sequence[Any],
     *operands: Any,
@@ -230,6 +233,7 @@ def _transpose(
     return spread(chosen(found, moving[count:]), moving)
 
 
+@boundary
 def _jvp(
     primals: Sequence[Array],
     tangents: Sequence[Any],
