@@ -242,16 +242,12 @@ class Trace:
         """Rows by example, in each in an order that no other example changes."""
         if not chunks:
             return _Sorted(Table(np.zeros(self.examples + 1, np.int64), none), [])
-        places, ids, columns = zip(*chunks, strict=True)
-        order, first = self._sort(concatenated(places))
-
-        def sorted_(parts: Sequence[Array]) -> Array:
-            return concatenated(parts) if order is None else concatenated(parts)[order]
-
-        made = [sorted_(x) for x in zip(*ids, strict=True)]
-        moved = map(sorted_, zip(*columns, strict=True))
-        table = Table(first, tuple(moved))
-        return _Sorted(table, made, len(chunks) == 1 and order is None)
+        places, ids, columns = chunks[0] if len(chunks) == 1 else _together(chunks)
+        order, first = self._sort(places)
+        if order is None:
+            return _Sorted(Table(first, columns), list(ids), len(chunks) == 1)
+        moved = tuple(x[order] for x in columns)
+        return _Sorted(Table(first, moved), [x[order] for x in ids])
 
     def placed(self, places: Array) -> Array:
         """The places [rows] that were meant, if others stood in for them [rows]."""
@@ -311,6 +307,16 @@ class Trace:
                 # Of one type with what they are written to: NumPy is twice as fast.
                 of_type[source.ids[output].astype(np.intp)] = rows.astype(np.int32)
         return numbering, numbers
+
+
+def _together(chunks: Sequence[Chunk]) -> Chunk:
+    """The rows of several chunks, one behind the other."""
+    places, ids, columns = zip(*chunks, strict=True)
+    return Chunk(
+        concatenated(places),
+        tuple(map(concatenated, zip(*ids, strict=True))),
+        tuple(map(concatenated, zip(*columns, strict=True))),
+    )
 
 
 def _all(parts: Sequence[Array]) -> Array:
