@@ -37,6 +37,7 @@ from jfold.registers import (
     row_names,
     signature,
 )
+from jfold.types import KeyType
 
 Terms = list[tuple[RegisterType, int]]
 _WRONG = 'jfold made a wrong program, please report it'
@@ -310,12 +311,19 @@ def _(i: ir.ConstantMaker, operations: Operations) -> None:
     type_ = _numbered(operations.types, i.type, 'types')
     if type_ != i.tensor:
         raise TypeClash(f'type {i.type} to be {type_}, got {i.tensor}')
+    if isinstance(i, ir.Draw) != isinstance(type_, KeyType):
+        kind = 'a key' if isinstance(i, ir.Draw) else 'no key, which none is made of'
+        raise TypeClash(f'{kind}, got type {i.type}, {type_}')
 
 
 @_check_options.register
 def _(i: ir.Observe, operations: Operations) -> None:
-    if _numbered(operations.results, i.result, 'results').per_example:
+    result = _numbered(operations.results, i.result, 'results')
+    if result.per_example:
         raise TypeClash(f'a result of any number of rows, got number {i.result}')
+    if result.labelled != isinstance(i, ir.ObserveLabelled):
+        kind = 'with labels' if result.labelled else 'without labels'
+        raise TypeClash(f'rows {kind} of result {i.result}, got others')
 
 
 @_check_options.register

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -115,15 +116,10 @@ def nothing() -> Program:
 # ---- programs changed ----------------------------------------------------------------
 
 
-def edited(program: Program, kind: type, nth: int = 0, **changes: Any) -> Program:
-    """The program with the nth instruction of a kind changed."""
-    found = iter(range(1000))
+def changed(program: Program, change: Callable[[Any], Any]) -> Program:
+    """The program with other instructions."""
 
     def body(each: ir.Body) -> ir.Body:
-        def change(i: Any) -> Any:
-            mine = type(i) is kind and next(found) == nth
-            return replace(i, **changes) if mine else i
-
         return with_stages(
             each,
             tuple(
@@ -135,8 +131,20 @@ def edited(program: Program, kind: type, nth: int = 0, **changes: Any) -> Progra
         )
 
     first, *others = map(body, (program.plan.body, *program.plan.declarations))
-    assert next(found) > nth
     return replace(program, plan=HostPlan(first, tuple(others)))
+
+
+def edited(program: Program, kind: type, nth: int = 0, **changes: Any) -> Program:
+    """The program with the nth instruction of a kind changed."""
+    found = iter(range(1000))
+
+    def change(i: Any) -> Any:
+        mine = type(i) is kind and next(found) == nth
+        return replace(i, **changes) if mine else i
+
+    made = changed(program, change)
+    assert next(found) > nth
+    return made
 
 
 def with_stages(body: ir.Body, stages: tuple[ir.Stage, ...]) -> ir.Body:
@@ -189,3 +197,24 @@ def held(program: Program, kind: type, name: str) -> ir.Body:
     found = [i for i in program.plan.body.instructions if type(i) is kind]
     body: ir.Body = getattr(found[0], name)
     return body
+
+
+def drawn() -> Program:
+    """The trees, with keys where numbers of words were converted."""
+
+    def draw(i: ir.Instruction) -> ir.Instruction:
+        if not isinstance(i, ir.Convert):
+            return i
+        _, places = i.inputs
+        return ir.Draw((places,), i.outputs, i.where, i.type, i.tensor, way=i.way)
+
+    return changed(trees(), draw)
+
+
+def labelled() -> Program:
+    """The trees, whose metric is said to have labels."""
+    program = trees()
+    results = tuple(
+        replace(each, labelled=not each.per_example) for each in program.results
+    )
+    return replace(program, results=results)

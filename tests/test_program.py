@@ -14,9 +14,11 @@ from programs import (
     calls,
     cases,
     chosen,
+    drawn,
     edited,
     held,
     in_waves,
+    labelled,
     loops,
     nothing,
     rebuilt,
@@ -122,6 +124,16 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         lambda: edited(trees(), ir.Observe, result=0),
         '<expression>: Observe r0 r2 visit=2 way=0 result=0: expected a result of any '
         'number of rows, got number 0',
+    ),
+    'a metric that should have labels': (
+        labelled,
+        '<expression>: Observe r0 r2 visit=2 way=0 result=1: expected rows with labels '
+        'of result 1, got others',
+    ),
+    'a key that is a number': (
+        drawn,
+        '<tree>: r8 = Draw r6 way=0 type=0 tensor=int32[]: expected a key, got type 0, '
+        'int32[]',
     ),
     'a conversion to a type of another number': (
         lambda: edited(trees(), ir.Convert, type=1),

@@ -130,3 +130,14 @@ def test_a_function_of_whole_tiles_that_spreads_a_parameter(name: str) -> None:
     twice = 0.1 if name == 'once a step' else 0  # which the twin runs for each row
     for size in (None, 300):
         close(gradient(model, params, BATCH, size), [want - twice])
+
+
+@pytest.mark.parametrize('strategy', ['counted', 'fixed'])
+def test_an_axis_as_long_as_a_probe_is_told(strategy: str) -> None:
+    """Types are found on tiles of two numbers of rows; no other tile is let through."""
+    block = jf.Scalar() >> jf.Function(lambda x: x[:101], batched=True)
+    model = jf.compile(block, strategy=strategy)
+    schedule = model.schedule([float(x) for x in range(300)])
+    message = 'a leading axis of [0-9]+ rows, got .101,.: give a row for each row'
+    with pytest.raises(TypeError, match=message):
+        model.apply({}, schedule)

@@ -147,11 +147,23 @@ class Kernel(Owner):
             tile = [x[None] for x in inputs] if alone else inputs
             packed = pack(TupleType(self.operation.arguments), tile)
             made = jax.tree.leaves(self.operation.call(params, *packed))
+            if layer.batched and not alone:
+                self._check_rows(made, rows)
             return [x[0] for x in made] if alone else list(made)
 
         inputs = self.inputs(rows)
         closed = jaxprs.trace(outputs, [*leaves, *inputs])
         return taken_out(closed, [False] * len(leaves) + [True] * len(inputs))
+
+    def _check_rows(self, made: Arrays, rows: int | None) -> None:
+        """Refuses what has another leading axis, which types were not found to have."""
+        for x in made:
+            if x.shape[:1] != (rows,):
+                raise TypeError(
+                    f'expected {self.operation!r}, a function of whole tiles, to give '
+                    f'arrays with a leading axis of {rows} rows, got {x.shape}: give a '
+                    'row for each row, or leave out `batched=True`'
+                )
 
     def _check_weights(self, staged: Staged, rows: int) -> None:
         leaves = jax.tree.leaves(self.params)

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 
 from jfold.blocks import Block, Function
 from jfold.sequence_blocks import Broadcast, Map, Reduce, ZipWith
+from jfold.tracebacks import boundary
 from jfold.wiring import compose
 
 
+@boundary
 def Attend() -> Block:
     """The mean of values, weighed by the softmax of scores.
 
@@ -74,6 +76,7 @@ class KeyAndValue(nn.Module):
         return jnp.vdot(query, key), value
 
 
+@boundary
 def Attention(features: int) -> Block:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1) of one query.
 

@@ -14,6 +14,7 @@ import numpy as np
 from jfold.blocks import Block, Function
 from jfold.combinators import InputTransform, Scalar
 from jfold.errors import whole
+from jfold.tracebacks import boundary
 
 Activation = Callable[[jax.Array], jax.Array]
 Outside = Literal['nan', 'clip', 'modulo']
@@ -32,6 +33,7 @@ class Affine(nn.Module):
         return result if self.activation is None else self.activation(result)
 
 
+@boundary
 def FC(
     features: int, activation: Activation | None = nn.relu, *, name: str | None = None
 ) -> Function:
@@ -89,6 +91,7 @@ class Given:
         self.values = values
 
 
+@boundary
 def Embed(
     count: int,
     features: int,
@@ -137,6 +140,7 @@ def Embed(
     return Function(module, name=name or 'embed')
 
 
+@boundary
 def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
     """The place of a value among known ones, as an int32 [].
 

@@ -14,9 +14,11 @@ from jfold.combinators import Concat
 from jfold.layers.dense import FC
 from jfold.reductions import Sum
 from jfold.sequence_blocks import Broadcast, Map, Pick, Regroup, ZipWith
+from jfold.tracebacks import boundary
 from jfold.wiring import compose
 
 
+@boundary
 def MessagePassing(
     message: Convertible, update: Convertible, rounds: int = 1, *, edges: bool = False
 ) -> Block:
@@ -73,6 +75,7 @@ class _GRU(nn.Module):
         return state
 
 
+@boundary
 def GatedGraph(
     features: int,
     rounds: int,
@@ -96,6 +99,7 @@ def GatedGraph(
     return MessagePassing(say, update, rounds, edges=edges)
 
 
+@boundary
 def Weave(width: int) -> Block:
     """The weave module (Kearnes et al. 2016, as Looks et al. 2017 have it, equations 4
     and 5): features of n nodes and of all n x n pairs make new ones of both.

@@ -19,10 +19,12 @@ from jfold.declarations import ForwardDeclaration
 from jfold.layers.dense import FC, Categorical, Embed
 from jfold.reductions import Sum
 from jfold.sequence_blocks import Map
+from jfold.tracebacks import boundary
 
 BUCKETS = 4096  # rows of the table of texts
 
 
+@boundary
 def RecordEncoder(
     description: type | Mapping[str, Any], features: int, *, buckets: int = BUCKETS
 ) -> Block:

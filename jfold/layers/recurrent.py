@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jfold.blocks import Block, Function
 from jfold.combinators import Zeros
 from jfold.sequence_blocks import RNN, GetItem, ZipWith
+from jfold.tracebacks import boundary
 from jfold.wiring import compose
 
 BACKWARDS = GetItem(slice(None, None, -1))
@@ -37,6 +38,7 @@ class Cell(nn.Module):
         return output, state
 
 
+@boundary
 def LSTM(features: int, *, name: str | None = None) -> Block:
     """Long short-term memory (Hochreiter and Schmidhuber 1997) along a sequence.
 
@@ -47,6 +49,7 @@ def LSTM(features: int, *, name: str | None = None) -> Block:
     return RNN(cell, Zeros(([features], [features])))
 
 
+@boundary
 def GRU(features: int, *, name: str | None = None) -> Block:
     """A gated recurrent unit (Cho et al. 2014) along a sequence.
 
@@ -57,6 +60,7 @@ def GRU(features: int, *, name: str | None = None) -> Block:
     return RNN(cell, Zeros([features]))
 
 
+@boundary
 def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
     """Two layers, one forwards and one backwards (Schuster and Paliwal 1997).
 

@@ -17,12 +17,14 @@ from jfold.blocks import AllOf, Block, Convertible, Function, Pipe
 from jfold.declarations import ForwardDeclaration
 from jfold.reductions import Sum
 from jfold.sequence_blocks import Broadcast, GetItem, Map, ZipWith
+from jfold.tracebacks import boundary
 from jfold.types import TypeLike
 from jfold.wiring import compose
 
 State = tuple[jax.Array, jax.Array]
 
 
+@boundary
 def Tree(
     value: Convertible,
     children: Convertible,
@@ -139,6 +141,7 @@ class _Join(nn.Module):
         return _state(i, o, u, kept)
 
 
+@boundary
 def ChildSumTreeLSTM(features: int, forget_bias: float = 1.0) -> Block:
     """The child-sum tree-LSTM: equations 2 to 8. Any number of children, in no order.
 
@@ -190,6 +193,7 @@ class _Update(nn.Module):
         return z * total + (1 - z) * new
 
 
+@boundary
 def ChildSumTreeGRU(features: int) -> Block:
     """The child-sum tree-GRU (Kokkinos and Potamianos 2017, equations 9 to 12).
 
