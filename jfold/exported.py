@@ -7,8 +7,11 @@ is read from it takes the schedules of any model, in any process, of which that 
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from jax import export
 
@@ -73,16 +76,23 @@ def _said(spec: Spec) -> str:
     return json.dumps(said, sort_keys=True)
 
 
-export.register_pytree_node_serialization(
+def _register(
+    kind: type, write: Callable[[Any], bytes], read: Callable[[bytes], Any]
+) -> None:
+    # A second copy of jfold in one process leaves the names to the first.
+    with contextlib.suppress(ValueError):
+        export.register_pytree_node_serialization(
+            kind,
+            serialized_name=f'jfold.{kind.__name__}',
+            serialize_auxdata=write,
+            deserialize_auxdata=read,
+        )
+
+
+_register(
     Schedule,
-    serialized_name='jfold.Schedule',
-    serialize_auxdata=lambda key: _text(key).encode(),
-    deserialize_auxdata=lambda data: ExportedKey(bytes(data).decode()),
+    lambda key: _text(key).encode(),
+    lambda data: ExportedKey(bytes(data).decode()),
 )
-for kind in Ragged, MetricValues:
-    export.register_pytree_node_serialization(
-        kind,
-        serialized_name=f'jfold.{kind.__name__}',
-        serialize_auxdata=lambda _: b'',
-        deserialize_auxdata=lambda _: (),
-    )
+for each in Ragged, MetricValues:
+    _register(each, lambda _: b'', lambda _: ())

@@ -51,8 +51,11 @@ def rows_first(
         return jnp.moveaxis(made, range(free), range(-free, 0))
 
     def row(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
-        table, number, *_ = (v in varying for v in equation.invars)
-        if table or not number or not _is_row(equation):
+        known = variables(equation.invars[:2])  # of a table, and a row of it
+        if len(known) < 2 or not _is_row(equation):
+            return apply(equation, operands)
+        table, number = (v in varying for v in known)
+        if table or not number:
             return apply(equation, operands)
         return _row(*operands[:2])
 
