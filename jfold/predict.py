@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
@@ -119,11 +118,10 @@ def _ahead(
     """Batches with their results, of which the device has begun the next."""
     before = None
     for batch in given:
-        run = functools.partial(model.apply, deterministic=True)
-        now = batch, run(params, batch.schedule, external)
+        made = model.apply(params, batch.schedule, external, deterministic=True)
         if before is not None:
             yield before
-        before = now
+        before = batch, made
     if before is not None:
         yield before
 
