@@ -13,6 +13,7 @@ from jfold.operations import Operation
 from jfold.planning.layout import layout, running
 from jfold.runtime import residual_bytes
 from jfold.schedule import Schedule
+from jfold.shards import Shards
 from jfold.spec import Spec
 
 SHOWN_LEVELS = 12
@@ -25,28 +26,33 @@ def explain(schedule: Schedule, programs: int, max_programs: int) -> str:
     fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))
     tables = [_operations(fullest), _levels(fullest), _memory(fullest)]
     if schedule.spec.shards is not None:
-        tables.insert(0, _shards(schedule.parts))
+        tables.insert(0, _shards(schedule.spec.shards, schedule.parts))
     return '\n\n'.join([summary, *map('\n'.join, tables)])
 
 
-def _shards(parts: Sequence[Schedule]) -> list[str]:
-    """What each shard has to do, and how much more the fullest has than the mean."""
+def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
+    """What each shard of this process has to do, and how much more the fullest has than
+    the mean."""
     nodes = [int(part.counts.sum()) for part in parts]
     rows = [
         (f'{k}', f'{int(part.mask.sum())}', f'{count}', f'{part.depth}')
-        for k, (part, count) in enumerate(zip(parts, nodes, strict=True))
+        for k, part, count in zip(shards.own, parts, nodes, strict=True)
     ]
     mean = sum(nodes) / len(nodes)
     more = max(nodes) / mean if mean else 1.0
     text = f'the fullest shard has {more:.2f} times the mean; what follows is of it'
-    return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), text]
+    whose = f'this process has {len(nodes)} of {shards.count} shards'
+    own = [] if shards.is_local else [whose]
+    return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), *own, text]
 
 
 def _summary(schedule: Schedule, programs: int, max_programs: int) -> str:
     counts = schedule.counts
     built = '' if schedule.seconds is None else f', built in {_time(schedule.seconds)}'
+    shards = schedule.spec.shards
+    here = '' if shards is None or shards.is_local else ' of this process'
     return (
-        f'{schedule.examples} examples, {int(counts.sum())} nodes, depth '
+        f'{schedule.examples} examples, {int(counts.sum())} nodes{here}, depth '
         f'{schedule.depth}{built}; {programs} of {max_programs} programs'
     )
 

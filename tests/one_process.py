@@ -96,7 +96,8 @@ def of_schedules(sharding: Any) -> Any:
     schedule = model.schedule(own, sharding=sharding)
     weights = np.asarray(schedule.mask.addressable_shards[0].data)  # of the first shard
     value = jax.jit(loss, static_argnums=1)(params, model, schedule, schedule.mask)
-    return [float(value), schedule.examples, weights.tolist(), repr(schedule)]
+    text = model.explain(schedule)
+    return [float(value), schedule.examples, weights.tolist(), repr(schedule), text]
 
 
 def of_workers(sharding: Any) -> Any:

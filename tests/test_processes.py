@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -79,7 +80,11 @@ def test_of_a_schedule() -> None:
     with jax.enable_x64(True):
         model, params = compiled()
         want = float(loss(params, model, model.schedule(trees(7)), 1.0))
-    for value, examples, _, text in (first, second):
+    for own, (value, examples, _, text, told) in enumerate((first, second)):
+        assert re.search(r'^8 examples, \d+ nodes of this process, depth', told)
+        numbers = re.findall(r'^(\d) +\d+ +\d+ +\d+$', told, re.MULTILINE)[:2]
+        assert numbers == [str(2 * own), str(2 * own + 1)]
+        assert '\nthis process has 2 of 4 shards\nthe fullest' in told
         np.testing.assert_allclose(value, want, rtol=1e-12)
         assert examples == 8
         assert text.startswith('Schedule(8 examples, 4 shards, ')

@@ -265,14 +265,21 @@ def test_no_shard_has_more_examples_than_rows(work: list[int], count: int) -> No
         assert order[mask].tolist() == every.tolist()
 
 
-def test_a_stream_compiles_few_programs() -> None:
-    """The room is the largest that any shard needs, and kept."""
-    model = jf.compile(tree_block(), max_programs=4)
-    corpus = model.trace(trees(300))
-    for seed in range(25):
-        for _ in model.batches(corpus, 32, shuffle=seed, sharding=sharding(8)):
-            pass
-    assert model.programs <= 4
+@pytest.mark.parametrize('kept', [True, False], ids=['corpus', 'objects'])
+def test_a_thousand_batches_compile_few_programs(kept: bool) -> None:
+    """The room is the largest that any shard needs, and kept; none is made late."""
+    model, data, rng = jf.compile(tree_block()), trees(1000), np.random.default_rng(1)
+    corpus = model.trace(data, progress=False) if kept else None
+    programs = []
+    for _ in range(1000):
+        chosen = rng.integers(0, len(data), rng.integers(1, 65)).tolist()
+        if corpus is not None:
+            corpus.schedule(chosen, size=64, sharding=sharding(8))
+        else:
+            examples = [data[i] for i in chosen]
+            model.schedule(examples, size=64, sharding=sharding(8))
+        programs.append(model.programs)
+    assert programs[20] == programs[-1] <= 4
 
 
 # ---- ahead of time -------------------------------------------------------------------
