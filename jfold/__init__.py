@@ -49,12 +49,13 @@ from jfold.compiled import CompiledStep
 from jfold.data.batches import Batch, Batches
 from jfold.data.corpus import Corpus
 from jfold.data.storage import DamagedError, UnknownFormatError
-from jfold.data.tracer import Traced, Tracer
+from jfold.data.traced import Traced
+from jfold.data.tracer import Tracer
 from jfold.errors import InputError, ProgramBudgetError
 from jfold.external import External
+from jfold.interpreters.nonfinite import NonFinite, find_nan
 from jfold.metrics import MetricValues
 from jfold.model import Model, compile
-from jfold.nonfinite import NonFinite, find_nan
 from jfold.ragged import Ragged
 from jfold.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.schedule import Schedule

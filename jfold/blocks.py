@@ -24,7 +24,7 @@ from jfold.types import TensorType
 class Block(Owner):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
-    # The eager twin: `eval(example, params=None)`, supplied by `jfold.node_by_node`.
+    # The eager twin: `eval(example, params=None)`, supplied by `jfold.interpreters`.
     eval: ClassVar[Callable[..., Any]]
 
     # What it takes and gives, `None` where what is around it decides; supplied by

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.host.evaluation import trace
-from jfold.nonfinite import Search, sum_of_floats
+from jfold.interpreters.nonfinite import Search, sum_of_floats
 from jfold.planning.uses import make_uses
 from jfold.results import returned
 

@@ -243,7 +243,15 @@ def test_imports_run_one_way() -> None:
 def test_imports_run_one_way_between_folders() -> None:
     between = rooms(IMPORTS)
     assert {name for name in between if name.endswith('/')} == {
-        *('language/', 'host/', 'planning/', 'device/', 'data/', 'layers/')
+        *(
+            'language/',
+            'host/',
+            'planning/',
+            'device/',
+            'data/',
+            'interpreters/',
+            'layers/',
+        )
     }
     check_one_way(between)
 

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from jfold.budget import Budget
-from jfold.data.batches import Batch, Batches, batches
-from jfold.data.corpus import Corpus, Scheduler
-from jfold.data.tracer import Traced
+from jfold.data.batches import Batch, Batches
+from jfold.data.corpus import Corpus
+from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
 from jfold.graph import ranges
 from jfold.metrics import MetricValues
@@ -27,9 +27,10 @@ from jfold.types import SequenceType, Type, levels, pack, terminals
 Array = np.ndarray[Any, Any]
 
 
-class Predictor(Scheduler, Protocol):
+class Predictor(Protocol):
     """A model, as far as predictions need one."""
 
+    program: Program
     _budget: Budget
 
     def apply(
@@ -41,6 +42,11 @@ class Predictor(Scheduler, Protocol):
         deterministic: bool = False,
     ) -> Any:
         """See `Model.apply`."""
+
+    def batches(
+        self, source: object, batch_size: int, *, sharding: Sharding | None = None
+    ) -> Batches:
+        """See `Model.batches`."""
 
     def join(self, parts: Iterable[Any]) -> Corpus:
         """See `Model.join`."""
@@ -96,7 +102,7 @@ def predict(
     source = model.join([source]) if isinstance(source, Traced) else source
     total = operator.length_hint(source, -1)
     with (
-        batches(model, source, batch_size, sharding=sharding) as given,
+        model.batches(source, batch_size, sharding=sharding) as given,
         progress_bar('predict', total if total >= 0 else None, progress) as bar,
     ):
         if isinstance(source, Corpus) and len(source):  # it is known what they need

@@ -20,14 +20,7 @@ from jfold.errors import several
 from jfold.graph import Graph, Table, ranges, shared_counts
 from jfold.host.evaluation import trace
 from jfold.host.search import CONSTANTS, NODES, where_made
-from jfold.language.parameters import check_params, with_external
-from jfold.planning.demands import needed
-from jfold.planning.layout import has_gradient
-from jfold.planning.uses import Uses, make_uses
-from jfold.program import Program
-from jfold.recurrence import components
-from jfold.results import returned
-from jfold.rowwise import (
+from jfold.interpreters.rowwise import (
     Runner,
     chunks,
     filled_up,
@@ -37,6 +30,13 @@ from jfold.rowwise import (
     padded,
     worst,
 )
+from jfold.language.parameters import check_params, with_external
+from jfold.planning.demands import needed
+from jfold.planning.layout import has_gradient
+from jfold.planning.uses import Uses, make_uses
+from jfold.program import Program
+from jfold.recurrence import components
+from jfold.results import returned
 from jfold.schedule import Schedule, build
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
