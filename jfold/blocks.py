@@ -10,33 +10,120 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Self,
+    TypeAlias,
+    TypeVar,
+    dataclass_transform,
+)
 
 import jax
 import numpy as np
 
 from jfold.kept import Owner
+from jfold.keys import Rngs
 from jfold.printing import Printed, callable_name, in_braces, in_call, in_full
 from jfold.tracebacks import boundary
-from jfold.types import TensorType
+from jfold.types import TensorType, Type
+
+if TYPE_CHECKING:
+    from jfold.wiring import Item, Wire
 
 
 class Block(Owner):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
-    # The eager twin: `eval(example, params=None)`, supplied by `jfold.interpreters`.
-    eval: ClassVar[Callable[..., Any]]
+    # What the methods below do needs all kinds of blocks, which are made of this one:
+    # so they import it when they are called, and nobody else may do so (see the tests).
 
-    # What it takes and gives, `None` where what is around it decides; supplied by
-    # `jfold.language.inference`.
-    input_type: ClassVar[Any]
-    output_type: ClassVar[Any]
+    @boundary
+    def eval(
+        self,
+        example: object,
+        params: Mapping[str, Any] | None = None,
+        external: Mapping[str, Any] | None = None,
+        *,
+        rngs: Rngs = None,
+        id: int = 0,
+        deterministic: bool = False,
+    ) -> Any:
+        """Runs the block on one example, without batching.
 
-    # How a block is wired to others, supplied by `jfold.wiring`: `block(*wires)` and
-    # `block.reads(*wires)` give a wire, `block[key]` an item of what it gives.
-    __call__: ClassVar[Callable[..., Any]]
-    reads: ClassVar[Callable[..., Any]]
-    __getitem__: ClassVar[Callable[..., Any]]
+        Args:
+          example: the data; what it is does not matter if the block takes nothing.
+          params: as `Model.init` returns them; needed if the block has parameters.
+          external: by name, the arrays that `External` blocks pick rows of.
+          rngs, deterministic: as of `Model.apply`, which draws the same.
+          id: of the example, its row in the batch if there are no `ids`.
+
+        Returns:
+          The value: arrays in tuples, lists for sequences. With `Metric` blocks inside,
+          the value and a dict of lists, of what each was given, one after another:
+          values, or pairs of a value and its label.
+
+        Raises:
+          TypeError: the block's types clash, a layer draws and has no key, or `params`
+            or `external` is no dict.
+          ValueError: the data contain themselves. Other errors about the data are
+            Python's own, with a note that names the block; those of an example of which
+            something is drawn, an `InputError`.
+
+        >>> from jfold import Map, Scalar, Sum
+        >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
+        6.0
+        """
+        from jfold.interpreters.node_by_node import evaluate
+
+        return evaluate(self, example, params, external, rngs, id, deterministic)
+
+    @property
+    @boundary
+    def input_type(self) -> Type | None:
+        """What it takes; `None` if what is around it decides that.
+
+        Raises:
+          TypeError: types clash inside of it.
+        """
+        from jfold.language.inference import input_type
+
+        return input_type(self)
+
+    @property
+    @boundary
+    def output_type(self) -> Type | None:
+        """What it gives, wherever it stands, else what it makes of Python objects;
+        `None` if it takes none.
+
+        Raises:
+          TypeError: types clash inside of it.
+        """
+        from jfold.language.inference import result_type
+
+        return result_type(self)
+
+    @boundary
+    def reads(self, *sources: Any) -> Wire:
+        """Within the scope of a composition, says what this block reads; its wire."""
+        from jfold.wiring import scope_of, together
+
+        return scope_of(self, sources).link(self, together(sources))
+
+    @boundary
+    def __call__(self, *sources: Any) -> Wire:
+        """Within a composition, the wire of what this block gives of others."""
+        from jfold.wiring import scope_of, together
+
+        return scope_of(self, sources).add(self, together(sources))
+
+    def __getitem__(self, key: object) -> Item:
+        """One item of what this block gives, to be read within a composition."""
+        from jfold.wiring import Item
+
+        return Item(self, key)
+
     __iter__: ClassVar[None] = None  # or Python would ask for items without end
 
     # A block never changes, and is told by its identity.

@@ -27,10 +27,10 @@ from jfold.data.sources import schedule_part
 from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
-from jfold.device.drawn import Rngs, make_draws
+from jfold.device.drawn import make_draws
 from jfold.errors import several, shown, whole
-from jfold.interpreters.node_by_node import evaluate
 from jfold.kept import kept
+from jfold.keys import Rngs
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
 from jfold.planning.deals import in_order, rows_of_shard
@@ -370,7 +370,7 @@ class Model(Scheduling):
         **options: Any,
     ) -> Any:
         """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
-        return evaluate(self.block, example, params, external, **options)
+        return self.block.eval(example, params, external, **options)
 
     @boundary
     def explain(self, schedule: Schedule | None = None) -> str:

@@ -18,18 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.device.drawn import Draws, Rngs, make_draws
+from jfold.device.drawn import Draws, make_draws
 from jfold.graph import Array, Graph, labels_of, number_values
 from jfold.host.evaluation import trace
 from jfold.kept import kept
-from jfold.keys import key_of
+from jfold.keys import Rngs, key_of
 from jfold.language.eager import evaluate_typed, strong, typing_of
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
 from jfold.operations import Operation
 from jfold.program import Program
 from jfold.recurrence import component_of
-from jfold.tracebacks import boundary
 from jfold.types import (
     KeyType,
     SequenceType,
@@ -46,38 +45,16 @@ if TYPE_CHECKING:
 Values = list[list[Any]]  # by type and number
 
 
-@boundary
 def evaluate(
     block: c.Block,
     example: object,
     params: Mapping[str, Any] | None = None,
     external: Mapping[str, Any] | None = None,
-    *,
     rngs: Rngs = None,
     id: int = 0,
     deterministic: bool = False,
 ) -> Any:
-    """Runs a block on one example, without batching.
-
-    Args:
-      block: any block that takes Python data, or nothing.
-      example: the data.
-      params: as `Model.init` returns them; needed if the block has parameters.
-      external: by name, the arrays that `External` blocks pick rows of.
-      rngs, deterministic: as of `Model.apply`, which draws the same.
-      id: of the example, its row in the batch if there are no `ids`.
-
-    Returns:
-      The value: arrays in tuples, lists for sequences. With `Metric` blocks inside, the
-      value and a dict of lists, of what each was given, one after another: values, or
-      pairs of a value and its label.
-
-    Raises:
-      TypeError: the block's types clash, or a layer draws and has no key.
-      ValueError: the data contain themselves. Other errors about the data are
-        Python's own, with a note that names the block; those of an example of which
-        something is drawn, an `InputError`.
-    """
+    """See `Block.eval`."""
     typing = typing_of(block)
     draws = make_draws(typing.layers, 1, rngs, np.array([id]), deterministic)
     if draws is None or draws.evaluates:
@@ -87,9 +64,6 @@ def evaluate(
     check_params(program.layers, params)
     graph = trace(program, [example])
     return _result(program, graph, _values(program, graph, params, draws))
-
-
-c.Block.eval = evaluate
 
 
 @kept

@@ -245,30 +245,17 @@ def _settled(block: c.Block, given: Type | None) -> tuple[Type | None, Type | No
 
 
 def input_type(block: c.Block) -> Type | None:
-    """What a block takes; `None` if what is around it decides that.
-
-    Raises:
-      TypeError: types clash inside of it.
-    """
+    """See `Block.input_type`."""
     return _settled(block, None)[0]
 
 
 def result_type(block: c.Block) -> Type | None:
-    """What a block gives, wherever it stands, else what it makes of Python objects;
-    `None` if it takes none.
-
-    Raises:
-      TypeError: types clash inside of it.
-    """
+    """See `Block.output_type`."""
     taken, made = _settled(block, None)
     if taken is None and made is None:
         with contextlib.suppress(TypeError):
             return _settled(block, ObjectType())[1]
     return made
-
-
-c.Block.input_type = property(input_type)
-c.Block.output_type = property(result_type)
 
 
 def infer(root: c.Block) -> Typing:
