@@ -149,13 +149,17 @@ __all__ = [
 ]
 
 
+_LATER = 'layers', 'linen', 'nnx'  # modules that import Flax, when they are asked for
+
+
 def __getattr__(name: str) -> Any:
     """What imports Flax, on first use."""
-    if name in ('layers', 'linen', 'nnx'):
+    if name in _LATER:
         return importlib.import_module(f'jfold.{name}')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
-    """Public names, for completion; submodules can be imported all the same."""
-    return sorted([*__all__, *(name for name in globals() if name.startswith('__'))])
+    """Public names, for completion; other submodules can be imported all the same."""
+    own = (name for name in globals() if name.startswith('__'))
+    return sorted([*__all__, *_LATER, *own])

@@ -8,6 +8,7 @@ too, so that they are needed to say what a block is; all others are `combinators
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import (
@@ -27,6 +28,7 @@ from jfold.kept import Owner
 from jfold.keys import Rngs
 from jfold.printing import Printed, callable_name, in_braces, in_call, in_full
 from jfold.tracebacks import boundary
+from jfold.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
 
 if TYPE_CHECKING:
@@ -196,12 +198,22 @@ def convert_to_block(value: Convertible) -> Block:
     Raises:
       TypeError: `value` is none of these.
     """
+    return value if isinstance(value, Block) else run(_converted(value))
+
+
+def _converted(value: Convertible) -> Steps[Block]:
+    """The same off Python's stack, for records in records."""
     if isinstance(value, Block):
         return value
     if getattr(value, '__module__', None) in MODULES:
         raise TypeError(f'expected a block, got {value!r} itself: call it to get one')
     if isinstance(value, Mapping | list | tuple):
-        return Record(value)
+        has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
+        parts = yield in_turn(_converted(each) for _, each in pairs)
+        if not has_keys:
+            return Record(parts)
+        keys = (key for key, _ in pairs)
+        return Record(OrderedDict(zip(keys, parts, strict=True)))
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
@@ -360,7 +372,7 @@ class Record(Block):
 
     def __init__(self, spec: Fields) -> None:
         pairs = key_value_pairs('Record', spec)
-        has_keys = isinstance(spec, Mapping) or _has_pairs(spec)
+        has_keys = _has_keys(spec)
         vars(self).update(
             fields=tuple((key, convert_to_block(each)) for key, each in pairs),
             length=None if has_keys else len(pairs),
@@ -400,6 +412,11 @@ def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
     if isinstance(spec, tuple | list):
         return list(enumerate(spec))
     raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
+
+
+def _has_keys(spec: object) -> bool:
+    """Whether fields are read by the keys that are said, and not by their places."""
+    return isinstance(spec, Mapping) or _has_pairs(spec)
 
 
 def _has_pairs(spec: object) -> bool:

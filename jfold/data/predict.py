@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 import jax
@@ -22,6 +23,7 @@ from jfold.ragged import Ragged, assembled
 from jfold.schedule import Schedule
 from jfold.shards import Sharding, make_shards
 from jfold.tracebacks import boundary
+from jfold.trampoline import Steps, in_turn, run
 from jfold.types import SequenceType, Type, levels, pack, terminals
 
 Array = np.ndarray[Any, Any]
@@ -111,8 +113,7 @@ def predict(
         for batch, results in _ahead(model, params, given, external):
             parts.append(_real(batch, results, bool(model.program.metrics)))
             bar.update(batch.count)
-    parts = parts or [_nothing(model.program)]
-    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    return run(_joined(parts or [_nothing(model.program)]))
 
 
 def _ahead(
@@ -148,14 +149,39 @@ def _real(batch: Batch, results: Any, has_metrics: bool) -> Any:
 
 def _picked(value: Any, rows: Array) -> Any:
     """Some rows [n] of a value with a leading axis of rows."""
+    return run(_rows_of(value, rows))
+
+
+# Values have the structure of the expression, which may be nested without limit: so
+# neither Python's stack nor JAX's trees, which are recursive too, are used for them.
+
+
+def _rows_of(value: Any, rows: Array) -> Steps[Any]:
     if isinstance(value, tuple):
-        return tuple(_picked(each, rows) for each in value)
+        return tuple((yield in_turn(_rows_of(each, rows) for each in value)))
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
         counts: Any = chosen  # of NumPy, as all that is given back
-        return Ragged(_picked(value.values, ranges(begins, chosen)), counts)
+        return Ragged((yield _rows_of(value.values, ranges(begins, chosen))), counts)
     return value if value is None else np.asarray(value)[rows]
+
+
+def _joined(parts: Sequence[Any]) -> Steps[Any]:
+    """Rows of several batches, one after another."""
+    first = parts[0]
+    if isinstance(first, tuple):
+        return tuple((yield in_turn(map(_joined, zip(*parts, strict=True)))))
+    if isinstance(first, dict):
+        names = [*first]
+        made = yield in_turn(_joined([x[name] for x in parts]) for name in names)
+        return dict(zip(names, made, strict=True))
+    if is_dataclass(first):
+        kind: Any = type(first)
+        names = [each.name for each in fields(kind)]
+        columns = ([getattr(x, name) for x in parts] for name in names)
+        return kind(*(yield in_turn(map(_joined, columns))))
+    return None if first is None else np.concatenate(parts)
 
 
 def _collected(batch: Batch, metric: MetricValues) -> MetricValues:
