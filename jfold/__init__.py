@@ -49,12 +49,13 @@ from jfold.compiled import CompiledStep
 from jfold.data.batches import Batch, Batches
 from jfold.data.corpus import Corpus
 from jfold.data.storage import DamagedError, UnknownFormatError
-from jfold.data.tracer import Traced, Tracer
+from jfold.data.traced import Traced
+from jfold.data.tracer import Tracer
 from jfold.errors import InputError, ProgramBudgetError
 from jfold.external import External
+from jfold.interpreters.nonfinite import NonFinite, find_nan
 from jfold.metrics import MetricValues
 from jfold.model import Model, compile
-from jfold.nonfinite import NonFinite, find_nan
 from jfold.ragged import Ragged
 from jfold.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.schedule import Schedule
@@ -148,13 +149,17 @@ __all__ = [
 ]
 
 
+_LATER = 'layers', 'linen', 'nnx'  # modules that import Flax, when they are asked for
+
+
 def __getattr__(name: str) -> Any:
     """What imports Flax, on first use."""
-    if name in ('layers', 'linen', 'nnx'):
+    if name in _LATER:
         return importlib.import_module(f'jfold.{name}')
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
-    """Public names, for completion; submodules can be imported all the same."""
-    return sorted([*__all__, *(name for name in globals() if name.startswith('__'))])
+    """Public names, for completion; other submodules can be imported all the same."""
+    own = (name for name in globals() if name.startswith('__'))
+    return sorted([*__all__, *_LATER, *own])

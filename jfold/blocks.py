@@ -8,35 +8,124 @@ too, so that they are needed to say what a block is; all others are `combinators
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Self,
+    TypeAlias,
+    TypeVar,
+    dataclass_transform,
+)
 
 import jax
 import numpy as np
 
 from jfold.kept import Owner
+from jfold.keys import Rngs
 from jfold.printing import Printed, callable_name, in_braces, in_call, in_full
 from jfold.tracebacks import boundary
-from jfold.types import TensorType
+from jfold.trampoline import Steps, in_turn, run
+from jfold.types import TensorType, Type
+
+if TYPE_CHECKING:
+    from jfold.wiring import Item, Wire
 
 
 class Block(Owner):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
-    # The eager twin: `eval(example, params=None)`, supplied by `jfold.node_by_node`.
-    eval: ClassVar[Callable[..., Any]]
+    # What the methods below do needs all kinds of blocks, which are made of this one:
+    # so they import it when they are called, and nobody else may do so (see the tests).
 
-    # What it takes and gives, `None` where what is around it decides; supplied by
-    # `jfold.language.inference`.
-    input_type: ClassVar[Any]
-    output_type: ClassVar[Any]
+    @boundary
+    def eval(
+        self,
+        example: object,
+        params: Mapping[str, Any] | None = None,
+        external: Mapping[str, Any] | None = None,
+        *,
+        rngs: Rngs = None,
+        id: int = 0,
+        deterministic: bool = False,
+    ) -> Any:
+        """Runs the block on one example, without batching.
 
-    # How a block is wired to others, supplied by `jfold.wiring`: `block(*wires)` and
-    # `block.reads(*wires)` give a wire, `block[key]` an item of what it gives.
-    __call__: ClassVar[Callable[..., Any]]
-    reads: ClassVar[Callable[..., Any]]
-    __getitem__: ClassVar[Callable[..., Any]]
+        Args:
+          example: the data; what it is does not matter if the block takes nothing.
+          params: as `Model.init` returns them; needed if the block has parameters.
+          external: by name, the arrays that `External` blocks pick rows of.
+          rngs, deterministic: as of `Model.apply`, which draws the same.
+          id: of the example, its row in the batch if there are no `ids`.
+
+        Returns:
+          The value: arrays in tuples, lists for sequences. With `Metric` blocks inside,
+          the value and a dict of lists, of what each was given, one after another:
+          values, or pairs of a value and its label.
+
+        Raises:
+          TypeError: the block's types clash, a layer draws and has no key, or `params`
+            or `external` is no dict.
+          ValueError: the data contain themselves. Other errors about the data are
+            Python's own, with a note that names the block; those of an example of which
+            something is drawn, an `InputError`.
+
+        >>> from jfold import Map, Scalar, Sum
+        >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
+        6.0
+        """
+        from jfold.interpreters.node_by_node import evaluate
+
+        return evaluate(self, example, params, external, rngs, id, deterministic)
+
+    @property
+    @boundary
+    def input_type(self) -> Type | None:
+        """What it takes; `None` if what is around it decides that.
+
+        Raises:
+          TypeError: types clash inside of it.
+        """
+        from jfold.language.inference import input_type
+
+        return input_type(self)
+
+    @property
+    @boundary
+    def output_type(self) -> Type | None:
+        """What it gives, wherever it stands, else what it makes of Python objects;
+        `None` if it takes none.
+
+        Raises:
+          TypeError: types clash inside of it.
+        """
+        from jfold.language.inference import result_type
+
+        return result_type(self)
+
+    @boundary
+    def reads(self, *sources: Any) -> Wire:
+        """Within the scope of a composition, says what this block reads; its wire."""
+        from jfold.wiring import scope_of, together
+
+        return scope_of(self, sources).link(self, together(sources))
+
+    @boundary
+    def __call__(self, *sources: Any) -> Wire:
+        """Within a composition, the wire of what this block gives of others."""
+        from jfold.wiring import scope_of, together
+
+        return scope_of(self, sources).add(self, together(sources))
+
+    def __getitem__(self, key: object) -> Item:
+        """One item of what this block gives, to be read within a composition."""
+        from jfold.wiring import Item
+
+        return Item(self, key)
+
     __iter__: ClassVar[None] = None  # or Python would ask for items without end
 
     # A block never changes, and is told by its identity.
@@ -109,12 +198,22 @@ def convert_to_block(value: Convertible) -> Block:
     Raises:
       TypeError: `value` is none of these.
     """
+    return value if isinstance(value, Block) else run(_converted(value))
+
+
+def _converted(value: Convertible) -> Steps[Block]:
+    """The same off Python's stack, for records in records."""
     if isinstance(value, Block):
         return value
     if getattr(value, '__module__', None) in MODULES:
         raise TypeError(f'expected a block, got {value!r} itself: call it to get one')
     if isinstance(value, Mapping | list | tuple):
-        return Record(value)
+        has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
+        parts = yield in_turn(_converted(each) for _, each in pairs)
+        if not has_keys:
+            return Record(parts)
+        keys = (key for key, _ in pairs)
+        return Record(OrderedDict(zip(keys, parts, strict=True)))
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
@@ -273,7 +372,7 @@ class Record(Block):
 
     def __init__(self, spec: Fields) -> None:
         pairs = key_value_pairs('Record', spec)
-        has_keys = isinstance(spec, Mapping) or _has_pairs(spec)
+        has_keys = _has_keys(spec)
         vars(self).update(
             fields=tuple((key, convert_to_block(each)) for key, each in pairs),
             length=None if has_keys else len(pairs),
@@ -313,6 +412,11 @@ def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
     if isinstance(spec, tuple | list):
         return list(enumerate(spec))
     raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
+
+
+def _has_keys(spec: object) -> bool:
+    """Whether fields are read by the keys that are said, and not by their places."""
+    return isinstance(spec, Mapping) or _has_pairs(spec)
 
 
 def _has_pairs(spec: object) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from jax import export
 
-from jfold.data.tracer import make_digest
+from jfold.data.traced import make_digest
 from jfold.kept import kept
 from jfold.metrics import MetricValues
 from jfold.program import Program

@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeAlias
+
 import jax
 from jax.typing import ArrayLike
+
+# A key, or one by stream.
+Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
 
 # Other kinds draw something else of a key beside others, under `jax.vmap`, than alone.
 _KIND = 'threefry2x32'

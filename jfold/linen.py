@@ -45,8 +45,7 @@ class Fold(linen.Module):
     max_programs: int = 8
 
     def __post_init__(self) -> None:
-        if not isinstance(self.block, Block):
-            object.__setattr__(self, 'block', convert_to_block(self.block))
+        self.block = convert_to_block(self.block)
         super().__post_init__()
 
     @property

@@ -21,22 +21,23 @@ from jfold.compiled import CompiledStep, compile_step
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
+from jfold.data.predict import predict as make_predict
+from jfold.data.scheduling import Scheduling
 from jfold.data.sources import schedule_part
-from jfold.data.tracer import Traced, Tracer, make_tracer
+from jfold.data.traced import Traced
+from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
-from jfold.device.drawn import Rngs, make_draws
+from jfold.device.drawn import make_draws
 from jfold.errors import several, shown, whole
 from jfold.kept import kept
+from jfold.keys import Rngs
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
-from jfold.node_by_node import evaluate
 from jfold.planning.deals import in_order, rows_of_shard
-from jfold.predict import predict as make_predict
 from jfold.program import Program
 from jfold.results import returned
 from jfold.runtime import make_execute
 from jfold.schedule import Schedule, on_device
-from jfold.scheduling import Scheduling
 from jfold.shards import Sharding, make_shards
 from jfold.spec import RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
 from jfold.tracebacks import boundary
@@ -369,7 +370,7 @@ class Model(Scheduling):
         **options: Any,
     ) -> Any:
         """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
-        return evaluate(self.block, example, params, external, **options)
+        return self.block.eval(example, params, external, **options)
 
     @boundary
     def explain(self, schedule: Schedule | None = None) -> str:

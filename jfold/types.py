@@ -10,7 +10,7 @@ value: equal by content, hashable, readable when printed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -230,16 +230,7 @@ class TupleType(Nested):
     @property
     def size(self) -> int | None:
         """How many scalars the items hold together, if these are tensors."""
-        waiting, total = [*self.items], 0
-        while waiting:
-            each = waiting.pop()
-            if isinstance(each, TupleType):
-                waiting += each.items
-            elif isinstance(each, TensorType):
-                total += each.size
-            else:
-                return None
-        return total
+        return run(_total(self, lambda each: each.size, {}))
 
     def _pieces(self) -> Iterator[str | Printed]:
         yield '('
@@ -339,10 +330,15 @@ def convert_to_type(spec: TypeLike) -> Type:
     Raises:
       TypeError: `spec` is none of these.
     """
+    return run(_converted(spec))
+
+
+def _converted(spec: TypeLike) -> Steps[Type]:
+    """The same off Python's stack, for tuples in tuples."""
     if isinstance(spec, Type):
         return spec
     if isinstance(spec, tuple):
-        return TupleType(spec)
+        return TupleType(tuple((yield in_turn(map(_converted, spec)))))
     if isinstance(spec, list):
         has_dtype = bool(spec) and not isinstance(spec[-1], int | np.integer)
         return TensorType(spec[:-1], spec[-1]) if has_dtype else TensorType(spec)
@@ -365,6 +361,26 @@ def terminals(type_: Type) -> Iterator[Type]:
             waiting.extend(reversed(each.items))
         elif not isinstance(each, VoidType):
             yield each
+
+
+def count_terminals(type_: Type) -> int:
+    """How many there are in nested tuples, which may be more than could be listed."""
+    count = run(_total(type_, lambda each: int(not isinstance(each, VoidType)), {}))
+    assert count is not None
+    return count
+
+
+def _total(
+    type_: Type, of: Callable[[Type], int | None], known: dict[int, int | None]
+) -> Steps[int | None]:
+    """The sum over what stands in nested tuples; none if something has no number."""
+    if not isinstance(type_, TupleType):
+        return of(type_)
+    # One part may be in many places, so that there are 2^n of the innermost.
+    if id(type_) not in known:
+        parts = yield in_turn(_total(each, of, known) for each in type_.items)
+        known[id(type_)] = None if None in parts else sum(parts)
+    return known[id(type_)]
 
 
 def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:

@@ -155,7 +155,7 @@ def _rebuilt(source: Source, fn: Callable[[Any], Any]) -> Any:
     return None if source is None else fn(source)
 
 
-def _together(sources: tuple[Source, ...]) -> Source:
+def together(sources: tuple[Source, ...]) -> Source:
     """What is read: one source, a tuple of several, or nothing."""
     return sources[0] if len(sources) == 1 else sources or None
 
@@ -189,7 +189,7 @@ def _wiring(scope: Scope) -> Wiring:
     Raises:
       ValueError: blocks read each other in a circle.
     """
-    output = _rebuilt(_together(tuple(scope.outputs)), scope.wire)
+    output = _rebuilt(together(tuple(scope.outputs)), scope.wire)
     sources: dict[Wire, Source] = {}
     for wire in scope.wires:  # more may come of what is read
         sources[wire] = _rebuilt(wire.source, scope.wire)
@@ -359,19 +359,12 @@ class Output:
         return '<the output>'
 
 
-@boundary
-def _reads(block: Block, *sources: Source) -> Wire:
-    """Within the scope of a composition, says what this block reads; its wire."""
-    return _scope_of(block, sources).link(block, _together(sources))
+def scope_of(block: Block, sources: tuple[Source, ...]) -> Scope:
+    """The scope in which a block is wired to sources.
 
-
-@boundary
-def _called(block: Block, *sources: Source) -> Wire:
-    """Within a composition, the wire of what this block gives of others."""
-    return _scope_of(block, sources).add(block, _together(sources))
-
-
-def _scope_of(block: Block, sources: tuple[Source, ...]) -> Scope:
+    Raises:
+      TypeError: it is in none.
+    """
     scope = _current.get(None)
     if scope is None:
         got = ', '.join(map(repr, sources))
@@ -380,16 +373,6 @@ def _scope_of(block: Block, sources: tuple[Source, ...]) -> Scope:
             f'Composition, got ({got}) outside of these; `eval` runs it on data'
         )
     return scope
-
-
-def _item(block: Block, key: object) -> Item:
-    """One item of what this block gives, to be read within a composition."""
-    return Item(block, key)
-
-
-Block.__call__ = _called
-Block.reads = _reads
-Block.__getitem__ = _item
 
 
 # ---- functions as compositions -------------------------------------------------------

@@ -190,6 +190,28 @@ def test_depth_is_no_limit(make: Callable[[int], Any]) -> None:
     assert float(twin) == 2
 
 
+def test_short_hands_in_short_hands() -> None:
+    """Of blocks, and of types."""
+    nested: Any = jf.Scalar()
+    spec: Any = 'float32'
+    for _ in range(3000):
+        nested, spec = {'x': nested}, (spec,)
+    assert repr(jf.convert_to_block(nested)) == repr(records(3000))
+    type_ = jf.convert_to_type(spec)
+    assert repr(type_) == f'{"(" * 3000}float32[]{",)" * 3000}'
+    assert isinstance(type_, jf.TupleType)
+    assert type_.size == 1
+
+
+def test_predictions_of_deep_values() -> None:
+    """Put together from batches without recursion."""
+    model = jf.compile(records(1500))
+    found = model.predict({}, [in_dicts(1500)] * 3, batch_size=2)
+    for _ in range(1500):
+        (found,) = found
+    assert found.tolist() == [2, 2, 2]
+
+
 def test_many_declarations_in_turn() -> None:
     """Each refers to the next, the last to the first."""
     turn = [jf.ForwardDeclaration(name=f'turn_{i}') for i in range(400)]
@@ -348,6 +370,106 @@ def test_a_state_and_an_item_are_two_values() -> None:
         found = model.apply({}, model.schedule([example])).tolist()
         state = {jf.Fold: -32.0, jf.Reduce: -20.0}[type(block.blocks[-1])]
         assert found == [float(block.eval(example))] == [state]
+
+
+# ---- used many times, on other data --------------------------------------------------
+
+
+def in_pairs(count: int) -> jf.Block:
+    """A number, or two of what is a level less deep: up to 2^n parts of the data."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        pair = jf.Record((block, block)) >> add
+        block = jf.OneOf(type, {int: jf.Scalar(), tuple: pair})
+    return block
+
+
+def in_optionals(count: int) -> jf.Block:
+    """The same with nothing in the place of a number."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        pair = jf.Record({'a': block, 'b': block}) >> add
+        block = jf.Optional(pair, jf.FromTensor(np.float32(1)))
+    return block
+
+
+def in_cases(count: int) -> jf.Block:
+    """Two cases with one block in each."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        twice = jf.Pipe(jf.GetItem(0), block) >> jf.Function(lambda x: 2 * x)
+        block = jf.OneOf(type, {int: jf.Scalar(), list: block_of(block), tuple: twice})
+    return block
+
+
+def block_of(block: jf.Block) -> jf.Block:
+    """On the first item."""
+    return jf.GetItem(0) >> block
+
+
+OTHERS: dict[Callable[[int], jf.Block], list[Any]] = {
+    in_pairs: [7, (1, 2), ((1, (2, 3)), (4, 5)), ((((6, 1), 1), 1), 1)],
+    in_optionals: [None, {'a': None, 'b': {'a': None, 'b': None}}],
+    in_cases: [7, [2], (3,), [([(5,)],)]],
+}
+
+
+@pytest.mark.parametrize('make', OTHERS)
+def test_uses_on_other_data_are_lowered_once_where_they_are_many(
+    make: Callable[[int], jf.Block],
+) -> None:
+    """As if they were declarations: 2^30 uses, of which data may have a few."""
+    block, examples = make(30), OTHERS[make]
+    assert block.input_type == jf.ObjectType()
+    assert block.output_type == jf.TensorType(())
+    model, small = jf.compile(block), jf.compile(make(4))
+    assert len(model.program.plan.declarations) < 60
+    assert small.program.plan.declarations == ()
+    values = model.apply({}, model.schedule(examples)).tolist()
+    assert values == small.apply({}, small.schedule(examples)).tolist()
+    assert values == [float(block.eval(each)) for each in examples]
+
+
+def test_an_error_in_a_block_with_many_uses() -> None:
+    """The way in the data is told as ever."""
+    model = jf.compile(in_optionals(20))
+    with pytest.raises(jf.InputError, match="expected an item 'b'") as caught:
+        model.schedule([None, {'a': None, 'b': {'a': 3}}])
+    assert (caught.value.example, caught.value.path) == (1, "['b']")
+    assert 'Record' in caught.value.block
+
+
+def test_every_use_counts_of_a_metric_that_is_used_many_times() -> None:
+    """In the order of the data, as if each stood by itself."""
+
+    def observed(count: int) -> jf.Block:
+        seen = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
+        block: jf.Block = jf.Scalar() >> seen
+        for _ in range(count):
+            pair = jf.Record((block, block)) >> add >> seen
+            block = jf.OneOf(type, {int: jf.Scalar(), tuple: pair})
+        return block
+
+    example = ((1, (2, 3)), ((4, 5), 6))
+    for count in (4, 16):
+        model = jf.compile(observed(count))
+        _, metrics = model.apply({}, model.schedule([example]))
+        found = metrics['m'].values[metrics['m'].mask].tolist()
+        assert found == [float(x) for x in observed(count).eval(example)[1]['m']]
+        assert found == [5, 6, 9, 15, 21]
+
+
+def test_a_value_of_more_tensors_than_there_can_be() -> None:
+    """Is told at once, with their number."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(40):
+        block = jf.AllOf(block, block)
+    expected = 'expected a result of at most 65,536 tensors, got 1,099,511,627,776'
+    with pytest.raises(TypeError, match=expected):
+        jf.compile(block)
+    output = block.output_type
+    assert isinstance(output, jf.TupleType)
+    assert output.size == 1 << 40
 
 
 # ---- what is the same ----------------------------------------------------------------

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.host.evaluation import trace
-from jfold.nonfinite import Search, sum_of_floats
-from jfold.planning.uses import make_uses
+from jfold.interpreters.nonfinite import Search, sum_of_floats
 from jfold.results import returned
 
 number = jf.Scalar()
@@ -209,9 +208,7 @@ def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
     model = jf.compile(expression.block)
     params = model.init(jax.random.key(0))
     examples = expression.batch(np.random.default_rng(seed), 3)
-    search = Search(
-        model.program, params, make_uses(model.program, trace(model.program, examples))
-    )
+    search = Search(model.program, params, trace(model.program, examples))
     found = search.first(sum_of_floats)
     if isinstance(found, jf.NonFinite):
         assert 'loss' in found.message

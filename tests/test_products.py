@@ -16,7 +16,7 @@ from binary_trees import binary, binary_tree
 from hlo import compiled_text, parse, scatters
 
 import jfold as jf
-from jfold.device import jaxprs, products
+from jfold.device import jaxprs, xla
 from jfold.device.plan import make_plan
 from jfold.device.residuals import SaveProducts
 from jfold.device.split_reverse import SplitReverse
@@ -145,7 +145,7 @@ def rewritten(fn: Callable[..., Any], *shapes: Any, turn: bool = True) -> list[A
     """The equations of a function of a matrix without rows, and rows."""
     specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
     closed = jaxprs.trace(lambda *x: [fn(*x)], specs)
-    made = products.rows_first(closed, specs, 1, turn)
+    made = xla.rows_first(closed, specs, 1, turn)
     given = [np.random.default_rng(0).normal(size=s).astype(np.float32) for s in shapes]
     np.testing.assert_allclose(
         jaxprs.evaluate(made, given)[0], fn(*given), rtol=1e-5, atol=1e-6

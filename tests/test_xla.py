@@ -8,8 +8,10 @@ fails and the trick may go.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -158,3 +160,44 @@ def test_matrices_that_are_not_shared_are_turned_in_every_product(
     assert turned() == 0
     monkeypatch.setattr(xla, 'shares_transposes', lambda rows: False)
     assert turned() > 0
+
+
+def test_products_that_are_not_written_rows_first_turn_tiles_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a matrix times a vector the rows come last, where no buffer has them."""
+
+    def block() -> jf.Block:
+        def cell(w: Any, left: Any, right: Any) -> Any:
+            return jnp.tanh(w @ jnp.concatenate([left, right]))
+
+        return trees(5, layer(cell, 5, 10))
+
+    def turned() -> int:
+        """Tiles that are copied: of arrays [rows, 5], not of the matrix."""
+        found = re.findall(r'= f32\[(\d+),5\]\S* copy\(', program(block(), 'fixed'))
+        return sum(int(rows) not in (5, 10) for rows in found)
+
+    assert turned() == 0
+    monkeypatch.setattr(xla, 'rows_first', lambda closed, *_: closed)
+    assert turned() > 0
+
+
+def test_equations_that_nothing_owns_outlive_their_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the functions of the model, and what these close over."""
+
+    def is_kept() -> bool:
+        def cell(w: Any, left: Any, right: Any) -> Any:
+            return jnp.tanh(w @ left) + right
+
+        program(trees(3, layer(cell, 3, 3)), 'fixed')
+        function = weakref.ref(cell)
+        del cell
+        gc.collect()
+        return function() is not None
+
+    assert not is_kept()
+    monkeypatch.setattr(xla, 'mortal', lambda: None)
+    assert is_kept()

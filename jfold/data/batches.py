@@ -38,7 +38,7 @@ from jfold.spec import Capacity
 from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
-    from jfold.data.corpus import Scheduler
+    from jfold.data.scheduling import Scheduling
 
 Array = np.ndarray[Any, Any]
 
@@ -332,7 +332,7 @@ class Batches:
 
 @boundary
 def batches(
-    model: Scheduler,
+    model: Scheduling,
     source: object,
     batch_size: int,
     *,

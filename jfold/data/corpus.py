@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -18,11 +18,11 @@ from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, in_parts
+from jfold.data.scheduling import Scheduling
 from jfold.errors import whole
 from jfold.graph import Graph, Table, labels_of
 from jfold.graph_checker import check_graph
-from jfold.host.objects import Reread
-from jfold.planning.deals import Deal, in_order, rows_of_shard
+from jfold.planning.deals import in_order, rows_of_shard
 from jfold.planning.demands import Demands, join_demands, make_capacity
 from jfold.program import Program
 from jfold.schedule import Schedule, on_device
@@ -34,30 +34,6 @@ Array = np.ndarray[Any, Any]
 Indices: TypeAlias = Sequence[int] | Array | jax.Array
 DEMANDS = 'added', 'highest'  # arrays of `Demands`
 OUTPUTS = 'outputs'  # the table of results with one row an example, in a file
-
-
-class Scheduler(Protocol):
-    """What a corpus and batches need of a model."""
-
-    program: Program
-
-    def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
-        """The schedule of examples; see `Model._reschedule`."""
-
-    def _build(
-        self, graph: Graph, demanded: Demands | None = None, size: int | None = None
-    ) -> Schedule:
-        """The schedule of a graph; see `Model._build`."""
-
-    def _build_shards(
-        self,
-        graph: Graph,
-        demanded: Demands | None,
-        deal: Deal,
-        begin: float | None = None,
-        need: Capacity | None = None,
-    ) -> Schedule:
-        """The schedule of a graph in shards; see `Model._build_shards`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +49,7 @@ class Corpus:
       skipped: place and error of every example that was skipped.
     """
 
-    model: Scheduler
+    model: Scheduling
     graph: Graph | Parts
     demands: Demands
     source: Array
@@ -235,7 +211,7 @@ class Corpus:
     @classmethod
     @boundary
     def load(
-        cls, path: str | os.PathLike[str], model: Scheduler, *, verify: bool = True
+        cls, path: str | os.PathLike[str], model: Scheduling, *, verify: bool = True
     ) -> Corpus:
         """Opens a saved corpus; its arrays stay in the file until they are used.
 
@@ -389,7 +365,7 @@ def _names(program: Program) -> list[str]:
 
 
 def _corpus(
-    model: Scheduler, arrays: dict[str, Array], skipped: tuple[tuple[int, str], ...]
+    model: Scheduling, arrays: dict[str, Array], skipped: tuple[tuple[int, str], ...]
 ) -> Corpus:
     program, names = model.program, iter(_names(model.program))
     examples = len(arrays['source'])
@@ -418,7 +394,7 @@ def _corpus(
 # ---- several -------------------------------------------------------------------------
 
 
-def joined(model: Scheduler, parts: Sequence[Corpus]) -> Corpus:
+def joined(model: Scheduling, parts: Sequence[Corpus]) -> Corpus:
     """The examples of all, numbered as if given one part after another."""
     given = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(given, initial=0))

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jfold.data.corpus import Corpus, Scheduler, joined
-from jfold.data.tracer import Traced, make_digest
+from jfold.data.corpus import Corpus, joined
+from jfold.data.scheduling import Scheduling
+from jfold.data.traced import Traced, make_digest
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
 
 
-def join(model: Scheduler, parts: Iterable[Corpus | Traced], digest: str) -> Corpus:
+def join(model: Scheduling, parts: Iterable[Corpus | Traced], digest: str) -> Corpus:
     """See `Model.join`; `digest` is that of the model's program."""
     found = list(parts)
     for number, part in enumerate(found):
@@ -24,7 +25,7 @@ def join(model: Scheduler, parts: Iterable[Corpus | Traced], digest: str) -> Cor
     return joined(model, made)
 
 
-def _check(number: int, part: object, model: Scheduler, digest: str) -> None:
+def _check(number: int, part: object, model: Scheduling, digest: str) -> None:
     if not isinstance(part, Corpus | Traced):
         raise TypeError(
             f'part {number}: expected a corpus or what a tracer made, got '
@@ -40,7 +41,7 @@ def _check(number: int, part: object, model: Scheduler, digest: str) -> None:
         )
 
 
-def _corpus(model: Scheduler, part: Corpus | Traced) -> Corpus:
+def _corpus(model: Scheduling, part: Corpus | Traced) -> Corpus:
     if isinstance(part, Corpus):
         return part
     demanded = demands(make_uses(model.program, part.graph))

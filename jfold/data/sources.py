@@ -21,7 +21,8 @@ from jfold.schedule import Schedule
 from jfold.shards import Shards
 
 if TYPE_CHECKING:
-    from jfold.data.corpus import Corpus, Scheduler
+    from jfold.data.corpus import Corpus
+    from jfold.data.scheduling import Scheduling
 
 Array = np.ndarray[Any, Any]
 # A schedule, and which of its examples went to which shard, if there are any.
@@ -62,7 +63,7 @@ class Source:
         return None if self.corpus is None else self.corpus.nodes
 
 
-def make_source(model: Scheduler, given: Any, shards: Shards | None = None) -> Source:
+def make_source(model: Scheduling, given: Any, shards: Shards | None = None) -> Source:
     """The source that an argument is, for batches that are dealt to shards or not.
 
     Raises:
@@ -96,7 +97,7 @@ def make_source(model: Scheduler, given: Any, shards: Shards | None = None) -> S
 
 
 def _traced(
-    model: Scheduler,
+    model: Scheduling,
     agreement: Agreement | None,
     items: list[Any],
     size: int,
@@ -116,7 +117,7 @@ def _traced(
 
 
 def schedule_part(
-    model: Scheduler,
+    model: Scheduling,
     make: Callable[[], Graph],
     size: int | None,
     shards: Shards,

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,29 +14,13 @@ import jax
 
 from jfold.data.corpus import write
 from jfold.data.fingerprint import fingerprint
+from jfold.data.traced import Traced, digest_of
 from jfold.data.tracing import trace_corpus
 from jfold.errors import several
-from jfold.graph import Graph
 from jfold.host.evaluation import trace
 from jfold.operations import Layer
 from jfold.program import Program
 from jfold.tracebacks import boundary
-
-
-@dataclass(frozen=True, eq=False)
-class Traced:
-    """Traced examples, for `Model.schedule`; arrays that can be sent anywhere.
-
-    Attributes:
-      graph: what they compute.
-      digest: of the expression that they were traced for.
-    """
-
-    graph: Graph
-    digest: str
-
-    def __len__(self) -> int:
-        return self.graph.examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +38,7 @@ class Tracer:
     @functools.cached_property
     def digest(self) -> str:
         """A short form of the fingerprint."""
-        return _digest(self.fingerprint)
+        return digest_of(self.fingerprint)
 
     @boundary
     def __call__(self, examples: Iterable[Any]) -> Traced:
@@ -122,16 +104,6 @@ def _outline(layer: Layer) -> Layer:
     a user's classes: what has a gradient is asked when examples are measured."""
     params = None if layer.params is None else jax.tree.leaves(layer.params)
     return Layer(layer.name, _missing, None, params)
-
-
-def make_digest(program: Program) -> str:
-    """A short form of a program's fingerprint."""
-    return _digest(fingerprint(program))
-
-
-def _digest(expression: dict[str, Any]) -> str:
-    text = json.dumps(expression, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _missing(*inputs: object) -> NoReturn:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jfold.data.corpus import Corpus, Scheduler
+from jfold.data.corpus import Corpus
+from jfold.data.scheduling import Scheduling
 from jfold.errors import InputError
 from jfold.graph import Graph, concatenate
 from jfold.host.evaluation import trace
@@ -30,7 +31,7 @@ BAR_DELAY = 3.0  # seconds before there is a progress bar
 
 
 def trace_corpus(
-    model: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
+    model: Scheduling, examples: Iterable[Any], skip_errors: bool, progress: bool
 ) -> Corpus:
     """See `Model.trace`."""
     tracing = Tracing(model.program, skip_errors)
@@ -67,7 +68,7 @@ class Tracing:
         likely = CHUNK_WORK * len(examples) // max(work, len(examples))
         self.chunk = min(max(likely, 1), 2 * self.chunk, LARGEST_CHUNK)
 
-    def corpus(self, model: Scheduler) -> Corpus:
+    def corpus(self, model: Scheduling) -> Corpus:
         """Everything so far."""
         parts = self.parts or [self._part([], np.zeros(0, np.int64))]
         graphs, demanded, sources = zip(*parts, strict=True)

@@ -242,7 +242,9 @@ def _write_crossing(
         then       p0 p1 p2 p3 c2 c3 c4 c5
 
     Rows that are done again, past the end of a level, still find their own: what could
-    have been written there comes from rows that have not been done yet.
+    have been written there comes from rows that have not been done yet. So the distance
+    is for the numbers, and the place of the products for the memory; that XLA copies
+    nothing for it, `xla.is_read_before` sees to.
     """
     o = tile.operation
     width = reads.plan.layout.widths[o][0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +20,12 @@ from jax.typing import ArrayLike
 
 from jfold.errors import shown
 from jfold.kept import kept
-from jfold.keys import key_of
+from jfold.keys import Rngs, key_of
 from jfold.operations import Layer, Operations
 from jfold.schedule import Schedule
 from jfold.shards import Shards
 from jfold.spec import Spec
 from jfold.types import KeyType
-
-# A key, or one by stream.
-Rngs: TypeAlias = Array | Mapping[str, Array] | None
 
 
 @jax.tree_util.register_dataclass

@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend import core
 from jax.typing import DTypeLike
 
-from jfold.device import jaxprs, products, xla
+from jfold.device import jaxprs, xla
 from jfold.device.arrays import (
     Arrays,
     Spec,
@@ -188,7 +188,7 @@ class Kernel(Owner):
 
         # Products are put in order on one row: `vmap` would hide which are of rows.
         closed = jaxprs.trace(outputs, once)
-        closed = products.rows_first(closed, once, count, self.shares(rows))
+        closed = xla.rows_first(closed, once, count, self.shares(rows))
         if self.whole:
             return closed
 

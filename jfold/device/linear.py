@@ -19,6 +19,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
+from jfold.device import xla
 from jfold.device.arrays import Arrays
 from jfold.device.jaxprs import is_inexact
 from jfold.tracebacks import boundary
@@ -202,9 +203,7 @@ def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arra
         linear=linear,
         count=len(known),
         avals=tuple(avals),
-        # A cache of JAX's that outlives all models keeps parameters of primitives, but
-        # forgets them with a jaxpr that is among them: this one dies with the equation.
-        owner=jax.make_jaxpr(lambda: ())(),
+        owner=xla.mortal(),
     )
     return made
 

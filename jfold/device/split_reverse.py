@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from jfold.device import jaxprs, products
+from jfold.device import jaxprs, xla
 from jfold.device.arrays import Arrays, Spec, Specs
 from jfold.device.jaxprs import is_inexact
 from jfold.device.kernel import Kernel, Weights
@@ -203,7 +203,7 @@ class SplitReverse(Owner):
         jaxprs.check_rules(closed)
         shares = self.kernel.shares(rows)
         # It has products of its own, of cotangents.
-        closed = products.rows_first(closed, specs, fixed, shares)
+        closed = xla.rows_first(closed, specs, fixed, shares)
         late = self.kernel.trained_count
         return split(closed, late, fixed, cotangents=len(self.flow.live))
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What works around XLA, each with what it gains and what would show it obsolete.
+"""What works around XLA and JAX: what each trick gains, and what shows it obsolete.
 
 `tests/test_xla.py` compiles the plain form of each beside it; once the plain form has
-nothing to complain of any more, that test fails and the trick may go.
+nothing to complain of any more, that test fails and the trick may go. Of what only a
+GPU shows, `at_hand`, that test is of `make accelerators`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from jax import Array, lax
 from jax.extend import core
 
 from jfold.device import jaxprs
-from jfold.device.arrays import Arrays
+from jfold.device.arrays import Arrays, Specs
 from jfold.planning.tiles import NARROW
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def at_hand(rows: Arrays) -> Arrays:
     For a GPU it gathers rows again wherever that saves a kernel, and so beside the
     writes to the same buffer, which it then copies as a whole: in training 32 trees of
     32 leaves at H = 128, twice in each step. Now a step has one kernel more and neither
-    copy. `tests/accelerators` compiles it.
+    copy. `make accelerators` compiles it, and the plain form beside it.
     """
     made: Arrays = lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
     return made
@@ -198,3 +199,130 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A constant may have rows, as cotangents that are zero do.
     return {v: x for v, x in pairs if jaxprs.spec(v).shape == x.shape}
+
+
+# ---- products, rows first ------------------------------------------------------------
+
+# However a function writes products of matrices and vectors, and rows of tables, tiles
+# run one form:
+#
+#     written by `vmap`             run                             that would be
+#     k [m, n] @ x [n, rows]        x [rows, n] @ k.T [n, m]        turned round, to be
+#                                                                   stored by rows
+#     table[number, all of 0:m]     table[number]                   reversed row by row,
+#                                                                   on a TPU
+#
+# XLA chooses no layout for what a loop carries: buffers have rows first, and so has
+# what is read of them, so each product the other way round is a copy of its tile. The
+# gradient of trees by a cell with one such product copied 15 tiles in its loops; now
+# none. `tests/test_products.py` has all forms, `tests/accelerators` the rows of tables.
+
+
+def rows_first(
+    closed: core.ClosedJaxpr, specs: Specs, fixed: int, turn: bool
+) -> core.ClosedJaxpr:
+    """The jaxpr with every product of a matrix without rows and what may have some
+    written in the other order, and every row of a table gathered.
+
+    Args:
+      fixed: how many of the arguments, the first ones, have no rows.
+      turn: whether a matrix whose last axis a product sums over is transposed before,
+        which can then be done once for many products.
+    """
+    jaxpr, _ = jaxprs.opened(closed)
+    _, varying = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
+
+    def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
+        # Products in batches and those with a number have no such matrix.
+        _, batch = equation.params['dimension_numbers']
+        if any(batch) or len(jaxprs.variables(equation.invars)) < 2:
+            return jaxprs.apply(equation, operands)
+        left, right = (v in varying for v in equation.invars)
+        if left == right:
+            return jaxprs.apply(equation, operands)
+        if left:
+            return _times_matrix(equation, operands, turn)
+        # What is left of the rows' axes now comes first; the function wants it last.
+        made = _times_matrix(_swapped(equation), operands[::-1], turn)
+        free = operands[1].ndim - len(_summed(equation)[1])
+        return jnp.moveaxis(made, range(free), range(-free, 0))
+
+    def row(equation: core.JaxprEqn, operands: Arrays) -> Array:
+        known = jaxprs.variables(equation.invars[:2])  # of a table, and a row of it
+        if len(known) < 2 or not _is_row(equation):
+            return jaxprs.apply(equation, operands)
+        table, number = (v in varying for v in known)
+        if table or not number:
+            return jaxprs.apply(equation, operands)
+        return _row(*operands[:2])
+
+    rules = {'dot_general': product, 'dynamic_slice': row}
+
+    def rewritten(*leaves: Array) -> Arrays:
+        return jaxprs.evaluate(closed, leaves, rules)
+
+    return jax.make_jaxpr(rewritten)(*specs)
+
+
+def _summed(equation: core.JaxprEqn) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of both operands that a product sums over."""
+    axes: tuple[tuple[int, ...], tuple[int, ...]]
+    axes, _ = equation.params['dimension_numbers']
+    return axes
+
+
+def _swapped(equation: core.JaxprEqn) -> core.JaxprEqn:
+    """A product without batches, its operands the other way round."""
+    precision = equation.params['precision']
+    if isinstance(precision, tuple):
+        precision = precision[::-1]
+    numbers = (_summed(equation)[::-1], ((), ()))
+    changed = {'dimension_numbers': numbers, 'precision': precision}
+    return _replaced(equation, changed)
+
+
+def _times_matrix(equation: core.JaxprEqn, operands: Arrays, turn: bool) -> Array:
+    """The product of rows and a matrix, transposed before if that is wanted and
+    helps."""
+    rows, matrix = operands
+    left, right = _summed(equation)
+    if turn and matrix.ndim == 2 and right == (1,):
+        matrix = jnp.swapaxes(matrix, 0, 1)
+        numbers = {'dimension_numbers': ((left, (0,)), ((), ()))}
+        equation = _replaced(equation, numbers)
+    return jaxprs.apply(equation, [rows, matrix])
+
+
+def _replaced(equation: core.JaxprEqn, params: dict[str, Any]) -> core.JaxprEqn:
+    made: core.JaxprEqn = equation.replace(params={**equation.params, **params})
+    return made
+
+
+def _is_row(equation: core.JaxprEqn) -> bool:
+    """Whether a slice is all that has one number on the first axis."""
+    whole: tuple[int, ...] = jaxprs.spec(equation.invars[0]).shape
+    return bool(whole) and equation.params['slice_sizes'] == (1, *whole[1:])
+
+
+def _row(table: Array, number: Array) -> Array:
+    """The row [1, *shape] of a table [n, *shape] whose number [] is given, or the next
+    one that there is."""
+    axes = tuple(range(table.ndim - 1))
+    numbers = lax.GatherDimensionNumbers(axes, (0,), (0,))
+    found = lax.gather(table, number[None], numbers, (1, *table.shape[1:]), mode='clip')
+    return found[None]
+
+
+# ---- what outlives models ------------------------------------------------------------
+
+
+def mortal() -> core.ClosedJaxpr:
+    """What makes JAX forget an equation with the model that it is of.
+
+    A cache of JAX's that outlives all models keeps the parameters of primitives, and so
+    a user's functions and their data; but it forgets what has a jaxpr among these when
+    that is freed. This one belongs to one equation: without it every model that was
+    differentiated, with the arrays in its functions, stayed until the process ended.
+    """
+    made: core.ClosedJaxpr = jax.make_jaxpr(lambda: ())()
+    return made

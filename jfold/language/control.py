@@ -65,9 +65,8 @@ def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Writ
         keys = w.one(p.Transform, (column,), node, fn=block.key_fn)
     if pre is not None:
         value = yield emit_part(pre, value, places, w)
-    blocks = [case.block for case in cases if case is not None]
-    number = {id(each): place for place, each in enumerate(blocks)}
-    case_of = {k: number[id(b)] for k, b in block.targets.items()}
+    number = _numbers(block)
+    case_of = {key: number[target] for key, target in block.targets.items()}
     options = {'case_of': case_of, 'cases': len(cases)}
     codes = w.one(p.Cases, (keys,), node, **options)
     positions = w.add(p.Positions, (codes,), node, outputs=len(cases))
@@ -101,10 +100,14 @@ def _(block: c.OneOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
     key, pre, *cases = node.parts
     fn = block.key_fn
     chosen = (yield eval_part(key, x, state)) if isinstance(fn, c.Block) else fn(x)
-    target = block.targets[chosen]
+    number = _numbers(block)[block.targets[chosen]]
     given = x if pre is None else (yield eval_part(pre, x, state))
-    case = next(each for each in cases if each and each.block is target)
-    return (yield eval_part(case, given, state))
+    return (yield eval_part(cases[number], given, state))
+
+
+def _numbers(block: c.OneOf) -> dict[c.Block, int]:
+    """The places of cases among those that are different blocks."""
+    return {x: k for k, x in enumerate(dict.fromkeys(x for _, x in block.cases))}
 
 
 # ---- Optional ------------------------------------------------------------------------
@@ -153,7 +156,7 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
         body = Typed(c.Identity(), declaration.name, given, output)
         # Known before its target is typed, in which it may be used again.
         state.declarations[declaration] = body
-        inner = yield state.visit(declaration.target, given, declaration.name)
+        inner = yield state.visit_once(declaration.target, given, declaration.name)
         state.equal(inner, inner.output, output, 'to give')
         state.nodes.append(body)
         body.parts = (inner,)

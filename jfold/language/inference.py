@@ -40,6 +40,10 @@ from jfold.types import (
 A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
 TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
 
+# How many uses are lowered one by one: in one expression, and for each time that a
+# block stands in it. A call costs more than a few lines, but 2^n lines cost too much.
+FEW_USES, USES_FOR_EACH = 2048, 8
+
 # What these give has the variable of a value that there is already. All others are
 # taken to give a new value, which is never wrong: at worst it is computed twice.
 _PASSING = c.Identity, c.Pipe, c.GetItem
@@ -51,10 +55,20 @@ class Inference:
 
     A variable in an input type stands for one value, so that the uses of a block on one
     value are typed once, and later computed once; not those of blocks in `observing`.
+
+    Attributes:
+      constants: blocks that take no input.
+      observing: blocks with a `Metric` inside.
+      repeated: blocks made of others that have several uses.
+      room: how many uses are typed one by one; see `called`.
+      is_asked: whether it is asked what the expression takes, and not given.
     """
 
     constants: set[c.Block]
     observing: set[c.Block]
+    repeated: set[c.Block]
+    room: int
+    is_asked: bool
     types: Unifier = field(default_factory=Unifier)
     nodes: list[Typed] = field(default_factory=list)
     visited: dict[tuple[c.Block, Type], Typed] = field(default_factory=dict)
@@ -65,9 +79,37 @@ class Inference:
     functions: dict[Layer, c.Function] = field(default_factory=dict)
     guesses: list[tuple[Typed, Type]] = field(default_factory=list)
     results: dict[tuple[Any, tuple[Type, ...]], Type] = field(default_factory=dict)
+    calls: dict[tuple[c.Block, Type | None], c.Reference] = field(default_factory=dict)
 
     def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
         """Types one use of `block`, and the uses inside it."""
+        return self.visit_once(self.called(block, given), given, where)
+
+    def called(self, block: c.Block, given: Type) -> c.Block:
+        """The block; once uses are many more than the expression is long, a reference
+        to it in its place, so that it is typed and lowered once for all that follow.
+
+            r = Record((r, r)) >> add      n times: n blocks, but 2^n uses, of which
+                                           each is of another part of the data
+        """
+        if len(self.nodes) <= self.room or block not in self.repeated:
+            return block
+        # As of a declaration, what it takes is the same at all uses.
+        type_ = self.types.resolve(given)
+        unknown = not type_.ground
+        if isinstance(type_, VoidType) or (unknown and not self.is_asked):
+            return block
+        key = block, None if unknown else type_
+        if key not in self.calls:
+            declaration = c.ForwardDeclaration(key[1], name=type(block).__name__)
+            declaration.resolve_to(block)
+            self.calls[key] = c.Reference(declaration)
+            if block in self.observing:
+                self.observing.add(self.calls[key])
+        return self.calls[key]
+
+    def visit_once(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
+        """The same, of this block itself."""
         # A bare type, such as `object`, is that of many values; its variable of one.
         if not isinstance(given, TypeVariable | VoidType):
             given = self.types.named(given)
@@ -226,6 +268,19 @@ def _saying(block: c.Block) -> str:
     return 'say them, as in `ForwardDeclaration(output_type=...)`'
 
 
+def begin(root: c.Block, is_asked: bool = False) -> Inference:
+    """The state before anything of an expression is typed."""
+    found = users(root)
+    composite = {user for each in found.values() for user in each}
+    kinds = c.Reference, c.Share  # which are typed once anyway
+    repeated = {x for x in composite if len(found[x]) > 1 and not isinstance(x, kinds)}
+    # Each guess of what an unknown input is has all that waits tried again, so where
+    # inputs are asked for, fewer uses wait.
+    few = FEW_USES // 4 if is_asked else FEW_USES
+    room = few + USES_FOR_EACH * sum(map(len, found.values()))
+    return Inference(constants(found), observing(found), repeated, room, is_asked)
+
+
 @functools.singledispatch
 def output_type(block: c.Block, node: Typed, state: Inference) -> Type | Steps[Type]:
     """The output type of `node`; sets its parts, which it yields the steps for."""
@@ -234,8 +289,7 @@ def output_type(block: c.Block, node: Typed, state: Inference) -> Type | Steps[T
 
 def _settled(block: c.Block, given: Type | None) -> tuple[Type | None, Type | None]:
     """What a block takes and gives, as far as that follows from what it is given."""
-    found = users(block)
-    state = Inference(constants(found), observing(found))
+    state = begin(block, is_asked=given is None)
     given = state.types.fresh() if given is None else given
     top = run(state.visit(block, state.given_to(block, given), ''))
     state.settle()
@@ -245,30 +299,17 @@ def _settled(block: c.Block, given: Type | None) -> tuple[Type | None, Type | No
 
 
 def input_type(block: c.Block) -> Type | None:
-    """What a block takes; `None` if what is around it decides that.
-
-    Raises:
-      TypeError: types clash inside of it.
-    """
+    """See `Block.input_type`."""
     return _settled(block, None)[0]
 
 
 def result_type(block: c.Block) -> Type | None:
-    """What a block gives, wherever it stands, else what it makes of Python objects;
-    `None` if it takes none.
-
-    Raises:
-      TypeError: types clash inside of it.
-    """
+    """See `Block.output_type`."""
     taken, made = _settled(block, None)
     if taken is None and made is None:
         with contextlib.suppress(TypeError):
             return _settled(block, ObjectType())[1]
     return made
-
-
-c.Block.input_type = property(input_type)
-c.Block.output_type = property(result_type)
 
 
 def infer(root: c.Block) -> Typing:
@@ -278,8 +319,7 @@ def infer(root: c.Block) -> Typing:
       TypeError: types clash or cannot be determined; the message starts with the path
         of the block at fault.
     """
-    found = users(root)
-    state = Inference(constants(found), observing(found))
+    state = begin(root)
     top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
     state.solve()
     metrics: dict[str, tuple[Type, bool]] = {}

@@ -26,10 +26,12 @@ from jfold.types import (
     TensorType,
     TupleType,
     Type,
+    count_terminals,
     levels,
     terminals,
 )
 
+MOST_TENSORS = 1 << 16  # of which each is an array of its own, and a line of programs
 EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
@@ -38,6 +40,14 @@ def check_output(root: Typed, metrics: dict[str, Type]) -> None:
     if not metrics and not any(terminals(root.output)):
         fail(root, 'a result of tensors, or a Metric', str(root.output))
     for number, level in enumerate(levels(root.output)):
+        if (count := count_terminals(level)) > MOST_TENSORS:
+            hint = 'take what is wanted by GetItem or a Function'
+            fail(
+                root,
+                f'a result of at most {MOST_TENSORS:,} tensors',
+                f'{count:,}',
+                hint,
+            )
         for leaf in terminals(level):
             if hint := _why_no_result(leaf, inside=bool(number)):
                 fail(root, EXPECTED, str(root.output), hint)

@@ -3,11 +3,17 @@
 
 The graph is run as it is, operation by operation in the order of levels, and then in
 reverse, with gradients row by row; so each row of each operation can be looked at.
+
+    parameters -> constants of the data -> nodes, from the first level to the last
+                                             -> the loss, and its gradient
+                                           nodes, from the last level to the first
+
+What is found first in this order is told: all that comes after may come of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,17 +23,10 @@ import numpy as np
 
 from jfold.device.drawn import drawing_nothing
 from jfold.errors import several
-from jfold.graph import Graph, Table, ranges, shared_counts
+from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
 from jfold.host.search import CONSTANTS, NODES, where_made
-from jfold.language.parameters import check_params, with_external
-from jfold.planning.demands import needed
-from jfold.planning.layout import has_gradient
-from jfold.planning.uses import Uses, make_uses
-from jfold.program import Program
-from jfold.recurrence import components
-from jfold.results import returned
-from jfold.rowwise import (
+from jfold.interpreters.rowwise import (
     Runner,
     chunks,
     filled_up,
@@ -37,6 +36,12 @@ from jfold.rowwise import (
     padded,
     worst,
 )
+from jfold.interpreters.walk import make_walk
+from jfold.language.parameters import check_params, with_external
+from jfold.planning.demands import needed
+from jfold.planning.layout import has_gradient
+from jfold.program import Program
+from jfold.results import returned
 from jfold.schedule import Schedule, build
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
@@ -125,7 +130,7 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     if (bad := _bad_parameter(program, params)) is not None:
         return bad
     items = list(several(examples))
-    search = Search(program, params, make_uses(program, trace(program, items)))
+    search = Search(program, params, trace(program, items))
     found = search.first(loss or sum_of_floats)
     if not isinstance(found, _Found):
         return found
@@ -161,42 +166,27 @@ class Search:
       made: per operation and output, the value that each node makes [nodes].
     """
 
-    def __init__(self, program: Program, params: Any, uses: Uses) -> None:
-        self.program, self.uses = program, uses
-        self.graph: Graph = uses.graph
+    def __init__(self, program: Program, params: Any, graph: Graph) -> None:
+        self.program, self.walk = program, make_walk(program, graph)
+        self.uses, self.made = self.walk.uses, self.walk.made
         self.runners = [
             Runner(x, None if x.layer.params is None else params[x.layer.name])
             for x in drawing_nothing(program).operations
         ]
-        numbers = uses.numbers
         self.values = [
-            np.zeros((int(first[-1]), *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
-            for t, first in zip(program.types, numbers.first, strict=True)
+            np.zeros((count, *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
+            for t, count in zip(program.types, self.walk.counts, strict=True)
         ]
         self.trained = [np.zeros(len(x), bool) for x in self.values]
-        self.made = [
-            [ranges(begin, table.counts) for begin in begins]
-            for table, begins in zip(
-                self.graph.operations, numbers.outputs, strict=True
-            )
-        ]
-        self._fill_constants()
-
-    def _fill_constants(self) -> None:
-        """Puts in what the program and the examples have."""
-        numbers, ends = self.uses.numbers, [0 for _ in self.program.types]
-        for t, value in self.program.constants:
-            self.values[t][numbers.first[t][:-1] + ends[t]] = value
-            ends[t] += 1
-        assert tuple(ends) == shared_counts(self.program)
-        for t, table in enumerate(self.graph.constants):
-            rows = ranges(numbers.constants[t], table.counts)
-            self.values[t][rows] = table.columns[0]
+        for t, rows, given in (*self.walk.shared(), *self.walk.own()):
+            self.values[t][rows] = given
 
     def first(self, loss: Callable[[Any], Any]) -> _Found | NonFinite | None:
         """What is found first."""
-        waves = list(self._waves())
+        waves = list(self.walk.waves())
         found = self._in_data()
+        # Kept back until no value is at fault: where JAX makes NaN of an index outside,
+        # that is found as a value, with the index as its cause.
         outside = None
         for o, nodes in waves:
             if found is None:
@@ -209,25 +199,11 @@ class Search:
             bad = bad or self._backward(o, nodes, cotangents)
         return bad
 
-    def _waves(self) -> Iterator[tuple[int, Array]]:
-        """Operations with nodes that run at once, in order."""
-        for component in components(self.program):
-            levels = {o: self.graph.levels[o] for o in component.operations}
-            last = max((int(x.max(initial=0)) for x in levels.values()), default=0)
-            sorted_ = {o: np.argsort(x, kind='stable') for o, x in levels.items()}
-            for level in range(1, last + 1):
-                for o, order in sorted_.items():
-                    first, end = np.searchsorted(
-                        levels[o][order], [level, level + 1]
-                    ).tolist()
-                    if first < end:
-                        yield o, order[first:end]
-
     def _in_data(self) -> _Found | None:
-        for t, table in enumerate(self.graph.constants):
-            row = first_bad([table.columns[0]])
+        for t, _, given in self.walk.own():
+            row = first_bad([given])
             if row is not None:
-                kind = kind_of(table.columns[0][row])
+                kind = kind_of(given[row])
                 message = f'expected finite numbers, got {kind} in the data'
                 return _Found(CONSTANTS, t, row, message)
         return None
@@ -241,6 +217,8 @@ class Search:
             inputs = self._inputs(o, rows)
             error, outputs = runner.forward(runner.params, *map(filled_up, inputs))
             made = [np.asarray(x)[: len(rows)] for x in outputs]
+            # Noted on the way, for the reverse: what depends on no parameter has no
+            # gradient that anybody asks for, and an infinite one there is no fault.
             trained = self._depend(o, rows)
             types = runner.operation.outputs
             for t, numbers, x in zip(types, self.made[o], made, strict=True):
@@ -251,7 +229,7 @@ class Search:
             if row is not None:
                 kind = worst([x[row] for x in made])
                 what = f'finite values of {runner.operation!r}, got {kind}'
-                if text is not None:
+                if text is not None:  # of some row of these; asked again of this one
                     text = self._index_error(runner, [x[row : row + 1] for x in inputs])
                 return self._at_node(o, int(rows[row]), what, text), outside
             if text is not None and outside is None:
@@ -260,6 +238,7 @@ class Search:
 
     def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Found:
         """The first of some rows that takes an index outside."""
+        # JAX tells that there is one, not where: the rows are asked one by one.
         runner, row, text = self.runners[o], 0, None
         while text is None and row < len(rows):
             text = self._index_error(runner, [x[row : row + 1] for x in inputs])
@@ -270,6 +249,7 @@ class Search:
     def _index_error(self, runner: Runner, inputs: Arrays) -> str | None:
         error, _ = runner.forward(runner.params, *map(filled_up, inputs))
         text: str | None = error.get()
+        # Further lines tell where in the code, with the frames of this file.
         return text and text.partition('\n')[0].strip()
 
     def _inputs(self, o: int, rows: Array) -> Arrays:
@@ -296,6 +276,7 @@ class Search:
     ) -> tuple[Arrays, _Found | NonFinite | None]:
         """The cotangents of all values, as the loss alone gives them."""
         schedule, results = self.results()
+        # JAX differentiates by floats alone; other arrays go around it.
         floats = [[x for x in each if is_inexact(x)] for each in results]
 
         def of_results(floats: list[list[Any]]) -> Any:
@@ -311,9 +292,10 @@ class Search:
             bad = NonFinite(f'expected a finite loss, got {kind}')
         cotangents = [np.zeros_like(x) for x in self.values]
         for r, result in enumerate(self.program.results):
-            table = self.graph.results[r]
+            table = self.walk.graph.results[r]
             for t, uses in zip(result.tensors, self.uses.results[r], strict=True):
                 if is_inexact(self.values[t]):
+                    # Unbuffered: a value may be several rows of a result.
                     own = np.asarray(next(grads))[: len(uses)]
                     np.add.at(cotangents[t], uses, own)
                     bad = bad or _bad_loss(own, table)
@@ -322,7 +304,9 @@ class Search:
     def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
         """The tensors of each result, with spare rows of zeros where there are any, and
         a schedule that they are of."""
-        need = needed(self.uses, self.graph.examples)
+        # What a model returns takes masks and examples of rows from a schedule, so one
+        # is built, though nothing runs by it.
+        need = needed(self.uses, self.walk.graph.examples)
         schedule, made = build(self.uses, Spec(self.program, need)), []
         for r, result in enumerate(self.program.results):
             uses = self.uses.results[r]
@@ -347,6 +331,8 @@ class Search:
             own = [cotangents[t][x[rows]] for t, x in outputs]
             given = list(map(filled_up, inputs)), list(map(filled_up, own))
             of_inputs, finite, _ = runner.reverse(runner.params, *given)
+            # Inputs first: a gradient that is infinite there makes that of parameters
+            # infinite too, and tells more of where it comes from.
             found = self._add(o, rows, of_inputs, cotangents)
             if found is None and not all(finite):
                 found = self._of_params(o, rows, inputs, own)
@@ -381,6 +367,8 @@ class Search:
             for path, leaf in jax.tree_util.tree_leaves_with_path(layer.params)
             if is_inexact(leaf)
         ]
+        # Gradients of parameters are sums over rows, so which row it was is not known
+        # of the sum; and finite rows may overflow together, of which none is at fault.
         for number, node in enumerate(rows.tolist()):
             alone = slice(number, number + 1)
             given = [[filled_up(x[alone]) for x in y] for y in (inputs, cotangents)]
@@ -405,9 +393,10 @@ class Search:
     def told(self, found: _Found, items: list[Any]) -> NonFinite:
         """What was found, with the example, the path and the block."""
         of_nodes = found.kind == NODES
-        tables = self.graph.operations if of_nodes else self.graph.constants
+        tables = self.walk.graph.operations if of_nodes else self.walk.graph.constants
         table = tables[found.number]
         example = _owner(table, found.row)
+        # The example is traced again, alone, where its rows are counted from 0.
         row = found.row - int(table.first[example])
         given = found.kind, found.number, row
         made = where_made(self.program, items[example], *given)

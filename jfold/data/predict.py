@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from jfold.budget import Budget
-from jfold.data.batches import Batch, Batches, batches
-from jfold.data.corpus import Corpus, Scheduler
-from jfold.data.tracer import Traced
+from jfold.data.batches import Batch, Batches
+from jfold.data.corpus import Corpus
+from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
 from jfold.graph import ranges
 from jfold.metrics import MetricValues
@@ -22,14 +23,16 @@ from jfold.ragged import Ragged, assembled
 from jfold.schedule import Schedule
 from jfold.shards import Sharding, make_shards
 from jfold.tracebacks import boundary
+from jfold.trampoline import Steps, in_turn, run
 from jfold.types import SequenceType, Type, levels, pack, terminals
 
 Array = np.ndarray[Any, Any]
 
 
-class Predictor(Scheduler, Protocol):
+class Predictor(Protocol):
     """A model, as far as predictions need one."""
 
+    program: Program
     _budget: Budget
 
     def apply(
@@ -41,6 +44,11 @@ class Predictor(Scheduler, Protocol):
         deterministic: bool = False,
     ) -> Any:
         """See `Model.apply`."""
+
+    def batches(
+        self, source: object, batch_size: int, *, sharding: Sharding | None = None
+    ) -> Batches:
+        """See `Model.batches`."""
 
     def join(self, parts: Iterable[Any]) -> Corpus:
         """See `Model.join`."""
@@ -96,7 +104,7 @@ def predict(
     source = model.join([source]) if isinstance(source, Traced) else source
     total = operator.length_hint(source, -1)
     with (
-        batches(model, source, batch_size, sharding=sharding) as given,
+        model.batches(source, batch_size, sharding=sharding) as given,
         progress_bar('predict', total if total >= 0 else None, progress) as bar,
     ):
         if isinstance(source, Corpus) and len(source):  # it is known what they need
@@ -105,8 +113,7 @@ def predict(
         for batch, results in _ahead(model, params, given, external):
             parts.append(_real(batch, results, bool(model.program.metrics)))
             bar.update(batch.count)
-    parts = parts or [_nothing(model.program)]
-    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    return run(_joined(parts or [_nothing(model.program)]))
 
 
 def _ahead(
@@ -142,14 +149,39 @@ def _real(batch: Batch, results: Any, has_metrics: bool) -> Any:
 
 def _picked(value: Any, rows: Array) -> Any:
     """Some rows [n] of a value with a leading axis of rows."""
+    return run(_rows_of(value, rows))
+
+
+# Values have the structure of the expression, which may be nested without limit: so
+# neither Python's stack nor JAX's trees, which are recursive too, are used for them.
+
+
+def _rows_of(value: Any, rows: Array) -> Steps[Any]:
     if isinstance(value, tuple):
-        return tuple(_picked(each, rows) for each in value)
+        return tuple((yield in_turn(_rows_of(each, rows) for each in value)))
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
         counts: Any = chosen  # of NumPy, as all that is given back
-        return Ragged(_picked(value.values, ranges(begins, chosen)), counts)
+        return Ragged((yield _rows_of(value.values, ranges(begins, chosen))), counts)
     return value if value is None else np.asarray(value)[rows]
+
+
+def _joined(parts: Sequence[Any]) -> Steps[Any]:
+    """Rows of several batches, one after another."""
+    first = parts[0]
+    if isinstance(first, tuple):
+        return tuple((yield in_turn(map(_joined, zip(*parts, strict=True)))))
+    if isinstance(first, dict):
+        names = [*first]
+        made = yield in_turn(_joined([x[name] for x in parts]) for name in names)
+        return dict(zip(names, made, strict=True))
+    if is_dataclass(first):
+        kind: Any = type(first)
+        names = [each.name for each in fields(kind)]
+        columns = ([getattr(x, name) for x in parts] for name in names)
+        return kind(*(yield in_turn(map(_joined, columns))))
+    return None if first is None else np.concatenate(parts)
 
 
 def _collected(batch: Batch, metric: MetricValues) -> MetricValues:

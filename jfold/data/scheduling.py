@@ -11,7 +11,7 @@ from typing import Any
 
 from jfold.budget import Budget
 from jfold.data.agreement import Agreement
-from jfold.data.tracer import Traced, make_digest
+from jfold.data.traced import Traced, make_digest
 from jfold.errors import rows_asked, several
 from jfold.graph import Graph, labels_of
 from jfold.host.evaluation import trace
@@ -26,7 +26,7 @@ from jfold.spec import Capacity
 
 
 class Scheduling:
-    """What a corpus and batches ask of a model, as `Scheduler` says.
+    """What a corpus and batches ask of a model, which is one of these.
 
     Attributes:
       program: whose graphs these are.

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of a graph, one operation after another, each behind what it reads.
+
+There are no tiles, buffers and spare rows here: a value is told by its type and its
+number, and whoever walks keeps values as he likes.
+
+    values of a type   0 1 2 | 3 4 | 5 6 7 8 | 9 ...
+                       of the  own   made by
+                       program       operations
+                       '------- example 0 -------' '-- example 1 ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold.graph import Array, Graph, ranges, shared_counts
+from jfold.operations import Operations
+from jfold.planning.uses import Uses, make_uses
+from jfold.recurrence import components
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """A graph, with what is walked over.
+
+    Attributes:
+      uses: of its values.
+      made: per operation and output, the value that each node makes [nodes].
+    """
+
+    uses: Uses
+    made: tuple[tuple[Array, ...], ...]
+
+    @property
+    def graph(self) -> Graph:
+        """What is walked over."""
+        return self.uses.graph
+
+    @property
+    def counts(self) -> list[int]:
+        """Per type, how many values there are."""
+        return [int(first[-1]) for first in self.uses.numbers.first]
+
+    def shared(self) -> Iterator[tuple[int, Array, Any]]:
+        """Constants of the program: the type, the number in each example [examples],
+        and the value."""
+        program, first = self.uses.program, self.uses.numbers.first
+        before = [0 for _ in program.types]
+        for t, value in program.constants:
+            yield t, first[t][:-1] + before[t], value
+            before[t] += 1
+        assert tuple(before) == shared_counts(program)
+
+    def own(self) -> Iterator[tuple[int, Array, Array]]:
+        """Constants of examples: the type, their numbers [n], and what they are
+        [n, *shape]."""
+        for t, table in enumerate(self.graph.constants):
+            numbers = ranges(self.uses.numbers.constants[t], table.counts)
+            yield t, numbers, table.columns[0]
+
+    def waves(self) -> Iterator[tuple[int, Array]]:
+        """Operations with nodes [n] that read nothing of each other, in order."""
+        # Components read earlier ones alone, so each goes through all its levels at
+        # once: levels of two components have nothing to do with each other.
+        for component in components(self.uses.program):
+            levels = {o: self.graph.levels[o] for o in component.operations}
+            last = max((int(x.max(initial=0)) for x in levels.values()), default=0)
+            # Sorted once, or every level would look at all nodes.
+            sorted_ = {o: np.argsort(x, kind='stable') for o, x in levels.items()}
+            for level in range(1, last + 1):
+                for o, order in sorted_.items():
+                    bounds = np.searchsorted(levels[o][order], [level, level + 1])
+                    first, end = bounds.tolist()
+                    if first < end:
+                        yield o, order[first:end]
+
+
+def make_walk(program: Operations, graph: Graph) -> Walk:
+    """The walk over a graph."""
+    uses = make_uses(program, graph)
+    pairs = zip(graph.operations, uses.numbers.outputs, strict=True)
+    made = (tuple(ranges(x, table.counts) for x in begins) for table, begins in pairs)
+    return Walk(uses, tuple(made))
