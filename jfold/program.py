@@ -21,10 +21,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jfold.checker import infer
-from jfold.instructions import Body, CallOnce, Maker, Observe
+from jfold.instructions import Body, CallOnce, Observe
 from jfold.kept import kept
 from jfold.operations import Operations, check_operations
-from jfold.registers import PLACES, RegisterType
+from jfold.order_checker import wrong_order
+from jfold.registers import RegisterType
 from jfold.waves_checker import wrong_waves
 
 
@@ -115,27 +116,14 @@ def _wrong(program: Program) -> Iterator[str]:
     """What is wrong with a program whose operations are right."""
     main, *others = program.plan.bodies
     types, *_ = found = list(map(program.types_in, (main, *others)))
-    for body, of_body in zip((main, *others), found, strict=True):
-        yield from _not_told_apart(body, of_body)
+    bodies = zip((main, *others), found, strict=True)
+    yield from wrong_order(bodies, program.plan.declarations, program.metrics)
     yield from wrong_waves(main, others, types)
     yield from _wrong_rows(program)
     given = [each.tensor for each in main.results]
     expected = [program.types[number] for number in program.own.tensors]
     if given != expected:
         yield f'{main}: expected a result of {expected}, got {given}'
-
-
-def _not_told_apart(body: Body, types: dict[int, RegisterType]) -> Iterator[str]:
-    """What makes rows of the kind of another's at the same places: nothing would tell
-    their order but what else is in the batch."""
-    known: set[tuple[object, ...]] = set()
-    for i in body.instructions:
-        if isinstance(i, Maker):
-            at = [r for r in i.inputs if types[r].kind == PLACES]
-            key = *i.makes, *at, i.way
-            if key in known:
-                yield f'{body}: {i}: expected a way of its own, got that of another'
-            known.add(key)
 
 
 def _wrong_rows(program: Program) -> Iterator[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jfold.bodies import Instruction
-from jfold.traits import Effect, Ordering, Traits
+from jfold.traits import Effect, Ordering, Traits, Visiting
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,11 @@ class Ranges(Instruction):
 class Enter(Instruction):
     """Lengths and places of sequences to the places of their items."""
 
-    traits = Traits('lengths[a: b] places[a] -> places[b]', order=Ordering.EXPANDS)
+    traits = Traits(
+        'lengths[a: b] places[a] -> places[b]',
+        order=Ordering.EXPANDS,
+        visiting=Visiting.ENTERS_MANY,
+    )
     way: int
 
 
