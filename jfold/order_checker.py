@@ -178,20 +178,23 @@ def _wrong_visits(steps: Sequence[_Step]) -> Iterator[str]:
     """What has the visit of another, or none though something is observed inside, or is
     numbered outside of what it is in."""
     entered: dict[Spot, _Step] = {}  # by what leads there and is numbered around it
-    seen: dict[int, _Step] = {}
+    known: dict[int, _Step] = {}
     for step in steps:
         if step.continues:
             begun = {entered[spot].visit for spot in step.at if spot in entered}
             if begun != {step.visit}:
                 yield step.expected(f'the visit of its places, {sorted(begun)}')
-        elif step.visit >= 0 and seen.setdefault(step.visit, step) is not step:
+        elif step.visit >= 0 and known.setdefault(step.visit, step) is not step:
             yield step.expected(f'a visit of its own, got {step.visit}, of another')
         if step.written:
             entered |= dict.fromkeys(step.inside, step)
     busy = {spot for step in steps if step.visit >= 0 for spot in step.at}
     for step in steps:
-        if step.visit < 0 and not busy.isdisjoint(step.inside):
+        seen = not busy.isdisjoint(step.inside)
+        if step.visit < 0 and seen:
             yield step.expected('a visit, since something is observed inside, got none')
+        if step.visit >= 0 and step.inside and not seen and not step.continues:
+            yield step.expected('no visit, since nothing is observed inside')
     yield from _outside(steps, entered)
 
 

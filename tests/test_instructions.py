@@ -12,6 +12,7 @@ from programs import in_waves, loops, trees, with_wave
 
 import jfold as jf
 from jfold import instructions as ir
+from jfold.flow import follow
 from jfold.host import evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import graph_of, trace
@@ -21,7 +22,6 @@ from jfold.host.origin import previous
 from jfold.host.promises import Promises
 from jfold.host.rules import RULES
 from jfold.host.steps import MAKERS
-from jfold.language.flow import follow
 from jfold.program import HostPlan, check_program
 from jfold.traits import Effect, Ordering, Pass, Traits
 
@@ -91,9 +91,9 @@ def test_who_reads_what_refuses_an_unknown_kind() -> None:
         traits = Traits('tensors[a] -> tensors[a]', Effect.MAKES)
 
     stage = ir.Stage((Repeat((1,), (2,), 'here'),), ())
-    plan = HostPlan(replace(trees().plan.body, stages=(stage,)), ())
+    body = replace(trees().plan.body, stages=(stage,))
     with pytest.raises(NotImplementedError, match=r'who reads what: .*, got Repeat'):
-        follow(plan, trees().operations, [])
+        follow(body, (), trees().operations, [])
 
 
 KINDS = {

@@ -475,7 +475,8 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'another result than the program states': (
         lambda: with_tensors(trees(), 0, (0,)),
-        '<expression>: expected a result of [int32[]], got [float32[4]]',
+        '<expression>: expected results tensors[a, int32[]], got tensors[a, '
+        'float32[4]]',
     ),
 }
 
