@@ -47,6 +47,7 @@ def wrong_order(
     for body in origins:
         yield from _wrong_statements(body, metrics)
         yield from _too_early(body)
+        yield from _keys_read_again(body)
     yield from _wrong_visits(list(_steps(origins, declarations)))
 
 
@@ -97,12 +98,14 @@ def _wrong_statements(body: ir.Body, metrics: Collection[int]) -> Iterator[str]:
     """What states a visit that does nothing with visits, or none though it does."""
     for i in body.instructions:
         if i.traits.visiting is Visiting.NOTHING and i.visit is not None:
-            yield f'{body}: {i}: expected no visit, since it does nothing in one'
+            yield f'{body}: {i}: expected no visit, as of what makes no rows, got one'
         if i.visit is not None and i.visit < 0:
             yield f'{body}: {i}: expected a visit from 0 on, got {i.visit}'
         if isinstance(i, ir.Observe) and (i.visit is None) == (i.result in metrics):
-            wanted = 'a visit' if i.visit is None else 'no visit'
-            yield f'{body}: {i}: expected {wanted} for rows of result {i.result}'
+            told = (
+                'a visit, got none' if i.visit is None else f'no visit, got {i.visit}'
+            )
+            yield f'{body}: {i}: expected, of result {i.result}, {told}'
 
 
 def _too_early(body: ir.Body) -> Iterator[str]:
@@ -114,8 +117,19 @@ def _too_early(body: ir.Body) -> Iterator[str]:
         # What goes on in parts of a visit reads what was evaluated in others of them.
         continues = i.traits.visiting is Visiting.CONTINUES
         if i.visit is not None and visit <= read and not continues:
-            yield f'{body}: {i}: expected a visit behind {read}, which it reads'
+            yield f'{body}: {i}: expected a visit behind {read}, got {visit}'
         latest |= dict.fromkeys(i.outputs, max(read, visit))
+
+
+def _keys_read_again(body: ir.Body) -> Iterator[str]:
+    """What draws with a key that another has drawn with: both would be equal."""
+    drawn = {r for i in body.instructions if isinstance(i, ir.Draw) for r in i.outputs}
+    read: set[int] = set()
+    for i in body.instructions:
+        for r in drawn.intersection(i.inputs):
+            if r in read or i.inputs.count(r) > 1:
+                yield f'{body}: {i}: expected a key of its own, got r{r} again'
+            read.add(r)
 
 
 # ---- what is inside what -------------------------------------------------------------
@@ -183,7 +197,9 @@ def _wrong_visits(steps: Sequence[_Step]) -> Iterator[str]:
         if step.continues:
             begun = {entered[spot].visit for spot in step.at if spot in entered}
             if begun != {step.visit}:
-                yield step.expected(f'the visit of its places, {sorted(begun)}')
+                yield step.expected(
+                    f'the visit of its places, {begun}, got {step.visit}'
+                )
         elif step.visit >= 0 and known.setdefault(step.visit, step) is not step:
             yield step.expected(f'a visit of its own, got {step.visit}, of another')
         if step.written:
@@ -194,7 +210,9 @@ def _wrong_visits(steps: Sequence[_Step]) -> Iterator[str]:
         if step.visit < 0 and seen:
             yield step.expected('a visit, since something is observed inside, got none')
         if step.visit >= 0 and step.inside and not seen and not step.continues:
-            yield step.expected('no visit, since nothing is observed inside')
+            yield step.expected(
+                f'no visit, since nothing is observed inside, got {step.visit}'
+            )
     yield from _outside(steps, entered)
 
 

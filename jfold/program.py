@@ -24,10 +24,11 @@ from jfold.checker import infer
 from jfold.flow import follow
 from jfold.instructions import Body, CallOnce, Numbers, Observe
 from jfold.kept import kept
-from jfold.operations import Makers, Operations, check_operations
+from jfold.operations import IN_ROW, Makers, Operations, Result, check_operations
 from jfold.order_checker import wrong_order
 from jfold.recurrence import results_in, sources
 from jfold.registers import BODY_ROWS, OBJECTS, PLACES, TENSORS, RegisterType
+from jfold.types import SequenceType, terminals
 from jfold.waves_checker import wrong_waves
 
 
@@ -158,22 +159,25 @@ def _wrong_rows(program: Program, types: Mapping[int, RegisterType]) -> Iterator
     for r in program.metrics:
         if not (in_main[r] or in_others[r]):
             yield f'{main}: expected something to observe result {r}, got nothing'
-    told = _told_lengths(main, main.outputs)
+    rows = _lengths_in(program.own, main.outputs)
     for r in program.levels[1:]:
         if (len(in_main[r]), len(in_others[r])) != (1, 0):
             yield f'{main}: expected it alone to observe result {r}, once, got others'
-            continue
+            return  # of what follows, nothing is known
         (i,) = in_main[r]
-        lengths = {types[each].of for each in told}
-        if types[i.inputs[0]].rows not in lengths:
-            yield f'{main}: {i}: expected items whose lengths are told, got others'
-        told += _told_lengths(main, i.inputs[1:])
+        row = rows.pop(0)
+        told = main.writer.get(row)
+        lengths = types[told.inputs[0]].of if isinstance(told, Numbers) else None
+        if lengths != (got := types[i.inputs[0]]).rows:
+            yield f'{main}: {i}: expected items whose lengths r{row} tells, got {got}'
+        rows += _lengths_in(program.results[r], i.inputs[1:])
 
 
-def _told_lengths(main: Body, row: Iterable[int]) -> list[int]:
-    """The lengths of sequences that are among the registers of a row."""
-    writers = map(main.writer.get, row)
-    return [i.inputs[0] for i in writers if isinstance(i, Numbers)]
+def _lengths_in(result: Result, row: Sequence[int]) -> list[int]:
+    """The registers of a row of a result that are the lengths of sequences in it."""
+    leaves = (x for x in terminals(result.type) if isinstance(x, IN_ROW))
+    pairs = zip(row, leaves, strict=True)
+    return [register for register, leaf in pairs if isinstance(leaf, SequenceType)]
 
 
 def _unsaid(
