@@ -142,7 +142,7 @@ class Numbers(ConstantMaker):
 class Draw(ConstantMaker):
     """A key for each item, which its place alone decides; two of them are never one."""
 
-    traits = Traits('places[a] -> tensors[a]', Effect.MAKES)
+    traits = Traits('places[a] -> tensors[a]', Effect.MAKES, anew=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,8 +38,12 @@ class Enter(Instruction):
 class Iterate(Instruction):
     """Python iterables to lengths and items."""
 
+    # An attribute may give another iterator to each reader.
     traits = Traits(
-        'objects[a] -> lengths[a: b] objects[b]', Effect.RAISES, Ordering.EXPANDS
+        'objects[a] -> lengths[a: b] objects[b]',
+        Effect.RAISES,
+        Ordering.EXPANDS,
+        anew=True,
     )
 
 

@@ -84,6 +84,7 @@ class Traits:
       holds: the bodies inside of it, by field, and the signature of each.
       within: in which pass it may be.
       visiting: what becomes of visits; a kind that does nothing with them states none.
+      anew: whether two that are alike give different things.
     """
 
     signature: str
@@ -92,6 +93,7 @@ class Traits:
     holds: dict[str, str] = field(default_factory=dict)
     within: Pass = Pass.EITHER
     visiting: Visiting = Visiting.NOTHING
+    anew: bool = False
 
     @functools.cached_property
     def signatures(self) -> tuple[Signature, ...]:

@@ -23,6 +23,7 @@ from programs import (
     chosen,
     edited,
     entered,
+    in_waves,
     loops,
     objects,
     picked,
@@ -33,6 +34,7 @@ from programs import (
     trees,
     twice,
     with_stages,
+    with_wave,
     words,
 )
 
@@ -405,6 +407,16 @@ WRONG_KINDS: dict[str, tuple[Callable[[], Program], str]] = {
         lambda: edited(deep_in_waves(), ir.Descend, visit=None),
         '<expression>: Descend r11 r17 r2: expected a visit, since something is '
         'observed inside, got none',
+    ),
+    'items of which nobody says where they are': (
+        lambda: with_wave(in_waves(), outputs=(2, 6, 17, 17)),
+        '<tree>: r17 = Send r11 declaration=0: expected the body to return '
+        'it once, got 2 times',
+    ),
+    'what is made at the places of examples': (
+        lambda: edited(in_waves(), ir.Observe, inputs=(0, 24)),
+        '<expression>: Observe r0 r24 visit=2 way=0 result=1: expected places that '
+        'Waves gives, got r0',
     ),
     'an expression of tensors': (
         lambda: rebuilt(trees(), inputs=trees().plan.body.inputs[:1] * 2),
