@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from jfold.kept import Owner
 from jfold.registers import OBJECTS, RegisterType, owners_of
-from jfold.traits import Effect, Traits
+from jfold.traits import Effect, Traits, Visiting
 
 CHECK = {'check': True}  # marks an option that no value depends on
 
@@ -91,7 +91,7 @@ class Call(Instruction):
     results.
     """
 
-    traits = Traits('', Effect.ANY)
+    traits = Traits('', Effect.ANY, visiting=Visiting.CALLS)
     declaration: int
     way: int
     owners: tuple[int, ...] = field(repr=False, metadata=CHECK)
@@ -104,7 +104,7 @@ class CallOnce(Call):
     Objects are one whose `key` is.
     """
 
-    traits = Traits('', Effect.ANY)
+    traits = Traits('', Effect.ANY, visiting=Visiting.CALLS)
     key: Callable[[Any], Hashable]
 
 

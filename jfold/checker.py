@@ -91,9 +91,9 @@ def infer(
     state = Checked(operations, declarations, registers, set(registers), names)
     for stage in body.stages:
         for i in stage.instructions:
-            registers |= _outputs(i, body, state)
+            registers |= _outputs(i, body, state, waits=False)
         # No call has returned while others of its stage are made.
-        made = [_outputs(call, body, state) for call in stage.calls]
+        made = [_outputs(call, body, state, waits=True) for call in stage.calls]
         for each in made:
             registers |= each
     try:
@@ -111,10 +111,12 @@ def infer(
 
 
 def _outputs(
-    i: ir.Instruction, body: ir.Body, state: Checked
+    i: ir.Instruction, body: ir.Body, state: Checked, waits: bool
 ) -> dict[int, RegisterType]:
-    """The types of what an instruction writes."""
+    """The types of what an instruction writes; those that wait are calls."""
     try:
+        if isinstance(i, ir.Call) != waits:
+            raise TypeClash('calls behind all else of a stage, got them mixed')
         for register in i.outputs:
             if register in state.written or not 0 <= register < body.registers:
                 raise TypeClash(f'a new register to write, got r{register}')
@@ -154,13 +156,27 @@ def _signature(i: ir.Instruction, state: Checked) -> Signature:
     if isinstance(i, ir.Call | ir.Send | ir.Waves):
         # As it is stated: a recursion is called before its own body has been checked.
         body = _numbered(state.declarations, i.declaration, 'declarations')
-        if isinstance(i, ir.Call) and i.owners != body.owners:
-            raise TypeClash(f'owners {body.owners}, got {i.owners}')
+        if isinstance(i, ir.Call):
+            _check_called(body)
+            if i.owners != body.owners:
+                raise TypeClash(f'owners {body.owners}, got {i.owners}')
         return Signature(_terms(body.inputs), _terms(_given(i, body, state)))
     first, *others = i.traits.signatures
     kinds = [each.kind for each in state.read(i.inputs[:1])]
     fitting = [each for each in others if each.takes[0].type.kind in kinds]
     return fitting[0] if fitting else first
+
+
+def _check_called(body: ir.Body) -> None:
+    """Refuses a body that is given no places, or gives items of which nothing tells
+    which are of which of those that it is given."""
+    if not body.arity or body.inputs[0].kind != PLACES:
+        raise TypeClash(f'{body} to take places first, got others')
+    rows = {BODY_ROWS}
+    for each in body.results:
+        if each.rows not in rows:
+            raise TypeClash(f'{body} to give lengths before items, got {each}')
+        rows |= {each.of}
 
 
 def _terms(types: Iterable[RegisterType]) -> tuple[Term, ...]:
@@ -307,7 +323,7 @@ def _check_options(i: ir.Instruction, operations: Operations) -> None:
 
 
 @_check_options.register
-def _(i: ir.ConstantMaker, operations: Operations) -> None:
+def _check_made(i: ir.ConstantMaker, operations: Operations) -> None:
     type_ = _numbered(operations.types, i.type, 'types')
     if type_ != i.tensor:
         raise TypeClash(f'type {i.type} to be {type_}, got {i.tensor}')
@@ -342,7 +358,31 @@ def _(i: ir.Fields, operations: Operations) -> None:
 
 
 @_check_options.register
+def _(i: ir.Numbers, operations: Operations) -> None:
+    _check_made(i, operations)
+    if i.tensor.shape:
+        raise TypeClash(f'a tensor [] of each length, got {i.tensor}')
+
+
+@_check_options.register
+def _(i: ir.Lookup | ir.Choose, operations: Operations) -> None:
+    if len(i.default) > 1:
+        raise TypeClash(f'one default at most, got {len(i.default)}')
+
+
+@_check_options.register
+def _(i: ir.Fixed, operations: Operations) -> None:
+    if i.length < 0:
+        raise TypeClash(f'a length from 0 on, got {i.length}')
+
+
+@_check_options.register
 def _(i: ir.ReduceGroups, operations: Operations) -> None:
+    # Each is for what the one before is too small for, and the first is for pairs.
+    if i.sizes[:1] != (2,) or list(i.sizes) != sorted({*i.sizes}):
+        raise TypeClash(f'sizes from 2 on, each above the one before, got {i.sizes}')
+    if len(i.operations) != len(i.sizes):
+        raise TypeClash(f'{len(i.sizes)} operations, got {len(i.operations)}')
     found = [_numbered(operations.operations, o, 'operations') for o in i.operations]
     for size, each in zip(i.sizes, found, strict=True):
         if each.inputs != each.outputs * size:

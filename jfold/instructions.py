@@ -35,7 +35,7 @@ from jfold.sequence_instructions import Ranges as Ranges
 from jfold.sequence_instructions import Regroup as Regroup
 from jfold.sequence_instructions import Shortest as Shortest
 from jfold.sequence_instructions import Total as Total
-from jfold.traits import Effect, Ordering, Pass, Traits, refusal
+from jfold.traits import Effect, Ordering, Pass, Traits, Visiting, refusal
 from jfold.types import TensorType
 
 # ---- objects -------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Numbers(ConstantMaker):
 class Draw(ConstantMaker):
     """A key for each item, which its place alone decides; two of them are never one."""
 
-    traits = Traits('places[a] -> tensors[a]', Effect.MAKES)
+    traits = Traits('places[a] -> tensors[a]', Effect.MAKES, anew=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +178,11 @@ class Apply(Maker):
 class Observe(Maker):
     """Adds rows to a result, as a metric does."""
 
-    traits = Traits('places[a] tensors[a]* ->', Effect.MAKES | Effect.RECORDS)
+    traits = Traits(
+        'places[a] tensors[a]* ->',
+        Effect.MAKES | Effect.RECORDS,
+        visiting=Visiting.ADDS_ROWS,
+    )
     result: int
 
     @property
@@ -190,9 +194,7 @@ class Observe(Maker):
 class ObserveLabelled(Observe):
     """The same, with an object for each row that stays on the host, its label."""
 
-    traits = Traits(
-        'places[a] tensors[a]* objects[a] ->', Effect.MAKES | Effect.RECORDS
-    )
+    traits = replace(Observe.traits, signature='places[a] tensors[a]* objects[a] ->')
 
     @property
     def makes(self) -> tuple[str, int]:
@@ -283,6 +285,7 @@ class FoldLoop(Instruction):
         'lengths[b: d] places[b] X[b]* Y[d]* -> X[b]* Z[d]*',
         Effect.ANY,
         holds={'combine': 'places[a] X[a]* Y[a]* -> X[a]* Z[a]*'},
+        visiting=Visiting.ENTERS_ONE,
     )
     combine: Body
     states: int
@@ -299,7 +302,9 @@ class FoldEntered(FoldLoop):
     """The same where items have places already: those are given, not the sequences'."""
 
     traits = replace(
-        FoldLoop.traits, signature='lengths[b: d] places[d] X[b]* Y[d]* -> X[b]* Z[d]*'
+        FoldLoop.traits,
+        signature='lengths[b: d] places[d] X[b]* Y[d]* -> X[b]* Z[d]*',
+        visiting=Visiting.CONTINUES,
     )
 
 
@@ -314,6 +319,7 @@ class ReduceLoop(Instruction):
             'combine': 'places[a] X[a]* X[a]* -> X[a]*',
             'default': 'places[a] -> X[a]*',
         },
+        visiting=Visiting.ENTERS_MANY,
     )
     combine: Body
     default: Body
@@ -334,6 +340,7 @@ class ReduceGroups(Instruction):
         'lengths[b: d] places[b] X[d]* -> X[b]*',
         Effect.ANY,
         holds={'default': 'places[a] -> X[a]*'},
+        visiting=Visiting.ENTERS_MANY,
     )
     operations: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -375,7 +382,10 @@ class Descend(Instruction):
     """Whose the items are that a declaration was sent, which tells their places."""
 
     traits = Traits(
-        'places[a] positions[a of b] places[b] ->', Effect.RECORDS, within=Pass.SECOND
+        'places[a] positions[a of b] places[b] ->',
+        Effect.RECORDS,
+        within=Pass.SECOND,
+        visiting=Visiting.TELLS,
     )
 
 

@@ -11,6 +11,7 @@ in different cases wait together too.
 from __future__ import annotations
 
 from jfold import combinators as c
+from jfold.flow import follow
 
 # Importing a family of blocks makes the rules of its blocks known to all passes.
 from jfold.language import (
@@ -25,7 +26,6 @@ from jfold.language import (
     wiring,
 )
 from jfold.language.emission import write_body
-from jfold.language.flow import follow
 from jfold.language.inference import infer
 from jfold.language.outputs import check_output, list_results, write_expression
 from jfold.language.writer import Builder
@@ -59,7 +59,7 @@ def lower(root: c.Block) -> Program:
         operations=operations,
         constants=tuple(builder.constants),
         results=tuple(results),
-        sources=follow(plan, operations, results),
+        sources=follow(body, plan.declarations, operations, results),
         plan=plan,
     )
     check_program(result)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Makers = int  # a set of operations, or of their results, as bits
 LENGTH = TensorType((), 'int32')  # of the lengths of sequences
+IN_ROW = SequenceType, TensorType  # what of a type has a tensor in a row of it
 # Rows on which a function of whole tiles is tried: few, and many, to tell all of them
 # from the first ones.
 PROBES = 2, 101
@@ -138,7 +139,7 @@ def in_row(type_: Type) -> tuple[TensorType, ...]:
     return tuple(
         LENGTH if isinstance(each, SequenceType) else each
         for each in terminals(type_)
-        if isinstance(each, SequenceType | TensorType)
+        if isinstance(each, IN_ROW)
     )
 
 

@@ -16,15 +16,19 @@ alone would be ambiguous.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jfold.checker import infer
-from jfold.instructions import Body, CallOnce, Maker, Observe
+from jfold.flow import follow
+from jfold.instructions import Body, CallOnce, Numbers, Observe
 from jfold.kept import kept
-from jfold.operations import Operations, check_operations
-from jfold.registers import PLACES, RegisterType
+from jfold.operations import IN_ROW, Makers, Operations, Result, check_operations
+from jfold.order_checker import wrong_order
+from jfold.recurrence import results_in, sources
+from jfold.registers import BODY_ROWS, OBJECTS, PLACES, TENSORS, RegisterType
+from jfold.types import SequenceType, terminals
 from jfold.waves_checker import wrong_waves
 
 
@@ -113,42 +117,86 @@ def check_program(program: Program) -> None:
 
 def _wrong(program: Program) -> Iterator[str]:
     """What is wrong with a program whose operations are right."""
-    main, *others = program.plan.bodies
+    plan = program.plan
+    main, *others = plan.bodies
     types, *_ = found = list(map(program.types_in, (main, *others)))
-    for body, of_body in zip((main, *others), found, strict=True):
-        yield from _not_told_apart(body, of_body)
+    yield from _wrong_ends(program)
+    yield from _wrong_rows(program, types)
+    bodies = zip((main, *others), found, strict=True)
+    yield from wrong_order(bodies, plan.declarations, program.metrics)
     yield from wrong_waves(main, others, types)
-    yield from _wrong_rows(program)
-    given = [each.tensor for each in main.results]
-    expected = [program.types[number] for number in program.own.tensors]
-    if given != expected:
-        yield f'{main}: expected a result of {expected}, got {given}'
+    stated = sources(program)
+    read = follow(main, plan.declarations, program.operations, program.results)
+    named = [repr(each) for each in program.operations]
+    yield from _unsaid(named, stated.inputs, read.inputs)
+    named = [f'result {r}' for r in range(len(program.results))]
+    yield from _unsaid(named, stated.results, read.results)
 
 
-def _not_told_apart(body: Body, types: dict[int, RegisterType]) -> Iterator[str]:
-    """What makes rows of the kind of another's at the same places: nothing would tell
-    their order but what else is in the batch."""
-    known: set[tuple[object, ...]] = set()
-    for i in body.instructions:
-        if isinstance(i, Maker):
-            at = [r for r in i.inputs if types[r].kind == PLACES]
-            key = *i.makes, *at, i.way
-            if key in known:
-                yield f'{body}: {i}: expected a way of its own, got that of another'
-            known.add(key)
+def _wrong_ends(program: Program) -> Iterator[str]:
+    """What the expression's body takes and gives that is not of whole examples."""
+    main = program.plan.body
+    takes = [RegisterType(PLACES, BODY_ROWS), RegisterType(OBJECTS, BODY_ROWS)]
+    if [*main.inputs] != (expected := takes[: max(main.arity, 1)]):
+        yield f'{main}: expected inputs {_shown(expected)}, got {_shown(main.inputs)}'
+    given = [program.types[number] for number in program.own.tensors]
+    expected = [RegisterType(TENSORS, BODY_ROWS, tensor=each) for each in given]
+    if [*main.results] != expected:
+        got = _shown(main.results)
+        yield f'{main}: expected results {_shown(expected)}, got {got}'
 
 
-def _wrong_rows(program: Program) -> Iterator[str]:
+def _shown(types: Iterable[RegisterType]) -> str:
+    return ' '.join(map(str, types))
+
+
+def _wrong_rows(program: Program, types: Mapping[int, RegisterType]) -> Iterator[str]:
     """What is not observed as it has to be: items of sequences stay in the order in
-    which the expression's body has them all, so they are observed there, at once."""
+    which the expression's body has them all, so they are observed there, at once, and
+    are all those whose lengths are told in the row that they are of."""
     main, *others = program.plan.bodies
     in_main, in_others = _observed([main]), _observed(others)
+    for r in program.metrics:
+        if not (in_main[r] or in_others[r]):
+            yield f'{main}: expected something to observe result {r}, got nothing'
+    rows = _lengths_in(program.own, main.outputs)
     for r in program.levels[1:]:
-        if (in_main[r], in_others[r]) != (1, 0):
+        if (len(in_main[r]), len(in_others[r])) != (1, 0):
             yield f'{main}: expected it alone to observe result {r}, once, got others'
+            return  # of what follows, nothing is known
+        (i,) = in_main[r]
+        row = rows.pop(0)
+        told = main.writer.get(row)
+        lengths = types[told.inputs[0]].of if isinstance(told, Numbers) else None
+        if lengths != (got := types[i.inputs[0]]).rows:
+            yield f'{main}: {i}: expected items whose lengths r{row} tells, got {got}'
+        rows += _lengths_in(program.results[r], i.inputs[1:])
 
 
-def _observed(bodies: Iterable[Body]) -> Counter[int]:
-    """How many instructions of bodies make rows of each result."""
-    instructions = itertools.chain(*(body.instructions for body in bodies))
-    return Counter(i.result for i in instructions if isinstance(i, Observe))
+def _lengths_in(result: Result, row: Sequence[int]) -> list[int]:
+    """The registers of a row of a result that are the lengths of sequences in it."""
+    leaves = (x for x in terminals(result.type) if isinstance(x, IN_ROW))
+    pairs = zip(row, leaves, strict=True)
+    return [register for register, leaf in pairs if isinstance(leaf, SequenceType)]
+
+
+def _unsaid(
+    named: Iterable[str],
+    stated: Iterable[Sequence[Makers]],
+    read: Iterable[Sequence[Makers]],
+) -> Iterator[str]:
+    """What is read that the operations do not say, on which their order depends."""
+    for name, of_one, found in zip(named, stated, read, strict=True):
+        for k, (may, does) in enumerate(zip(of_one, found, strict=True)):
+            if more := list(results_in(does & ~may)):
+                text = f'expected `sources` to say what is read, got {more} beside'
+                yield f'{name}, {k}: {text}'
+
+
+def _observed(bodies: Iterable[Body]) -> dict[int, list[Observe]]:
+    """By result, the instructions of bodies that make its rows."""
+    found: dict[int, list[Observe]] = defaultdict(list)
+    for i in itertools.chain(*(body.instructions for body in bodies)):
+        if isinstance(i, Observe):
+            found[i.result].append(i)
+    return found

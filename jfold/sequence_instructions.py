@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jfold.bodies import Instruction
-from jfold.traits import Effect, Ordering, Traits
+from jfold.traits import Effect, Ordering, Traits, Visiting
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,11 @@ class Ranges(Instruction):
 class Enter(Instruction):
     """Lengths and places of sequences to the places of their items."""
 
-    traits = Traits('lengths[a: b] places[a] -> places[b]', order=Ordering.EXPANDS)
+    traits = Traits(
+        'lengths[a: b] places[a] -> places[b]',
+        order=Ordering.EXPANDS,
+        visiting=Visiting.ENTERS_MANY,
+    )
     way: int
 
 
@@ -34,8 +38,12 @@ class Enter(Instruction):
 class Iterate(Instruction):
     """Python iterables to lengths and items."""
 
+    # An attribute may give another iterator to each reader.
     traits = Traits(
-        'objects[a] -> lengths[a: b] objects[b]', Effect.RAISES, Ordering.EXPANDS
+        'objects[a] -> lengths[a: b] objects[b]',
+        Effect.RAISES,
+        Ordering.EXPANDS,
+        anew=True,
     )
 
 

@@ -46,6 +46,24 @@ class Ordering(enum.Enum):
     PERMUTES = enum.auto()  # a new order of the items of all inputs
 
 
+class Visiting(enum.Enum):
+    """What becomes of visits, by which rows of metrics are in order: runs of a body for
+    one item, or what a loop does with one."""
+
+    NOTHING = enum.auto()
+    ADDS_ROWS = enum.auto()  # one in each visit
+    CALLS = enum.auto()  # a visit inside each, which begins when the body does
+    ENTERS_ONE = enum.auto()  # a visit inside each
+    ENTERS_MANY = enum.auto()  # several visits inside each, one after another
+    CONTINUES = enum.auto()  # goes on in parts of visits that were entered before
+    TELLS = enum.auto()  # inside which visits those are that were made before
+
+    @property
+    def is_way(self) -> bool:
+        """Whether it leads to places of its own, by a `way`."""
+        return self not in (Visiting.NOTHING, Visiting.ADDS_ROWS, Visiting.TELLS)
+
+
 class Pass(enum.Enum):
     """Which bodies a kind may be in, where a plan has two passes or may have them."""
 
@@ -65,6 +83,8 @@ class Traits:
       order: where the items of its results come from.
       holds: the bodies inside of it, by field, and the signature of each.
       within: in which pass it may be.
+      visiting: what becomes of visits; a kind that does nothing with them states none.
+      anew: whether two that are alike give different things.
     """
 
     signature: str
@@ -72,6 +92,8 @@ class Traits:
     order: Ordering = Ordering.KEEPS
     holds: dict[str, str] = field(default_factory=dict)
     within: Pass = Pass.EITHER
+    visiting: Visiting = Visiting.NOTHING
+    anew: bool = False
 
     @functools.cached_property
     def signatures(self) -> tuple[Signature, ...]:
@@ -88,13 +110,17 @@ class Traits:
         )
 
     @property
+    def moves_columns(self) -> bool:
+        """Whether results hold items of what it is given, whatever these are."""
+        return any(x.gives_any(_ANY_COLUMN.type.kind) for x in self.signatures)
+
+    @property
     def counts_alone(self) -> bool:
         """Whether it asks its first input for nothing but how many items there are:
         any column of these rows would do."""
-        return all(
-            each.takes[:1] == (_ANY_COLUMN,)
-            and not each.gives_any(_ANY_COLUMN.type.kind)
-            for each in self.signatures
+        return (
+            all(each.takes[:1] == (_ANY_COLUMN,) for each in self.signatures)
+            and not self.moves_columns
         )
 
     @property

@@ -8,6 +8,7 @@ metric inside, and each promise is kept once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from jfold import instructions as ir
@@ -29,9 +30,13 @@ def wrong_waves(
     waves = [i for i in found if isinstance(i, ir.Waves)]
     for body in others:
         yield from _misplaced(body, {Pass.SECOND} if waves else {*Pass} - {Pass.EITHER})
+        yield from _not_returned(body)
     second = any(i.traits.within is Pass.SECOND for i in found)
     if len(waves) > 1 or (second and not waves):
         yield f'{main}: expected one Waves, got {len(waves)}'
+    for i in found if waves else ():
+        if 0 in i.inputs:  # which are numbered, by `Waves`, as all other items are
+            yield f'{main}: {i}: expected places that Waves gives, got r0'
     for each in waves[:1]:
         yield from (f'{main}: {text}' for text in _not_told(each, found, types))
     kept = [i.declaration for i in found if isinstance(i, ir.Fulfil)]
@@ -45,6 +50,14 @@ def _misplaced(body: ir.Body, wrong: set[Pass]) -> Iterator[str]:
     for i in body.instructions:
         if i.traits.within in wrong:
             yield f'{body}: {i}: expected it in another body, or a Waves'
+
+
+def _not_returned(body: ir.Body) -> Iterator[str]:
+    """What is sent of which a body does not say, once, where it is."""
+    returned = Counter(body.outputs)
+    for i in body.instructions:
+        if isinstance(i, ir.Send) and (count := returned[i.outputs[0]]) != 1:
+            yield f'{body}: {i}: expected the body to return it once, got {count} times'
 
 
 def _not_told(

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from checking import refuses
 from programs import in_waves, loops, trees, with_wave
 
 import jfold as jf
 from jfold import instructions as ir
+from jfold.flow import follow
 from jfold.host import evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import graph_of, trace
@@ -19,9 +21,10 @@ from jfold.host.frames import LOOPS
 from jfold.host.objects import Reread
 from jfold.host.origin import previous
 from jfold.host.promises import Promises
+from jfold.host.row_order import ByMoment
 from jfold.host.rules import RULES
 from jfold.host.steps import MAKERS
-from jfold.language.flow import follow
+from jfold.host.visits import Visits
 from jfold.program import HostPlan, check_program
 from jfold.traits import Effect, Ordering, Pass, Traits
 
@@ -80,6 +83,35 @@ def test_waves_refuse_kinds_that_wait() -> None:
             graph_of(program, [1, 2], Promises(program, 2, Reread()), Watch())
 
 
+def test_the_order_of_rows_refuses_an_unknown_kind() -> None:
+    """And one that leads to no places of its own."""
+    visits = Visits(ByMoment())
+    parents = visits.new(np.zeros(2, np.int64))
+    for kind, name in (REVERSE, 'Reverse'), (ir.Pack((1,), (2,), 'here'), 'Pack'):
+        text = (
+            'the order of rows: expected a kind of instruction that it has a rule for, '
+            f'got {name}'
+        )
+        with refuses(text, NotImplementedError):
+            visits.inside(cast(Any, kind), parents, None)
+
+
+def test_what_leads_to_places_has_a_way() -> None:
+    """By which these are told from all others."""
+    leading = {kind for kind in KINDS if kind.traits.visiting.is_way}
+    assert leading == {
+        *(ir.Enter, ir.Call, ir.CallOnce, ir.FoldLoop, ir.FoldEntered),
+        *(ir.ReduceLoop, ir.ReduceGroups),
+    }
+    for kind in leading:
+        assert 'way' in {each.name for each in fields(kind)}
+
+
+def test_what_is_like_another_and_is_not_done_once() -> None:
+    """Keys, and iterators of attributes."""
+    assert {kind for kind in KINDS if kind.traits.anew} == {ir.Draw, ir.Iterate}
+
+
 def test_the_search_for_an_origin_refuses_an_unknown_kind() -> None:
     with refuses_kind('the search for where a value comes from'):
         previous(REVERSE, [[1, 2], [2, 1]], 1, 0)
@@ -91,9 +123,9 @@ def test_who_reads_what_refuses_an_unknown_kind() -> None:
         traits = Traits('tensors[a] -> tensors[a]', Effect.MAKES)
 
     stage = ir.Stage((Repeat((1,), (2,), 'here'),), ())
-    plan = HostPlan(replace(trees().plan.body, stages=(stage,)), ())
+    body = replace(trees().plan.body, stages=(stage,))
     with pytest.raises(NotImplementedError, match=r'who reads what: .*, got Repeat'):
-        follow(plan, trees().operations, [])
+        follow(body, (), trees().operations, [])
 
 
 KINDS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import cProfile
 import pstats
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ from programs import (
     two_sums,
     with_tensors,
 )
+from wrong_kinds import WRONG_KINDS
 
 import jfold as jf
 from jfold import instructions as ir
@@ -475,9 +477,13 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'another result than the program states': (
         lambda: with_tensors(trees(), 0, (0,)),
-        '<expression>: expected a result of [int32[]], got [float32[4]]',
+        '<expression>: expected results tensors[a, int32[]], got tensors[a, '
+        'float32[4]]',
     ),
 }
+
+
+WRONG |= WRONG_KINDS
 
 
 @pytest.mark.parametrize('name', WRONG)
@@ -487,6 +493,24 @@ def test_wrong_programs_are_refused(name: str) -> None:
     text = f'jfold made a wrong program, please report it: {message}'
     with refuses(text, AssertionError):
         check_program(make())
+
+
+def kinds(of: type[ir.Instruction] = ir.Instruction) -> set[type[ir.Instruction]]:
+    """All kinds of instructions of the package, by what has been defined."""
+    below = {kind for each in of.__subclasses__() for kind in kinds(each)}
+    return {x for x in {of} | below if x.__module__.startswith('jfold.')} - BASES
+
+
+BASES = {ir.Instruction, ir.Maker, ir.ConstantMaker}  # of which there are none alone
+
+
+def test_every_kind_is_in_a_wrong_program() -> None:
+    """Which is refused by the name of that kind: a new one cannot be forgotten."""
+    named = re.compile(r'>: (?:r\d+(?:, r\d+)* = )?(\w+)')
+    messages = (named.search(message) for _, message in WRONG.values())
+    refused = {found[1] for found in messages if found}
+    assert {kind.__name__ for kind in kinds()} - refused == set()
+    assert {ir.FoldEntered, ir.Padded, ir.Fulfil} < kinds()
 
 
 def test_what_the_device_runs_is_checked_too() -> None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from jfold import instructions as ir
 from jfold.host.row_order import ByWay, RowOrder
+from jfold.traits import Visiting, refusal
 
 Array = np.ndarray[Any, Any]
 NARROW = 8  # items a wave
@@ -109,15 +110,19 @@ class Visits:
         items: Callable[[], Array] | None,
     ) -> Array:
         """The visits [n] that an instruction makes inside others [n]."""
-        is_entered = isinstance(i, ir.FoldEntered)  # so that these are parts of visits
-        is_new = isinstance(i, ir.Call) or (i.visit is not None and not is_entered)
+        visiting = i.traits.visiting
+        if not visiting.is_way:
+            raise refusal('the order of rows', type(i))
+        continues, told = visiting is Visiting.CONTINUES, i.visit is not None
+        # The places of calls are written anew when their body begins.
+        is_new = visiting is Visiting.CALLS or (told and not continues)
         if not is_new and not isinstance(self.order, ByWay):
             return visits
         made = self.new(self.order.inside(self.places[visits], i.way, items))
-        if is_entered:
+        if continues:
             self.again.append((made, visits))
         elif i.visit is not None:
-            many = not isinstance(i, ir.Call | ir.FoldLoop)
+            many = visiting is Visiting.ENTERS_MANY
             self.events.append(Event(i.visit, visits, made, many))
         return made
 

@@ -139,13 +139,13 @@ def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
     given = TupleType(state.types.named(start.output), item)
     combine = yield state.part(node, block.combine, given, '.combine')
     state.equal(combine, combine.output, start.output, 'to give its state,')
-    node.parts = (combine, start)
+    node.parts = (start, combine)
     return start.output
 
 
 @emit.register
 def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    combine, start = node.parts
+    start, combine = node.parts
     assert combine is not None
     assert start is not None
     check_state(node, combine.input)
@@ -232,7 +232,7 @@ def write_combine(
 
 @value_of.register
 def _(block: c.Fold, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
-    combine, start = node.parts
+    start, combine = node.parts
     value = yield eval_part(start, None, state)
     for item in in_order(node, x):
         value = yield eval_anew(combine, (value, item), state)
@@ -259,13 +259,13 @@ def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
     cell = yield state.part(node, block.cell, pair, '.cell')
     both = TupleType(made, carried)
     state.equal(cell, cell.output, both, 'to give an output and a state,')
-    node.parts = (cell, start)
+    node.parts = (start, cell)
     return TupleType(SequenceType(made), carried)
 
 
 @emit.register
 def _(block: c.RNN, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    cell, start = node.parts
+    start, cell = node.parts
     assert cell is not None
     for type_ in (cell.input, cell.output):
         check_state(node, type_)
@@ -307,7 +307,7 @@ def _write_cell(builder: Builder, cell: Typed) -> Steps[p.Body]:
 
 @value_of.register
 def _(block: c.RNN, node: Typed, x: Any, state: Eager) -> Steps[Any]:
-    cell, start = node.parts
+    start, cell = node.parts
     if block.initial_state_from_input:
         x, carried = x
     elif start is None:

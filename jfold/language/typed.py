@@ -22,7 +22,8 @@ class Typed:
 
     Attributes:
       where: the blocks that lead to the first, as `Pipe[1].Record['left']`.
-      parts: the uses inside; `None` where an optional one is absent.
+      parts: the uses inside, in the order of their evaluation, as the rule says that
+        types the block; `None` where an optional one is absent.
       layer: of a function, and of an item of a tensor.
       shared: whether it is used more than once.
       draws: whether something random is inside, so that each use is another.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 
 from jfold import combinators as c
 from jfold.language.typed import Typed, Typing
@@ -23,7 +22,7 @@ def number_visits(typing: Typing) -> dict[Typed, int]:
         node = waiting.pop()
         if node is not None and _observes(node.block, typing):
             found[node] = next(numbers)
-            waiting += [*_in_turn(node)][::-1]
+            waiting += node.parts[::-1]
     return found
 
 
@@ -31,10 +30,3 @@ def _observes(block: c.Block, typing: Typing) -> bool:
     if isinstance(block, c.Reference):  # that in a Share is none of the user's blocks
         return block.declaration.target in typing.observing
     return block in typing.observing
-
-
-def _in_turn(node: Typed) -> Iterable[Typed | None]:
-    """The parts of a use, in the order of their evaluation."""
-    # What a loop starts with is the last of its parts, as it is typed.
-    is_loop = isinstance(node.block, c.Fold | c.RNN)
-    return reversed(node.parts) if is_loop else node.parts

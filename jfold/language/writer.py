@@ -170,9 +170,11 @@ class Writer:
         self, kind: Kind, inputs: tuple[int, ...], options: dict[str, Any]
     ) -> bool:
         """Whether an instruction gives places at which something is observed."""
-        if kind is p.Select:
-            return inputs[0] in self.seen
-        return kind is p.Enter and options['visit'] is not None
+        traits = kind.traits
+        if traits.moves_columns:
+            return not self.seen.isdisjoint(inputs)
+        gives = any(each.gives_any(PLACES) for each in traits.signatures)
+        return gives and options['visit'] is not None
 
     def one(self, kind: Kind, inputs: Inputs, node: Typed, **options: Any) -> int:
         """Appends an instruction that writes one register."""
@@ -352,8 +354,7 @@ def _value_number(
     """What instructions that do the same have in common; `None` if that is not told, as
     of functions of the data, or if each does something beside."""
     traits: Traits = kind.traits
-    anew = kind in (p.Iterate, p.Draw)
-    if traits.holds or traits.effect & Effect.RECORDS or anew:
+    if traits.holds or traits.effect & Effect.RECORDS or traits.anew:
         return None
     try:  # ways tell rows apart, and are given anew where they have to
         told = [(k, _comparable(v)) for k, v in options.items() if k not in _APART]

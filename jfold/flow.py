@@ -10,44 +10,54 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jfold import instructions as ir
 from jfold.operations import Makers, Operation, Result, Sources
-from jfold.program import HostPlan
 from jfold.traits import Effect, refusal
 
 
 def follow(
-    plan: HostPlan, operations: Sequence[Operation], results: Iterable[Result]
+    main: ir.Body,
+    declarations: Sequence[ir.Body],
+    operations: Sequence[Operation],
+    results: Sequence[Result],
 ) -> Sources:
-    """The sources of all that is read."""
+    """The sources of all that is read, if `main` is where evaluation starts."""
     counts = (len(each.outputs) for each in operations)
     first = list(itertools.accumulate(counts, initial=0))
     inputs = [[0 for _ in each.inputs] for each in operations]
     given = [[0 for _ in each.tensors] for each in results]
-    flow = _Flow(first, inputs, given, plan.declarations)
+    flow = _Flow(first, inputs, given, declarations)
     before: list[Makers] | None = None  # which nothing found is equal to
-    while before != (now := list(itertools.chain(*inputs, *flow.held.values()))):
+    while before != (now := flow.known()):
         before = now
-        for body in (plan.body, *plan.declarations):
+        for body in (main, *declarations):
             flow.follow(body)
-    # What the body returns is the value's own result, which lowering puts first.
-    given[0] = [flow.registers(plan.body)[r] for r in plan.body.outputs]
+    for r, each in enumerate(results):
+        if each.per_example:  # that is what the body returns
+            given[r] = [flow.registers(main)[register] for register in main.outputs]
     return Sources(tuple(map(tuple, inputs)), tuple(map(tuple, given)))
 
 
 @dataclass(eq=False)
 class _Flow:
     """What is known so far: whose results each input and each tensor of a result may
-    be, and per body and register whose results it holds."""
+    be, per body and register whose results it holds, and per declaration of a plan in
+    two passes whose results it gives."""
 
     first: Sequence[int]
     inputs: list[list[Makers]]
     results: list[list[Makers]]
     declarations: Sequence[ir.Body]
     held: dict[ir.Body, list[Makers]] = field(default_factory=dict)
+    promised: dict[int, list[Makers]] = field(default_factory=dict)
+
+    def known(self) -> list[Makers]:
+        """All of it, to tell whether there is more than before."""
+        held = *self.held.values(), *self.promised.values()
+        return list(itertools.chain(*self.inputs, *self.results, *held))
 
     def registers(self, body: ir.Body) -> list[Makers]:
         """What the registers of a body hold."""
@@ -87,10 +97,21 @@ class _Flow:
             return _joined(items, _joined(made, self._results(i.default, [0])))
         if isinstance(i, ir.ReduceGroups):
             return self._groups(i, _joined(given[2:], before))
+        if isinstance(i, ir.Promise):
+            return self._promised(i)
+        if isinstance(i, ir.Fulfil):
+            self._promised(i)[:] = _joined(self._promised(i), given[1:])
+            return []
+        if isinstance(i, ir.Waves):
+            return [0] * len(before)  # objects, and numbers of items
         makes = i.traits.holds or i.traits.effect & Effect.MAKES
         if makes and not isinstance(i, ir.ConstantMaker):
             raise refusal('who reads what', type(i))
         return [_union(given)] * len(before)  # the others move values, or make none
+
+    def _promised(self, i: ir.Promise | ir.Fulfil) -> list[Makers]:
+        """What a declaration gives."""
+        return self.promised.setdefault(i.declaration, [0] * len(i.types))
 
     def _groups(self, i: ir.ReduceGroups, items: list[Makers]) -> Sequence[Makers]:
         """What groups of items may give, beyond what was known before."""
