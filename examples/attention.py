@@ -38,7 +38,7 @@ def dense(size: int) -> jf.Block:
 @jf.compose
 def attention(h: Any) -> Any:
     """From vectors [n], one a step, to a mean [n] weighted by what they say."""
-    weights = jf.Map(jf.Function(nn.Dense(1), name='score') >> jnp.tanh >> jnp.exp)(h)
+    weights = jf.Map(jf.Function(nn.Dense(1), name='score') >> jnp.exp)(h)
     total = jf.Broadcast()(jf.Sum()(weights))
     shares = jf.ZipWith(jnp.divide)(weights, total)
     return jf.Sum()(jf.ZipWith(jnp.multiply)(shares, h))
