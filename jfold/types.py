@@ -211,7 +211,8 @@ class KeyType(TensorType):
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class TupleType(Nested):
-    """A tuple of values of the given types; `TupleType(a, b)` or `TupleType((a, b))`.
+    """A tuple of values of the given types; `TupleType(a, b)` or `TupleType((a, b))`,
+    or a list of types, where one of numbers is a shape.
 
     >>> TupleType('int32', [2])
     (int32[], float32[2])
@@ -222,7 +223,7 @@ class TupleType(Nested):
     @boundary
     def __init__(self, *items: TypeLike | Iterator[TypeLike]) -> None:
         given: Iterable[Any] = items
-        if len(items) == 1 and isinstance(items[0], tuple | Iterator):
+        if len(items) == 1 and _holds_items(items[0]):
             given = items[0]
         vars(self).update(items=tuple(map(convert_to_type, given)))
         self._hold(*self.items)
@@ -247,6 +248,13 @@ class TupleType(Nested):
     def __getitem__(self, key: int | slice) -> Type:
         items = self.items[key]
         return TupleType(items) if isinstance(items, tuple) else items
+
+
+def _holds_items(given: object) -> bool:
+    """Whether it is no short-hand for one type, but holds several."""
+    if isinstance(given, list):
+        return any(isinstance(each, Type) for each in given)
+    return isinstance(given, tuple | Iterator)
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)

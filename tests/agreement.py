@@ -11,6 +11,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from expression_parts import tables
 
 import jfold as jf
 from jfold.device.arrays import masked
@@ -78,10 +79,14 @@ def is_float(x: Any) -> bool:
 
 
 def batched_loss(
-    params: Any, model: jf.Model, schedule: jf.Schedule, rngs: Any = None
+    params: Any,
+    model: jf.Model,
+    schedule: jf.Schedule,
+    rngs: Any = None,
+    external: Any = None,
 ) -> Any:
     """A number made of everything that `apply` returns, and what it returns."""
-    made = model.apply(params, schedule, rngs=rngs)
+    made = model.apply(params, schedule, external, rngs=rngs)
     values, metrics = made if model.program.metrics else (made, {})
     salts = jnp.arange(schedule.examples)
     total = weighted_rows(values, salts, schedule.mask)
@@ -93,10 +98,15 @@ def batched_loss(
 
 
 def eager_loss(
-    params: Any, model: jf.Model, example: Any, i: int, rngs: Any = None
+    params: Any,
+    model: jf.Model,
+    example: Any,
+    i: int,
+    rngs: Any = None,
+    external: Any = None,
 ) -> Any:
     """What the example at place `i` of a batch adds to that, by evaluating it."""
-    made = model.eval(example, params, rngs=rngs, id=i)
+    made = model.eval(example, params, external, rngs=rngs, id=i)
     value, metrics = made if model.program.metrics else (made, {})
     total = weighted(value, i)
     for rows in metrics.values():
@@ -106,13 +116,14 @@ def eager_loss(
     return total, (value, metrics)
 
 
-# Compiling dominates these tests, so it is asked not to try hard.
+# Of parameters and arrays from elsewhere, of which some are ints. Compiling dominates
+# these tests, so it is asked not to try hard.
 _batched_grad = jax.jit(
-    jax.value_and_grad(batched_loss, has_aux=True),
+    jax.value_and_grad(batched_loss, (0, 4), has_aux=True, allow_int=True),
     static_argnums=1,
     compiler_options={'xla_backend_optimization_level': 0},
 )
-_eager_grad = jax.value_and_grad(eager_loss, has_aux=True)
+_eager_grad = jax.value_and_grad(eager_loss, (0, 5), has_aux=True, allow_int=True)
 
 
 def agree(
@@ -124,21 +135,29 @@ def agree(
     rngs: Any = None,
     **options: Any,
 ) -> None:
-    """Values, metrics and gradients equal those of the eager twin.
+    """Values, metrics and gradients equal those of the eager twin, also the gradients
+    of what `External` blocks pick rows of, for which there are tables.
 
     With `forward`, also those of `apply` where no gradient is asked for. `rngs` are
     what functions draw with. The options are those of `Model.schedule`.
     """
     schedule = model.schedule(examples, **options)
-    (total, (values, metrics)), grads = _batched_grad(params, model, schedule, rngs)
-    each = [_eager_grad(params, model, x, i, rngs) for i, x in enumerate(examples)]
+    given = rngs, tables(model)
+    (total, (values, metrics)), grads = _batched_grad(params, model, schedule, *given)
+    each = [_eager_grad(params, model, x, i, *given) for i, x in enumerate(examples)]
     found = [made for (_, made), _ in each]
     same_results(values, metrics, found, rtol)
     add_up(total, [loss for (loss, _), _ in each], 10 * rtol)
-    add_up(grads, [grad for _, grad in each], rtol)
+    add_up(floats(grads), [floats(grad) for _, grad in each], rtol)
     if forward:
-        _, (values, metrics) = batched_loss(params, model, schedule, rngs)
+        _, (values, metrics) = batched_loss(params, model, schedule, *given)
         same_results(values, metrics, found, rtol)
+
+
+def floats(grads: Any) -> list[Any]:
+    """The gradients of floats."""
+    leaves = jax.tree.leaves(grads)
+    return [x for x in leaves if x.dtype != jax.dtypes.float0]
 
 
 def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> None:

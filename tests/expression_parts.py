@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 import jfold as jf
+from jfold.types import TensorType
 
 Rng = np.random.Generator
+ROWS = 5  # of the arrays that `External` blocks pick rows of
+TABLE = 7  # entries that ints look up
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,26 @@ class Expression:
     def batch(self, rng: Rng, size: int) -> list[Any]:
         """Draws examples."""
         return [self.sample(rng) for _ in range(size)]
+
+
+def any_tensor(type_: TensorType, rng: Rng, *rows: int) -> Any:
+    """An array of a type, or rows of it."""
+    shape = *rows, *type_.shape
+    if not type_.differentiable:
+        return rng.integers(TABLE, size=shape)
+    return rng.uniform(-1, 1, shape).round(3)
+
+
+def tables(model: jf.Model) -> dict[str, Any]:
+    """An array for each `External` block of a model, by name; always the same."""
+    made = {}
+    for layer in model.program.layers:
+        if layer.external:
+            spec: Any = layer.params
+            type_ = TensorType(spec.shape[1:], spec.dtype)
+            array = any_tensor(type_, np.random.default_rng(len(made)), ROWS)
+            made[layer.name] = np.asarray(array, spec.dtype)
+    return made
 
 
 def by_length(even: Any, odd: Any) -> Any:

@@ -68,8 +68,12 @@ class Reducers:
         if self.pick([False, True]):
             repeated = jf.Void() >> self.constant(given) >> jf.Broadcast()
             beside = repeated >> jf.Map(self.between(given, given, depth - 1))
-        both = jf.AllOf(jf.Identity(), beside) >> jf.Zip()
-        return both >> rest(TupleType(item, given), want, depth)
+        both = jf.AllOf(jf.Identity(), beside)
+        pair = TupleType(item, given)
+        if self.pick([False, True]):
+            return both >> jf.Zip() >> rest(pair, want, depth)
+        each = self.between(pair, given, depth - 1)
+        return both >> jf.ZipWith(each) >> rest(given, want, depth)
 
     def total(self, item: Any, want: Any, depth: int) -> Any:
         """`Map`, then `Sum`, `Max`, `Min` or `Mean`."""

@@ -19,16 +19,19 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from expression_parts import (
+    ROWS,
+    TABLE,
     Expression,
     Rng,
     Source,
+    any_tensor,
     by_length,
     choice,
     random_tree,
     sample_numbered,
 )
 from expression_reducers import Reducers
-from function_makers import TABLE, dense, linen, nested, plain, whole_tiles
+from function_makers import dense, linen, nested, plain, whole_tiles
 from hypothesis import strategies as st
 
 import jfold as jf
@@ -105,7 +108,7 @@ class Maker(Reducers):
         options = [self.function]
         if depth > 0:
             deep = [self.pipe, self.observed, self.fan_out, self.declared, self.items]
-            deep += [self.composed]
+            deep += [self.composed, self.joined]
             options += [self.function] * 3 + deep  # type: ignore[list-item]
         chosen = self.pick(options)
         if chosen == self.function:
@@ -138,14 +141,27 @@ class Maker(Reducers):
         middle = self.type()
         one, two = (self.between(given, middle, depth) for _ in range(2))
         last = self.between(TupleType(middle, given, middle), want, depth)
-        return jf.compose(lambda x: last(one(x), x, two(x)))
+        if self.pick([False, True]):
+            return jf.compose(lambda x: last(one(x), x, two(x)))
+        made = jf.Composition()
+        with made.scope():
+            first = one.reads(made.input)  # once for each block, other than calls
+            made.output.reads(last(first, made.input, two(made.input)))
+        return made
+
+    def joined(self, given: Any, want: Any, depth: int) -> Any:
+        """Vectors one behind the other."""
+        parts = [self.between(given, self.tensor(3), depth) for _ in range(2)]
+        last = self.function(self.tensor(6), want)
+        return jf.AllOf(*parts) >> jf.Concat() >> last
 
     def declared(self, given: Any, want: Any, depth: int) -> Any:
         """A declaration used twice, without recursion."""
+        inner = self.between(given, want, depth)
         declaration = jf.ForwardDeclaration()
-        declaration.resolve_to(self.between(given, want, depth))
-        twice = jf.AllOf(declaration(), declaration())
-        return twice >> self.between(TupleType(want, want), want, depth)
+        declaration.resolve_to(inner)
+        use = self.pick([declaration(), jf.recursive(lambda _: inner)])
+        return jf.AllOf(use, use) >> self.between(TupleType(want, want), want, depth)
 
     def items(self, given: Any, want: Any, depth: int) -> Any:
         """A tuple of one type, taken as a sequence."""
@@ -197,33 +213,49 @@ class Maker(Reducers):
         return Source(source.block >> self.function(given, want), source.sample)
 
     def leaf(self, want: TensorType, depth: int) -> Source:
-        """`Tensor`, perhaps behind an `InputTransform` of a function or a table."""
+        """Tensors from Python values, numbers of rows, or letters."""
+        kinds = [self.tensors, self.tensors, self.fields, self.known, self.rows]
+        if want == self.tensor(3):
+            kinds += [self.letters, self.numbered]
+        return self.pick(kinds)(want)
 
-        def sample(rng: Rng) -> Any:
-            if not want.differentiable:
-                return rng.integers(TABLE, size=want.shape).tolist()
-            return rng.uniform(-1, 1, want.shape).round(3).tolist()
+    def tensors(self, want: TensorType) -> Source:
+        """`Tensor`, or what is made of it for numbers and vectors."""
+        made: dict[int, Any] = {0: jf.Scalar, 1: partial(jf.Vector, *want.shape)}
+        plain = partial(jf.Tensor, want.shape)
+        block = self.pick([plain, made.get(len(want.shape), plain)])(want.dtype)
+        return Source(block, lambda rng: any_tensor(want, rng).tolist())
 
-        tensor = jf.Tensor(want.shape, want.dtype)
-        kind = self.integer(3)
-        if kind == 3 and want == self.tensor(3):
-            return self.one_hot(want.dtype)
-        if kind in (0, 3):
-            return Source(tensor, sample)
-        if kind == 1:
-            block = jf.InputTransform(lambda x: x['here']) >> tensor
-            return Source(block, lambda rng: {'here': sample(rng)})
-        values = [sample(np.random.default_rng(k)) for k in range(4)]
-        known = dict(zip('abc', values[1:], strict=True))
-        table = jf.InputTransform(known, default=values[0])
-        return Source(table >> tensor, lambda rng: str(rng.choice(list('abcd'))))
+    def fields(self, want: TensorType) -> Source:
+        """Behind an `InputTransform` of a function."""
+        inner = self.tensors(want)
+        block = jf.InputTransform(lambda x: x['here']) >> inner.block
+        return Source(block, lambda rng: {'here': inner.sample(rng)})
 
-    def one_hot(self, dtype: Any) -> Source:
+    def known(self, want: TensorType) -> Source:
+        """Behind an `InputTransform` of a table."""
+        inner = self.tensors(want)
+        values = [inner.sample(np.random.default_rng(k)) for k in range(4)]
+        table = dict(zip('abc', values[1:], strict=True))
+        block = jf.InputTransform(table, default=values[0]) >> inner.block
+        return Source(block, lambda rng: str(rng.choice(list('abcd'))))
+
+    def rows(self, want: TensorType) -> Source:
+        """A row of an array from elsewhere, of two of each type, by its number."""
+        block = jf.External(f'{self.pick("ab")} {want!r}', want)
+        return Source(block, lambda rng: int(rng.integers(-ROWS, ROWS)))
+
+    def letters(self, want: TensorType) -> Source:
         """A letter as a vector [3]."""
         strict = self.pick([False, True])
         letters = list('abc' if strict else 'abcd')
-        block = jf.OneHotFromList('abc', dtype, strict)
+        block = jf.OneHotFromList('abc', want.dtype, strict)
         return Source(block, lambda rng: str(rng.choice(letters)))
+
+    def numbered(self, want: TensorType) -> Source:
+        """A number as a vector [3]."""
+        block = jf.OneHot(-1, 2, dtype=want.dtype)
+        return Source(block, lambda rng: int(rng.integers(-1, 2)))
 
     def once(self, block: Any) -> Any:
         """A block, perhaps evaluated once for each object."""

@@ -10,11 +10,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from expression_parts import TABLE
 
 import jfold as jf
 from jfold.types import TensorType, TupleType, terminals
-
-TABLE = 7  # entries that ints look up
 
 
 def numbers(inputs: Any, dtype: str) -> tuple[Any, Any]:

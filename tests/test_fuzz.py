@@ -189,6 +189,36 @@ def test_choices_make_the_same_case_again() -> None:
     assert str(cases.make_case(cases.again(drawn.drawn))) == str(case)
 
 
+def blocks() -> dict[str, Any]:
+    """What users make blocks of, by public name."""
+    homes = 'blocks', 'combinators', 'declarations', 'external', 'reductions'
+    inside = {f'jfold.{home}' for home in (*homes, 'sequence_blocks', 'wiring')}
+    named = {name: getattr(jf, name) for name in jf.__all__}
+    made = {k: v for k, v in named.items() if v.__module__ in inside}
+    return {k: v for k, v in made.items() if k not in ('Block', 'convert_to_block')}
+
+
+def test_every_block_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each public name is called, of the blocks that every comparison draws."""
+    drawn: Counter[str] = Counter()
+
+    def watched(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            drawn[name] += 1
+            return make(*args, **options)
+
+        return call
+
+    known = blocks()
+    assert {'External', 'Share', 'Zip', 'Composition', 'Sum'} <= set(known)
+    for name, make in known.items():
+        monkeypatch.setattr(jf, name, watched(name, make))
+    for seed in range(300):
+        if set(known) - set(drawn):
+            cases.make_case(cases.fresh(seed))
+    assert set(known) - set(drawn) == set()
+
+
 def test_the_simplest_case_passes() -> None:
     """And counts what it compared: of an empty batch no values."""
     tally: Counter[str] = Counter()

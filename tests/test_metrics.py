@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree, same_results
+from expression_parts import tables
 from expressions import Expression, any_expressions
 from hypothesis import assume, given, settings
 from jax.sharding import NamedSharding
@@ -189,13 +190,14 @@ def test_any_expression_in_one_pass(expression: Expression) -> None:
     assume(model.program.metrics)
     params = model.init(jax.random.key(0))
     examples = expression.batch(np.random.default_rng(0), 4)
-    found = [model.eval(example, params) for example in examples]
+    given = tables(model)
+    found = [model.eval(example, params, given) for example in examples]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
         for is_told_by_way in False, True:
             if is_told_by_way:
                 patch.setattr(row_order, 'is_breadth_first', lambda _: False)
-            values, metrics = model.apply(params, model.schedule(examples))
+            values, metrics = model.apply(params, model.schedule(examples), given)
             same_results(values, metrics, found, 1e-4)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from agreement import same_results
 from checking import refuses
+from expression_parts import tables
 from expressions import Expression, expressions
 from flax import linen as nn
 from hypothesis import given, settings
@@ -206,7 +207,7 @@ def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
     """What runs operation by operation gives what a batch does; if anything is found,
     it is said where."""
     model = jf.compile(expression.block)
-    params = model.init(jax.random.key(0))
+    params = {**model.init(jax.random.key(0)), **tables(model)}
     examples = expression.batch(np.random.default_rng(seed), 3)
     search = Search(model.program, params, trace(model.program, examples))
     found = search.first(sum_of_floats)

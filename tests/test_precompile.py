@@ -20,6 +20,7 @@ from agreement import close, weighted
 from binary_trees import binary_tree, chain, tree_block
 from checking import refuses
 from compilations import compilations
+from expression_parts import tables
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,7 +159,7 @@ def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> 
     corpus = model.trace(examples)
 
     def loss(params: Any, schedule: jf.Schedule) -> Any:
-        made = model.apply(params, schedule)
+        made = model.apply(params, schedule, tables(model))
         values, metrics = made if model.program.metrics else (made, {})
         first = jax.tree.map(lambda x: x[:3], values)
         return weighted((first, *(metric.sum() for metric in metrics.values())))

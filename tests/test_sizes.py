@@ -13,6 +13,7 @@ import pytest
 from agreement import close, is_float, projection
 from binary_trees import binary, binary_tree, dense_cell, embedding, tree_block
 from checking import refuses
+from expression_parts import tables
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ TREES = [(1, 2), 3, ((4, 5), (6, (7, 8))), (9, (10, 11))]
 
 def masked_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
     """A sum over real rows and over metrics, and everything that `apply` returns."""
-    made = model.apply(params, schedule)
+    made = model.apply(params, schedule, tables(model))
     values, metrics = made if model.program.metrics else (made, {})
     total = jnp.zeros((), 'float32')
     for x in filter(is_float, jax.tree.leaves(values)):

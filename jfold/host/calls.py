@@ -13,6 +13,7 @@ import numpy as np
 from jfold import instructions as ir
 from jfold.host.frames import Running
 from jfold.host.origin import Frame, Origin, start
+from jfold.host.pieces import part, whole
 from jfold.host.rules import NONE, Column, join
 from jfold.program import Program
 
@@ -138,7 +139,7 @@ class Parts:
         for receiver, last in zip(self.receivers, ends, strict=True):
             parts = zip(outputs, first, last, strict=True)
             first = last
-            yield from receiver.receive([x[a:b] for x, a, b in parts])
+            yield from receiver.receive(list(itertools.starmap(part, parts)))
 
 
 def _ends(
@@ -154,7 +155,7 @@ def _ends(
         column = ends
         if owner >= 0:
             # A caller has as many items as all its sequences have together.
-            total = np.append(0, np.cumsum(outputs[owner]))
+            total = np.append(0, np.cumsum(whole(outputs[owner])))
             column = total[columns[owner]].tolist()
         columns.append(column)
     return map(list, zip(*columns, strict=True)) if columns else iter([[]] * len(sizes))

@@ -28,6 +28,7 @@ from jfold.host.deferred import Deferred
 from jfold.host.frames import run
 from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
+from jfold.host.pieces import whole
 from jfold.host.promises import CircularError, Promises
 from jfold.host.row_order import MAX_EXAMPLES
 from jfold.host.rules import Column
@@ -184,7 +185,7 @@ def _evaluate(work: _Evaluation, given: list[Column]) -> list[Column]:
             frame_calls = running.send(sent)
         except StopIteration as stop:
             if callers is None:
-                result = stop.value
+                result = list(map(whole, stop.value))
             else:
                 ready += callers.deliver(stop.value)
             continue

@@ -14,9 +14,10 @@ from jfold import instructions as ir
 from jfold.errors import BadItem
 from jfold.host.groups import Cut, Left, cut, merged
 from jfold.host.origin import Frame, Origin, located, start
+from jfold.host.pieces import whole
 from jfold.host.promises import Promises
 from jfold.host.rules import Column, put, starts, take
-from jfold.host.steps import steps
+from jfold.host.steps import make_whole, steps
 from jfold.host.trace import Trace
 from jfold.host.waves import take_apart
 from jfold.traits import refusal
@@ -38,6 +39,7 @@ def run(frame: Frame, state: Trace) -> Any:
                 if step:
                     step(registers, state)
                 else:
+                    make_whole(instruction, registers)
                     yield from _loop(instruction)(instruction, frame, state)
         except BadItem as error:
             if state.tentative:
@@ -54,7 +56,7 @@ def run(frame: Frame, state: Trace) -> Any:
 
 
 def _arguments(call: ir.Call, r: list[Column], state: Trace) -> list[Column]:
-    places, *given = (r[k] for k in call.inputs)
+    places, *given = (whole(r[k]) for k in call.inputs)
     return [state.inside(call, places), *given]
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from jfold import instructions as ir
 from jfold.errors import BadItem, InputError
+from jfold.host.pieces import whole
 from jfold.registers import expanded
 from jfold.traits import Ordering, refusal
 
@@ -157,17 +158,17 @@ def _kept(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:
 
 def _owner(lengths: Array, item: int) -> int:
     """The sequence that an item of all belongs to."""
-    return int(np.searchsorted(np.cumsum(lengths), item, side='right'))
+    return int(np.searchsorted(np.cumsum(whole(lengths)), item, side='right'))
 
 
 def _numbered(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:
-    return i.inputs[0], int(r[register][item])
+    return i.inputs[0], int(whole(r[register])[item])
 
 
 def _selected(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:
     if register != i.outputs[0]:  # positions of what is selected with it
         raise refusal(_SEARCH, type(i))
-    return i.inputs[0], int(r[i.inputs[1]][item])
+    return i.inputs[0], int(whole(r[i.inputs[1]])[item])
 
 
 def _expanded(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:

@@ -29,6 +29,7 @@ from jfold.host.objects import (
     grouped,
     positions,
 )
+from jfold.host.pieces import Pieces, Spans, joined, picked, whole
 from jfold.host.promises import Promises
 from jfold.host.trace import Trace
 
@@ -197,10 +198,8 @@ def _merge_cases(i: ir.Merge, r: list[Column], state: Trace) -> None:
 
 
 def _ranges(i: ir.Ranges, r: list[Column], state: Trace) -> None:
-    lengths, positions = (r[k] for k in i.inputs)
-    chosen = lengths[positions]
-    r[i.outputs[0]] = chosen
-    r[i.outputs[1]] = ranges(starts(lengths)[positions], chosen)
+    _ranges_spans(i, r, state)
+    r[i.outputs[1]] = whole(r[i.outputs[1]])
 
 
 def _enter(i: ir.Enter, r: list[Column], state: Trace) -> None:
@@ -307,10 +306,8 @@ def _whole(numbers: Any) -> Array:
 
 
 def _chain(i: ir.Chain, r: list[Column], state: Trace) -> None:
-    lengths = np.array([r[k] for k in i.inputs])  # [parts, rows]
-    begins = starts(lengths.ravel()).reshape(lengths.shape)
-    r[i.outputs[0]] = lengths.sum(0)
-    r[i.outputs[1]] = ranges(begins.T.ravel(), lengths.T.ravel())
+    _chain_spans(i, r, state)
+    r[i.outputs[1]] = whole(r[i.outputs[1]])
 
 
 def _total(i: ir.Total, r: list[Column], state: Trace) -> None:
@@ -382,6 +379,43 @@ def _fulfil(i: ir.Fulfil, r: list[Column], state: Promises) -> None:
         state.fulfil((i.declaration, k), column)
 
 
+# ---- where columns may be pieces; see `pieces` ---------------------------------------
+
+
+def _chain_spans(i: ir.Chain, r: list[Column], state: Trace) -> None:
+    lengths = np.array([whole(r[k]) for k in i.inputs])
+    begins = starts(lengths.ravel()).reshape(lengths.shape)
+    r[i.outputs[0]] = lengths.sum(0)
+    r[i.outputs[1]] = Spans(begins.T.ravel(), lengths.T.ravel())
+
+
+def _ranges_spans(i: ir.Ranges, r: list[Column], state: Trace) -> None:
+    lengths, positions = (whole(r[k]) for k in i.inputs)
+    chosen = lengths[positions]
+    r[i.outputs[0]] = chosen
+    r[i.outputs[1]] = Spans(starts(lengths)[positions], chosen)
+
+
+def _select_pieces(i: ir.Select, r: list[Column], state: Trace) -> None:
+    column, positions = (r[k] for k in i.inputs)
+    if not isinstance(positions, Spans) or positions.are_few:
+        r[i.outputs[0]] = take(whole(column), whole(positions))
+    else:
+        r[i.outputs[0]] = picked(column, positions)
+
+
+def _join_pieces(i: ir.Join, r: list[Column], state: Trace) -> None:
+    columns = [r[k] for k in i.inputs]
+    some = any(isinstance(column, Pieces) for column in columns)
+    r[i.outputs[0]] = joined(columns) if some else join(columns)
+
+
+PIECED: dict[type, Callable[..., None]] = {
+    ir.Chain: _chain_spans,
+    ir.Ranges: _ranges_spans,
+    ir.Select: _select_pieces,
+    ir.Join: _join_pieces,
+}
 RULES: dict[type, Callable[..., None]] = {
     ir.Transform: _transform,
     ir.Field: _field,

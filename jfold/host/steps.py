@@ -25,8 +25,9 @@ from jfold.host.objects import (
     fields,
     have_attributes_alone,
 )
+from jfold.host.pieces import whole
 from jfold.host.promises import Promises
-from jfold.host.rules import RULES, Column
+from jfold.host.rules import PIECED, RULES, Column
 from jfold.host.trace import Trace
 from jfold.kept import kept
 
@@ -38,14 +39,40 @@ BYTE = 256  # numbers of so many cases are kept in bytes
 @kept
 def steps(body: ir.Body) -> tuple[tuple[tuple[ir.Instruction, Step | None], ...], ...]:
     """Per stage, its instructions with what they do to registers; loops have `None`."""
+    ready = _pieced if _collects(body) else _ready
     return tuple(
-        tuple((i, _ready(i)) for i in stage.instructions) for stage in body.stages
+        tuple((i, ready(i)) for i in stage.instructions) for stage in body.stages
     )
+
+
+def _collects(body: ir.Body) -> bool:
+    """Whether there are sequences that a call gave."""
+    calls = itertools.chain(*(stage.calls for stage in body.stages))
+    return any(owner >= 0 for call in calls for owner in call.owners)
 
 
 def _ready(i: ir.Instruction) -> Step | None:
     make, rule = MAKERS.get(type(i)), RULES.get(type(i))
     return make(i) if make else functools.partial(rule, i) if rule else None
+
+
+def _pieced(i: ir.Instruction) -> Step | None:
+    """A step where columns may be pieces, of which few kinds make others."""
+    step, rule = _ready(i), PIECED.get(type(i))
+    if rule or not step:  # loops see to it themselves
+        return functools.partial(rule, i) if rule else None
+
+    def on_whole(r: list[Column], state: Trace) -> None:
+        make_whole(i, r)
+        step(r, state)
+
+    return on_whole
+
+
+def make_whole(i: ir.Instruction, r: list[Column]) -> None:
+    """Puts together what an instruction reads."""
+    for register in i.inputs:
+        r[register] = whole(r[register])
 
 
 def reader(registers: Sequence[int]) -> Reader:

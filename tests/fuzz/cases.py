@@ -196,7 +196,7 @@ def make_case(choices: Choices) -> Case:
 
     steps = step(), *choices.several(step, MOST_STEPS - 1)
     with jax.enable_x64(dtype == 'float64'):
-        made = _source(choices, dtype, linear)
+        made = draw_source(choices, dtype, linear)
         block = jf.Pipe(made.block)
     how = options, compiled, forward, linear
     return Case(dtype, block, made.sample, *how, seeds, steps)
@@ -210,7 +210,8 @@ def _step(choices: Choices, examples: int, size: int | None) -> Step:
     return Step(rows, size, choices.pick(PATHS))
 
 
-def _source(choices: Choices, dtype: str, linear: bool) -> Source:
+def draw_source(choices: Choices, dtype: str, linear: bool) -> Source:
+    """A block with data for it."""
     wild = not linear or bool(choices.integer(1))
     maker = Drawn(choices, dtype, wild=wild, linear=linear)
     if choices.integer(9) == 9:

@@ -14,6 +14,7 @@ from typing import Any
 import cloudpickle
 import jax
 import numpy as np
+from expression_parts import tables
 
 import jfold as jf
 from fuzz import interpreter
@@ -65,17 +66,20 @@ def check_schedules(case: Case, tally: Tally) -> None:
 
 
 def draw_params(model: jf.Model) -> dict[str, Any]:
-    """Parameters by NumPy, which compiles nothing; by `init` where some are ints."""
-    layers = [layer for layer in model.program.layers if layer.params is not None]
+    """Parameters by NumPy, which compiles nothing; by `init` where some are ints; and
+    the arrays that `External` blocks pick rows of, which may be passed as these."""
+    layers = [x for x in model.program.layers if x.params is not None]
+    layers = [x for x in layers if not x.external]
     leaves = jax.tree.leaves([layer.params for layer in layers])
     if not all(map(is_float, leaves)):
-        return model.init(jax.random.key(0))
+        return model.init(jax.random.key(0)) | tables(model)
     rng = np.random.default_rng(0)
 
     def draw(spec: Any) -> Any:
         return np.asarray(rng.normal(size=spec.shape) / 2, spec.dtype)
 
-    return {layer.name: jax.tree.map(draw, layer.params) for layer in layers}
+    drawn = {layer.name: jax.tree.map(draw, layer.params) for layer in layers}
+    return drawn | tables(model)
 
 
 def open_session(case: Case, tally: Tally) -> Session:
