@@ -45,6 +45,7 @@ class Layer:
     rngs: tuple[str, ...] = ()  # the streams of the keys that come before the inputs
     evaluating: Callable[..., Any] | None = None  # the call where nothing is drawn
     owner: Hashable = None  # of the parameters, where several layers have the same
+    adds: bool = False  # the sum of its arguments, elementwise
 
     @functools.cached_property
     def leaves(self) -> tuple[list[Any], Any]:
@@ -69,6 +70,12 @@ class Operation(Owner):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     from_left: bool = False  # the layer takes two of the arguments, then a third, ...
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether each input has the very cotangent of the output."""
+        one = len(self.outputs) == 1 and {*self.inputs} == {*self.outputs}
+        return self.layer.adds and one
 
     def call(self, params: ArrayTree | None, *arguments: Any) -> Any:
         """The layer's outputs, given parameters and inputs."""

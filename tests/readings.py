@@ -216,25 +216,60 @@ def check_constants(r: Reading) -> None:
 # ---- consumers -----------------------------------------------------------------------
 
 
-def uses(r: Reading, t: int) -> Iterator[tuple[int, int]]:
-    """Each use of a computed value of a type: its row and the edge row of the use."""
+@dataclass(frozen=True)
+class Cotangent:
+    """That of a value in a row: what a sum reads has that of the sum."""
+
+    row: int
+
+
+def uses(r: Reading, t: int) -> Iterator[tuple[int, int | Cotangent]]:
+    """Each use of a computed value of a type: its row, and the edge row of the use or
+    whose cotangent it has."""
     places = layout(r.schedule.spec)
     for o, operation in enumerate(r.program.operations):
         for a, number in enumerate(operation.inputs):
             if number == t:
-                used = r.inputs(r.rows, o, a)
-                yield from _edges(r, t, used, places.edge_base[o][a])
+                used = enumerate(r.inputs(r.rows, o, a).tolist())
+                if operation.is_sum:
+                    base = places.value_base[o][0]
+                    yield from ((row, Cotangent(base + i)) for i, row in used)
+                else:
+                    base = places.edge_base[o][a]
+                    yield from ((row, base + i) for i, row in used)
     for n, result in enumerate(r.program.results):
         for j, number in enumerate(result.tensors):
             if number == t:
-                used = r.result(n, j)
-                yield from _edges(r, t, used, places.edge_results[n][j])
+                base = places.edge_results[n][j]
+                found = enumerate(r.result(n, j).tolist())
+                yield from ((row, base + i) for i, row in found)
 
 
-def _edges(r: Reading, t: int, used: Array, base: int) -> Iterator[tuple[int, int]]:
-    for i, row in enumerate(used.tolist()):
+def edges_of(r: Reading, t: int) -> dict[int, Counter[int]]:
+    """By row of a computed value of a type, how often its cotangent has each edge
+    row."""
+    used: dict[int, list[int | Cotangent]] = {}
+    for row, use in uses(r, t):
         if row >= r.capacity.constants[t]:
-            yield row, base + i
+            used.setdefault(row, []).append(use)
+
+    def of(row: int) -> Iterator[int]:
+        for use in used.get(row, ()):
+            yield from [use] if isinstance(use, int) else of(use.row)
+
+    return {row: Counter(of(row)) for row in used}
+
+
+def made_by_sums(r: Reading, t: int) -> set[int]:
+    """The rows of the values of a type that sums make, whose cotangents no tile asks
+    for."""
+    base = layout(r.schedule.spec).value_base
+    return {
+        base[o][0] + i
+        for o, operation in enumerate(r.program.operations)
+        if operation.is_sum and operation.outputs == (t,)
+        for i in range(len(r.levels[o]))
+    }
 
 
 def sums(r: Reading, t: int) -> dict[int, list[int]]:
@@ -272,15 +307,14 @@ def check_consumers(r: Reading) -> None:
     places = layout(r.schedule.spec)
     for t in sorted(active_types(r.program)):
         parts, zero = sums(r, t), places.edge_rows[t] - 1
-        expected: dict[int, Counter[int]] = {}
-        for row, edge in uses(r, t):
-            expected.setdefault(row, Counter())[edge] += 1
+        expected, by_sums = edges_of(r, t), made_by_sums(r, t)
         constants = r.capacity.constants[t]
         table = part(r, r.schedule.sections.consumers[t])
         assert len(table) == r.capacity.fans[t]
         for row, edges in enumerate(table.T.tolist(), constants):
             found = Counter(_leaves([e for e in edges if e != zero], parts))
-            assert found == expected.get(row, Counter())
+            wanted = Counter[int]() if row in by_sums else expected.get(row, Counter())
+            assert found == wanted
 
 
 def _leaves(edges: list[int], parts: dict[int, list[int]]) -> Iterator[int]:
@@ -293,7 +327,8 @@ def _leaves(edges: list[int], parts: dict[int, list[int]]) -> Iterator[int]:
 
 
 def check_sums(r: Reading) -> None:
-    """A sum is taken at the level of its value, after the sums that it reads."""
+    """A sum is taken at the level of its value, after the sums that it reads; where
+    these are of another value, a sum of that, at the level of it."""
     for t in sorted(active_types(r.program)):
         parts, at = sums(r, t), summed_at(r, t)
         level_of = dict(zip(_flat(r.rows[t]), _flat(r.level[t]), strict=True))
@@ -301,11 +336,13 @@ def check_sums(r: Reading) -> None:
         for column in part(r, r.schedule.sections.consumers[t]).tolist():
             for row, edge in enumerate(column, constants):
                 waiting = [edge] if edge in parts else []
+                # The reverse pass runs from the last level to the first.
+                assert all(at[each][0] >= level_of[row] for each in waiting)
                 while waiting:
                     each = waiting.pop()
-                    assert at[each][0] == level_of[row]
                     inner = [e for e in parts[each] if e in parts]
-                    assert all(at[e][1] < at[each][1] for e in inner)
+                    level, stage = at[each]
+                    assert all((-at[e][0], at[e][1]) < (-level, stage) for e in inner)
                     waiting += inner
 
 

@@ -49,7 +49,7 @@ def test_a_file_that_numpy_reads(tmp_path: Path) -> None:
         assert archive.testzip() is None
         document = json.loads(archive.read('metadata.json'))
     saved = document['metadata']['corpus']
-    assert saved['fingerprint']['format'] == 2
+    assert saved['fingerprint']['format'] == 3
     assert saved['skipped'] == []
 
 
@@ -133,7 +133,7 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         with refuses(f'{path}: expected a corpus, got other arrays', ValueError):
             Corpus.load(path, model)
     write(path, {'source': np.zeros(3)}, {'corpus': {}})
-    with pytest.raises(ValueError, match='with graphs of format None, not 2'):
+    with pytest.raises(ValueError, match='with graphs of format None, not 3'):
         Corpus.load(path, model)
 
 

@@ -76,10 +76,10 @@ def uses(program: Program, graph: Graph) -> Iterator[Value]:
                 yield example, t, value
 
 
-def sums_of(count: int) -> tuple[int, int]:
-    """Rows and rounds of the sums of so many uses of a value."""
+def sums_of(count: int, most: int) -> tuple[int, int]:
+    """Rows and rounds of the sums of so many uses of a value, so many being left."""
     taken = rounds = 0
-    while count > SUM_ARITY:
+    while count > most:
         count = -(-count // SUM_ARITY)
         taken, rounds = taken + count, rounds + 1
     return taken, rounds
@@ -95,9 +95,12 @@ def expected_capacity(program: Program, graph: Graph, size: int) -> Capacity:
         if value[1] in active and maker[value] >= 0
     )
     fans, sums, stages = [int(t in active) for t in types], [0 for _ in types], 0
-    for (_, t, _), count in used.items():
-        taken, rounds = sums_of(count)
-        fans[t] = max(fans[t], min(count, SUM_ARITY))
+    for value, count in used.items():
+        t = value[1]
+        # What a sum reads points to the one edge row of what it makes.
+        most = 1 if program.operations[maker[value]].is_sum else SUM_ARITY
+        taken, rounds = sums_of(count, most)
+        fans[t] = max(fans[t], min(count, most))
         sums[t] += taken
         stages = max(stages, rounds)
     own = map(len, graph.constants)

@@ -27,6 +27,7 @@ from reverse_rules import (
 )
 
 import jfold as jf
+from jfold.planning.layout import layout
 
 # ---- rules that are not linear -------------------------------------------------------
 
@@ -434,3 +435,32 @@ def test_trained_constants_have_gradients(residuals: str, strategy: str) -> None
             lambda p, m=model, e=examples: sum(jnp.sum(m.eval(x, p)) for x in e)
         )(params)
         close(jax.tree.leaves(got), jax.tree.leaves(want))
+
+
+# ---- sums ----------------------------------------------------------------------------
+
+
+@jf.compose
+def sums_of_sums(x: Any, y: Any) -> Any:
+    """Sums that nothing uses but another, that many use, and that one uses twice."""
+    cell = jf.Function(lambda w, x: jnp.sin(w * x), init=ones)
+    x, y = cell(x), cell(y)
+    add = jf.Function(jnp.add)
+    one = add(x, y)
+    twice = add(one, one)
+    many = functools.reduce(add, [jf.Function(jnp.cos)(twice) for _ in range(2)], one)
+    rest = [jf.Function(power)(many) for power in (jnp.sin, jnp.tanh, jnp.square)]
+    return functools.reduce(add, rest, add(many, twice))
+
+
+@pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
+def test_what_sums_read_has_their_cotangent(residuals: str, strategy: str) -> None:
+    """Whatever uses the sums, and how often; they leave no edges themselves."""
+    block = (jf.Vector(H), jf.Vector(H)) >> sums_of_sums
+    model = jf.compile(block, residuals=residuals, strategy=strategy)
+    params = model.init(jax.random.key(0))
+    batch = [([1, 2, 3], [0, 1, 2]), ([3, 1, 2], [2, 2, 2])]
+    close(gradient(model, params, batch), eager_gradient(block, params, batch))
+    places = layout(model.schedule(batch).spec)
+    (add,) = (o for o, x in enumerate(model.program.operations) if x.is_sum)
+    assert places.edge_base[add] == (-1, -1)

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from jfold.planning.sections import Section
-from jfold.planning.uses import in_order, sum_tree
+from jfold.planning.uses import (
+    RowUses,
+    followed,
+    in_order,
+    sum_tree,
+    whole_cotangents,
+)
 
 
 def test_a_section_is_written_and_read_at_its_place() -> None:
@@ -35,22 +41,39 @@ def test_what_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
 def test_sums_of_eighteen_uses() -> None:
     """As in the picture of `sum_tree`, beside a value of two uses."""
     rows, edges = np.array([7] * 18 + [3] * 2), np.arange(20, dtype=np.int32)
-    counts = np.array([18] * 18 + [2] * 2)
-    tree = sum_tree(rows, edges, counts, 50, 99)
+    tree = sum_tree(RowUses(rows, edges), np.full(8, 4), 50, 99)
     assert tree.table.tolist() == [
         *([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]),
         *([16, 17, 99, 99], [50, 51, 52, 53], [54, 99, 99, 99]),
     ]
     assert (tree.values == 7).all()
     assert tree.stages.tolist() == [0, 0, 0, 0, 0, 1, 1]
-    assert (tree.rows.tolist(), tree.edges.tolist()) == ([3, 3, 7, 7], [18, 19, 55, 56])
+    assert tree.left.rows.tolist() == [3, 3, 7, 7]
+    assert tree.left.edges.tolist() == [18, 19, 55, 56]
+
+
+def test_all_uses_of_a_sum_are_added_up() -> None:
+    """So that whatever the sum read may point to one edge row."""
+    rows, edges = np.array([1, 0, 1, 1, 1, 1]), np.arange(6, dtype=np.int32)
+    tree = sum_tree(RowUses(rows, edges), np.array([4, 1]), 50, 99)
+    assert tree.table.tolist() == [[0, 2, 3, 4], [5, 99, 99, 99], [50, 51, 99, 99]]
+    assert tree.stages.tolist() == [0, 0, 1]
+    assert (tree.left.rows.tolist(), tree.left.edges.tolist()) == ([0, 1], [1, 52])
+
+
+def test_edge_rows_are_found_through_sums_of_sums() -> None:
+    """Of five values 0 has an edge row, 1 points to it, 2 to 1, 3 to 2; 4 has none."""
+    uses = RowUses(np.array([3, 1, 2, 0]), np.array([~2, ~0, ~1, 7], np.int32))
+    whole = whole_cotangents(uses, 5, 99)
+    assert whole.tolist() == [7, 7, 7, 7, 99]
+    assert followed(np.array([5, ~3, ~4]), whole).tolist() == [5, 7, 99]
 
 
 def test_sorted_sums_keep_what_they_add_up() -> None:
     """The sums of the value whose level is reversed first come first."""
     rows, edges = np.repeat([0, 1], 5), np.arange(10, dtype=np.int32)
-    tree = sum_tree(rows, edges, np.full(10, 5), 50, 99)
+    tree = sum_tree(RowUses(rows, edges), np.full(2, 4), 50, 99)
     moved = in_order(tree, np.array([4, 4, 1, 1]), 50)
     assert moved.values.tolist() == [1, 1, 0, 0]
     assert moved.table[:, 0].tolist() == [5, 9, 0, 4]
-    assert moved.edges.tolist() == [52, 53, 50, 51]
+    assert moved.left.edges.tolist() == [52, 53, 50, 51]

@@ -41,7 +41,7 @@ from jfold.operations import Result
 from jfold.program import HostPlan, Program
 from jfold.types import Type
 
-FORMAT = 2  # of traced graphs: how places, values and levels are numbered
+FORMAT = 3  # of graphs and demands: how places, values, levels are numbered; sums
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 EMPTY = CellType()  # a variable that a function closes over before it has a value

@@ -164,8 +164,9 @@ class Pullback:
 
     @property
     def to_inputs(self) -> bool:
-        """Whether inputs get cotangents."""
-        return any(self.reverse.flow.active)
+        """Whether inputs get cotangents of their own; those of a sum have its own."""
+        operation = self.reverse.kernel.operation
+        return any(self.reverse.flow.active) and not operation.is_sum
 
     @property
     def runs_at_once(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import operator
 import types
 from collections.abc import (
     Callable,
@@ -35,6 +36,7 @@ Init: TypeAlias = Callable[..., Any]
 Struct: TypeAlias = jax.ShapeDtypeStruct
 Specs: TypeAlias = 'Struct | tuple[Specs, ...]'  # of a value: an array or a tuple
 Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
+ADDITIONS = jnp.add, operator.add
 
 
 def identity(function: Function) -> Hashable:
@@ -96,6 +98,7 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
         rngs=rngs,
         evaluating=_layer_call(found, rngs, evaluates=True) if rngs else None,
         owner=found.owner,
+        adds=function.init is None and any(function.fn is add for add in ADDITIONS),
     )
 
 

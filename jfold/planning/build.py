@@ -8,8 +8,8 @@ values with many uses get sums in between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,16 @@ from jfold.graph import Array, Graph, Table, concatenated, gather, ranges, share
 from jfold.planning.layout import Layout, active_types, layout, running
 from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section, Sections
 from jfold.planning.tiles import strategy_of
-from jfold.planning.uses import SumTree, Uses, in_order, sum_tree, use_counts
+from jfold.planning.uses import (
+    NO_USES,
+    RowUses,
+    SumTree,
+    Uses,
+    followed,
+    in_order,
+    sum_tree,
+    whole_cotangents,
+)
 from jfold.recurrence import Component
 from jfold.spec import Spec
 from jfold.types import KeyType
@@ -204,52 +213,85 @@ def _write_owners(batch: _Batch) -> None:
             section.fill(batch.indices, owners, none)
 
 
-class _Used(NamedTuple):
-    """The uses of values in one place: by an input of an operation, or in a result.
-
-    Attributes:
-      values: [uses] their numbers.
-      rows: [uses] their rows of the value buffer.
-      edge: the edge row of the first; the others come behind it.
-    """
-
-    values: Array
-    rows: Array
-    edge: int
-
-
-def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[_Used]]:
-    """The rows that operations read and results consist of; per type, its uses.
+def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[RowUses]]:
+    """The rows that operations read and results consist of; per type, its uses, of
+    values that are no constants, in parts.
 
     Args:
       rows: per type, the row of each value [values].
     """
     program, uses, places = batch.spec.program, batch.uses, batch.places
     sections = places.sections
-    used: list[list[_Used]] = [[] for _ in program.types]
+    used: list[list[RowUses]] = [[] for _ in program.types]
+    constants = batch.spec.capacity.constants
 
-    def write(t: int, section: Section, values: Array, edge: int) -> None:
+    def write(t: int, section: Section, values: Array, edges: range) -> None:
         found = gather(rows[t], values)
         # Spare rows repeat a real one: on zeros a function may give no number.
         section.fill(batch.indices, found, found[-1] if len(found) else 0)
-        used[t].append(_Used(values, found, edge))
+        own = np.arange(edges.start, edges.stop, edges.step, dtype=np.int32)
+        part = RowUses(found, own[: len(found)])
+        # Constants lie first in the buffer of values, and have no cotangents.
+        if constants[t]:
+            which = (found >= constants[t]).nonzero()[0]
+            part = RowUses(found[which] - constants[t], part.edges[which])
+        used[t].append(part)
 
     for o, operation in enumerate(program.operations):
         for a, t in enumerate(operation.inputs):
             values = uses.inputs[o][a][order.nodes[o]]
-            write(t, sections.inputs[o][a], values, places.edge_base[o][a])
+            write(t, sections.inputs[o][a], values, _edges(batch, o, a, len(values)))
     for r, result in enumerate(program.results):
         for j, t in enumerate(result.tensors):
-            values = uses.results[r][j]
-            write(t, sections.results[r][j], values, places.edge_results[r][j])
+            values, first = uses.results[r][j], places.edge_results[r][j]
+            edges = range(first, first + len(values))
+            write(t, sections.results[r][j], values, edges)
     return used
+
+
+def _edges(batch: _Batch, o: int, a: int, rows: int) -> range:
+    """Where so many nodes of an operation leave the cotangents of an input, as in
+    `RowUses`."""
+    operation, places = batch.spec.program.operations[o], batch.places
+    if operation.is_sum:
+        (t,), (base,) = operation.outputs, places.value_base[o]
+        first = base - batch.spec.capacity.constants[t]
+        return range(~first, ~(first + rows), -1)
+    first = places.edge_base[o][a]
+    return range(first, first + rows)
 
 
 # ---- what the reverse pass reads -----------------------------------------------------
 
 
-def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) -> None:
-    """Which edge rows the cotangent of each computed value of a type is summed of.
+def _write_consumers(
+    batch: _Batch, order: _Order, t: int, used: Sequence[RowUses]
+) -> None:
+    """Which edge rows the cotangent of each computed value of a type is summed of."""
+    places = batch.places
+    zero, table = places.edge_rows[t] - 1, places.sections.consumers[t]
+    uses = RowUses(*map(concatenated, zip(*used, strict=True))) if used else NO_USES
+    most = _most_uses(batch, t)
+    of_sums = batch.spec.capacity.sums[t] > 0
+    tree = sum_tree(uses, most, places.edge_sums[t], zero) if of_sums else None
+    if tree is not None:
+        rounds = _rounds(batch, order, t, tree)
+        tree = in_order(tree, rounds, places.edge_sums[t])
+        uses = tree.left
+    if (by_sums := most < SUM_ARITY).any():
+        is_whole = by_sums[uses.rows]
+        whole = whole_cotangents(uses.chosen(is_whole), len(most), zero)
+        uses = uses.chosen(~is_whole)
+        uses = RowUses(uses.rows, followed(uses.edges, whole))
+        if tree is not None:
+            tree = replace(tree, table=followed(tree.table, whole))
+    if tree is not None:
+        _write_sums(batch, t, tree, np.sort(rounds))
+    _write_columns(table.of(batch.indices), uses, zero)
+
+
+def _write_columns(table: Array, uses: RowUses, zero: int) -> None:
+    """Writes a table of the uses of values [most, rows].
 
     One column of the table takes a use of each value, whichever is written last; the
     next column the uses that are not in it, and so on:
@@ -259,50 +301,52 @@ def _write_consumers(batch: _Batch, order: _Order, t: int, used: list[_Used]) ->
           1     5                   5   -   -   -
           2     6 13               13   6   -   -
     """
-    capacity, places = batch.spec.capacity, batch.places
-    computed, zero = capacity.constants[t], places.edge_rows[t] - 1
-    rows = concatenated([x.rows for x in used] or [np.zeros(0, np.intp)])
-    edges = [np.arange(x.edge, x.edge + len(x.rows), dtype=np.int32) for x in used]
-    edge = concatenated(edges or [np.zeros(0, np.int32)])
-    # Constants lie first in the buffer of values, and have no cotangents.
-    kept: Array | slice = slice(None)
-    if computed:
-        kept = (rows >= computed).nonzero()[0]
-        rows, edge = rows[kept] - computed, edge[kept]
-    if capacity.sums[t]:
-        of_values = use_counts(batch.uses, t)
-        counts = concatenated([gather(of_values, x.values) for x in used])
-        base = places.edge_sums[t]
-        tree = sum_tree(rows, edge, counts[kept], base, zero)
-        tree = _write_sums(batch, order, t, tree)
-        rows, edge = tree.rows, tree.edges
-    table = places.sections.consumers[t].of(batch.indices)
     table[...] = zero
+    rows, edges = uses
     for f, column in enumerate(table):
-        column[rows] = edge
         if f + 1 == len(table):
-            return  # all others are in the columns before
-        left = (column[rows] != edge).nonzero()[0]
-        rows, edge = rows[left], edge[left]
+            column[rows] = edges  # all others are in the columns before
+            return
+        # A sum may use a value twice, and has one edge row: so uses are counted.
+        numbers = np.arange(len(rows), dtype=np.int32)
+        column[rows] = numbers
+        written = column[rows]
+        column[rows] = edges[written]
+        left = (written != numbers).nonzero()[0]
+        rows, edges = rows[left], edges[left]
 
 
-def _write_sums(batch: _Batch, order: _Order, t: int, tree: SumTree) -> SumTree:
-    """Writes the sums of a type by level and stage; the tree in that order."""
+def _most_uses(batch: _Batch, t: int) -> Array:
+    """How many uses may be left of the value of each computed row of a type [rows]."""
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
+    for o, operation in enumerate(batch.spec.program.operations):
+        if operation.is_sum and operation.outputs == (t,):
+            first = places.value_base[o][0] - computed
+            most[first : first + places.region[o]] = 1
+    return most
+
+
+def _rounds(batch: _Batch, order: _Order, t: int, tree: SumTree) -> Array:
+    """In which round of the reverse pass each sum of a type is taken [sums]."""
+    stages = batch.spec.capacity.stages
+    # All uses of what a level makes are of later levels or components, so the reverse
+    # pass has them when it comes to the level, and takes its sums then.
+    steps: Array = _row_steps(batch, order, t)[tree.values]
+    return steps * stages + tree.stages
+
+
+def _write_sums(batch: _Batch, t: int, tree: SumTree, rounds: Array) -> None:
+    """Writes the sums of a type, in the order of their rounds [sums]."""
     places, sections = batch.places, batch.sections
     steps = sections.steps[t].of(batch.indices)
     steps[...] = 0
-    _, stages, _ = steps.shape
-    # All uses of what a level makes are of later levels or components, so the reverse
-    # pass has them when it comes to the level, and takes its sums then.
-    rounds = _row_steps(batch, order, t)[tree.values] * stages + tree.stages
-    tree = in_order(tree, rounds, places.edge_sums[t])
     for f in range(SUM_ARITY):
         edges, zero = tree.table[:, f], places.edge_rows[t] - 1
         sections.sums[t][f].fill(batch.indices, edges, zero)
     taken, count = np.unique(rounds, return_counts=True)
     flat = steps.reshape(-1, 2)
     flat[taken, 0], flat[taken, 1] = count.cumsum() - count, -(-count // SUM_WIDTH)
-    return tree
 
 
 def _row_steps(batch: _Batch, order: _Order, t: int) -> Array:

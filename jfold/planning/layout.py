@@ -87,7 +87,8 @@ class Layout:
         levels, or steps if their number is fixed.
       value_base: per operation and output, the first row in the value buffer.
       value_rows: [types].
-      edge_base: per operation and input; -1 where no gradient flows.
+      edge_base: per operation and input; -1 where no gradient flows, and
+        of sums.
       edge_results: per result and tensor, likewise.
       edge_sums: [types] likewise.
       edge_rows: [types] the row of zeros at the end included.
@@ -163,8 +164,11 @@ def _edges(
     def take(types: Sequence[int], rows: int) -> Numbers:
         return tuple(cursors[t].take(rows) if t in active else -1 for t in types)
 
+    # What a sum reads has the cotangent of the sum, wherever that is.
     base = tuple(
-        take(operation.inputs, rows)
+        tuple(-1 for _ in operation.inputs)
+        if operation.is_sum
+        else take(operation.inputs, rows)
         for operation, rows in zip(program.operations, region, strict=True)
     )
     of_results = tuple(

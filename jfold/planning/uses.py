@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -104,12 +105,29 @@ def use_counts(uses: Uses, t: int) -> Array:
     return counts
 
 
-def sum_room(counts: Array, first: Array) -> tuple[Array, Array]:
+@kept
+def most_uses(uses: Uses, t: int) -> Array:
+    """How many edge rows may be left of each value of a type [values], int8: one of
+    what a sum has made, which other values point to in place of a cotangent of their
+    own."""
+    numbers, most = (
+        uses.numbers,
+        np.full(int(uses.numbers.first[t][-1]), SUM_ARITY, 'i1'),
+    )
+    for o, operation in enumerate(uses.program.operations):
+        if operation.is_sum and operation.outputs == (t,):
+            counts = uses.graph.operations[o].counts
+            most[ranges(numbers.outputs[o][0], counts)] = 1
+    return most
+
+
+def sum_room(counts: Array, most: Array, first: Array) -> tuple[Array, Array]:
     """Of each example [examples], rows and rounds of the sums that leave no value with
-    more than `SUM_ARITY` uses.
+    more uses than it may have.
 
     Args:
       counts: [values] uses of each.
+      most: [values] how many may be left of each.
       first: [examples + 1] the number of each example's first value.
     """
     # All uses of a value are in its own example, and so are its sums: examples need no
@@ -118,8 +136,8 @@ def sum_room(counts: Array, first: Array) -> tuple[Array, Array]:
     owner = np.repeat(np.arange(examples), np.diff(first))
     rows = np.zeros(examples, np.int64)
     rounds = np.zeros(examples, np.int64)
-    while (wide := np.flatnonzero(counts > SUM_ARITY)).size:
-        counts, owner = _after_sums(counts[wide]), owner[wide]
+    while (wide := np.flatnonzero(counts > most)).size:
+        counts, most, owner = _after_sums(counts[wide]), most[wide], owner[wide]
         rows += np.bincount(owner, counts, examples).astype(np.int64)
         rounds[owner] += 1
     return rows, rounds
@@ -133,28 +151,66 @@ def _after_sums(counts: Array) -> Array:
 # ---- sums over many uses -------------------------------------------------------------
 
 
+class RowUses(NamedTuple):
+    """The uses of computed values of a type.
+
+    Attributes:
+      rows: [uses] rows of values, once for each use.
+      edges: [uses] int32, the edge row of each; `~row` of a value that a sum has made
+        stands for wherever the cotangent of that will be.
+    """
+
+    rows: Array
+    edges: Array
+
+    def chosen(self, which: Array) -> RowUses:
+        """Some of them [uses] bool, or [n] their numbers."""
+        return RowUses(self.rows[which], self.edges[which])
+
+
+NO_USES = RowUses(np.zeros(0, np.intp), np.zeros(0, np.int32))
+
+
+def followed(edges: Array, whole: Array) -> Array:
+    """Edge rows [n], where `~row` stands for the one that `whole` [rows] has."""
+    return np.where(edges < 0, whole[np.where(edges < 0, ~edges, 0)], edges)
+
+
+def whole_cotangents(uses: RowUses, rows: int, zero: int) -> Array:
+    """The edge row [rows] where all of a value's cotangent is, of so many rows of
+    values; `zero` without a use.
+
+    Args:
+      uses: of values that have one use at most.
+    """
+    whole = np.full(rows, zero, np.int32)
+    whole[uses.rows] = uses.edges
+    # A sum may be used by a sum, and so on: each round follows twice as many.
+    while len(waiting := np.flatnonzero(whole < 0)):
+        whole[waiting] = whole[~whole[waiting]]
+    return whole
+
+
 @dataclass(frozen=True, eq=False)
 class SumTree:
-    """Sums over the uses of values that have more than `SUM_ARITY`.
+    """Sums over the uses of values that have more than may be left.
 
     Attributes:
       table: [sums, SUM_ARITY] int32, the edge rows that each adds up.
       values: [sums] the row of the value that each is of.
       stages: [sums] how many rounds come before it.
-      rows: [left] rows of values, once for each use that is left: plain uses, and sums
-        that nothing else adds up; `SUM_ARITY` of each value at most.
-      edges: [left] the edge row of each.
+      left: plain uses, and sums that nothing else adds up; of each value as many as may
+        be left.
     """
 
     table: Array
     values: Array
     stages: Array
-    rows: Array
-    edges: Array
+    left: RowUses
 
 
-def sum_tree(rows: Array, edges: Array, counts: Array, base: int, zero: int) -> SumTree:
-    """Sums uses in groups of `SUM_ARITY`, until no value has more of them.
+def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
+    """Sums uses in groups of `SUM_ARITY`, until no value has more than it may have.
 
     A value with 18 uses, of edge rows a to r, where the first sum gets edge row 50:
 
@@ -166,22 +222,22 @@ def sum_tree(rows: Array, edges: Array, counts: Array, base: int, zero: int) -> 
 
     55 and 56 are left. One gather adds up 4 edge rows, so a tree has few rounds, and it
     is the same in every run, which sums by scattering are not. A value with 4 uses
-    or fewer costs no sum.
+    or fewer costs no sum, unless it may have one alone.
 
     Args:
-      rows: [uses] rows of values, once for each use.
-      edges: [uses] int32, the edge row of each.
-      counts: [uses] how many uses the value of each has.
+      most: [rows] how many uses may be left of the value of each row.
       base: the edge row of the first sum; the others come behind it.
       zero: an edge row of zeros, which fills sums of fewer.
     """
+    rows, edges = uses
     # An empty part each, for types of which no value has many uses this time.
     tables, values, stages = (
         [np.zeros((0, SUM_ARITY), np.int32)],
         [rows[:0]],
         [rows[:0]],
     )
-    while (wide := counts > SUM_ARITY).any():
+    counts = np.bincount(rows, minlength=len(most))[rows]
+    while (wide := counts > most[rows]).any():
         # A sum is a use of its value like any other, in place of those that it adds up.
         table, targets, left = _groups(rows[wide], edges[wide], zero)
         sums = np.arange(base, base + len(table), dtype=np.int32)
@@ -193,7 +249,7 @@ def sum_tree(rows: Array, edges: Array, counts: Array, base: int, zero: int) -> 
         edges = np.concatenate([edges[narrow], sums])
         counts = np.concatenate([counts[narrow], left])
     table, value, stage = map(np.concatenate, (tables, values, stages))
-    return SumTree(table, value, stage, rows, edges)
+    return SumTree(table, value, stage, RowUses(rows, edges))
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
@@ -233,4 +289,4 @@ def in_order(tree: SumTree, rounds: Array, base: int) -> SumTree:
     if not len(order):
         return tree
     of_sums = placed(tree.table[order]), tree.values[order], tree.stages[order]
-    return SumTree(*of_sums, tree.rows, placed(tree.edges))
+    return SumTree(*of_sums, RowUses(tree.left.rows, placed(tree.left.edges)))
