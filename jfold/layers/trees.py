@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from jfold.blocks import AllOf, Block, Convertible, Function, Pipe
 from jfold.declarations import ForwardDeclaration
+from jfold.layers.recurrent import dropped
 from jfold.reductions import Sum
 from jfold.sequence_blocks import Broadcast, GetItem, Map, ZipWith
 from jfold.tracebacks import boundary
@@ -75,7 +76,7 @@ class TreeLSTMLeaf(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> State:
         i, o, u = jnp.split(nn.Dense(3 * self.features)(x), 3)
-        return _state(i, o, _candidate(u, self.recurrent_dropout), 0.0)
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), 0.0)
 
 
 class TreeLSTMCell(nn.Module):
@@ -118,17 +119,11 @@ class TreeLSTMCell(nn.Module):
             jax.nn.sigmoid(f + self.forget_bias) * c
             for f, (c, _) in zip(forget, children, strict=True)
         )
-        return _state(i, o, _candidate(u, self.recurrent_dropout), kept)
-
-
-def _candidate(u: jax.Array, dropout: float) -> jax.Array:
-    """What may be new: equation 6, or 12, some of it dropped."""
-    new = jnp.tanh(u)
-    return new if dropout == 0 else nn.Dropout(dropout)(new)
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
 
 
 def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
-    """What is new and what was kept: equations 7 and 8."""
+    """What may be new and what was kept: equations 7 and 8."""
     c = jax.nn.sigmoid(i) * new + kept
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
@@ -156,7 +151,7 @@ class _Join(nn.Module):
     def __call__(self, x: jax.Array, heard: jax.Array, kept: jax.Array) -> State:
         gates = nn.Dense(3 * self.features)(jnp.concatenate([x, heard]))
         i, o, u = jnp.split(gates, 3)
-        return _state(i, o, _candidate(u, self.recurrent_dropout), kept)
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
 
 
 @boundary
