@@ -8,6 +8,7 @@ too, so that they are needed to say what a block is; all others are `combinators
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
@@ -64,6 +65,26 @@ class Block(Owner):
     def __rrshift__(self, other: Convertible) -> Pipe:
         return Pipe(other, self)
 
+
+@dataclass(frozen=True)
+class _Supplied:
+    """An attribute that a module puts in the place of this, imported on first use."""
+
+    name: str
+    module: str
+
+    def __get__(self, block: Block | None, kind: type[Block]) -> Any:
+        importlib.import_module(self.module)
+        return getattr(kind if block is None else block, self.name)
+
+
+# Who only writes expressions need not wait for what runs them.
+for _name, _module in (
+    ('eval', 'jfold.node_by_node'),
+    ('input_type', 'jfold.lower'),  # which has the rules of all blocks
+    ('output_type', 'jfold.lower'),
+):
+    setattr(Block, _name, _Supplied(_name, _module))
 
 T = TypeVar('T')
 Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array

@@ -25,20 +25,50 @@ FILES = sorted(PACKAGE.rglob('*.py'))
 PUBLIC = {name: getattr(jf, name) for name in jf.__all__}
 
 
-def test_importing_jfold_imports_neither_flax_nor_optax() -> None:
-    code = (
-        'import sys, jfold; '
-        "print({'flax', 'optax', 'chex', 'matplotlib'}.intersection(sys.modules))"
-    )
+def printed(code: str) -> str:
+    """What some code prints in a process of its own."""
     path = {'PYTHONPATH': str(PACKAGE.parent), 'JAX_PLATFORMS': 'cpu'}
-    done = subprocess.run(
-        [sys.executable, '-W', 'error', '-c', code],
-        env=path,
-        capture_output=True,
-        text=True,
-        check=True,
+    command = [sys.executable, '-W', 'error', '-c', code]
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_importing_jfold_imports_little() -> None:
+    """Nothing of others that JAX does not import, nor what runs expressions."""
+    found = ast.literal_eval(
+        printed(
+            'import sys, jax; before = {*sys.modules}; import jfold; '
+            'print({*sys.modules} - before)'
+        )
     )
-    assert done.stdout == 'set()\n'
+    others = {'flax', 'optax', 'orbax', 'chex', 'matplotlib', 'tqdm'}
+    assert others.isdisjoint(x.partition('.')[0] for x in found)
+    assert not [x for x in found if x.startswith('jax')]  # Pallas comes with jax.extend
+    late = {
+        'model',
+        'lower',
+        'runtime',
+        'program',
+        'data',
+        'device',
+        'host',
+        'language',
+    }
+    assert late.isdisjoint(x.removeprefix('jfold.') for x in found)
+
+
+@pytest.mark.parametrize(
+    'use',
+    [
+        'jf.Scalar().eval(3).item()',
+        'float(jf.compile(jf.Scalar()).eval(3))',
+        "{'float32[]': 3.0}[str(jf.Scalar().output_type)]",
+        "3.0 if jf.DamagedError.__module__ == 'jfold.data.storage' else 0",
+        "3.0 if {'compile', 'Corpus'} <= {*dir(jf)} else 0",
+    ],
+)
+def test_what_is_imported_on_first_use(use: str) -> None:
+    assert printed(f'import jfold as jf; print({use})') == '3.0\n'
 
 
 def test_the_package_is_marked_as_typed() -> None:
