@@ -2,10 +2,10 @@
 """Sentiment of phrases: a binary tree-LSTM with a softmax at every node of a treebank.
 
 The model of section 3.5 of "Deep Learning with Dynamic Computation Graphs" (Looks et
-al. 2017), after Tai et al. 2015, with recurrent dropout (Semeniuta et al. 2016). Several
-of it (`--seeds`), which differ in what is drawn, are trained at once. Give it the
-Stanford Sentiment Treebank with `--trees` and word vectors with `--vectors`; without, it
-makes up a small treebank of its own.
+al. 2017), after Tai et al. 2015, with recurrent dropout (Semeniuta et al. 2016).
+Several of it (`--seeds`), which differ in what is drawn, are trained at once. Give it
+the Stanford Sentiment Treebank with `--trees` and word vectors with `--vectors`;
+without, it makes up a small treebank of its own.
 """
 
 from __future__ import annotations
