@@ -30,6 +30,8 @@ PARTS = (
     'host',
     'devices',
     'balance',
+    'imports',
+    'ensemble',
     'tracing',
     'iclr2017',
     'models',

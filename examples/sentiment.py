@@ -2,8 +2,10 @@
 """Sentiment of phrases: a binary tree-LSTM with a softmax at every node of a treebank.
 
 The model of section 3.5 of "Deep Learning with Dynamic Computation Graphs" (Looks et
-al. 2017), after Tai et al. 2015, without dropout. Give it the Stanford Sentiment
-Treebank with `--trees`; without, it makes up a small treebank of its own.
+al. 2017), after Tai et al. 2015, with recurrent dropout (Semeniuta et al. 2016).
+Several of it (`--seeds`), which differ in what is drawn, are trained at once. Give it
+the Stanford Sentiment Treebank with `--trees` and word vectors with `--vectors`;
+without, it makes up a small treebank of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +25,7 @@ import optax
 from tqdm import tqdm
 from training import (
     Examples,
+    Given,
     Params,
     Trainer,
     apply_gradients,
@@ -43,37 +47,64 @@ from treebank import (
 )
 
 import jfold as jf
+from jfold import layers
 
 CLASSES = 5  # from very negative to very positive; 2 is neutral
+USUAL = {  # options, with the treebank and without
+    True: dict(
+        hidden=300,
+        epochs=8,
+        batch_size=96,
+        dropout=0.25,
+        recurrent_dropout=0.25,
+        seeds=5,
+    ),
+    False: dict(
+        hidden=32, epochs=15, batch_size=25, dropout=0.0, recurrent_dropout=0.0, seeds=1
+    ),
+}
 
 # ---- the model -----------------------------------------------------------------------
-# A state [2, hidden] is the hidden state and the memory of a node.
 
 
-def embed(table: jax.Array, word: jax.Array) -> jax.Array:
-    """The vector of a word."""
-    return table[word]
+@dataclass(frozen=True)
+class Dropout:
+    """How much is dropped in training, and scaled up again.
+
+    Attributes:
+      around: of word vectors, and of states before the softmax.
+      inside: of the candidates of the tree-LSTM (Semeniuta et al. 2016).
+    """
+
+    around: float = 0.0
+    inside: float = 0.0
 
 
-def leaf_cell(params: Params, x: jax.Array) -> jax.Array:
-    """Eqs. 9-14 of Tai et al. where both child states are zero."""
-    write, show, update = jnp.split(x @ params['w'] + params['b'], 3)
-    memory = jax.nn.sigmoid(write) * jnp.tanh(update)
-    return jnp.stack([jax.nn.sigmoid(show) * jnp.tanh(memory), memory])
+class Logits(nn.Module):
+    """Scores of the classes, from the state of a node, its memory and its output."""
+
+    dropout: float
+
+    @nn.compact
+    def __call__(self, memory: jax.Array, output: jax.Array) -> jax.Array:
+        return nn.Dense(CLASSES)(dropped(self.dropout, output))
 
 
-def inner_cell(params: Params, left: jax.Array, right: jax.Array) -> jax.Array:
-    """Eqs. 9-14 with N = 2 where the word vector is zero."""
-    hidden = jnp.concatenate([left[0], right[0]])
-    gates = jnp.split(hidden @ params['w'] + params['b'], 5)
-    write, show, keep_left, keep_right = map(jax.nn.sigmoid, gates[:4])
-    memory = write * jnp.tanh(gates[4]) + keep_left * left[1] + keep_right * right[1]
-    return jnp.stack([show * jnp.tanh(memory), memory])
+class Leaf(nn.Module):
+    """The state of a word, from its vector."""
+
+    hidden: int
+    dropout: Dropout
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = dropped(self.dropout.around, x)
+        return layers.TreeLSTMLeaf(self.hidden, self.dropout.inside, name='lstm')(x)
 
 
-def logits(params: Params, state: jax.Array) -> jax.Array:
-    """Scores of the classes, from the hidden state."""
-    return state[0] @ params['w'] + params['b']
+def dropped(rate: float, x: jax.Array) -> jax.Array:
+    """Without some of its numbers, unless nothing is ever to be drawn."""
+    return nn.Dropout(rate)(x) if rate else x
 
 
 def cross_entropy(scores: jax.Array, label: jax.Array) -> jax.Array:
@@ -81,18 +112,16 @@ def cross_entropy(scores: jax.Array, label: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(scores, label)
 
 
-def dense(key: jax.Array, size: int, bias: np.ndarray) -> Params:
-    """The parameters of an affine map from `size` numbers."""
-    weights = jax.nn.initializers.glorot_uniform()(key, (size, len(bias)))
-    return {'w': weights, 'b': jnp.asarray(bias, 'float32')}
-
-
-def make_block(vocabulary: Vocabulary, hidden: int) -> jf.Block:
+def make_block(
+    vocabulary: Vocabulary, hidden: int, dropout: Dropout = Dropout()
+) -> jf.Block:
     """Root scores [5] of a tree; the loss of every node as the metric `loss`."""
-    word = jf.Function(embed, lambda key, spec: jnp.array(vocabulary.vectors), 'embed')
-    leaf = jf.Function(leaf_cell, partial(init_leaf, hidden), 'leaf')
-    inner = jf.Function(inner_cell, partial(init_inner, hidden), 'inner')
-    softmax = jf.Function(logits, init_logits, 'logits')
+    vectors = vocabulary.vectors
+    word = layers.Embed(*vectors.shape, table=vectors)
+    leaf = jf.Function(Leaf(hidden, dropout), name='leaf')
+    inner = layers.TreeLSTMCell(hidden, recurrent_dropout=dropout.inside)
+    inner, softmax = jf.Function(inner, name='inner'), Logits(dropout.around)
+    softmax = jf.Function(softmax, name='logits')
 
     tree, number = jf.ForwardDeclaration(), jf.Scalar('int32')
     cases = {
@@ -105,24 +134,9 @@ def make_block(vocabulary: Vocabulary, hidden: int) -> jf.Block:
     return tree() >> softmax
 
 
-def init_leaf(hidden: int, key: jax.Array, x: Any) -> Params:
-    """For `leaf_cell`."""
-    return dense(key, x.shape[0], np.zeros(3 * hidden))
-
-
-def init_inner(hidden: int, key: jax.Array, left: Any, right: Any) -> Params:
-    """For `inner_cell`; at first it keeps most of the memories of both children."""
-    return dense(key, 2 * hidden, np.repeat([0, 0, 1, 1, 0], hidden))
-
-
-def init_logits(key: jax.Array, state: Any) -> Params:
-    """For `logits`."""
-    return dense(key, state.shape[1], np.zeros(CLASSES))
-
-
-def make_optimizer(rate: float) -> optax.GradientTransformation:
-    """Adagrad, with a tenth of the gradient for word vectors."""
-    slow = optax.chain(optax.scale(0.1), optax.adagrad(rate))
+def make_optimizer(rate: float, slower: float) -> optax.GradientTransformation:
+    """Adagrad; its gradients are `slower` for word vectors."""
+    slow = optax.chain(optax.scale(slower), optax.adagrad(rate))
     return optax.multi_transform(
         {'word': slow, 'other': optax.adagrad(rate)},
         lambda params: {k: 'word' if k == 'embed' else 'other' for k in params},
@@ -130,58 +144,117 @@ def make_optimizer(rate: float) -> optax.GradientTransformation:
 
 
 # ---- training and scores -------------------------------------------------------------
+# Models that differ in what is drawn are trained as one, by `vmap` over their
+# parameters: those of all, in arrays [models, ...], go through one program.
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Accuracy at the roots, in the paper's sense.
+    """Accuracy at the roots, in the paper's sense, of one or more models [models].
 
     Attributes:
       fine: of all trees, among five classes.
       binary: of the trees that are not neutral, negative against positive.
     """
 
-    fine: float
-    binary: float
+    fine: np.ndarray
+    binary: np.ndarray
 
     @classmethod
-    def of(cls, scores: np.ndarray, labels: np.ndarray) -> Scores:
-        """From root scores [trees, 5] and root labels [trees]."""
-        chances = np.asarray(jax.nn.softmax(scores))
-        positive = chances[:, 3:].sum(1) > chances[:, :2].sum(1)
-        right = (positive == (labels > 2))[labels != 2]
-        return cls(float(np.mean(scores.argmax(1) == labels)), float(np.mean(right)))
+    def of(cls, chances: np.ndarray, labels: np.ndarray) -> Scores:
+        """From chances of the classes [trees, models, 5] and root labels [trees]."""
+        positive = chances[..., 3:].sum(-1) > chances[..., :2].sum(-1)
+        labels = labels[:, None]
+        right = (positive == (labels > 2))[labels[:, 0] != 2]
+        return cls((chances.argmax(-1) == labels).mean(0), right.mean(0))
 
     def __str__(self) -> str:
-        return f'fine {self.fine:.1%}, binary {self.binary:.1%}'
+        return f'fine {_mean(self.fine)}, binary {_mean(self.binary)}'
 
 
-def loss(model: jf.Model, params: Params, schedule: Any, roots: Any) -> jax.Array:
-    """Cross entropy summed over all nodes; their labels, `roots` too, are in trees."""
-    _, metrics = model.apply(params, schedule)
-    return metrics['loss'].sum()
+def _mean(values: np.ndarray) -> str:
+    """The mean, and the standard deviation of several as the paper gives it."""
+    spread = f' ({100 * values.std(ddof=1):.1f})' if len(values) > 1 else ''
+    return f'{100 * values.mean():.1f}{spread}'
 
 
-def root_scores(model: jf.Model, params: Params, schedule: Any) -> jax.Array:
-    """Scores of the classes [trees, 5]."""
-    return model.apply(params, schedule)[0]
+def ensemble_loss(
+    model: jf.Model, params: Params, schedule: Any, ids: Any, keys: jax.Array
+) -> jax.Array:
+    """Cross entropy summed over all nodes and models.
+
+    Args:
+      model: what `jf.compile` gave.
+      params: of all models, [models, ...].
+      schedule: of a batch.
+      ids: [trees] of which trees.
+      keys: [models] what is dropped follows from one of these, from the tree and the
+        node, however trees come together in batches.
+    """
+
+    def loss(params: Params, key: jax.Array) -> jax.Array:
+        rngs = {'dropout': jax.random.wrap_key_data(key)}
+        _, metrics = model.apply(params, schedule, rngs=rngs, ids=ids)
+        return metrics['loss'].sum()
+
+    return jax.vmap(loss)(params, keys).sum()
 
 
-def scores_of(trainer: Trainer, params: Params, part: str) -> Scores:
-    """Accuracy on one part of the treebank."""
-    return Scores.of(trainer.predictions(params, part), trainer.parts[part].targets)
+def ensemble_chances(model: jf.Model, params: Params, schedule: Any) -> jax.Array:
+    """Chances of the classes at roots [trees, models, 5]."""
+
+    def scores(params: Params) -> jax.Array:
+        return model.apply(params, schedule, deterministic=True)[0]
+
+    return jax.nn.softmax(jax.vmap(scores, out_axes=1)(params))
 
 
-def train(trainer: Trainer, seed: int) -> Params:
-    """The parameters of the epoch with the best fine accuracy on dev."""
+def batch_inputs(models: int, seed: int) -> Given:
+    """What `ensemble_loss` is given: which trees, and keys for every epoch."""
+
+    def given(part: Examples, indices: np.ndarray, epoch: int) -> tuple[Any, ...]:
+        key = jax.random.fold_in(jax.random.key(seed), epoch)
+        return indices, np.asarray(jax.random.key_data(jax.random.split(key, models)))
+
+    return given
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a run came to, epoch by epoch.
+
+    Attributes:
+      best: the parameters of all models, each from its best epoch on dev.
+      epochs: [models] which these are, from 1.
+    """
+
+    best: Params
+    epochs: np.ndarray
+
+
+def train(trainer: Trainer, seed: int) -> Curve:
+    """Each model as it was after the epoch with its best fine accuracy on dev."""
     nodes = trainer.parts['train'].nodes.sum()
-    best, best_params = -1.0, None
-    for epoch, params, losses in trainer.epochs(seed):
-        scores = scores_of(trainer, params, 'dev')
-        print(f'{epoch}: loss {sum(losses) / nodes:.3f} a node; dev {scores}')
-        if scores.fine > best:
-            best, best_params = scores.fine, copy(params)
-    return best_params
+    labels = trainer.parts['dev'].targets
+    best, fine, chosen = None, -1.0, 0
+    for epoch, (name, params, losses) in enumerate(trainer.epochs(seed), 1):
+        scores = Scores.of(trainer.predictions(params, 'dev'), labels)
+        models = len(scores.fine)
+        print(f'{name}: loss {sum(losses) / nodes / models:.3f} a node; dev {scores}')
+        better = scores.fine > fine
+        best = params if best is None else choose(better, params, best)
+        best = copy(best)
+        fine, chosen = np.maximum(scores.fine, fine), np.where(better, epoch, chosen)
+    return Curve(best, chosen)
+
+
+def choose(which: np.ndarray, these: Params, others: Params) -> Params:
+    """Of each model its parameters among `these`, where `which` says so."""
+
+    def leaf(one: jax.Array, other: jax.Array) -> jax.Array:
+        return jnp.where(which.reshape(-1, *[1] * (one.ndim - 1)), one, other)
+
+    return jax.tree.map(leaf, these, others)
 
 
 # ---- how fast is it? -----------------------------------------------------------------
@@ -232,22 +305,31 @@ def perfect_batch(
     """The same cells without any structure: each in one plain call.
 
     Args:
-      params: of the model.
+      params: of one model.
       words: [leaves] rows of the embedding.
-      lefts: [inner nodes, 2, hidden] given states instead of the children's.
+      lefts: two arrays [inner nodes, hidden], given instead of the children's states.
       rights: likewise.
       labels: [leaves + inner nodes].
     """
-    vectors = jax.vmap(partial(embed, params['embed']))(words)
-    leaves = jax.vmap(partial(leaf_cell, params['leaf']))(vectors)
-    inner = jax.vmap(partial(inner_cell, params['inner']))(lefts, rights)
-    states = jnp.concatenate([leaves, inner])
-    scores = jax.vmap(partial(logits, params['logits']))(states)
+    hidden = lefts[0].shape[1]
+
+    def run(name: str, module: nn.Module, *rows: Any) -> Any:
+        cell = partial(module.apply, {'params': params[name]})
+        return jax.vmap(cell)(*rows)
+
+    vectors = params['embed']['embedding'][words]
+    leaves = run('leaf', Leaf(hidden, Dropout()), vectors)
+    inner = run('inner', layers.TreeLSTMCell(hidden), lefts, rights)
+    states = jax.tree.map(lambda *each: jnp.concatenate(each), leaves, inner)
+    scores = run('logits', Logits(0), *states)
     return jax.vmap(cross_entropy)(scores, labels).sum()
 
 
 def measure(trainer: Trainer, params: Params, options: argparse.Namespace) -> Rates:
-    """An epoch, with the perfect batch of the same mean size beside every batch."""
+    """An epoch of one model without dropout, with a perfect batch beside every batch.
+
+    The perfect batch has the mean size of the others.
+    """
     corpus, train = trainer.corpora['train'], trainer.parts['train']
     batches = [
         *trainer.model.batches(
@@ -257,17 +339,21 @@ def measure(trainer: Trainer, params: Params, options: argparse.Namespace) -> Ra
     inputs = perfect_inputs(params, train.nodes, len(batches), options)
     update = jax.jit(partial(apply_gradients, trainer.optimizer))
     state = trainer.optimizer.init(params)
-    gradient = jax.jit(jax.value_and_grad(trainer.loss))
+    gradient = jax.jit(jax.value_and_grad(partial(loss_of_one, trainer.model)))
     perfect = jax.jit(jax.value_and_grad(perfect_batch, argnums=(0, 2, 3)))
     seconds = []
     # The first batch comes twice: the first time compiles, and does not count.
     for batch in tqdm([batches[0], *batches], 'measuring', leave=False):
-        roots = train.targets[batch.indices]
-        (_, grads), running = timed(gradient, params, batch.schedule, roots)
+        (_, grads), running = timed(gradient, params, batch.schedule)
         _, updating = timed(update, grads, state, params)
         _, ideal = timed(perfect, params, *inputs)
         seconds.append((batch.schedule.seconds, running, updating, ideal))
     return Rates(len(train.items), train.nodes.sum(), np.array(seconds[1:]))
+
+
+def loss_of_one(model: jf.Model, params: Params, schedule: Any) -> jax.Array:
+    """Cross entropy summed over all nodes, where nothing is dropped."""
+    return model.apply(params, schedule, deterministic=True)[1]['loss'].sum()
 
 
 def perfect_inputs(
@@ -277,10 +363,10 @@ def perfect_inputs(
     rng = np.random.default_rng(options.seed)
     trees, total = round(len(nodes) / batches), round(nodes.sum() / batches)
     inner = (total - trees) // 2  # a binary tree has one leaf more than inner nodes
-    hidden = params['inner']['w'].shape[0] // 2
-    states = rng.uniform(-1, 1, (2, inner, 2, hidden)).astype('float32')
-    words = rng.integers(len(params['embed']), size=total - inner)
-    return words, *states, rng.integers(CLASSES, size=total)
+    states = rng.uniform(-1, 1, (2, 2, inner, options.hidden)).astype('float32')
+    words = rng.integers(len(params['embed']['embedding']), size=total - inner)
+    lefts, rights = map(tuple, states)
+    return words, lefts, rights, rng.integers(CLASSES, size=total)
 
 
 # ---- the command line ----------------------------------------------------------------
@@ -303,11 +389,20 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
         '8,544, and 32 is slower but scores a little better',
     )
     add('--rate', type=float, default=0.05, help='of Adagrad (default %(default)s)')
+    add(
+        '--slower',
+        type=float,
+        default=0.1,
+        help='what gradients of word vectors are multiplied by (default %(default)s)',
+    )
+    add('--dropout', type=float, help='of word vectors, and before the softmax')
+    add('--recurrent-dropout', type=float, help='of candidates in the tree-LSTM')
+    add('--seeds', type=int, help='models trained at once')
     add('--seed', type=int, default=0, help='repeats a run (default %(default)s)')
     add('--limit', type=int, help='use only the first trees of each part')
     options = parser.parse_args(argv)
-    usual = (300, 6, 96) if options.trees else (32, 15, 25)
-    for name, value in zip(('hidden', 'epochs', 'batch_size'), usual, strict=True):
+    usual = USUAL[options.trees is not None]
+    for name, value in usual.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     return options
@@ -326,9 +421,13 @@ def set_up(options: argparse.Namespace) -> Trainer:
     }
     print(', '.join(f'{p} {len(parts[p].items):,} trees' for p in PARTS))
     print(f'{len(vocabulary.vectors):,} words, vectors of {size}: {_source(options)}')
-    model = jf.compile(make_block(vocabulary, options.hidden))
-    optimizer = make_optimizer(options.rate)
-    return make_trainer(model, parts, loss, root_scores, optimizer, options)
+    dropout = Dropout(options.dropout, options.recurrent_dropout)
+    model = jf.compile(make_block(vocabulary, options.hidden, dropout))
+    optimizer = make_optimizer(options.rate, options.slower)
+    init = lambda key: jax.vmap(model.init)(jax.random.split(key, options.seeds))  # noqa: E731
+    given = batch_inputs(options.seeds, options.seed)
+    how = optimizer, options, init, given
+    return make_trainer(model, parts, ensemble_loss, ensemble_chances, *how)
 
 
 def examples(trees: list[Tree]) -> Examples:
@@ -347,11 +446,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Trains, selects on dev, scores dev and test, and measures the speed."""
     options = read_options(argv)
     trainer = set_up(options)
-    params = train(trainer, options.seed)
+    curve = train(trainer, options.seed)
+    print(f'best epochs on dev: {curve.epochs.tolist()}')
     for part in ('dev', 'test'):
-        print(f'{part} roots: {scores_of(trainer, params, part)}')
+        chances = trainer.predictions(curve.best, part)
+        labels = trainer.parts[part].targets
+        print(f'{part} roots: {Scores.of(chances, labels)}')
+        if options.seeds > 1:
+            together = chances.mean(1, keepdims=True)
+            print(f'{part} roots, ensemble: {Scores.of(together, labels)}')
     print(trainer.clock)
-    print(measure(trainer, params, options))
+    first = jax.tree.map(lambda x: x[0], curve.best)
+    print(measure(trainer, first, options))
     print(f'shapes of schedules: {trainer.model.programs}')
 
 

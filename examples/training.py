@@ -86,6 +86,15 @@ class Examples:
     targets: np.ndarray
 
 
+# From some examples, their places and the epoch to what a loss is given of them.
+Given = Callable[[Examples, np.ndarray, int], tuple[Any, ...]]
+
+
+def targets_of(part: Examples, indices: np.ndarray, epoch: int) -> tuple[np.ndarray]:
+    """What the model should find."""
+    return (part.targets[indices],)
+
+
 @dataclass(frozen=True)
 class Trainer:
     """A training run, compiled and ready to begin; made by `make_trainer`.
@@ -99,6 +108,8 @@ class Trainer:
       optimizer: how.
       step: from parameters, state, schedule and targets to new ones, and the loss.
       predict: from parameters and schedule to rows.
+      init: from a key to parameters.
+      given: what `loss` gets besides parameters and schedule.
       clock: gets the times of all steps.
     """
 
@@ -110,6 +121,8 @@ class Trainer:
     optimizer: optax.GradientTransformation
     step: jf.CompiledStep
     predict: jf.CompiledStep
+    init: Callable[[jax.Array], Params]
+    given: Given
     clock: Clock = field(default_factory=Clock)
 
     def epochs(self, seed: int) -> Iterator[tuple[str, Params, list[float]]]:
@@ -119,7 +132,7 @@ class Trainer:
           After each epoch its name, the parameters, and the loss of every batch. With
           the next step these parameters are gone: `copy` what is to be kept.
         """
-        params = self.model.init(jax.random.key(seed))
+        params = self.init(jax.random.key(seed))
         state = self.optimizer.init(params)
         batches = self.clock.waiting(self.batches)
         for number, epoch in groupby(batches, lambda batch: batch.epoch):
@@ -136,8 +149,8 @@ class Trainer:
         self, params: Params, state: Any, batch: jf.Batch
     ) -> tuple[Params, Any, float]:
         train = self.parts['train']
-        targets = train.targets[batch.indices]
-        result, seconds = timed(self.step, params, state, batch.schedule, targets)
+        given = self.given(train, batch.indices, batch.epoch)
+        result, seconds = timed(self.step, params, state, batch.schedule, *given)
         self.clock.device += seconds
         self.clock.nodes += train.nodes[batch.indices[: batch.count]].sum()
         params, state, loss = result
@@ -160,17 +173,22 @@ def make_trainer(
     predict: Callable[..., jax.Array],
     optimizer: optax.GradientTransformation,
     options: argparse.Namespace,
+    init: Callable[[jax.Array], Params] | None = None,
+    given: Given = targets_of,
 ) -> Trainer:
     """Does all that can be done before training: traces, plans, compiles.
 
     Args:
       model: what `jf.compile` gave.
       parts: of the data; `train` is trained on, predictions are made for the others.
-      loss: `loss(model, params, schedule, targets) -> scalar`.
+      loss: `loss(model, params, schedule, *given) -> scalar`.
       predict: `predict(model, params, schedule) -> rows`, one for each example.
       optimizer: applied to the gradients of `loss`.
       options: `batch_size`, `epochs`, `seed`.
+      init: from a key to parameters, the model's own if left out.
+      given: what `loss` gets besides, the targets if left out.
     """
+    init = init or model.init
     corpora, tracing = timed(
         lambda: {name: model.trace(part.items) for name, part in parts.items()}
     )
@@ -180,14 +198,18 @@ def make_trainer(
     others = [model.batches(corpora[name], size) for name in corpora if name != 'train']
     # Room for every batch there will be, so that nothing compiles in the loop.
     capacity = reduce(or_, (each.capacities for each in (batches, *others)))
-    params = jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.eval_shape(init, jax.random.key(0))
     state = jax.eval_shape(optimizer.init, params)
     loss, predict = partial(loss, model), partial(predict, model)
-    given = params, state, capacity, np.resize(train.targets, size)
-    step, first = timed(model.precompile, make_step(loss, optimizer), *given)
-    rows, second = timed(model.precompile, predict, params, capacity)
-    clock = Clock(trace=tracing, compile=first + second)
-    return Trainer(model, parts, corpora, batches, loss, optimizer, step, rows, clock)
+    first = given(train, np.zeros(size, int), 0)
+    taken = params, state, capacity, *first
+    step, seconds = timed(model.precompile, make_step(loss, optimizer), *taken)
+    rows, more = timed(model.precompile, predict, params, capacity)
+    clock, made = (
+        Clock(trace=tracing, compile=seconds + more),
+        (step, rows, init, given),
+    )
+    return Trainer(model, parts, corpora, batches, loss, optimizer, *made, clock)
 
 
 # ---- losses, scores and what models have to beat -------------------------------------

@@ -2,7 +2,7 @@
 """jfold: networks whose graph differs for every input, batched, in JAX."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
 from jfold.combinators import (
@@ -45,17 +45,9 @@ from jfold.combinators import (
     ZipWith,
     convert_to_block,
 )
-from jfold.compiled import CompiledStep
-from jfold.data.batches import Batch, Batches
-from jfold.data.corpus import Corpus
-from jfold.data.storage import DamagedError, UnknownFormatError
-from jfold.data.traced import Traced
-from jfold.data.tracer import Tracer
 from jfold.errors import InputError, ProgramBudgetError
 from jfold.external import External
-from jfold.interpreters.nonfinite import NonFinite, find_nan
 from jfold.metrics import MetricValues
-from jfold.model import Model, compile
 from jfold.ragged import Ragged
 from jfold.reductions import Max, Mean, Min, Softmax, Stack, Sum
 from jfold.schedule import Schedule
@@ -70,6 +62,16 @@ from jfold.types import (
     convert_to_type,
 )
 from jfold.wiring import Composition, compose, recursive
+
+if TYPE_CHECKING:
+    from jfold.compiled import CompiledStep
+    from jfold.data.batches import Batch, Batches
+    from jfold.data.corpus import Corpus
+    from jfold.data.storage import DamagedError, UnknownFormatError
+    from jfold.data.traced import Traced
+    from jfold.data.tracer import Tracer
+    from jfold.interpreters.nonfinite import NonFinite, find_nan
+    from jfold.model import Model, compile
 
 __version__ = '0.1.0'
 __all__ = [
@@ -149,17 +151,33 @@ __all__ = [
 ]
 
 
-_LATER = 'layers', 'linen', 'nnx'  # modules that import Flax, when they are asked for
+# What runs expressions, or imports Flax, is imported on first use: a program that only
+# writes expressions starts sooner.
+_MODULES = 'layers', 'linen', 'nnx'  # which import Flax
+_LATER = {
+    'compiled': ['CompiledStep'],
+    'data.batches': ['Batch', 'Batches'],
+    'data.corpus': ['Corpus'],
+    'data.storage': ['DamagedError', 'UnknownFormatError'],
+    'data.traced': ['Traced'],
+    'data.tracer': ['Tracer'],
+    'interpreters.nonfinite': ['NonFinite', 'find_nan'],
+    'model': ['Model', 'compile'],
+}
+_HOME = {name: module for module, names in _LATER.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """What imports Flax, on first use."""
-    if name in _LATER:
+    """What is imported on first use."""
+    if name in _MODULES:
         return importlib.import_module(f'jfold.{name}')
+    if name in _HOME:
+        found = getattr(importlib.import_module(f'jfold.{_HOME[name]}'), name)
+        return globals().setdefault(name, found)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
     """Public names, for completion; other submodules can be imported all the same."""
     own = (name for name in globals() if name.startswith('__'))
-    return sorted([*__all__, *_LATER, *own])
+    return sorted([*__all__, *_MODULES, *own])

@@ -89,7 +89,7 @@ class Block(Owner):
         Raises:
           TypeError: types clash inside of it.
         """
-        from jfold.language.inference import input_type
+        from jfold.lower import input_type
 
         return input_type(self)
 
@@ -102,7 +102,7 @@ class Block(Owner):
         Raises:
           TypeError: types clash inside of it.
         """
-        from jfold.language.inference import result_type
+        from jfold.lower import result_type
 
         return result_type(self)
 

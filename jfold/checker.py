@@ -345,6 +345,7 @@ def _(i: ir.Observe, operations: Operations) -> None:
 @_check_options.register
 def _(i: ir.Cases, operations: Operations) -> None:
     numbers = [1] if i.case_of is None else list(i.case_of.values())
+    numbers += [] if i.default is None else [i.default]
     if i.cases <= (highest := max(numbers, default=0)):
         raise TypeClash(f'more than {highest} cases, got {i.cases}')
     if min(numbers, default=0) < 0:

@@ -328,10 +328,15 @@ class OneOf(Block):
       cases: key to block: a dict, a list of pairs, or a tuple (keys 0, 1, ...; a tuple
         also takes negative keys). All cases give one type.
       pre_block: applied before the cases; `key_fn` sees the original.
+      default: the block of every other key; without one, such a key is an error.
 
     >>> sign = OneOf(lambda x: x < 0, {True: Zeros([]), False: Scalar()})
     >>> sign.eval(-3.0).item(), sign.eval(2.0).item()
     (0.0, 2.0)
+    >>> size = GetItem('size') >> Scalar()
+    >>> known = OneOf(GetItem('kind'), {'box': size}, default=Zeros([]))
+    >>> known.eval({'kind': 'box', 'size': 2}).item(), known.eval({'kind': 'x'}).item()
+    (2.0, 0.0)
 
     Raises:
       TypeError: `key_fn` is not callable; ValueError: no cases.
@@ -341,9 +346,15 @@ class OneOf(Block):
     cases: tuple[tuple[Any, Block], ...]
     pre_block: Block | None
     positional: bool
+    default: Block | None
 
     def __init__(
-        self, key_fn: KeyFunction, cases: Fields, pre_block: Convertible | None = None
+        self,
+        key_fn: KeyFunction,
+        cases: Fields,
+        pre_block: Convertible | None = None,
+        *,
+        default: Convertible | None = None,
     ) -> None:
         if not callable(key_fn) and not isinstance(key_fn, Block):
             raise TypeError(f'OneOf: expected a callable `key_fn`, got {key_fn!r}')
@@ -352,12 +363,14 @@ class OneOf(Block):
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
         made: dict[int, Block] = {}
+
+        def once(each: Convertible) -> Block:
+            return made.setdefault(id(each), convert_to_block(each))
+
         vars(self).update(
             key_fn=key_fn,
-            cases=tuple(
-                (key, made.setdefault(id(each), convert_to_block(each)))
-                for key, each in pairs.items()
-            ),
+            cases=tuple((key, once(each)) for key, each in pairs.items()),
+            default=None if default is None else once(default),
             pre_block=_block_or_none(pre_block),
             positional=isinstance(cases, tuple),
         )
@@ -375,6 +388,7 @@ class OneOf(Block):
         shown = key if isinstance(key, Block) else callable_name(key)
         yield from ('OneOf(', shown, ', ', *in_braces(self.cases))
         yield from () if self.pre_block is None else (', pre_block=', self.pre_block)
+        yield from () if self.default is None else (', default=', self.default)
         yield ')'
 
 
@@ -382,8 +396,13 @@ class OneOf(Block):
 class Optional(Block):
     """`some_case` for a value, `none_case` (zeros when left out) for `None`.
 
+    In a `Record`, for a field that the data lack, too.
+
     >>> Optional(Scalar()).eval(None).item()
     0.0
+    >>> point = Record({'x': Scalar(), 'y': Optional(Scalar(), Zeros([]))})
+    >>> [y.item() for _, y in map(point.eval, [{'x': 1, 'y': 2}, {'x': 1}])]
+    [2.0, 0.0]
     """
 
     some_case: Block

@@ -15,10 +15,8 @@ from typing import Any
 
 from jax import export
 
-from jfold.data.traced import make_digest
 from jfold.kept import kept
 from jfold.metrics import MetricValues
-from jfold.program import Program
 from jfold.ragged import Ragged
 from jfold.schedule import Schedule
 from jfold.spec import Spec, SpecKey
@@ -60,6 +58,10 @@ def _text(key: ExportedKey | SpecKey) -> str:
 
 @kept
 def _said(spec: Spec) -> str:
+    # Imported when something is written, and not with `jfold`.
+    from jfold.data.traced import make_digest
+    from jfold.program import Program
+
     program, shards = spec.program, spec.shards
     if not isinstance(program, Program):
         raise TypeError(

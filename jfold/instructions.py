@@ -60,11 +60,13 @@ class Lookup(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Field(Instruction):
-    """One field of each object, which has so many items at `most`, if that is said."""
+    """One field of each object, which has so many items at `most`, if that is said; of
+    one that lacks it the default, if there is one."""
 
     traits = Traits('objects[a] -> objects[a]', Effect.RAISES)
     key: Any
     most: int | None = field(default=None, metadata=CHECK)
+    default: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,12 +209,14 @@ class ObserveLabelled(Observe):
 @dataclass(frozen=True, eq=False)
 class Cases(Instruction):
     """Items, or what `key_fn` makes of them, to the numbers of their cases, in bytes if
-    they fit. Without `case_of`, the second case is of those that are `None`."""
+    they fit; `default` is that of all others, if there is one. Without `case_of`, the
+    second case is of those that are `None`."""
 
     traits = Traits('objects[a] -> cases[a: /B]', Effect.RAISES)
     case_of: dict[Any, int] | None
     cases: int
     key_fn: Callable[[Any], Any] | None = None
+    default: int | None = None
 
     @property
     def times(self) -> int:

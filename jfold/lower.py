@@ -26,12 +26,14 @@ from jfold.language import (
     wiring,
 )
 from jfold.language.emission import write_body
-from jfold.language.inference import infer
+from jfold.language.inference import infer, input_type, result_type
 from jfold.language.outputs import check_output, list_results, write_expression
 from jfold.language.writer import Builder
 from jfold.program import HostPlan, Program, check_program
 from jfold.trampoline import run
 
+# What is asked of types needs the rules of all blocks, so it is to be had here.
+__all__ = 'FAMILIES', 'input_type', 'lower', 'result_type'
 FAMILIES = (
     *(inputs, tensors, composition, control),
     *(sequences, reduction, alignment, chaining, wiring),

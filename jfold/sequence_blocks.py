@@ -8,6 +8,7 @@ Python iterable, and, where it is said, a repetition without end.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from dataclasses import MISSING
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -204,16 +205,35 @@ class GetItem(Block):
 
     A slice of a tuple is a tuple, of a sequence a sequence. An index that is out of
     range is an error at compile for tuples and tensors, at schedule otherwise.
+
+    Args:
+      key: of the item; the name of an attribute of what has no items.
+      default: what Python values that lack the key give instead.
+
+    >>> from jfold import Map, Scalar
+    >>> sizes = Map(GetItem('size', default=1) >> Scalar())
+    >>> [x.item() for x in sizes.eval([{'size': 3}, {}])]
+    [3.0, 1.0]
+
+    Raises:
+      ValueError: a default for a slice, which never lacks.
     """
 
     key: Any
+    default: tuple[Any, ...]  # holds the one there is
 
-    def __post_init__(self) -> None:
-        if isinstance(self.key, np.integer):
-            vars(self).update(key=int(self.key))
+    def __init__(self, key: Any, *, default: object = MISSING) -> None:
+        if isinstance(key, slice) and default is not MISSING:
+            raise ValueError(
+                f'GetItem: expected no `default` for {key}, got {default!r}: a slice '
+                'of what has fewer items is shorter'
+            )
+        key = int(key) if isinstance(key, np.integer) else key
+        vars(self).update(key=key, default=() if default is MISSING else (default,))
 
     def __repr__(self) -> str:
-        return f'GetItem({self.key!r})'
+        given = ''.join(f', default={value!r}' for value in self.default)
+        return f'GetItem({self.key!r}{given})'
 
 
 @block

@@ -201,7 +201,8 @@ class Maker(Reducers):
 
     def deep(self) -> list[Any]:
         """The sources that are made of others."""
-        simple = [self.computed, self.shared, self.with_constant, self.optional]
+        simple = [self.computed, self.shared, self.with_constant]
+        simple += [self.optional, self.lacking]
         choices = [self.one_of, self.typed_one_of]
         sequences = [self.chosen, self.picked, self.sequence, self.sequence]
         return [*simple, *choices, *sequences, self.tree]
@@ -327,12 +328,17 @@ class Maker(Reducers):
         cases = [self.source(want, depth) for _ in range(self.pick([1, 2, 3]))]
         first, rest = jf.GetItem(0), jf.GetItem(1)
         blocks = {i: case.block for i, case in enumerate(cases)}
-        if self.pick([False, True]):
-            block = jf.OneOf(first, blocks, pre_block=rest)
+        by_block = self.pick([False, True])
+        if not by_block:
+            blocks = {i: rest >> b for i, b in blocks.items()}
+        # The last case may be that of all keys which no other has.
+        named = len(cases) > 1 and self.pick([False, True])
+        other = blocks.pop(len(cases) - 1) if named else None
+        if by_block:
+            block = jf.OneOf(first, blocks, pre_block=rest, default=other)
         else:
-            cases_of_pair = {i: rest >> b for i, b in blocks.items()}
             key = self.pick([lambda x: x[0], operator.itemgetter(0)])
-            block = jf.OneOf(key, cases_of_pair)
+            block = jf.OneOf(key, blocks, default=other)
         return Source(block, choice(cases))
 
     def typed_one_of(self, want: Any, depth: int) -> Source:
@@ -355,6 +361,27 @@ class Maker(Reducers):
             return None if rng.random() < 0.3 else source.sample(rng)
 
         return Source(jf.Optional(source.block, none), sample)
+
+    def lacking(self, want: Any, depth: int) -> Source:
+        """A field that data may lack, which is `None` or something else there."""
+        source = self.source(want, depth)
+        item = jf.Optional(source.block)
+        as_field = self.pick([True, False])
+        given = source.sample(np.random.default_rng(self.integer(9)))
+        default = self.pick([None, given])
+        block = (
+            jf.Record({'a': item, 'b': jf.Identity()}) >> jf.GetItem(0)
+            if as_field
+            else jf.GetItem('a', default=default) >> item
+        )
+
+        def sample(rng: Rng) -> Any:
+            data = {'b': 0}
+            if rng.random() < 0.7:
+                data['a'] = source.sample(rng)
+            return data
+
+        return Source(block, sample)
 
     def sequence(self, want: Any, depth: int) -> Source:
         """A list of items, reduced."""

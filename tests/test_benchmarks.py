@@ -288,6 +288,20 @@ def test_batches_are_dealt_evenly(tmp_path: Path) -> None:
         assert 1 <= row['fullest / mean'] <= row['in order']
 
 
+def test_imports_are_compared(tmp_path: Path) -> None:
+    (_, *rows), _ = run('imports', '--repeats', 2, folder=tmp_path)
+    assert [row['import'] for row in rows[:2]] == ['import jax', 'import jfold']
+    assert rows[2]['median'] > 0
+
+
+@pytest.mark.slow
+def test_an_ensemble_is_compared(tmp_path: Path) -> None:
+    """With the same models one after another, whose gradients it has."""
+    (_, *rows), markdown = run('ensemble', '--quick', folder=tmp_path)
+    assert [row.get('models') for row in rows] == [3, 3, None]
+    assert 'Gradients of all models were equal' in markdown
+
+
 @pytest.mark.slow
 def test_kernels_are_told(tmp_path: Path) -> None:
     """Of a CPU, which is said; beside the perfect batch."""

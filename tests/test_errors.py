@@ -177,6 +177,38 @@ WRONG: list[tuple[Any, list[Any], Any, str, str]] = [
         '',
     ),
     (
+        jf.OneOf(jf.Identity(), {1: jf.Zeros([])}, default=jf.Zeros([])),
+        [1, 2],
+        [3],
+        'expected a hashable key, got [3] (list); in OneOf(Identity(), {1: '
+        'Zeros(float32[])}, default=Zeros(fl...',
+        '',
+    ),
+    (
+        jf.GetItem('k', default=0) >> number,
+        [{}],
+        3,
+        "expected an item 'k', got 3: TypeError: 'int' object is not subscriptable; in "
+        "Pipe[0].GetItem('k', default=0)",
+        '',
+    ),
+    (
+        {'a': jf.GetItem('k') >> jf.Optional(number)},
+        [{'a': {'k': None}}],
+        {},
+        "expected an item 'a', got {} (dict): KeyError: 'a'; in Record({'a': "
+        "GetItem('k') >> Optional(Scalar('float32'))})",
+        '',
+    ),
+    (
+        {'a': jf.Optional(number)},
+        [{}],
+        {'a': 'x'},
+        "expected float32[], got 'x'; in Record['a'].Optional.some_case.Scalar("
+        "'float32')",
+        "['a']",
+    ),
+    (
         jf.OneOf(jf.GetItem('k'), (jf.Zeros([]),)),
         [{'k': 0}, {'k': -1}],
         {'k': [0]},

@@ -94,6 +94,16 @@ MISMATCHES: list[tuple[Any, str]] = [
         "(float32[], float32[]), got 'a'",
     ),
     (
+        (number, number) >> jf.GetItem(3, default=1),
+        'Pipe[1].GetItem(3, default=1): expected an object, for there is a `default`, '
+        'got (float32[], float32[]), of which it is known what it has',
+    ),
+    (
+        jf.OneOf(type, {int: number}, default=vector),
+        "OneOf.default.Vector(3, 'float32'): expected to give float32[], got "
+        'float32[3]',
+    ),
+    (
         numbers >> jf.GetItem('a'),
         "Pipe[1].GetItem('a'): expected an int or a slice, for its input is "
         "[float32[]], got 'a'",

@@ -25,20 +25,50 @@ FILES = sorted(PACKAGE.rglob('*.py'))
 PUBLIC = {name: getattr(jf, name) for name in jf.__all__}
 
 
-def test_importing_jfold_imports_neither_flax_nor_optax() -> None:
-    code = (
-        'import sys, jfold; dir(jfold); '
-        "print({'flax', 'optax', 'chex', 'matplotlib'}.intersection(sys.modules))"
-    )
+def printed(code: str) -> str:
+    """What some code prints in a process of its own."""
     path = {'PYTHONPATH': str(PACKAGE.parent), 'JAX_PLATFORMS': 'cpu'}
-    done = subprocess.run(
-        [sys.executable, '-W', 'error', '-c', code],
-        env=path,
-        capture_output=True,
-        text=True,
-        check=True,
+    command = [sys.executable, '-W', 'error', '-c', code]
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_importing_jfold_imports_little() -> None:
+    """Nothing of others that JAX does not import, nor what runs expressions."""
+    found = ast.literal_eval(
+        printed(
+            'import sys, jax; before = {*sys.modules}; import jfold; '
+            'print({*sys.modules} - before)'
+        )
     )
-    assert done.stdout == 'set()\n'
+    others = {'flax', 'optax', 'orbax', 'chex', 'matplotlib', 'tqdm'}
+    assert others.isdisjoint(x.partition('.')[0] for x in found)
+    assert not [x for x in found if x.startswith('jax')]  # Pallas comes with jax.extend
+    late = {
+        'model',
+        'lower',
+        'runtime',
+        'program',
+        'data',
+        'device',
+        'host',
+        'language',
+    }
+    assert late.isdisjoint(x.removeprefix('jfold.') for x in found)
+
+
+@pytest.mark.parametrize(
+    'use',
+    [
+        'jf.Scalar().eval(3).item()',
+        'float(jf.compile(jf.Scalar()).eval(3))',
+        "{'float32[]': 3.0}[str(jf.Scalar().output_type)]",
+        "3.0 if jf.DamagedError.__module__ == 'jfold.data.storage' else 0",
+        "3.0 if {'compile', 'Corpus'} <= {*dir(jf)} else 0",
+    ],
+)
+def test_what_is_imported_on_first_use(use: str) -> None:
+    assert printed(f'import jfold as jf; print({use})') == '3.0\n'
 
 
 def test_the_package_is_marked_as_typed() -> None:
@@ -232,7 +262,7 @@ def check_one_way(imports: dict[str, set[str]]) -> None:
 
 
 # What methods of `Block` need is made of blocks: they import it when they are called.
-LATER = {'blocks': {'interpreters.node_by_node', 'language.inference', 'wiring'}}
+LATER = {'blocks': {'interpreters.node_by_node', 'lower', 'wiring'}}
 IMPORTS = {
     named(file): imported(file) - LATER.get(named(file), set())
     for file in FILES
@@ -249,13 +279,14 @@ def importing_functions(tree: ast.AST) -> Iterator[str]:
                 yield node.name
 
 
-def test_only_methods_of_a_block_import_when_they_are_called() -> None:
+def test_few_import_when_they_are_called() -> None:
     """All other imports are at the top, where the tests of their order see them."""
     found = {named(x): {*importing_functions(parsed(x))} for x in FILES}
     assert {name: names for name, names in found.items() if names} == {
         'blocks': {
             *('eval', 'input_type', 'output_type', 'reads', '__call__', '__getitem__')
-        }
+        },
+        'exported': {'_said'},  # which every import of jfold registers
     }
 
 
@@ -386,6 +417,7 @@ ASKS = {
     'checker.py': 'refuses to observe what a body returns',
     'graph_checker.py': 'refuses other numbers of rows',
     'language/outputs.py': 'returns one, observes the others',
+    'flow.py': 'tells what is returned from what is observed',
     'host/trace.py': 'takes what was returned, or what was observed',
     'planning/demands.py': 'adds up how many rows there are',
     'planning/layout.py': 'has room for the examples exactly, for others to spare',

@@ -137,10 +137,13 @@ def test_molecules_read_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sentiment_needs_no_file(tmp_path: Path) -> None:
-    """Without a treebank it makes one up."""
-    options = ('--epochs', '1', '--hidden', '8', '--limit', '60')
+    """Without a treebank it makes one up; several models with dropout are one run."""
+    options = ('--epochs', '2', '--hidden', '8', '--limit', '60', '--seeds', '3')
+    options += ('--dropout', '0.2', '--recurrent-dropout', '0.2')
     printed = run_example('sentiment.py', *options, cwd=tmp_path)
-    assert 'test roots: fine' in printed
+    assert re.search(r'best epochs on dev: \[[12], [12], [12]\]', printed)
+    assert re.search(r'test roots: fine \d+\.\d \(\d+\.\d\), binary', printed)
+    assert re.search(r'test roots, ensemble: fine \d+\.\d, binary', printed)
     assert 'perfect batch' in printed
 
 

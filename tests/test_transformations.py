@@ -567,6 +567,54 @@ def test_results_in_files() -> None:
     assert float(metrics['m'].sum()) == 6
 
 
+def test_files_for_several_capacities() -> None:
+    """Each serves the batches that fit; no file serves any number of rows."""
+    sums = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    lists = [[1.0] * n for n in range(9)]
+    corpus, files = sums.trace(lists), {}
+    for size in (1, 4):
+        sums.reserve(corpus.capacities(size))
+        exported = jax.export.export(jax.jit(sums.apply))
+        files[size] = exported({}, sums.schedule([], size=size)).serialize()
+    read = {size: jax.export.deserialize(data) for size, data in files.items()}
+    for count in (1, 2, 3, 4):
+        size = min(each for each in read if each >= count)
+        values = read[size].call({}, sums.schedule(lists[-count:], size=size))
+        assert values[:count].tolist() == [9.0 - count + k for k in range(count)]
+    with pytest.raises(ValueError, match='capacity'):
+        read[1].call({}, sums.schedule(lists[-2:], size=4))
+
+    batch = sums.schedule(lists[:2], size=4)
+
+    def raw(indices: Any) -> Any:
+        return sums.apply({}, jf.Schedule(indices, batch.constants, batch.spec))
+
+    (rows,) = jax.export.symbolic_shape('rows')
+    with pytest.raises(Exception, match='Symbolic dimension') as caught:
+        jax.export.export(jax.jit(raw))(jax.ShapeDtypeStruct((rows,), 'int32'))
+    assert type(caught.value).__name__ == 'InconclusiveDimensionOperation'
+
+
+def test_files_for_any_number_of_members() -> None:
+    """Parameters may have a leading axis of a size that is not known yet."""
+    (members,) = jax.export.symbolic_shape('members')
+    batch = schedule()
+    several = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((members, *x.shape), x.dtype), params()
+    )
+    ensemble = jax.jit(jax.vmap(model().apply, (0, None)))
+    exported = jax.export.export(ensemble)(several, batch)
+    read = jax.export.deserialize(exported.serialize())
+    for count in (1, 3):
+        keys = jax.random.split(jax.random.key(5), count)
+        given = jax.vmap(model().init)(keys)
+        found = read.call(given, batch)
+        assert found.shape[0] == count
+        for number in range(count):
+            one = jax.tree.map(lambda x: x[number], given)  # noqa: B023
+            close(found[number], model().apply(one, batch), 1e-5)
+
+
 # ---- the page -----------------------------------------------------------------------
 
 

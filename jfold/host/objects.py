@@ -128,6 +128,29 @@ def fields(items: list[Any], key: Any) -> list[Any]:
     return each(_getter(key), items, expected=f'an item {key!r}')
 
 
+def fields_or(items: list[Any], key: Any, default: Any) -> list[Any]:
+    """The same, or the default of an item that has no such field.
+
+    Raises:
+      BadItem: an item has no fields at all.
+    """
+    if set(map(type, items)) == {dict}:
+        return list(map(operator.methodcaller('get', key, default), items))
+    get = _getter(key)
+
+    def get_or(item: Any) -> Any:
+        try:
+            return get(item)
+        except ABSENT:
+            return default
+
+    return each(get_or, items, expected=f'an item {key!r}')
+
+
+# What lacks a field raises one of these; what has none, a `TypeError`.
+ABSENT = KeyError, IndexError, AttributeError
+
+
 def by_attribute(key: Any) -> Callable[[Any], Any] | None:
     """Reads the attribute that a key may name."""
     named = isinstance(key, str) and '.' not in key

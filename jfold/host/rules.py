@@ -25,6 +25,7 @@ from jfold.host.objects import (
     each,
     entries,
     fields,
+    fields_or,
     flat,
     grouped,
     positions,
@@ -135,7 +136,11 @@ def _field(i: ir.Field, r: list[Column], state: Trace) -> None:
     items = r[i.inputs[0]]
     if i.most is not None:
         check_lengths(items, i.most)
-    r[i.outputs[0]] = fields(items, i.key)
+    r[i.outputs[0]] = (
+        fields(items, i.key)
+        if i.default is None
+        else fields_or(items, i.key, *i.default)
+    )
 
 
 def _pack(i: ir.Pack, r: list[Column], state: Trace) -> None:

@@ -88,13 +88,13 @@ def reader(registers: Sequence[int]) -> Reader:
 
 def _cases(i: ir.Cases) -> Step:
     (source,), (target,), key = i.inputs, i.outputs, i.key_fn
-    find = _finder(i.case_of)
+    find = _finder(i)
     collect: Callable[[Iterable[int]], Any] = bytes if i.cases <= BYTE else list
 
     def step(r: list[Column], state: Trace) -> None:
         items = r[source]
         try:
-            made = collect(map(find, map(key, items) if key else items))
+            made = collect(find(map(key, items) if key else items))
         except Exception:  # of which item, is told below
             made = b''
         if len(made) != len(items):  # `StopIteration` looks like the end of the items
@@ -104,10 +104,14 @@ def _cases(i: ir.Cases) -> Step:
     return step
 
 
-def _finder(case_of: dict[Any, int] | None) -> Callable[[Any], int]:
-    if case_of is None:
-        return functools.partial(operator.is_, None)
-    return case_of.__getitem__
+def _finder(i: ir.Cases) -> Callable[[Iterable[Any]], Iterable[int]]:
+    """From keys to the numbers of their cases, without a call from Python for each."""
+    if i.case_of is None:
+        return functools.partial(map, functools.partial(operator.is_, None))
+    if i.default is None:
+        return functools.partial(map, i.case_of.__getitem__)
+    find, other = i.case_of.get, itertools.repeat(i.default)
+    return lambda keys: map(find, keys, other)
 
 
 def _told(i: ir.Cases, items: list[Any]) -> list[int]:
@@ -119,6 +123,8 @@ def _told(i: ir.Cases, items: list[Any]) -> list[int]:
     assert i.case_of is not None  # else every item has one
     if i.key_fn is not None:
         items = each(i.key_fn, items, expected='what its function takes')
+    if i.default is not None:
+        return entries(i.case_of, items, lambda *_: 'a hashable key', i.default)
     return entries(i.case_of, items, _one_of)
 
 

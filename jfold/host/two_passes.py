@@ -258,14 +258,14 @@ def _with_keys(instructions: Instructions, kept: set[int]) -> Instructions:
 
 
 def _with_fields(instructions: Instructions) -> Instructions:
-    """Fields of the same items are read together."""
+    """Fields of the same items are read together, but for those with a default."""
     fields: dict[tuple[int, ...], list[ir.Field]] = {}
     for i in instructions:
-        if isinstance(i, ir.Field):
+        if isinstance(i, ir.Field) and i.default is None:
             fields.setdefault(i.inputs, []).append(i)
     made: Instructions = []
     for i in instructions:
-        if not isinstance(i, ir.Field):
+        if not isinstance(i, ir.Field) or i.default is not None:
             made.append(i)
             continue
         alike = fields[i.inputs]

@@ -12,7 +12,7 @@ from jfold import instructions as p
 from jfold.functions import take_item
 from jfold.host.objects import PICK, count_of, length_of
 from jfold.language import eager
-from jfold.language.eager import Eager, eval_part, get, value_of
+from jfold.language.eager import Eager, eval_part, get_or, value_of
 from jfold.language.emission import emit, emit_part
 from jfold.language.inference import Inference, output_type
 from jfold.language.tensors import apply_layer
@@ -162,7 +162,8 @@ def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Wri
         if part is not None and not isinstance(part.input, VoidType):
             item = value[key] if isinstance(value, tuple) else None
             if column is not None:
-                item = w.one(p.Field, (column,), node, key=key, most=most)
+                options = {'default': (None,)} if _may_lack(part.block) else {}
+                item = w.one(p.Field, (column,), node, key=key, most=most, **options)
                 most = None
         results.append((yield emit_part(part, item, places, w)))
     return tuple(results)
@@ -175,9 +176,18 @@ def _(block: c.Record, node: Typed, x: object, state: Eager) -> Steps[Any]:
         raise TypeError(f'{node}: expected {count_of(most)}, got {x!r}; {PICK}')
     made = []
     for (key, _), each in zip(block.fields, node.parts, strict=True):
-        item = None if each is None or isinstance(each.input, VoidType) else get(x, key)
+        item = None
+        if each is not None and not isinstance(each.input, VoidType):
+            item = get_or(x, key, (None,) if _may_lack(each.block) else ())
         made.append((yield eval_part(each, item, state)))
     return tuple(made)
+
+
+def _may_lack(block: c.Block) -> bool:
+    """Whether a field that the data lack is `None`: what reads it expects that."""
+    while isinstance(block, c.Pipe):
+        block = block.blocks[0]
+    return isinstance(block, c.Optional)
 
 
 # ---- GetItem -------------------------------------------------------------------------
@@ -202,6 +212,9 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
     key = block.key
     if isinstance(head, ObjectType):
         return ObjectType()
+    if block.default:
+        got = f'{state.types.resolve(head)}, of which it is known what it has'
+        fail(node, 'an object, for there is a `default`', got)
     if isinstance(head, TupleType):
         if isinstance(key, slice):
             return TupleType(head.items[key])
@@ -244,11 +257,12 @@ def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Wr
     if node.layer is not None:
         number = w.builder.operation(node.layer, node.input, node.output)
         return w.one(p.Apply, (places, value), node, operation=number)
-    return w.one(p.Field, (value,), node, key=block.key)
+    default = block.default or None
+    return w.one(p.Field, (value,), node, key=block.key, default=default)
 
 
 @value_of.register
 def _(block: c.GetItem, node: Typed, x: object, state: Eager) -> object:
     if isinstance(node.input, TensorType):
         return eager.call(node, x, state)
-    return get(x, block.key)
+    return get_or(x, block.key, block.default)

@@ -37,10 +37,12 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
         given = pre.output
     # A block under several keys is one case: its values are computed together.
     cases: dict[int, Typed] = {}
-    for name, each in block.cases:
+    named = [(f'[{name!r}]', each) for name, each in block.cases]
+    named += [] if block.default is None else [('.default', block.default)]
+    for name, each in named:
         if id(each) not in cases:
             some = state.types.named(given)  # the values of this case alone
-            case = yield state.part(node, each, some, f'[{name!r}]')
+            case = yield state.part(node, each, some, name)
             # With the first alone: each with each would take a square of the cases.
             for first in list(cases.values())[:1]:
                 state.equal(case, case.output, first.output, 'to give')
@@ -67,7 +69,8 @@ def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Writ
         value = yield emit_part(pre, value, places, w)
     number = _numbers(block)
     case_of = {key: number[target] for key, target in block.targets.items()}
-    options = {'case_of': case_of, 'cases': len(cases)}
+    other = None if block.default is None else number[block.default]
+    options = {'case_of': case_of, 'cases': len(cases), 'default': other}
     codes = w.one(p.Cases, (keys,), node, **options)
     positions = w.add(p.Positions, (codes,), node, outputs=len(cases))
     return (yield emit_cases(cases, positions, value, node, places, w))
@@ -100,14 +103,18 @@ def _(block: c.OneOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
     key, pre, *cases = node.parts
     fn = block.key_fn
     chosen = (yield eval_part(key, x, state)) if isinstance(fn, c.Block) else fn(x)
-    number = _numbers(block)[block.targets[chosen]]
+    found = block.targets
+    target = found.get(chosen, block.default) if block.default else found[chosen]
     given = x if pre is None else (yield eval_part(pre, x, state))
-    return (yield eval_part(cases[number], given, state))
+    return (yield eval_part(cases[_numbers(block)[target]], given, state))
 
 
 def _numbers(block: c.OneOf) -> dict[c.Block, int]:
     """The places of cases among those that are different blocks."""
-    return {x: k for k, x in enumerate(dict.fromkeys(x for _, x in block.cases))}
+    blocks = dict.fromkeys(x for _, x in block.cases)
+    if block.default is not None:
+        blocks[block.default] = None
+    return {x: k for k, x in enumerate(blocks)}
 
 
 # ---- Optional ------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold.errors import shown
+from jfold.host.objects import ABSENT
 from jfold.kept import kept
 from jfold.language.inference import infer
 from jfold.language.parameters import check_families, check_layer, with_external
@@ -169,6 +170,16 @@ def strong(x: jax.Array) -> jax.Array:
 
 def _tuples(value: object) -> object:
     return tuple(map(_tuples, value)) if isinstance(value, tuple | list) else value
+
+
+def get_or(x: Any, key: object, default: tuple[Any, ...]) -> object:
+    """The same, or the default, if there is one, of what lacks it."""
+    try:
+        return get(x, key)
+    except ABSENT:
+        if not default:
+            raise
+        return default[0]
 
 
 def get(x: Any, key: object) -> object:

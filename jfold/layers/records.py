@@ -18,7 +18,7 @@ from jfold.combinators import Concat, InputTransform, Optional, Scalar, Vector
 from jfold.declarations import ForwardDeclaration
 from jfold.layers.dense import FC, Categorical, Embed
 from jfold.reductions import Sum
-from jfold.sequence_blocks import Map
+from jfold.sequence_blocks import GetItem, Map
 from jfold.tracebacks import boundary
 
 BUCKETS = 4096  # rows of the table of texts
@@ -126,7 +126,7 @@ class _Encoder:
         if kind.get('type') == 'object':
             wanted = kind.get('properties', {})
             fields = {
-                name: InputTransform(operator.methodcaller('get', name))
+                name: GetItem(name, default=None)
                 >> Optional(self.block(each, f'{path}.{name}'))
                 for name, each in wanted.items()
             }

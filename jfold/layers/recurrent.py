@@ -16,6 +16,7 @@ from jfold.sequence_blocks import RNN, GetItem, ZipWith
 from jfold.tracebacks import boundary
 from jfold.wiring import compose
 
+Array = jax.Array
 BACKWARDS = GetItem(slice(None, None, -1))
 
 
@@ -33,19 +34,68 @@ class Cell(nn.Module):
 
     inner: Any  # a `flax.linen.RNNCellBase`
 
-    def __call__(self, item: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+    def __call__(self, item: Array, state: Any) -> tuple[Array, Any]:
         state, output = self.inner(state, item)
         return output, state
 
 
+def dropped(rate: float, candidate: Array) -> Array:
+    """A candidate [features], in training without some of its numbers.
+
+    Raises:
+      ValueError: `rate` is no probability below 1.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f'expected `recurrent_dropout` from 0 to below 1, got {rate}')
+    return nn.Dropout(rate)(candidate) if rate else candidate
+
+
+class LSTMCell(nn.RNNCellBase):
+    """`flax.linen.LSTMCell`, of which some of the candidate is dropped.
+
+    The parameters are the same.
+    """
+
+    features: int
+    recurrent_dropout: float
+
+    @nn.compact
+    def __call__(self, state: tuple[Array, Array], x: Array) -> tuple[Any, Array]:
+        c, h = state
+        i, f, g, o = (self._gate(name, x, h) for name in 'ifgo')
+        new = dropped(self.recurrent_dropout, jnp.tanh(g))
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * new
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (c, h), h
+
+    def _gate(self, name: str, x: Array, h: Array) -> Array:
+        first = nn.Dense(self.features, use_bias=False, name=f'i{name}')
+        again = nn.initializers.orthogonal()
+        return first(x) + nn.Dense(self.features, kernel_init=again, name=f'h{name}')(h)
+
+
 @boundary
-def LSTM(features: int, *, name: str | None = None) -> Block:
+def LSTM(
+    features: int, *, recurrent_dropout: float = 0.0, name: str | None = None
+) -> Block:
     """Long short-term memory (Hochreiter and Schmidhuber 1997) along a sequence.
 
     From vectors to a pair of the outputs, a sequence of vectors [features], and the
     last state, a pair of the memory and the output. It begins with zeros.
+
+    Args:
+      features: of the outputs.
+      recurrent_dropout: in training, the probability that a number of the candidate,
+        what may be written to the memory, is dropped; what stays is scaled up
+        (Semeniuta, Severyn and Barth 2016, equation 9).
+      name: as of `Function`.
     """
-    cell = Function(Cell(nn.OptimizedLSTMCell(features)), name=name or 'lstm')
+    inner = (
+        LSTMCell(features, recurrent_dropout)
+        if recurrent_dropout
+        else nn.OptimizedLSTMCell(features)
+    )
+    cell = Function(Cell(inner), name=name or 'lstm')
     return RNN(cell, Zeros(([features], [features])))
 
 
@@ -88,5 +138,5 @@ def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
     return both
 
 
-def _beside(left: jax.Array, right: jax.Array) -> jax.Array:
+def _beside(left: Array, right: Array) -> Array:
     return jnp.concatenate([left, right])

@@ -3,6 +3,9 @@
 
 The state of a tree-LSTM is a pair (c, h) of vectors [features], its memory and its
 output (Tai, Socher and Manning 2015; their equations are named as they number them).
+With `recurrent_dropout`, in training every number of the candidate u is left out with
+that probability, and what stays is scaled up; gates and the memory of children are not
+touched (Semeniuta, Severyn and Barth 2016, equation 9).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import jax.numpy as jnp
 
 from jfold.blocks import AllOf, Block, Convertible, Function, Pipe
 from jfold.declarations import ForwardDeclaration
+from jfold.layers.recurrent import dropped
 from jfold.reductions import Sum
 from jfold.sequence_blocks import Broadcast, GetItem, Map, ZipWith
 from jfold.tracebacks import boundary
@@ -59,14 +63,20 @@ def Tree(
 
 
 class TreeLSTMLeaf(nn.Module):
-    """The state of a leaf, of a vector [n]: equations 2 to 8 without children."""
+    """The state of a leaf, of a vector [n]: equations 2 to 8 without children.
+
+    Attributes:
+      features: of the state.
+      recurrent_dropout: see above.
+    """
 
     features: int
+    recurrent_dropout: float = 0.0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> State:
         i, o, u = jnp.split(nn.Dense(3 * self.features)(x), 3)
-        return _state(i, o, u, 0.0)
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), 0.0)
 
 
 class TreeLSTMCell(nn.Module):
@@ -79,6 +89,7 @@ class TreeLSTMCell(nn.Module):
     Attributes:
       features: of the state.
       forget_bias: added to every forget gate, so that much is kept at first.
+      recurrent_dropout: see above.
 
     >>> import jax, jfold as jf
     >>> word = jf.Scalar('int32') >> jf.layers.Embed(10, 4) >> TreeLSTMLeaf(3)
@@ -94,6 +105,7 @@ class TreeLSTMCell(nn.Module):
 
     features: int
     forget_bias: float = 1.0
+    recurrent_dropout: float = 0.0
 
     @nn.compact
     def __call__(self, *given: Any) -> State:
@@ -107,12 +119,12 @@ class TreeLSTMCell(nn.Module):
             jax.nn.sigmoid(f + self.forget_bias) * c
             for f, (c, _) in zip(forget, children, strict=True)
         )
-        return _state(i, o, u, kept)
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
 
 
-def _state(i: jax.Array, o: jax.Array, u: jax.Array, kept: Any) -> State:
-    """What is new and what was kept: equations 7 and 8."""
-    c = jax.nn.sigmoid(i) * jnp.tanh(u) + kept
+def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
+    """What may be new and what was kept: equations 7 and 8."""
+    c = jax.nn.sigmoid(i) * new + kept
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
@@ -133,19 +145,27 @@ class _Join(nn.Module):
     """The state of a node: equations 3 and 5 to 8."""
 
     features: int
+    recurrent_dropout: float
 
     @nn.compact
     def __call__(self, x: jax.Array, heard: jax.Array, kept: jax.Array) -> State:
         gates = nn.Dense(3 * self.features)(jnp.concatenate([x, heard]))
         i, o, u = jnp.split(gates, 3)
-        return _state(i, o, u, kept)
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
 
 
 @boundary
-def ChildSumTreeLSTM(features: int, forget_bias: float = 1.0) -> Block:
+def ChildSumTreeLSTM(
+    features: int, forget_bias: float = 1.0, recurrent_dropout: float = 0.0
+) -> Block:
     """The child-sum tree-LSTM: equations 2 to 8. Any number of children, in no order.
 
     From a pair, a vector [n] and the sequence of the children's states, to a state.
+
+    Args:
+      features: of the state.
+      forget_bias: added to every forget gate, so that much is kept at first.
+      recurrent_dropout: the probability that a number of the candidate is dropped.
 
     >>> import jax, jfold as jf
     >>> value, children = jf.GetItem(0) >> jf.Vector(2), jf.GetItem(1)
@@ -157,7 +177,7 @@ def ChildSumTreeLSTM(features: int, forget_bias: float = 1.0) -> Block:
     (2, 3)
     """
     forget = Function(_Forget(features, forget_bias), name='forget')
-    join = Function(_Join(features), name='join')
+    join = Function(_Join(features, recurrent_dropout), name='join')
 
     @compose
     def child_sum(x: Any, children: Any) -> Any:

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of several models by `jax.vmap` over parameters, beside one after another.
+
+    python benchmarks/ensemble.py [--quick] [--models 8]
+
+The models are tree-LSTMs that differ in their parameters alone; all see one batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+import jax
+from measuring import agree, begin, jax_parser, loss
+from options import fill
+from report import Report
+from trees import Workload, expression
+from turns import ratio_row, take_turns
+
+import jfold as jf
+
+
+def measure(work: Workload, options: argparse.Namespace, report: Report) -> None:
+    """Adds rows for a workload: both ways, and their ratio.
+
+    Raises:
+      Disagreement: they give other gradients.
+    """
+    model = jf.compile(expression(work.hidden), max_programs=64)
+    batches = work.batches(options.repeats + 2)
+    room = model.trace([tree for batch in batches for tree in batch])
+    model.reserve(room.capacities(work.trees))
+    schedules = [model.schedule(batch) for batch in batches]
+    params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), options.models))
+    singles = [jax.tree.map(lambda x: x[k], params) for k in range(options.models)]  # noqa: B023
+    gradient = jax.grad(partial(loss, model))
+    one, many = jax.jit(gradient), jax.jit(jax.vmap(gradient, (0, None)))
+    apart = [one(each, schedules[0]) for each in singles]
+    together = many(params, schedules[0])
+    for number, each in enumerate(apart):
+        found = jax.tree.map(lambda x: x[number], together)  # noqa: B023
+        agree(f'model {number} of an ensemble', found, each)
+    times = take_turns(
+        {
+            'one after another': lambda k: [one(x, schedules[k]) for x in singles],
+            'by vmap': lambda k: many(params, schedules[k]),
+        },
+        options.repeats,
+        options.limit,
+    )
+    for name, found in times.items():
+        about = {'workload': str(work), 'models': options.models, 'contender': name}
+        report.add(about | {'ms': found.ms, 'spread %': found.spread})
+    ratios = times['by vmap'] / times['one after another']
+    report.add(ratio_row(f'by vmap / one after another, {work}', 'train', ratios))
+
+
+def main() -> None:
+    """Measures, and prints tables."""
+    parser = jax_parser(__doc__ or '')
+    parser.add_argument('--models', type=int, help='in the ensemble (default 8)')
+    options = fill(parser.parse_args(), {'models': 8}, {'models': 3})
+    sizes = [(8, 8, 8)] if options.quick else [(32, 32, 64), (32, 32, 128)]
+    report = begin('Ensemble', options)
+    for size in sizes:
+        measure(Workload(*size), options, report)
+    report.note('Gradients of all models were equal.')
+    report.close()
+
+
+if __name__ == '__main__':
+    main()
