@@ -20,6 +20,8 @@ from turns import ratio_row, take_turns
 
 import jfold as jf
 
+SIZES = (8, 8, 16), (32, 32, 32), (32, 32, 128)
+
 
 def measure(work: Workload, options: argparse.Namespace, report: Report) -> None:
     """Adds rows for a workload: both ways, and their ratio.
@@ -61,7 +63,7 @@ def main() -> None:
     parser = jax_parser(__doc__ or '')
     parser.add_argument('--models', type=int, help='in the ensemble (default 8)')
     options = fill(parser.parse_args(), {'models': 8}, {'models': 3})
-    sizes = [(8, 8, 8)] if options.quick else [(32, 32, 64), (32, 32, 128)]
+    sizes = [(8, 8, 8)] if options.quick else SIZES
     report = begin('Ensemble', options)
     for size in sizes:
         measure(Workload(*size), options, report)
