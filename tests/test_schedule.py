@@ -52,11 +52,12 @@ def ready_at(r: Reading) -> list[Array]:
         size, _ = places.tables[c]
         table = part(r, r.schedule.sections.tiles[c])
         for o in component.operations:
-            (width,), column = places.widths[o], places.column[o]
-            for step, (first, end, count) in enumerate(
-                table[:, column : column + 3].tolist()
-            ):
-                assert count == 1
+            widths, column = np.array(places.widths[o]), places.column[o]
+            own = table[:, column : column + 2 + len(widths)]
+            loops = np.arange(len(widths)).repeat(places.trips[c])
+            for step, (first, end, *count) in enumerate(own.tolist()):
+                assert np.flatnonzero(count).tolist() == [loops[step]]
+                width = int(widths @ count)
                 assert 0 <= first <= max(end, 0)
                 assert first + width <= places.region[o]
                 rows = found[o][first : min(end, first + width)]
