@@ -10,8 +10,8 @@ that of a capacity is a staircase: segments of steps, each of one width an opera
 
 A batch takes the steps one after another. A level takes as many as its widest operation
 needs, and the next level begins with the next step. So whatever the levels of a batch
-are, it fits if the last of them ends in time: where one is wider than its step, it takes
-a second one, of those that are spare.
+are, it fits if the last of them ends in time: where one is wider than its step, it
+takes a second one, of those that are spare.
 """
 
 from __future__ import annotations

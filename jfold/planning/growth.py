@@ -7,7 +7,6 @@ costs memory alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -84,7 +83,7 @@ def _raised(profile: Profile, margin: Profile | None) -> Profile:
     levels = steps(profile, operations)
     spare = -(-levels // 4) if margin is None else steps(margin, operations)
     unlike = min(float(spare.sum() / levels.sum()), 0.5)
-    count = math.ceil(5 + len(levels) / 20 + 16 * unlike)
+    count = 5 + len(levels) // 20 + round(16 * max(unlike - 0.1, 0))
     last = np.minimum(levels[-1], -(-levels.sum(0) // len(levels)))
     return runs(np.concatenate([levels + spare, [last] * count]))
 

@@ -37,10 +37,8 @@ Trips: TypeAlias = tuple[int, ...]  # of loops one behind another
 
 CACHE = 1 << 20  # bytes that most cores have near
 MANY = 4096  # rows of an operation; tiles of fewer are looked up
-MEMORY = (
-    1 << 26
-)  # bytes that an accelerator spares for the inputs and outputs of a tile
-START = 1 << 26  # bytes that it moves while the kernels of a tile start, one by one
+MEMORY = 1 << 27  # bytes that an accelerator spares for what a tile reads and makes
+START = 1 << 28  # bytes that it moves while the kernels of a step start, both ways
 
 
 def best_strategy() -> str:
@@ -316,7 +314,7 @@ def _stairs(spec: Spec, component: Component) -> Profile:
     if not component.recurrent:
         (o,) = own
         size = row_bytes(spec.program, spec.program.operations[o])
-        count, rows = parts(capacity.rows[o], size, 4 * MEMORY)
+        count, rows = parts(capacity.rows[o], size, 2 * MEMORY)
         return ((count, (rows,)),)
     if not capacity.profiles:
         return _worst_case(spec, own)
