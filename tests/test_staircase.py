@@ -18,8 +18,7 @@ from binary_trees import binary_tree, chain, dense_cell, tree_block
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readings import check_consumers, check_inputs, reading
-from test_schedule import check_fixed
+from readings import check_consumers, check_fixed, check_inputs, reading
 
 import jfold as jf
 from jfold import staircase

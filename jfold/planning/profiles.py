@@ -19,7 +19,7 @@ from jfold.staircase import Profile, larger, runs
 
 Profiles: TypeAlias = tuple[Profile, ...]
 # Of an operation's table, the rows of each level [levels].
-Counted: TypeAlias = Callable[[Table], Array]
+Count: TypeAlias = Callable[[Table], Array]
 DEVIATIONS = 3  # that a level may have more rows than in the batch that was first
 
 
@@ -80,7 +80,7 @@ def _rows(table: Table) -> Array:
     return np.bincount(table.columns[0], minlength=1)[1:]
 
 
-def _profiles(program: Operations, graph: Graph, counted: Counted) -> Profiles:
+def _profiles(program: Operations, graph: Graph, counted: Count) -> Profiles:
     return tuple(
         _joined([counted(graph.operations[o]) for o in each.operations])
         if each.recurrent
