@@ -202,6 +202,70 @@ def test_stairs_that_widen(residuals: str) -> None:
     agree(model, params, items, 1e-4)
 
 
+# ---- capacities ----------------------------------------------------------------------
+
+
+def of_depths(seed: int, count: int = 24) -> list[Any]:
+    """Trees and chains, of few leaves and of many."""
+    return [*trees(seed, count), *(chain(n) for n in (1, 9, 30))]
+
+
+@pytest.mark.usefixtures('narrow')
+@pytest.mark.parametrize('size', [1, 4, 9])
+def test_the_capacity_of_a_corpus_holds_any_batch(size: int) -> None:
+    """Of different examples."""
+    model = jf.compile(tree_block(), strategy='fixed')
+    corpus = model.trace(of_depths(0))
+    model.reserve(corpus.capacities(size))
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        corpus.schedule(rng.permutation(len(corpus))[:size], size=size)
+    assert model.programs == 1
+
+
+@pytest.mark.usefixtures('narrow')
+def test_the_capacity_of_a_plan_holds_its_batches() -> None:
+    """Those of a run, whose batches are known."""
+    model = jf.compile(tree_block(), strategy='fixed')
+    corpus = model.trace(of_depths(1))
+    with model.batches(corpus, 5, epochs=2) as batches:
+        model.reserve(batches.capacities)
+        assert len(list(batches)) > 5
+    assert model.programs == 1
+
+
+@pytest.mark.usefixtures('narrow')
+def test_a_capacity_is_the_same_in_another_model() -> None:
+    """As when a run goes on from what was saved."""
+    one, two = (jf.compile(tree_block(), strategy='fixed') for _ in range(2))
+    schedule = one.schedule(of_depths(0))
+    assert two.reserve(schedule.capacity) == schedule.capacity
+    assert two.schedule(of_depths(0)).capacity == schedule.capacity
+
+
+@pytest.mark.usefixtures('narrow')
+def test_capacities_together_hold_what_either_does() -> None:
+    """Of batches of other levels."""
+    model = jf.compile(tree_block(), strategy='fixed')
+    wide, deep = [[(1, 2)] * 30, [chain(40)] * 30]
+    either = model.trace(wide).capacities(30) | model.trace(deep).capacities(30)
+    model.reserve(either)
+    for batch in (wide, deep, wide):
+        model.schedule(batch)
+    assert model.programs == 1
+
+
+@pytest.mark.usefixtures('narrow')
+def test_what_grew_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Levels too, if they alone did."""
+    model = jf.compile(tree_block(), strategy='fixed')
+    model.schedule([((1, 2), (3, 4))] * 16)
+    with caplog.at_level('INFO', 'jfold'):
+        model.schedule([(((1, 2), 3), 4)] * 12 + [chain(20)] + [1] * 3)
+    assert model.programs == 2
+    assert 'the rows of levels, or their number' in caplog.text
+
+
 # ---- the budget ----------------------------------------------------------------------
 
 
