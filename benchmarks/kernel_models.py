@@ -59,11 +59,11 @@ class Program:
         from jfold.planning.layout import layout
 
         places = layout(self.schedule.spec)
-        trips = [places.tables[c][0] for c in places.component]
+        trips = [places.trips[c] for c in places.component]
         room = self.schedule.spec.capacity.rows
         tiles = zip(trips, places.widths, room, strict=True)
-        computed = sum(n * widths[0] for n, widths, rows in tiles if rows)
-        return computed, int(self.schedule.counts.sum())
+        computed = sum(np.dot(n, widths) for n, widths, rows in tiles if rows)
+        return int(computed), int(self.schedule.counts.sum())
 
 
 @functools.cache

@@ -16,10 +16,11 @@ from typing import TypeAlias
 
 from jfold.errors import ProgramBudgetError
 from jfold.planning.growth import Chance, grow
-from jfold.planning.tiles import best_strategy
+from jfold.planning.tiles import best_strategy, strategy_named
 from jfold.program import Program
 from jfold.shards import Shards
 from jfold.spec import Capacity, Spec
+from jfold.staircase import fits
 
 Batches: TypeAlias = tuple[int, Shards | None]  # rows of the results, and shards
 LOG = logging.getLogger('jfold')
@@ -44,6 +45,11 @@ class Budget:
     current: dict[Batches, tuple[Spec, ...]] = field(default_factory=dict)
     reserved: set[Spec] = field(default_factory=set)
     specs: dict[Spec, None] = field(default_factory=dict)
+
+    @property
+    def has_profiles(self) -> bool:
+        """Whether capacities tell of levels how many rows they have."""
+        return strategy_named(self.strategy).fixed
 
     def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
         """The spec for a batch, which is in use from now on.
@@ -97,6 +103,7 @@ class Budget:
 
     def _use(self, need: Capacity, new: Capacity, chain: tuple[Spec, ...]) -> Spec:
         """Puts a spec of a new capacity at the end of the chain that `need` is of."""
+        new = strategy_named(self.strategy).fitted(self.program, new)
         strategy = self.strategy or best_strategy()
         spec = Spec(self.program, new, self.residuals, strategy)
         if spec not in self.specs and len(self.specs) >= self.limit:
@@ -123,8 +130,10 @@ def _grown(old: Capacity | None, need: Capacity) -> str:
     if old is None:
         return f'no batch had {need.examples} examples before'
     pairs = zip(old.dimensions(), need.dimensions(), strict=True)
-    grown = ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if b > a)
-    return f'these grew: {grown}'
+    grown = [f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if b > a]
+    if not all(map(fits, need.profiles, old.profiles)):
+        grown.append('the rows of levels, or their number')
+    return f'these grew: {", ".join(grown)}'
 
 
 def _over(limit: int, old: Capacity | None, need: Capacity) -> str:

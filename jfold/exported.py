@@ -71,6 +71,7 @@ def _said(spec: Spec) -> str:
     said = {
         'digest': make_digest(program),
         'capacity': dict(spec.capacity.dimensions()),
+        'profiles': spec.capacity.profiles,
         'residuals': spec.residuals,
         'strategy': spec.strategy,
         'shards': shards and [shards.axes, dict(shards.mesh.shape)],

@@ -408,8 +408,9 @@ def compile(
         much memory either takes.
       strategy: how often loops of the compiled program run: 'counted', as often as the
         batch needs, which suits the CPU; or 'fixed', as often as the capacity allows,
-        which suits devices that would wait for the host after every round. The default
-        goes by the backend.
+        which suits devices that would wait for the host after every round: a few loops
+        over tiles of different widths, as batches so far have had wide and narrow
+        levels. The default goes by the backend.
 
     Raises:
       ValueError: `residuals` or `strategy` is neither.

@@ -18,6 +18,7 @@ from typing import Any
 from jfold.kept import Owner, kept
 from jfold.operations import Operations
 from jfold.shards import Shards
+from jfold.staircase import Profile, fits, larger
 
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
 STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'
@@ -38,6 +39,8 @@ class Capacity:
       stages: how many rounds such sums take.
       metrics: rows of the results that have any number of them: those of metrics,
         then the items of sequences.
+      profiles: per component the rows of its levels, if it has several, or of the steps
+        that they are to fit in; none where steps do not depend on that.
       shards: over which devices examples are dealt; `None` if they are not.
     """
 
@@ -49,6 +52,7 @@ class Capacity:
     sums: tuple[int, ...]
     stages: int
     metrics: tuple[int, ...]
+    profiles: tuple[Profile, ...] = field(default=(), repr=False)
     shards: Shards | None = field(default=None, repr=False)
 
     @property
@@ -58,7 +62,8 @@ class Capacity:
 
     def holds(self, other: Capacity) -> bool:
         """Whether what needs the other fits."""
-        return all(map(operator.ge, self.numbers, other.numbers))
+        is_larger = all(map(operator.ge, self.numbers, other.numbers))
+        return is_larger and all(map(fits, other.profiles, self.profiles))
 
     def __or__(self, other: Capacity) -> Capacity:
         """The least capacity that holds what either holds, of training and validation.
@@ -75,25 +80,29 @@ class Capacity:
                 'expected capacities of the same shards, got '
                 f'{self.shards or "none"} and {other.shards or "none"}'
             )
-        larger = {
+        numbers = {
             each.name: _larger(getattr(self, each.name), getattr(other, each.name))
             for each in fields(self)
-            if each.name != 'shards'
+            if each.name not in ('profiles', 'shards')
         }
-        return replace(self, **larger)
+        # Of what has no profiles nothing is known of levels but how many there are.
+        profiles = self.profiles and other.profiles
+        if profiles:
+            profiles = tuple(map(larger, self.profiles, other.profiles))
+        return replace(self, **numbers, profiles=profiles)
 
     @functools.cached_property
     def numbers(self) -> tuple[int, ...]:
-        """All numbers in a row."""
+        """All numbers in a row, but for profiles."""
         of_types = *self.constants, *self.fans, *self.sums
         rows = *self.rows, *self.metrics
         return self.examples, self.levels, self.stages, *of_types, *rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
-        """Every number with a name that tells what it counts."""
+        """Every number with a name that tells what it counts, but for profiles."""
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, Shards | None):
+            if each.name in ('profiles', 'shards'):
                 continue
             if isinstance(value, tuple):
                 for index, number in enumerate(value):
@@ -115,7 +124,8 @@ class Spec(Owner):
       residuals: what the forward pass keeps; one of `RESIDUALS`.
       strategy: how often loops run; one of `STRATEGIES`. 'counted': as often as the
         batch says, level by level, with tiles of several widths. 'fixed': as often as
-        the capacity says, with one wide tile of each operation a step.
+        the capacity says, with one tile of each operation a step, whose widths follow
+        its profiles.
     """
 
     program: Operations
@@ -166,7 +176,7 @@ class SpecKey:
         # what is equal in all else that is told.
         capacity, program = self.capacity, self.program()
         made = 0 if program is None else len(program.operations)
-        shape = zlib.crc32(str(capacity.numbers).encode())
+        shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
         return (
             f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
             f'{sum(capacity.rows)}, operations: {made}, {self.strategy}, '

@@ -15,7 +15,7 @@ from expressions import Expression
 import jfold as jf
 from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
-from jfold.planning.layout import active_types, layout
+from jfold.planning.layout import active_types, layout, running
 from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section
 from jfold.program import Program
 from jfold.recurrence import component_of, components
@@ -358,3 +358,45 @@ def check(r: Reading) -> None:
     check_inputs(r)
     check_consumers(r)
     check_sums(r)
+
+
+# ---- a fixed number of steps ---------------------------------------------------------
+
+
+def ready_at(r: Reading) -> list[Array]:
+    """Per operation, the step at which each row is computed first, counted through the
+    components; every row once at least, in tiles that stay in the region."""
+    places, found, before = layout(r.schedule.spec), [], 0
+    found = [np.full(len(x), -1) for x in r.levels]
+    for c, component in enumerate(running(r.schedule.spec)):
+        size, _ = places.tables[c]
+        table = part(r, r.schedule.sections.tiles[c])
+        for o in component.operations:
+            widths, column = np.array(places.widths[o]), places.column[o]
+            own = table[:, column : column + 2 + len(widths)]
+            loops = np.arange(len(widths)).repeat(places.trips[c])
+            for step, (first, end, *count) in enumerate(own.tolist()):
+                assert np.flatnonzero(count).tolist() == [loops[step]]
+                width = int(widths @ count)
+                assert 0 <= first <= max(end, 0)
+                assert first + width <= places.region[o]
+                rows = found[o][first : min(end, first + width)]
+                rows[rows < 0] = before + step
+        before += size
+    assert all((x >= 0).all() for x in found)
+    return found
+
+
+def check_fixed(r: Reading) -> None:
+    """Whatever a row reads is computed at a step before."""
+    places, ready = layout(r.schedule.spec), ready_at(r)
+    made: dict[tuple[int, int], int] = {}
+    for o, operation in enumerate(r.program.operations):
+        for t, base in zip(operation.outputs, places.value_base[o], strict=True):
+            rows = enumerate(ready[o].tolist(), base)
+            made |= {(t, row): step for row, step in rows}
+    for o, operation in enumerate(r.program.operations):
+        for a, t in enumerate(operation.inputs):
+            rows = r.inputs(r.rows, o, a).tolist()
+            steps = [made.get((t, row), -1) for row in rows]
+            assert (np.array(steps, int) < ready[o]).all()

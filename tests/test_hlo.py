@@ -32,7 +32,8 @@ from jax import lax
 import jfold as jf
 from jfold.planning.layout import active_types, layout
 from jfold.runtime import run
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.spec import FIXED, RESIDUALS, STRATEGIES
+from jfold.staircase import SEGMENTS
 
 # ---- the parser finds what it is to find ---------------------------------------------
 
@@ -287,9 +288,11 @@ def test_loops_do_not_scatter(reverse: str | None, strategy: str) -> None:
 def test_the_program_does_not_grow_with_the_batch(
     reverse: str | None, strategy: str
 ) -> None:
-    """As many instructions for 30 examples of 40 leaves as for 2 of 500."""
+    """As many instructions for 30 examples of 40 leaves as for 2 of 500; if steps are
+    fixed, once for each of a few widths."""
     sizes = [
         sum(map(len, parse(text(reverse, strategy, *batch)).values()))
         for batch in ((40, 30), (500, 2))
     ]
-    assert sizes[0] == sizes[1]
+    most = SEGMENTS if strategy == FIXED else 1
+    assert max(sizes) <= most * min(sizes)

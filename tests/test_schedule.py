@@ -20,8 +20,8 @@ from readings import (
     check,
     check_constants,
     check_consumers,
+    check_fixed,
     check_inputs,
-    part,
     read,
     reading,
     scheduled,
@@ -31,7 +31,6 @@ import jfold as jf
 from jfold.host.evaluation import trace
 from jfold.planning.demands import demands
 from jfold.planning.growth import grow
-from jfold.planning.layout import layout, running
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.tiles import tiles
 from jfold.planning.uses import make_uses
@@ -41,44 +40,6 @@ from jfold.spec import Capacity, Spec, key_of
 Array = np.ndarray[Any, Any]
 
 # ---- a fixed number of steps ---------------------------------------------------------
-
-
-def ready_at(r: Reading) -> list[Array]:
-    """Per operation, the step at which each row is computed first, counted through the
-    components; every row once at least, in tiles that stay in the region."""
-    places, found, before = layout(r.schedule.spec), [], 0
-    found = [np.full(len(x), -1) for x in r.levels]
-    for c, component in enumerate(running(r.schedule.spec)):
-        size, _ = places.tables[c]
-        table = part(r, r.schedule.sections.tiles[c])
-        for o in component.operations:
-            (width,), column = places.widths[o], places.column[o]
-            for step, (first, end, count) in enumerate(
-                table[:, column : column + 3].tolist()
-            ):
-                assert count == 1
-                assert 0 <= first <= max(end, 0)
-                assert first + width <= places.region[o]
-                rows = found[o][first : min(end, first + width)]
-                rows[rows < 0] = before + step
-        before += size
-    assert all((x >= 0).all() for x in found)
-    return found
-
-
-def check_fixed(r: Reading) -> None:
-    """Whatever a row reads is computed at a step before."""
-    places, ready = layout(r.schedule.spec), ready_at(r)
-    made: dict[tuple[int, int], int] = {}
-    for o, operation in enumerate(r.program.operations):
-        for t, base in zip(operation.outputs, places.value_base[o], strict=True):
-            rows = enumerate(ready[o].tolist(), base)
-            made |= {(t, row): step for row, step in rows}
-    for o, operation in enumerate(r.program.operations):
-        for a, t in enumerate(operation.inputs):
-            rows = r.inputs(r.rows, o, a).tolist()
-            steps = [made.get((t, row), -1) for row in rows]
-            assert (np.array(steps, int) < ready[o]).all()
 
 
 def fixed(block: jf.Block, examples: list[Any]) -> Reading:

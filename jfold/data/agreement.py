@@ -136,7 +136,9 @@ def _numbers(capacity: Capacity) -> Message:
 
 def _capacity(numbers: Mapping[str, Any], shards: Shards | None) -> Capacity:
     """The inverse of `_numbers`."""
-    made: dict[str, Any] = {
-        name: tuple(x) if isinstance(x, list) else x for name, x in numbers.items()
-    }
-    return Capacity(**made, shards=shards)
+    return Capacity(**{n: _tuples(x) for n, x in numbers.items()}, shards=shards)
+
+
+def _tuples(x: Any) -> Any:
+    """Lists, and those in them, as the tuples that they were."""
+    return tuple(map(_tuples, x)) if isinstance(x, list) else x

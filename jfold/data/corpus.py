@@ -24,6 +24,7 @@ from jfold.graph import Graph, Table, labels_of
 from jfold.graph_checker import check_graph
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.planning.demands import Demands, join_demands, make_capacity
+from jfold.planning.profiles import Profiles, most, profiles
 from jfold.program import Program
 from jfold.schedule import Schedule, on_device
 from jfold.shards import Sharding, make_shards
@@ -152,7 +153,13 @@ class Corpus:
             total[rows] = np.minimum(total[rows], self._limit(max_nodes))
         highest = self.demands.highest.max(0, initial=0)
         numbers = total.tolist(), highest.tolist()
-        return make_capacity(self.model.program, *numbers, size, shards)
+        need = make_capacity(self.model.program, *numbers, size, shards)
+
+        def of_any() -> Profiles:
+            graph = self.graph.pick(np.arange(len(self)))
+            return most(self.model.program, graph, count)
+
+        return replace(need, profiles=self.model._profiles(of_any))
 
     def _limit(self, max_nodes: int) -> int:
         """`max_nodes`, checked."""
@@ -180,6 +187,7 @@ class Corpus:
         size = whole('size', size, 1)
         added = np.zeros(self.demands.added.shape[1], np.int64)
         highest = np.zeros(self.demands.highest.shape[1], np.int64)
+        known: list[Array] = []
         for number, batch in enumerate(batches):
             chosen = self._checked(batch)
             if len(chosen) > size:
@@ -191,7 +199,14 @@ class Corpus:
             np.maximum(added, now, out=added)
             now = self.demands.highest[chosen].max(0, initial=0)
             np.maximum(highest, now, out=highest)
-        return make_capacity(self.model.program, added.tolist(), highest.tolist(), size)
+            known.append(chosen)
+        numbers = added.tolist(), highest.tolist()
+        need = make_capacity(self.model.program, *numbers, size)
+
+        def of_batches() -> Profiles:
+            return profiles(self.model.program, (self.graph.pick(x) for x in known))
+
+        return replace(need, profiles=self.model._profiles(of_batches))
 
     @boundary
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import functools
 import operator
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from jfold.budget import Budget
@@ -19,6 +20,7 @@ from jfold.host.objects import Reread
 from jfold.planning.deals import Deal
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
+from jfold.planning.profiles import Profiles, margins, profiles
 from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.schedule import Schedule, build, build_shards
@@ -76,11 +78,34 @@ class Scheduling:
         uses = make_uses(self.program, graph)
         need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
 
+        need = self._profiled(need, [graph])
+
         def chance() -> Chance:
-            return (demanded or demands(uses)).chance()
+            return self._chance(graph, demanded or demands(uses), graph.examples)
 
         labels = labels_of(self.program, [graph])
         return build(uses, self._budget.reserve(need, chance), begin, labels)
+
+    def _profiled(self, need: Capacity, graphs: Iterable[Graph]) -> Capacity:
+        """What graphs need, with the rows of their levels if steps depend on them."""
+        found = self._profiles(lambda: profiles(self.program, graphs))
+        return replace(need, profiles=found) if found else need
+
+    def _profiles(self, made: Callable[[], Profiles]) -> Profiles:
+        """The rows of levels, which are made if the steps depend on them."""
+        return made() if self._budget.has_profiles else ()
+
+    def _chance(self, graph: Graph, demanded: Demands, examples: int) -> Chance:
+        """How much more as many others may need than such a part of the examples."""
+        more = demanded.chance(examples)
+        found = self._profiles(lambda: margins(self.program, graph, examples))
+        return {**more, 'profiles': found} if more and found else more
+
+    def _need(self, graph: Graph, demanded: Demands, deal: Deal) -> Capacity:
+        """What each shard needs that the examples are dealt to."""
+        return self._profiled(
+            deal.capacity(demanded), (graph.pick(x) for x in deal.examples)
+        )
 
     def _build_shards(
         self,
@@ -96,8 +121,8 @@ class Scheduling:
         if demanded is None:
             demanded = demands(make_uses(self.program, graph))
         if need is None:
-            chance = functools.partial(demanded.chance, deal.rows)
-            spec = self._budget.reserve(deal.capacity(demanded), chance)
+            chance = functools.partial(self._chance, graph, demanded, deal.rows)
+            spec = self._budget.reserve(self._need(graph, demanded, deal), chance)
         else:  # what it may need by chance, each process would say otherwise
             spec = self._budget.reserve(need, dict)
         graphs = [graph.pick(x) for x in deal.own]
@@ -113,7 +138,12 @@ class Scheduling:
         rows = max(rows_asked(size, x.examples) for x in graphs)
         uses = [make_uses(self.program, x) for x in graphs]
         need = functools.reduce(operator.or_, (needed(x, rows) for x in uses))
-        spec = self._budget.reserve(need, demands(uses[0]).chance)
+        need = self._profiled(need, graphs)
+
+        def chance() -> Chance:
+            return self._chance(graphs[0], demands(uses[0]), graphs[0].examples)
+
+        spec = self._budget.reserve(need, chance)
         return [build(x, spec, begin, labels_of(self.program, [x.graph])) for x in uses]
 
     @functools.cached_property

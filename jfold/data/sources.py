@@ -146,7 +146,7 @@ def schedule_part(
         raise
     rows = agreement.most(rows) if size is None else rows
     deal = in_order(shards, rows, graph.examples, own)
-    need = agreement.need(deal.capacity(demanded))
+    need = agreement.need(model._need(graph, demanded, deal))
     return model._build_shards(graph, demanded, deal, begin, need), deal
 
 

@@ -42,7 +42,7 @@ from jfold.device.buffers import (
 from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
 from jfold.device.linear import Sparse
-from jfold.device.loops import Loops, Tile, make_loops
+from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.plan import Plan, Pullback
 from jfold.device.rows import Rows
 from jfold.device.sections import Batch, Number
@@ -114,11 +114,11 @@ def backward(
 
 
 def _pull_level(
-    reads: Reads, c: int, operations: Sequence[int], level: Number, state: State
+    reads: Reads, c: int, operations: Sequence[int], level: Level, state: State
 ) -> State:
     """The reverse of one level of a component."""
     # Whoever reads what this level made is of a later level, or a later component.
-    state = _sum_uses(reads, c, level, state)
+    state = _sum_uses(reads, c, level.number, state)
     tile = functools.partial(_pull_tile, reads)
     for o in operations:
         if reads.pullbacks[o].to_inputs:
@@ -247,14 +247,14 @@ def _write_crossing(
     nothing for it, `xla.is_read_before` sees to.
     """
     o = tile.operation
-    width = reads.plan.layout.widths[o][0]
+    shift = reads.plan.shift(o)
     saved, own = list(residuals.saved[o]), dict(residuals.crossing[o])
     pairs = zip(crossing, reads.pullbacks[o].reverse.crossing, strict=True)
     for k, (x, of) in enumerate(pairs):
         if of.replaces is None:
             own[k] = write(own[k], x, tile.first)
         else:
-            saved[of.replaces] = write(saved[of.replaces], x, tile.first + width)
+            saved[of.replaces] = write(saved[of.replaces], x, tile.first + shift)
     return residuals.replaced(o, saved, own)
 
 
@@ -263,13 +263,13 @@ def _crossing(
 ) -> Iterator[Array]:
     """What crossed from the rows of a chunk [rows, ...] each, `real` ones [rows]."""
     o = tile.operation
-    width = reads.plan.layout.widths[o][0]
+    shift = reads.plan.shift(o)
     for k, of in enumerate(reads.pullbacks[o].reverse.crossing):
         if of.replaces is None:
             x = slice_rows(residuals.crossing[o][k], tile.first, tile.rows)
         else:
             saved = residuals.saved[o][of.replaces]
-            x = slice_rows(saved, tile.first + width, tile.rows)
+            x = slice_rows(saved, tile.first + shift, tile.rows)
         # A norm or the sum of a softmax may cross too: zero would give NaN there.
         yield masked(x, real) if of.is_linear else repeated(x, real)
 

@@ -23,10 +23,10 @@ import jax.numpy as jnp
 from jfold.device import xla
 from jfold.device.arrays import Arrays, ByOperation, Specs, array_spec, varied
 from jfold.device.buffers import Residuals, Values, new_buffer, take, write
-from jfold.device.loops import Tile, make_loops
+from jfold.device.loops import Level, Tile, make_loops
 from jfold.device.plan import Plan
 from jfold.device.residuals import Policy
-from jfold.device.sections import Batch, Number
+from jfold.device.sections import Batch
 from jfold.device.xla import Chained
 
 Carry: TypeAlias = tuple[Values, Residuals]
@@ -55,7 +55,7 @@ def forward(
         residuals = residuals.with_saved(o, saved, tile.first)
         return _write_outputs(plan, values, tile, inputs, outputs), residuals
 
-    def run_level(c: int, level: Number, state: Chained[Carry]) -> Chained[Carry]:
+    def run_level(c: int, level: Level, state: Chained[Carry]) -> Chained[Carry]:
         for o in plan.components[c].operations:
             state = loops.tiles(o, level, run_tile, state)
         return state
@@ -130,5 +130,5 @@ def _new_residuals(
 
 def saved_specs(plan: Plan, policies: Mapping[int, Policy]) -> dict[int, Specs]:
     """By operation, the buffers for what the forward pass stores."""
-    region, widths = plan.layout.region, plan.layout.widths
-    return {o: each.buffers(region[o], widths[o][0]) for o, each in policies.items()}
+    region = plan.layout.region
+    return {o: x.buffers(region[o], plan.shift(o)) for o, x in policies.items()}

@@ -4,7 +4,7 @@
 The passes say what happens to a tile; a strategy says how often, and in which order.
 Both have four methods:
 
-    levels     of a component: `step(level, state)`
+    levels     of a component: `step(level, state)`, of steps if they are fixed
     tiles      of an operation on a level: `step(tile, carry)`
     chunks     of an operation, after all loops: `step(chunk, edges)`, gradients summed
     read_once  rows of a buffer that a tile goes on to write to
@@ -16,6 +16,7 @@ and a tile takes rows past the end of its level as they are.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -29,7 +30,8 @@ from jfold.device.buffers import Edges
 from jfold.device.sections import Batch, Number
 from jfold.device.xla import Chained, loop_after
 from jfold.planning.layout import running
-from jfold.spec import FIXED, Spec
+from jfold.planning.tiles import strategy_of
+from jfold.spec import Spec
 
 Carry = TypeVar('Carry')
 State = TypeVar('State')
@@ -52,8 +54,21 @@ class Tile:
     count: Array | None
 
 
+@dataclass(frozen=True, eq=False)
+class Level:
+    """Which level, or step if their number is fixed.
+
+    Attributes:
+      number: [] int32, of its component.
+      loop: which of the loops over steps runs it.
+    """
+
+    number: Number
+    loop: int
+
+
 Summed: TypeAlias = tuple[Edges, Arrays]  # the edges; gradients of weights [*shape]
-LevelStep: TypeAlias = Callable[[Number, State], State]
+LevelStep: TypeAlias = Callable[[Level, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
 ChunkStep: TypeAlias = Callable[[Tile, Edges], Summed]
 
@@ -69,13 +84,6 @@ class _Pass:
     spec: Spec
     batch: Batch
     down: bool
-
-    def _levels(self, count: Number, step: LevelStep[State], state: State) -> State:
-        def body(i: Array, state: State) -> State:
-            return step(count - 1 - i if self.down else i, state)
-
-        done: State = lax.fori_loop(0, count, body, state)
-        return done
 
     def _add_chunk(
         self, o: int, first: Number, step: ChunkStep, carry: Summed
@@ -93,14 +101,20 @@ class CountedLoops(_Pass):
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """As many as the batch has; one where nothing is recurrent."""
         if not running(self.spec)[c].recurrent:
-            return step(0, state)
-        return self._levels(self.batch.levels(c), step, state)
+            return step(Level(0, 0), state)
+        count = self.batch.levels(c)
+
+        def body(i: Array, state: State) -> State:
+            return step(Level(count - 1 - i if self.down else i, 0), state)
+
+        done: State = lax.fori_loop(0, count, body, state)
+        return done
 
     def tiles(
-        self, o: int, level: Number, step: TileStep[Carry], state: Chained[Carry]
+        self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
         """Wide ones, then narrow ones for what is left."""
-        first, end, *counts = self.batch.tiles(o, level)
+        first, end, *counts = self.batch.tiles(o, level.number)
         runs = []
         for rows, count in zip(self.batch.layout.widths[o], counts, strict=True):
             runs.append((rows, count, first))
@@ -137,18 +151,31 @@ class CountedLoops(_Pass):
 
 
 class FixedLoops(_Pass):
-    """As often as the capacity says, with one wide tile of each operation a step."""
+    """As often as the capacity says, with one tile of each operation a step."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """The steps of a component, however many its batch needs."""
-        return self._levels(self.batch.layout.tables[c][0], step, state)
+        """The steps of a component, however many its batch needs, in a loop for each
+        width."""
+        trips = self.batch.layout.trips[c]
+        before = itertools.accumulate(trips, initial=0)
+        runs = list(enumerate(zip(trips, before, strict=False)))
+        for loop, (count, first) in reversed(runs) if self.down else runs:
+            start = first + count - 1 if self.down else first
+            run = functools.partial(self._step, step, loop, start)
+            state = _repeated(count, run, state)
+        return state
+
+    def _step(
+        self, step: LevelStep[State], loop: int, start: int, i: Number, state: State
+    ) -> State:
+        return step(Level(start - i if self.down else start + i, loop), state)
 
     def tiles(
-        self, o: int, level: Number, step: TileStep[Carry], state: Chained[Carry]
+        self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
         """One; a step that has none repeats the one before."""
-        first, end, _ = self.batch.tiles(o, level)
-        rows = self.batch.layout.widths[o][0]
+        first, end, *_ = self.batch.tiles(o, level.number)
+        rows = self.batch.layout.widths[o][level.loop]
         tile = Tile(o, first, rows, None if self.down else end - first)
         return Chained(state.zero, step(tile, state.carry))
 
@@ -166,11 +193,21 @@ class FixedLoops(_Pass):
             return edges, [jnp.where(first < count, x, y) for x, y in pairs]
 
         trips = -(-self.spec.capacity.rows[o] // rows)
-        return Chained(state.zero, lax.fori_loop(0, trips, run, state.carry))
+        return Chained(state.zero, _repeated(trips, run, state.carry))
 
     def read_once(self, rows: Arrays) -> Arrays:
         """Made [rows, *shape] each, before anything that depends on them."""
         return xla.at_hand(rows)
+
+
+def _repeated(
+    count: int, step: Callable[[Number, Carry], Carry], carry: Carry
+) -> Carry:
+    """`step(i, carry)` for i [] from 0 on; once is no loop."""
+    if count == 1:
+        return step(0, carry)
+    done: Carry = lax.fori_loop(0, count, step, carry)
+    return done
 
 
 Loops: TypeAlias = CountedLoops | FixedLoops
@@ -178,5 +215,5 @@ Loops: TypeAlias = CountedLoops | FixedLoops
 
 def make_loops(spec: Spec, batch: Batch, down: bool) -> Loops:
     """The loops of a pass, by the strategy of a spec."""
-    strategy = FixedLoops if spec.strategy == FIXED else CountedLoops
+    strategy = FixedLoops if strategy_of(spec).fixed else CountedLoops
     return strategy(spec, batch, down)

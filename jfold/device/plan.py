@@ -58,6 +58,12 @@ class Plan:
         """Of the program, whether there is room for them or not."""
         return self.program.operations
 
+    def shift(self, o: int) -> int:
+        """How many rows further on what crosses takes the place of products: as many as
+        the widest tile has, where tiles overlap."""
+        recurrent = self.components[self.layout.component[o]].recurrent
+        return max(self.layout.widths[o]) if recurrent else 0
+
     def is_trained(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs have."""
         if o not in self.kernels or not self.kernels[o].trained_count:

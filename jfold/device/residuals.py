@@ -29,9 +29,9 @@ class SaveProducts:
     stores: ClassVar[bool] = True
     reverse: Reverse
 
-    def buffers(self, region: int, width: int) -> Specs:
-        """With room for what crosses, a tile further on; see `backward`."""
-        return [buffer_of(region + width, row) for row in self.reverse.residuals]
+    def buffers(self, region: int, shift: int) -> Specs:
+        """With room for what crosses, so many rows further on; see `backward`."""
+        return [buffer_of(region + shift, row) for row in self.reverse.residuals]
 
     def run(
         self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
@@ -56,7 +56,7 @@ class RecomputeAll:
 
     stores: ClassVar[bool] = False
 
-    def buffers(self, region: int, width: int) -> Specs:
+    def buffers(self, region: int, shift: int) -> Specs:
         """None."""
         return []
 

@@ -20,7 +20,7 @@ from jax.extend import core
 
 from jfold.device import jaxprs
 from jfold.device.arrays import Arrays, Specs
-from jfold.planning.tiles import NARROW
+from jfold.staircase import NARROW
 
 if TYPE_CHECKING:
     from jfold.device.jaxprs import Atom, Environment

@@ -107,8 +107,12 @@ def _order_of(batch: _Batch) -> _Order:
     levels, widths = batch.graph.levels, batch.places.widths
     counts = tuple(np.bincount(x, minlength=1)[1:] for x in levels)
     steps = tuple(
-        last_steps([counts[o] for o in each], [widths[o] for o in each])
-        for each in (component.operations for component in batch.components)
+        last_steps(
+            [counts[o] for o in each.operations],
+            [widths[o] for o in each.operations],
+            trips,
+        )
+        for each, trips in zip(batch.components, batch.places.trips, strict=True)
     )
     depths = tuple(int(last[-1]) + 1 if len(last) else 0 for last in steps)
     return _Order(counts, tuple(map(_by_level, levels, counts)), steps, depths)
@@ -200,7 +204,8 @@ def _write_tiles(batch: _Batch, order: _Order) -> None:
         for o in component.operations:
             column, widths = places.column[o], places.widths[o]
             part = table[:, column : column + 2 + len(widths)]
-            write(part, order.counts[o], widths, order.last_steps[c])
+            trips = places.trips[c]
+            write(part, order.counts[o], widths, order.last_steps[c], trips)
 
 
 def _write_owners(batch: _Batch) -> None:

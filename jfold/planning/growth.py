@@ -8,11 +8,14 @@ costs memory alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from jfold.spec import Capacity
+from jfold.staircase import Profile, larger, runs, steps
 
-Chance: TypeAlias = Mapping[str, tuple[int, ...]]
+Chance: TypeAlias = Mapping[str, tuple[Any, ...]]
 
 
 def grow(
@@ -51,8 +54,38 @@ def grow(
         rows('sums'),
         max(2 * need.stages, old.stages if old else 0),
         rows('metrics'),
+        _profiles(old, need, more),
         need.shards,
     )
+
+
+def _profiles(
+    old: Capacity | None, need: Capacity, more: Chance
+) -> tuple[Profile, ...]:
+    """The levels that another batch may have: wider ones, and some behind the last, and
+    all that there was room for."""
+    wanted = need.profiles
+    margins = more.get('profiles', (None,) * len(wanted))
+    raised = map(_raised, wanted, margins)
+    had = old.profiles if old is not None else ((),) * len(wanted)
+    return tuple(map(larger, raised, had))
+
+
+def _raised(profile: Profile, margin: Profile | None) -> Profile:
+    """The levels of a component, each with a margin, and spare ones.
+
+    A level that is wider than its step, or behind all others, takes a spare one; where
+    examples differ much, that happens more often.
+    """
+    if not profile:
+        return ()
+    operations = len(profile[0][1])
+    levels = steps(profile, operations)
+    spare = -(-levels // 4) if margin is None else steps(margin, operations)
+    unlike = min(float(spare.sum() / levels.sum()), 0.5)
+    count = 5 + len(levels) // 20 + round(16 * max(unlike - 0.1, 0))
+    last = np.minimum(levels[-1], -(-levels.sum(0) // len(levels)))
+    return runs(np.concatenate([levels + spare, [last] * count]))
 
 
 def _fans(need: Capacity) -> tuple[int, ...]:

@@ -79,12 +79,13 @@ class Layout:
         whole chunks.
       results: [results] rows of each.
       chunk: [operations] rows per step of the deferred parameter gradients.
-      widths: per operation, rows per tile, widest first.
+      widths: per operation, rows per tile: widest first, or in the order of loops.
       component: [operations] the number of each one's.
       column: [operations] where each one's numbers begin in a row of its component's
         table of tiles.
       tables: per component, rows and columns of its table of tiles: as many rows as
         levels, or steps if their number is fixed.
+      trips: per component, of loops over so many of these rows, one behind another.
       value_base: per operation and output, the first row in the value buffer.
       value_rows: [types].
       edge_base: per operation and input; -1 where no gradient flows, and
@@ -102,6 +103,7 @@ class Layout:
     component: Numbers
     column: Numbers
     tables: tuple[tuple[int, int], ...]
+    trips: tuple[Numbers, ...]
     value_base: tuple[Numbers, ...]
     value_rows: Numbers
     edge_base: tuple[Numbers, ...]
@@ -116,20 +118,25 @@ def layout(spec: Spec) -> Layout:
     """The layout of a spec."""
     program, capacity, widths = spec.program, spec.capacity, tile_widths(spec)
     chunk = chunk_rows(spec)
-    # A tile may begin in the last row that stands for a node; chunks begin at multiples
-    # of their size.
-    region = tuple(
-        max(rows + widest, -(-rows // size) * size) if rows else 0
-        for (widest, *_), rows, size in zip(widths, capacity.rows, chunk, strict=True)
-    )
+    region = _regions(spec, widths, chunk)
     results = _result_rows(spec)
-    column, tables = _tables(spec)
+    column, tables, trips = _tables(spec)
     base, rows = _values(spec, region)
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
     edges = _edges(spec, region, results)
     sections = lay_out(spec, tables, region, results, computed)
-    of_rows = region, results, chunk, widths, component_of(program), column, tables
-    return Layout(*of_rows, base, rows, *edges, sections)
+    of_rows = region, results, chunk, widths, component_of(program), column
+    return Layout(*of_rows, tables, trips, base, rows, *edges, sections)
+
+
+def _regions(spec: Spec, widths: Sequence[Numbers], chunk: Numbers) -> Numbers:
+    """`Layout.region`: chunks begin at multiples of their size."""
+    region, parts = strategy_of(spec).region, components(spec.program)
+    numbers = zip(component_of(spec.program), spec.capacity.rows, strict=True)
+    return tuple(
+        max(region(rows, each, parts[c]), -(-rows // size) * size) if rows else 0
+        for (c, rows), each, size in zip(numbers, widths, chunk, strict=True)
+    )
 
 
 def _result_rows(spec: Spec) -> Numbers:
@@ -183,18 +190,20 @@ def _edges(
     return base, of_results, tuple(sums), ends
 
 
-def _tables(spec: Spec) -> tuple[Numbers, tuple[tuple[int, int], ...]]:
-    """`Layout.column` and `Layout.tables`.
+def _tables(
+    spec: Spec,
+) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
+    """`Layout.column`, `Layout.tables` and `Layout.trips`.
 
     A row has, per operation, the first row, the end, and a count per width.
     """
     widths = tile_widths(spec)
     column = [0 for _ in widths]
-    tables = []
-    for component in running(spec):
+    tables, trips = [], []
+    for whole, component in zip(components(spec.program), running(spec), strict=True):
         cursor = Cursor()
         for o in component.operations:
             column[o] = cursor.take(2 + len(widths[o]))
-        rows = strategy_of(spec).room(spec, component, widths)
-        tables.append((rows, cursor.next))
-    return tuple(column), tuple(tables)
+        trips.append(strategy_of(spec).trips(spec, whole))
+        tables.append((sum(trips[-1]), cursor.next))
+    return tuple(column), tuple(tables), tuple(trips)

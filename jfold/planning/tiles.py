@@ -6,9 +6,9 @@ the program is compiled; how many tiles a level takes is data. There are two str
 
     counted   a level of 300 rows, at widths 256, 32 and 4, is run in three loops:
               |------------- 256 -------------|--32--|4|4|4|
-    fixed     one width, and a number of steps that the capacity tells; levels of 100,
-              40 and 7 rows, at width 64:
-              step 0  |64|  step 1  |36+|  step 2  |40+|  step 3  |7+|  step 4  repeats
+    fixed     steps and their widths as a staircase tells; levels of 100, 40, 20 and 7
+              rows, in two steps of 64 and three of 32:
+              |64|36+|  |32|8+|20+|        and 7 rows would be one step too many
 
 A tile may run past the end of its level, into rows that the next level writes again.
 """
@@ -18,7 +18,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import TypeAlias
+from dataclasses import replace
+from typing import ClassVar, TypeAlias
 
 import jax
 import numpy as np
@@ -28,13 +29,16 @@ from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.growth import power_of_two
 from jfold.recurrence import Component, component_of, components
-from jfold.spec import COUNTED, FIXED, Spec
+from jfold.spec import COUNTED, FIXED, Capacity, Spec
+from jfold.staircase import NARROW, Profile, cut, is_cut, last_steps, steps
 
-Widths: TypeAlias = tuple[int, ...]  # rows per tile, widest first
+Widths: TypeAlias = tuple[int, ...]  # rows per tile; counted ones widest first
+Trips: TypeAlias = tuple[int, ...]  # of loops one behind another
 
-NARROW = 64  # rows; tiles of fewer share matrices that are transposed once
 CACHE = 1 << 20  # bytes that most cores have near
 MANY = 4096  # rows of an operation; tiles of fewer are looked up
+MEMORY = 1 << 27  # bytes that an accelerator spares for what a tile reads and makes
+START = 1 << 28  # bytes that it moves while the kernels of a step start, both ways
 
 
 def best_strategy() -> str:
@@ -102,35 +106,47 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
     """The widths of each operation."""
     strategy, parts = strategy_of(spec), components(spec.program)
     numbers = enumerate(component_of(spec.program))
-    return tuple(strategy.widths(spec, o, parts[c].recurrent) for o, c in numbers)
+    return tuple(strategy.widths(spec, o, parts[c]) for o, c in numbers)
 
 
 # ---- strategies ----------------------------------------------------------------------
 
 
-# Either has five methods:
+# Either has seven methods:
 #
+#   fitted      a capacity as its specs have it
 #   widths      of an operation
 #   chunk       rows of an operation whose parameter gradients are taken at once
-#   room        how many rows the table of a component's tiles has, given all widths
+#   region      rows of a buffer that tiles of an operation reach
+#   trips       of each loop over the steps of a component, one behind another: as many
+#               as there are rows in the table of its tiles
 #   last_steps  the step at which each level of a component ends [levels], from 0; of
-#               each of its operations nodes per level [levels or fewer], and the widths
+#               each of its operations nodes per level [levels or fewer] and the widths;
+#               and the trips
 #   write       of an operation nodes per level [levels or fewer], with `last_steps`,
-#               into its part of the table [room, 2 + widths] int32: first row, end and
-#               tiles per width; zero behind the last step
+#               into its part of the table [steps, 2 + widths] int32: first row, end and
+#               tiles per width; zero behind the last step; and the trips
+#
+# and says whether steps are `fixed` by the capacity.
 
 
 class Counted:
     """As many rounds as the batch says, level by level, with tiles of several widths:
     wide ones for most rows, narrow ones for what is left and for small levels."""
 
-    def widths(self, spec: Spec, o: int, recurrent: bool) -> Widths:
+    fixed: ClassVar[bool] = False
+
+    def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
+        """Whatever the levels are."""
+        return replace(capacity, profiles=())
+
+    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
         """Larger weights want wider tiles, since a tile reads them once; much beyond
         256 rows a tile no longer stays in cache. Narrow tiles serve levels near the
         roots. A width takes as long to compile whatever it is for, so what gains little
         from a third has two."""
         size = parameter_bytes(spec.program.operations[o])
-        if not recurrent:
+        if not component.recurrent:
             return (256, 16) if size >= 1 << 19 else (128, 8)
         if not size:
             return 32, 4
@@ -142,15 +158,23 @@ class Counted:
         """What stays in cache."""
         return balanced_chunk(program, operation, rows)
 
-    def room(self, spec: Spec, component: Component, widths: Sequence[Widths]) -> int:
-        """A row of a table for each level."""
-        return spec.capacity.levels if component.recurrent else 1
+    def region(self, rows: int, widths: Widths, component: Component) -> int:
+        """A tile may begin in the last row that stands for a node."""
+        return rows + widths[0]
 
-    def last_steps(self, counts: Sequence[Array], widths: Sequence[Widths]) -> Array:
+    def trips(self, spec: Spec, component: Component) -> Trips:
+        """A step for each level."""
+        return (spec.capacity.levels if component.recurrent else 1,)
+
+    def last_steps(
+        self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
+    ) -> Array:
         """Every level is one step."""
         return np.arange(max(map(len, counts), default=0))
 
-    def write(self, table: Array, counts: Array, widths: Widths, last: Array) -> None:
+    def write(
+        self, table: Array, counts: Array, widths: Widths, last: Array, trips: Trips
+    ) -> None:
         """As many tiles of each width as each level takes."""
         if len(counts) < len(last):
             counts = np.append(counts, np.zeros(len(last) - len(counts), np.int64))
@@ -186,63 +210,137 @@ def tiles(rows: Array, widths: Widths, cores: int) -> Array:
 
 
 class Fixed:
-    """As many steps as the capacity says, each with one tile of every operation."""
+    """As many steps as the capacity says, each with one tile of every operation, in a
+    few loops of different widths."""
 
-    def widths(self, spec: Spec, o: int, recurrent: bool) -> Widths:
-        """Twice the rows of a level, so that most levels take one step; not narrow, so
-        that the program is the same for any batch."""
-        rows = spec.capacity.rows[o]
-        if recurrent:
-            rows = 2 * rows // max(spec.capacity.levels, 1)
-        return (min(max(power_of_two(rows), NARROW), 1024),)
+    fixed: ClassVar[bool] = True
+
+    def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
+        """The profiles as staircases: of all that hold them the cheapest."""
+        pairs = zip(capacity.profiles, components(program), strict=False)
+        cut = tuple(_cut(program, component, profile) for profile, component in pairs)
+        return replace(capacity, profiles=cut)
+
+    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
+        """One for each loop over steps."""
+        place = component.operations.index(o)
+        return tuple(rows[place] for _, rows in _stairs(spec, component))
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """All that look up rows of a table: their reverse is a scatter, which costs an
-        accelerator no memory, but in a loop starts, and on a TPU is run row by row."""
+        """As many as memory allows. All that look up rows of a table: their reverse is
+        a scatter, which costs an accelerator no memory, but in a loop starts, and on a
+        TPU is run row by row."""
         if looks_up(program, operation):
             return max(rows, 1)
-        return balanced_chunk(program, operation, rows)
+        return parts(rows, row_bytes(program, operation), MEMORY)[1]
 
-    def room(self, spec: Spec, component: Component, widths: Sequence[Widths]) -> int:
-        """The most steps that so many levels and rows take: each level wastes less than
-        a tile of each operation, and all others are full."""
-        full = [spec.capacity.rows[o] // widths[o][0] for o in component.operations]
-        return sum(full) + (spec.capacity.levels if component.recurrent else 1)
+    def region(self, rows: int, widths: Widths, component: Component) -> int:
+        """A tile may begin in the last row that stands for a node; not those of a level
+        alone, which begin at multiples of their width."""
+        if component.recurrent:
+            return rows + max(widths)
+        return -(-rows // widths[0]) * widths[0]
 
-    def last_steps(self, counts: Sequence[Array], widths: Sequence[Widths]) -> Array:
+    def trips(self, spec: Spec, component: Component) -> Trips:
+        """As the staircase says."""
+        return tuple(count for count, _ in _stairs(spec, component))
+
+    def last_steps(
+        self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
+    ) -> Array:
         """A level ends when the operation with the most tiles is through."""
-        steps = np.ones(max(map(len, counts), default=0), np.int64)
-        for each, (width,) in zip(counts, widths, strict=True):
-            part = steps[: len(each)]
-            np.maximum(part, -(-each // width), out=part)
-        return steps.cumsum() - 1
+        levels = np.zeros((max(map(len, counts), default=0), len(counts)), np.int64)
+        for column, each in zip(levels.T, counts, strict=True):
+            column[: len(each)] = each
+        profile = tuple(zip(trips, zip(*widths, strict=True), strict=False))
+        last = last_steps(levels, profile)
+        assert last is not None, 'the capacity does not hold the batch'
+        return last
 
-    def write(self, table: Array, counts: Array, widths: Widths, last: Array) -> None:
+    def write(
+        self, table: Array, counts: Array, widths: Widths, last: Array, trips: Trips
+    ) -> None:
         """A tile of each step.
 
         A step without a tile of the operation, before, between or behind its levels,
         repeats the tile before it, which changes nothing.
         """
-        (width,) = widths
-        table[:, :2], table[:, 2] = 0, 1
+        table[:, :2], table[:, 2:] = 0, np.eye(len(trips), dtype=int).repeat(trips, 0)
         if not len(last):
             return
         level = np.repeat(np.arange(len(last)), np.diff(last, prepend=-1))
         left = np.zeros(len(last), np.int64)
         left[: len(counts)] = counts
         end = left.cumsum()
-        within = np.arange(len(level)) - np.append(0, last[:-1] + 1)[level]
-        first = (end - left)[level] + within * width
+        # The rows that all steps before have room for, of them those of the own level.
+        room = np.append(0, np.repeat(widths, trips).cumsum())[: len(level)]
+        within = room - room[np.append(0, last[:-1] + 1)][level]
+        first = (end - left)[level] + within
         first[first >= end[level]] = 0
         np.maximum.accumulate(first, out=first)
         table[: len(level), 0], table[: len(level), 1] = first, end[level]
         table[len(level) :, :2] = first[-1], end[-1]
 
 
+def parts(rows: int, size: int, memory: int) -> tuple[int, int]:
+    """In how many parts rows of so many bytes are taken, and how many rows each has."""
+    count = max(-(-rows * size // memory), 1)
+    return count, max(-(-rows // count), 1)
+
+
+def _cut(program: Operations, component: Component, profile: Profile) -> Profile:
+    """The staircase that holds a profile.
+
+    A step costs the time in which its kernels start, and a pass over parameters; a row
+    what it moves and multiplies: in bytes, of which an accelerator moves one in the
+    time of a hundred operations. Where rows cost little beside steps there is a limit
+    to how many are spare: a step costs no more than the rows of a mean level.
+    """
+    if not profile or is_cut(profile):
+        return profile
+    own = [program.operations[o] for o in component.operations]
+    levels = steps(profile, len(own))
+    sizes = [row_bytes(program, each) for each in own]
+    weights = [parameter_bytes(each) for each in own]
+    row = np.array([x + y / 200 for x, y in zip(sizes, weights, strict=True)])
+    mean = float((levels @ row).mean())
+    step = min(float(START * len(own) + sum(weights)), mean)
+    return cut(levels, step, row, [MEMORY // size for size in sizes])
+
+
+def _stairs(spec: Spec, component: Component) -> Profile:
+    """The steps of a component, with the widths of its operations."""
+    own, capacity = component.operations, spec.capacity
+    if not component.recurrent:
+        (o,) = own
+        size = row_bytes(spec.program, spec.program.operations[o])
+        count, rows = parts(capacity.rows[o], size, 2 * MEMORY)
+        return ((count, (rows,)),)
+    if not capacity.profiles:
+        return _worst_case(spec, own)
+    c = component_of(spec.program)[own[0]]
+    return capacity.profiles[c] or ((0, (NARROW,) * len(own)),)
+
+
+def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
+    """The most steps that so many levels and rows take, of one width: each level wastes
+    less than a tile of each operation, and all others are full."""
+    levels = max(spec.capacity.levels, 1)
+    rows = [spec.capacity.rows[o] for o in operations]
+    widths = [max(power_of_two(2 * n // levels), NARROW) for n in rows]
+    full = sum(n // width for n, width in zip(rows, widths, strict=True))
+    return ((full + levels, tuple(widths)),)
+
+
 Strategy: TypeAlias = Counted | Fixed
 _STRATEGIES: dict[str, Strategy] = {COUNTED: Counted(), FIXED: Fixed()}
 
 
+def strategy_named(name: str | None) -> Strategy:
+    """A strategy, or that which suits the backend."""
+    return _STRATEGIES[name or best_strategy()]
+
+
 def strategy_of(spec: Spec) -> Strategy:
     """The strategy that a spec names."""
-    return _STRATEGIES[spec.strategy]
+    return strategy_named(spec.strategy)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staircases: the steps of a recurrence, fixed beforehand, with a few tile widths.
+
+Trees are wide at their leaves and narrow at their roots, so one width cannot fit all
+levels. The *profile* of a batch is how many rows of each operation every level has;
+that of a capacity is a staircase: segments of steps, each of one width an operation:
+
+    rows of levels   340 170 110  80  60  40 30 20 10  6  3  2  1  1
+    staircase        |384|192|128 128| 64 64 64 64 64 64 64 64 64 64 |
+
+A batch takes the steps one after another. A level takes as many as its widest operation
+needs, and the next level begins with the next step. So whatever the levels of a batch
+are, it fits if the last of them ends in time: where one is wider than its step, it
+takes a second one, of those that are spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from jfold.graph import Array
+
+Segment: TypeAlias = tuple[int, tuple[int, ...]]  # steps; rows of each operation
+Profile: TypeAlias = tuple[Segment, ...]  # of the operations of one component
+
+NARROW = 64  # rows; of fewer, products share matrices that are transposed once
+SEGMENTS = 4
+BLOCKS = 48  # of levels, between which segments are cut
+HALVINGS = 5  # of the widest level, that are tried as a segment's width
+
+
+def runs(levels: Array) -> Profile:
+    """Rows of each level [levels, operations], equal ones as one segment."""
+    if not len(levels):
+        return ()
+    changes = (levels[1:] != levels[:-1]).any(1).nonzero()[0] + 1
+    first = np.append(0, changes)
+    counts = np.diff(first, append=len(levels)).tolist()
+    rows = map(tuple, levels[first].tolist())
+    return tuple(zip(counts, rows, strict=True))
+
+
+def steps(profile: Profile, operations: int) -> Array:
+    """The rows of each step [steps, operations]; the inverse of `runs`."""
+    counts = [count for count, _ in profile]
+    rows = np.array([x for _, x in profile], np.int64)
+    return rows.reshape(len(profile), operations).repeat(counts, 0)
+
+
+def larger(one: Profile, two: Profile) -> Profile:
+    """What holds either: at each step the larger number of rows."""
+    count = max((len(rows) for _, rows in one + two), default=0)
+    both = sorted((steps(x, count) for x in (one, two)), key=len)
+    short, long = both
+    long = long.copy()
+    np.maximum(long[: len(short)], short, out=long[: len(short)])
+    return runs(long)
+
+
+def last_steps(levels: Array, profile: Profile) -> Array | None:
+    """The step at which each level ends [levels], from 0; `None` if there are too few.
+
+    Args:
+      levels: rows of each [levels, operations].
+    """
+    left, before, found = levels, 0, []
+    for trips, rows in profile:
+        if not len(left):
+            break
+        taken = np.maximum(_tiles(left, np.array(rows)).max(1, initial=0), 1)
+        ends = taken.cumsum()
+        done = int(np.searchsorted(ends, trips, side='right'))
+        found.append(before + ends[:done] - 1)
+        # What the rest of the segment takes of the next level, the others need not.
+        rest = trips - int(ends[done - 1] if done else 0)
+        left = left[done:]
+        if rest and len(left):
+            left = left.copy()
+            left[0] = np.maximum(left[0] - rest * np.array(rows), 0)
+        before += trips
+    return None if len(left) else np.concatenate([np.zeros(0, np.int64), *found])
+
+
+def _tiles(rows: Array, widths: Array) -> Array:
+    """How many tiles take the rows; more than there can be, if they have none."""
+    tiles = -(-rows // np.maximum(widths, 1))
+    return np.where((widths == 0) & (rows > 0), np.iinfo(np.int32).max, tiles)
+
+
+def fits(levels: Profile, profile: Profile) -> bool:
+    """Whether levels with such rows find room in the steps of a profile."""
+    if not levels:
+        return True
+    operations = len(levels[0][1])
+    return last_steps(steps(levels, operations), profile) is not None
+
+
+# ---- cutting -------------------------------------------------------------------------
+
+
+def is_cut(profile: Profile) -> bool:
+    """Whether it is a staircase already."""
+    rows = np.array([rows for _, rows in profile], np.int64)
+    return len(profile) <= SEGMENTS and bool((_rounded(rows) == rows).all())
+
+
+def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
+    """The cheapest staircase of a few segments that holds some levels.
+
+    Args:
+      levels: rows of each [levels, operations].
+      step: what a step costs, whatever its rows.
+      row: [operations] what a row of each costs.
+      most: [operations] the widest tile of each that memory allows.
+    """
+    if not len(levels):
+        return ()
+    counts, blocks = _blocks(levels)
+    limit = 1 << np.log2(np.maximum(most, NARROW)).astype(np.int64)
+    price, trips, widths = _prices(counts, blocks, step, row, limit)
+    number = len(blocks)
+    # By dynamic programming: `best[s][j]` is the price of the blocks before j in s
+    # segments, of which the last one begins at `cuts[s][j]`.
+    best = [np.append(0.0, np.full(number, np.inf))]
+    cuts = []
+    for _ in range(SEGMENTS):
+        total = best[-1][:-1, None] + price
+        begin = total.argmin(0)
+        cuts.append(begin)
+        best.append(np.append(np.inf, total[begin, np.arange(number)]))
+    # One more takes as long to compile as the others: it should save a step or so.
+    chosen = int(np.argmin([x[-1] + s * step for s, x in enumerate(best[1:])])) + 1
+    found, end = [], number
+    for ways in reversed(cuts[:chosen]):
+        begin = int(ways[end - 1])
+        rows = tuple(widths[begin, end - 1].tolist())
+        found.append((int(trips[begin, end - 1]), rows))
+        end = begin
+    return tuple(reversed(found))
+
+
+def _blocks(levels: Array) -> tuple[Array, Array]:
+    """Neighbouring levels as one block: how many each has [blocks], and the most rows
+    of any of them [blocks, operations]."""
+    each = -(-len(levels) // BLOCKS)
+    first = np.arange(0, len(levels), each)
+    counts = np.diff(first, append=len(levels))
+    return counts, np.maximum.reduceat(levels, first, axis=0)
+
+
+def _prices(
+    counts: Array, blocks: Array, step: float, row: Array, limit: Array
+) -> tuple[Array, Array, Array]:
+    """Of the segment from each block to each other: its price [blocks, blocks], its
+    steps [blocks, blocks], and its widths [blocks, blocks, operations]."""
+    number, operations = blocks.shape
+    price = np.full((number, number), np.inf)
+    trips = np.zeros((number, number), np.int64)
+    widths = np.zeros((number, number, operations), np.int64)
+    for i in range(number):
+        most = np.maximum.accumulate(blocks[i:], 0)  # [ends, operations]
+        tried = -(-most // (1 << np.arange(HALVINGS))[:, None, None])
+        tried = np.minimum(_rounded(tried), limit)
+        # [halvings, ends, blocks, operations]
+        tiles = -(-blocks[i:] // tried[:, :, None])
+        taken = np.maximum(tiles.max(-1), 1) * counts[i:]
+        taken = np.tril(taken).sum(-1)  # [halvings, ends]
+        costs = taken * (step + tried @ row)
+        chosen, ends = costs.argmin(0), np.arange(number - i)
+        price[i, i:] = costs[chosen, ends]
+        trips[i, i:] = taken[chosen, ends]
+        widths[i, i:] = tried[chosen, ends]
+    return price, trips, widths
+
+
+def _rounded(rows: Array) -> Array:
+    """Numbers of rows as tiles have them: multiples of `NARROW`, eight an octave."""
+    rows = np.maximum(rows, 1)
+    unit = np.maximum(1 << np.maximum(np.int64(np.log2(rows)) - 2, 0), NARROW)
+    widths: Array = -(-rows // unit) * unit
+    return widths
