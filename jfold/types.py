@@ -222,7 +222,7 @@ class TupleType(Nested):
 
     @boundary
     def __init__(self, *items: TypeLike | Iterator[TypeLike]) -> None:
-        given: Iterable[Any] = items
+        given: Any = items
         if len(items) == 1 and _holds_items(items[0]):
             given = items[0]
         vars(self).update(items=tuple(map(convert_to_type, given)))

@@ -25,10 +25,11 @@ sys.path.append(str(Path(__file__).parent.parent / 'examples'))
 import calculator
 import names
 import server
+import words
 from training import accuracy, fit_logistic
 
 
-@pytest.mark.parametrize('module', [names, calculator])
+@pytest.mark.parametrize('module', [names, calculator, words])
 def test_what_docstrings_show(module: ModuleType) -> None:
     """There is some, and all of it is so."""
     found = doctest.testmod(module)

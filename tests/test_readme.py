@@ -88,6 +88,7 @@ def test_function_names_prints_its_table_and_draws(tmp_path: Path) -> None:
         ('fizzbuzz', 'always the number'),
         ('attention --tasks add', 'right answers  best constant'),
         ('names', 'most frequent language'),
+        ('words', 'words in order'),
         ('calculator', 'right signs'),
     ],
 )
