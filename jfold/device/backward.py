@@ -46,7 +46,7 @@ from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.plan import Plan, Pullback
 from jfold.device.rows import Rows
 from jfold.device.sections import Batch, Number
-from jfold.device.sums import sum_uses
+from jfold.device.sums import has_sums, sum_uses
 from jfold.device.xla import Chained
 
 Carry: TypeAlias = tuple[Edges, Residuals]
@@ -97,11 +97,11 @@ def backward(
     for c in reversed(range(len(plan.components))):
         # What no cotangent reaches does not run, be it in the middle of a component.
         operations = [o for o in plan.components[c].operations if o in pullbacks]
-        if not operations:
-            continue
-        if pullbacks[first := operations[0]].runs_at_once:
+        if operations and pullbacks[first := operations[0]].runs_at_once:
             state, grads[first] = _pull_at_once(reads, c, first, state)
-        else:
+        elif has_sums(plan, operations) or any(
+            pullbacks[o].to_inputs for o in operations
+        ):
             level = functools.partial(_pull_level, reads, c, operations)
             state = loops.levels(c, level, state)
     # Of recurrent operations a chunk takes rows of any level: few large products.

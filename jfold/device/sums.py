@@ -14,9 +14,15 @@ are there for sums:
 
 So nothing is scattered, and the order of additions is that of the schedule. All uses of
 what a level makes are reversed before the level: its sums are taken right then.
+
+An operation that adds up its inputs runs forward alone. Each of these has the cotangent
+of what was made, so whoever gathers it is pointed to where that is: the edge row of the
+one use, or the last sum over several.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from jax import Array, lax
 
@@ -24,6 +30,12 @@ from jfold.device.buffers import Edges, gather_sum, write
 from jfold.device.plan import Plan
 from jfold.device.sections import Batch, Number
 from jfold.planning.sections import SUM_ARITY, SUM_WIDTH
+
+
+def has_sums(plan: Plan, operations: Sequence[int]) -> bool:
+    """Whether there is room for sums over what one of the operations makes."""
+    made = (t for o in operations for t in plan.operations[o].outputs)
+    return any(plan.spec.capacity.sums[t] for t in made)
 
 
 def sum_uses(plan: Plan, batch: Batch, c: int, level: Number, edges: Edges) -> Edges:

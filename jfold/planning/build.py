@@ -219,8 +219,8 @@ def _write_owners(batch: _Batch) -> None:
 
 
 def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[RowUses]]:
-    """The rows that operations read and results consist of; per type, its uses, of
-    values that are no constants, in parts.
+    """The rows that operations read and results consist of; per type that cotangents
+    flow through, its uses, constants' too, in parts.
 
     Args:
       rows: per type, the row of each value [values].
@@ -228,19 +228,15 @@ def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[Ro
     program, uses, places = batch.spec.program, batch.uses, batch.places
     sections = places.sections
     used: list[list[RowUses]] = [[] for _ in program.types]
-    constants = batch.spec.capacity.constants
+    active = active_types(program)
 
     def write(t: int, section: Section, values: Array, edges: range) -> None:
         found = gather(rows[t], values)
         # Spare rows repeat a real one: on zeros a function may give no number.
         section.fill(batch.indices, found, found[-1] if len(found) else 0)
-        own = np.arange(edges.start, edges.stop, edges.step, dtype=np.int32)
-        part = RowUses(found, own[: len(found)])
-        # Constants lie first in the buffer of values, and have no cotangents.
-        if constants[t]:
-            which = (found >= constants[t]).nonzero()[0]
-            part = RowUses(found[which] - constants[t], part.edges[which])
-        used[t].append(part)
+        if t in active:
+            own = np.arange(edges.start, edges.stop, edges.step, dtype=np.int32)
+            used[t].append(RowUses(found, own))
 
     for o, operation in enumerate(program.operations):
         for a, t in enumerate(operation.inputs):
@@ -273,9 +269,13 @@ def _write_consumers(
     batch: _Batch, order: _Order, t: int, used: Sequence[RowUses]
 ) -> None:
     """Which edge rows the cotangent of each computed value of a type is summed of."""
-    places = batch.places
+    places, computed = batch.places, batch.spec.capacity.constants[t]
     zero, table = places.edge_rows[t] - 1, places.sections.consumers[t]
     uses = RowUses(*map(concatenated, zip(*used, strict=True))) if used else NO_USES
+    # Constants lie first in the buffer of values, and have no cotangents.
+    if computed:
+        uses = uses.chosen((uses.rows >= computed).nonzero()[0])
+        uses = RowUses(uses.rows - computed, uses.edges)
     most = _most_uses(batch, t)
     of_sums = batch.spec.capacity.sums[t] > 0
     tree = sum_tree(uses, most, places.edge_sums[t], zero) if of_sums else None

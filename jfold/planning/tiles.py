@@ -142,14 +142,17 @@ class Counted:
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
         """Larger weights want wider tiles, since a tile reads them once; much beyond
-        256 rows a tile no longer stays in cache. Narrow tiles serve levels near the
+        256 rows a tile no longer stays in cache. So do small ones: a narrow tile of
+        theirs takes little more than its start. Narrow tiles serve levels near the
         roots. A width takes as long to compile whatever it is for, so what gains little
         from a third has two."""
         size = parameter_bytes(spec.program.operations[o])
         if not component.recurrent:
             return (256, 16) if size >= 1 << 19 else (128, 8)
         if not size:
-            return 32, 4
+            return 256, 16
+        if size < 1 << 16:
+            return 256, 32, 4
         if size >= 1 << 20:
             return 256, 64, 16
         return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)

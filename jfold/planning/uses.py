@@ -173,7 +173,10 @@ NO_USES = RowUses(np.zeros(0, np.intp), np.zeros(0, np.int32))
 
 def followed(edges: Array, whole: Array) -> Array:
     """Edge rows [n], where `~row` stands for the one that `whole` [rows] has."""
-    return np.where(edges < 0, whole[np.where(edges < 0, ~edges, 0)], edges)
+    found = edges.copy()
+    waiting = edges < 0
+    found[waiting] = whole[~edges[waiting]]
+    return found
 
 
 def whole_cotangents(uses: RowUses, rows: int, zero: int) -> Array:
@@ -229,27 +232,30 @@ def sum_tree(uses: RowUses, most: Array, base: int, zero: int) -> SumTree:
       base: the edge row of the first sum; the others come behind it.
       zero: an edge row of zeros, which fills sums of fewer.
     """
-    rows, edges = uses
+    is_wide = np.bincount(uses.rows, minlength=len(most)) > most
+    wide = is_wide[uses.rows]
+    left = [uses.chosen(~wide)]
+    rows, edges = uses.chosen(wide)
     # An empty part each, for types of which no value has many uses this time.
     tables, values, stages = (
         [np.zeros((0, SUM_ARITY), np.int32)],
         [rows[:0]],
         [rows[:0]],
     )
-    counts = np.bincount(rows, minlength=len(most))[rows]
-    while (wide := counts > most[rows]).any():
+    while len(rows):
         # A sum is a use of its value like any other, in place of those that it adds up.
-        table, targets, left = _groups(rows[wide], edges[wide], zero)
-        sums = np.arange(base, base + len(table), dtype=np.int32)
+        table, targets, groups = _groups(rows, edges, zero)
+        sums = RowUses(targets, np.arange(base, base + len(table), dtype=np.int32))
         stages.append(np.full(len(table), len(tables) - 1))
         tables.append(table)
         values.append(targets)
-        narrow, base = ~wide, base + len(table)
-        rows = np.concatenate([rows[narrow], targets])
-        edges = np.concatenate([edges[narrow], sums])
-        counts = np.concatenate([counts[narrow], left])
+        wide, base = groups > most[targets], base + len(table)
+        left.append(sums.chosen(~wide))
+        rows, edges = sums.chosen(wide)
     table, value, stage = map(np.concatenate, (tables, values, stages))
-    return SumTree(table, value, stage, RowUses(rows, edges))
+    return SumTree(
+        table, value, stage, RowUses(*map(concatenated, zip(*left, strict=True)))
+    )
 
 
 def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
