@@ -232,7 +232,7 @@ class Fixed:
         TPU is run row by row."""
         if looks_up(program, operation):
             return max(rows, 1)
-        return parts(rows, row_bytes(program, operation), MEMORY)[1]
+        return parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
         """A tile may begin in the last row that stands for a node; not those of a level
