@@ -235,7 +235,7 @@ class Fixed:
         TPU is run row by row."""
         if looks_up(program, operation):
             return max(rows, 1)
-        return parts(rows, row_bytes(program, operation), MEMORY)[1]
+        return parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
         """A tile may begin in the last row that stands for a node; not those of a level
@@ -326,11 +326,12 @@ def _stairs(spec: Spec, component: Component) -> Profile:
 
 
 def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
-    """The most steps that so many levels and rows take, of one width: each level wastes
-    less than a tile of each operation, and all others are full."""
+    """The most steps that so many levels and rows take, of one width, for capacities
+    without profiles: each level wastes less than a tile of each operation, and all
+    others are full."""
     levels = max(spec.capacity.levels, 1)
     rows = [spec.capacity.rows[o] for o in operations]
-    widths = [max(power_of_two(2 * n // levels), NARROW) for n in rows]
+    widths = [min(max(power_of_two(2 * n // levels), NARROW), 1024) for n in rows]
     full = sum(n // width for n, width in zip(rows, widths, strict=True))
     return ((full + levels, tuple(widths)),)
 
