@@ -59,6 +59,8 @@ def evaluate(
     typing = typing_of(block)
     _check(typing.layers, example, params)
     draws = make_draws(typing.layers, 1, rngs, np.array([id]), deterministic)
+    # The twin shares no code with the host plan, but cannot know the numbers of nodes,
+    # by which keys go: so what draws is traced.
     if draws is None or draws.evaluates:
         return evaluate_typed(typing, example, params, external)
     program = _program(block, jax.dtypes.canonicalize_dtype(float))
@@ -129,6 +131,7 @@ def _constants(type_: Type, column: Array, draws: Draws) -> list[Any]:
 
 def _outputs(operation: Operation, params: ArrayTree, inputs: list[Any]) -> list[Any]:
     """What one node gives."""
+    # One row where a function takes several: it may not care how many there are.
     batched = operation.layer.batched
     given = [jnp.asarray(x)[None] if batched else jnp.asarray(x) for x in inputs]
     made = operation.call(params, *pack(TupleType(operation.arguments), given))
