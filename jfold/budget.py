@@ -57,11 +57,14 @@ class Budget:
         Raises:
           ProgramBudgetError: it would be one too many; nothing has changed then.
         """
+        # The smallest that holds it, though a larger one would too: what a program
+        # costs to run goes by its capacity, and compiling it is paid already.
         chain = self.current.get(_batches(need), ())
         for spec in chain:
             if spec.capacity.holds(need):
                 return spec
         old = chain[-1].capacity if chain else None
+        # What was reserved was to be enough, so a user is warned, and not only told.
         outgrown = bool(chain) and chain[-1] in self.reserved
         spec = self._use(need, grow(old, need, chance), chain)
         LOG.log(logging.WARNING if outgrown else logging.INFO, self._told(old, need))
@@ -79,6 +82,7 @@ class Budget:
         spec = next((x for x in chain if x.capacity.holds(capacity)), None)
         if spec is None:
             old = chain[-1].capacity if chain else None
+            # Not grown by chance: whoever reserves says what comes.
             new = capacity if old is None else old | capacity
             spec = self._use(capacity, new, chain)
             LOG.info(f'{self._told(old, capacity)}; reserved')
@@ -106,9 +110,12 @@ class Budget:
         new = strategy_named(self.strategy).fitted(self.program, new)
         strategy = self.strategy or best_strategy()
         spec = Spec(self.program, new, self.residuals, strategy)
+        # One that was in use before is no new program: JAX has it still.
         if spec not in self.specs and len(self.specs) >= self.limit:
             old = chain[-1].capacity if chain else None
             raise ProgramBudgetError(_over(self.limit, old, need))
+        # A program that was outgrown serves nobody else: its successor holds all that
+        # it held, so of those that grew by themselves there is one at a time.
         stays = not chain or chain[-1] in self.reserved
         self.current[_batches(need)] = *(chain if stays else chain[:-1]), spec
         self.specs[spec] = None

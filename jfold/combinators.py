@@ -30,7 +30,7 @@ from jfold.blocks import (
     key_value_pairs,
 )
 from jfold.declarations import ForwardDeclaration, Reference, Share
-from jfold.errors import whole
+from jfold.errors import expect, integer, whole
 from jfold.functions import concatenate
 from jfold.printing import Printed, callable_name, in_braces, shown_table
 from jfold.sequence_blocks import (
@@ -236,6 +236,8 @@ class OneHotFromList(Block):
     def __init__(
         self, items: Iterable[Any], dtype: DTypeLike = 'float32', strict: bool = True
     ) -> None:
+        is_several = isinstance(items, Iterable)
+        expect('items', items, is_several, 'a list', 'write `OneHotFromList([...])`')
         given = tuple(items)
         if not given or len(set(given)) < len(given):
             twice = sorted(map(repr, {x for x in given if given.count(x) > 1}))
@@ -262,9 +264,11 @@ def OneHot(
     (array([0., 1., 0.], dtype=float32), array([1., 0.], dtype=float32))
 
     Raises:
-      ValueError: there is no such int.
+      ValueError: there is no such int; TypeError: `start` or `stop` is none.
     """
-    return OneHotFromList(range(start) if stop is None else range(start, stop), dtype)
+    integer('start', start)
+    ints = range(start) if stop is None else range(start, integer('stop', stop))
+    return OneHotFromList(ints, dtype)
 
 
 @block
@@ -305,7 +309,8 @@ class Concat(Function):
     """
 
     def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
-        super().__init__(concatenate(concat_dim, flatten))
+        expect('flatten', flatten, isinstance(flatten, bool), 'bool')
+        super().__init__(concatenate(integer('concat_dim', concat_dim), flatten))
 
 
 @block

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from jfold.errors import expect
 from jfold.printing import callable_name
 from jfold.schedule import Schedule, abstract
 from jfold.spec import Capacity, Spec
@@ -124,6 +125,7 @@ def compile_step(
     adopt: Callable[[Capacity], Spec],
 ) -> CompiledStep:
     """See `Model.precompile`; `adopt` makes a capacity the model's own."""
+    expect('step', step, callable(step), 'a function', 'pass it first')
     leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_capacity)
     if not any(map(_is_capacity, leaves)):
         raise TypeError(

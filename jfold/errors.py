@@ -68,6 +68,28 @@ def whole(name: str, value: object, least: int) -> int:
     return int(value)
 
 
+def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:
+    """Refuses an argument that does not fit.
+
+    Raises:
+      TypeError: it does not; the message says which kind would.
+    """
+    if not fits:
+        more = f': {hint}' if hint else ''
+        raise TypeError(f'expected `{name}` as {kind}, got {shown(value)}{more}')
+
+
+def integer(name: str, value: object) -> int:
+    """An argument that is an int.
+
+    Raises:
+      TypeError: it is not.
+    """
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    expect(name, value, is_int, 'int')
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
 MAX_SPARE_ROWS = 1 << 20
 
 

@@ -28,7 +28,7 @@ from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.device.drawn import make_draws
-from jfold.errors import several, shown, whole
+from jfold.errors import expect, several, shown, whole
 from jfold.kept import kept
 from jfold.keys import Rngs
 from jfold.language.parameters import check_params, with_external
@@ -164,6 +164,8 @@ class Model(Scheduling):
         Raises:
           What `schedule` raises.
         """
+        is_several = isinstance(batches, Iterable)
+        expect('batches', batches, is_several, 'a list of lists of examples')
         return self._build_all(list(map(self._graph, batches)), size)
 
     @boundary
@@ -380,6 +382,9 @@ class Model(Scheduling):
         """
         if schedule is None:
             return str(self.program)
+        is_schedule = isinstance(schedule, Schedule)
+        hint = 'pass what `model.schedule(examples)` returns'
+        expect('schedule', schedule, is_schedule, 'a schedule', hint)
         return explaining.explain(schedule, self.programs, self.max_programs)
 
     def __repr__(self) -> str:

@@ -12,8 +12,10 @@ from flax import nnx
 from jax.typing import ArrayLike
 
 from jfold.blocks import Convertible, Function, convert_to_block
+from jfold.errors import expect
 from jfold.model import model_of
 from jfold.schedule import Schedule
+from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -44,9 +46,12 @@ class Fold(nnx.Module):
     (2, 4)
     """
 
+    @boundary
     def __init__(
         self, block: Convertible, *, rngs: nnx.Rngs, max_programs: int = 8
     ) -> None:
+        is_rngs = isinstance(rngs, nnx.Rngs)
+        expect('rngs', rngs, is_rngs, '`nnx.Rngs`', 'write `rngs=nnx.Rngs(0)`')
         self.model = model_of(convert_to_block(block), max_programs)
         self.deterministic = False
         layers = self.model.program.layers
@@ -109,6 +114,7 @@ def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
     return nnx.Dict({name: _nested(parts) for name, parts in inside.items()})
 
 
+@boundary
 def Cell(make: Callable[[nnx.Rngs], nnx.Module], name: str | None = None) -> Function:
     """An NNX module as a block, of which `Model.init(key)` draws the parameters.
 
@@ -126,6 +132,8 @@ def Cell(make: Callable[[nnx.Rngs], nnx.Module], name: str | None = None) -> Fun
     >>> params['Linear']['kernel'].shape
     (3, 4)
     """
+
+    expect('make', make, callable(make), 'a function of `nnx.Rngs`')
 
     def init(key: jax.Array) -> ArrayTree:
         return nnx.state(make(nnx.Rngs(key)), nnx.Param)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jfold.errors import expect
 from jfold.functions import ratio
 from jfold.graph import Array
 from jfold.planning.build import fill
@@ -26,6 +27,7 @@ from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
 from jfold.shards import EVERYWHERE
 from jfold.spec import Capacity, Spec, SpecKey, of_one_shard
+from jfold.tracebacks import boundary
 
 T = TypeVar('T')
 
@@ -63,6 +65,7 @@ class Schedule:
         return cls(indices, constants, key.spec)
 
     @staticmethod
+    @boundary
     def stack(schedules: Sequence[Schedule]) -> Schedule:
         """Schedules of one capacity with a leading axis, for `lax.scan` or `vmap`.
 
@@ -70,6 +73,7 @@ class Schedule:
         `precompile`d it. Works under `jit`, too.
 
         Raises:
+          TypeError: `schedules` are none.
           ValueError: there are none, or their capacities, or models, differ.
 
         >>> import jax, jfold as jf
@@ -78,12 +82,15 @@ class Schedule:
         >>> jax.vmap(lambda schedule: model.apply({}, schedule))(stacked).tolist()
         [[1.0, 5.0], [0.0, 4.0]]
         """
+        is_several = isinstance(schedules, Sequence)
+        fits = is_several and all(isinstance(x, Schedule) for x in schedules)
+        hint = 'pass what `model.schedules(batches)` returns'
+        expect('schedules', schedules, fits, 'a list of schedules', hint)
         kinds = list(dict.fromkeys(x.spec for x in schedules))
         if len(kinds) != 1:
-            found = ', '.join(str(x.capacity) for x in kinds)
             raise ValueError(
                 'expected schedules of one model and capacity, got '
-                f'{found or "none"}: make them together, by `model.schedules(batches)`'
+                f'{_unlike(kinds)}: make them together, by `model.schedules(batches)`'
             )
         host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves(schedules))
         put = np.stack if host else jnp.stack
@@ -126,6 +133,7 @@ class Schedule:
         """
         return over_shards(_mask, self)
 
+    @boundary
     def mean(self, losses: Any) -> Any:
         """The mean over the real examples alone, under `jit` and `grad` too.
 
@@ -324,3 +332,16 @@ def abstract(spec: Spec) -> Schedule:
     )
     size = layout(spec).sections.size
     return Schedule(struct((*before, size), np.int32), constants, spec)
+
+
+def _unlike(kinds: list[Spec]) -> str:
+    """In what the first two of several kinds of schedules differ, in a line."""
+    if not kinds:
+        return 'none'
+    first, other = kinds[:2]
+    if first.program is not other.program:
+        return 'those of two models'
+    dimensions = first.capacity.dimensions(), other.capacity.dimensions()
+    pairs = zip(*dimensions, strict=True)
+    found = [f'{name} {a} and {b}' for (name, a), (_, b) in pairs if a != b]
+    return f'some with {", ".join(found[:4]) or "other shards"}'

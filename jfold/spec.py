@@ -180,8 +180,7 @@ class SpecKey:
         return (
             f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
             f'{sum(capacity.rows)}, operations: {made}, {self.strategy}, '
-            f'{self.residuals}), expected of all that are stacked; make them by one '
-            'model, with one `size`, after `model.precompile`'
+            f'{self.residuals}), expected of all; use one `size`, and `Schedule.stack`'
         )
 
     @property

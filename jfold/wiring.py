@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from jfold.blocks import Block, Convertible, Record, block, convert_to_block
 from jfold.combinators import ForwardDeclaration, Identity, Reference
+from jfold.errors import expect
 from jfold.printing import Printed
 from jfold.sequence_blocks import GetItem
 from jfold.tracebacks import boundary
@@ -271,6 +272,8 @@ class Composition(Block):
     def __init__(
         self, children: Iterable[Convertible] | None = None, name: str | None = None
     ) -> None:
+        is_several = children is None or isinstance(children, Iterable)
+        expect('children', children, is_several, 'a list of blocks')
         given = None if children is None else tuple(map(convert_to_block, children))
         vars(self).update(children=given, name=name or 'Composition', network=Scope())
 
@@ -398,6 +401,7 @@ def compose(fn: Callable[..., Source]) -> Composition:
     Raises:
       TypeError: the function takes no fixed number of inputs, or gives something else.
     """
+    expect('fn', fn, callable(fn), 'a function of wires')
     return _composed(fn, _inputs_of(fn), _name_of(fn))
 
 
@@ -456,6 +460,7 @@ def recursive(
         return functools.partial(
             recursive, input_type=input_type, output_type=output_type
         )
+    expect('fn', fn, callable(fn), 'a function of the block it is')
     name, count = _name_of(fn), _inputs_of(fn) - 1
     declaration = ForwardDeclaration(input_type, output_type, name)
     body = functools.partial(fn, declaration)

@@ -15,6 +15,7 @@ from mistakes import (
     elsewhere,
     examples,
     functions,
+    kinds,
     precompile,
     results,
     structure,
@@ -37,7 +38,7 @@ import jfold as jf
 TABLES = {
     'compile': [arguments, wiring, results, functions],
     'schedule': [examples, values, structure, elsewhere],
-    'use': [apply, precompile, corpora, batches],
+    'use': [apply, precompile, corpora, batches, kinds],
 }
 MISTAKES = [
     mistake

@@ -449,6 +449,20 @@ def test_bodies_are_short() -> None:
     assert found['longest body'] <= 50
 
 
+DIFFICULT = [
+    *('budget', 'device/backward', 'device/derivatives', 'device/drawn'),
+    *('device/linear', 'device/linearity', 'device/split', 'device/split_reverse'),
+    *('device/xla', 'host/visits', 'interpreters/nonfinite', 'interpreters/walk'),
+]
+
+
+@pytest.mark.parametrize('name', DIFFICULT)
+def test_difficult_files_say_why(name: str) -> None:
+    """About five comments in a hundred lines of code, or more."""
+    (file,) = (x for x in structure.files() if x.name == f'{name}.py')
+    assert structure.comments(file) >= 0.05 * structure.code_lines(file)
+
+
 # ---- the tests themselves ------------------------------------------------------------
 
 

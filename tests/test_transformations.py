@@ -498,8 +498,13 @@ def test_schedules_that_do_not_stack() -> None:
     """The error names what differs."""
     several = jf.compile(tree_block(3))
     small, large = several.schedule([1]), several.schedule([chain(3), 2])
-    with pytest.raises(ValueError, match='expected schedules of one model and cap'):
+    with pytest.raises(ValueError, match='expected schedules of one model') as caught:
         jf.Schedule.stack([small, large])
+    told = str(caught.value)
+    assert 'got some with examples 1 and 2, ' in told
+    assert told.count('expected') == 1 and '\n' not in told
+    with pytest.raises(ValueError, match='got those of two models: make them'):
+        jf.Schedule.stack([small, jf.compile(tree_block(3)).schedule([1])])
     with pytest.raises(ValueError, match='got none: make them together'):
         jf.Schedule.stack([])
     both = several.schedules([[1], [chain(300), 2]])

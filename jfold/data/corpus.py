@@ -19,7 +19,7 @@ from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, in_parts
 from jfold.data.scheduling import Scheduling
-from jfold.errors import whole
+from jfold.errors import expect, whole
 from jfold.graph import Graph, Table, labels_of
 from jfold.graph_checker import check_graph
 from jfold.planning.deals import in_order, rows_of_shard
@@ -251,6 +251,7 @@ class Corpus:
                 f'expected `model` as a model, got {type(model).__name__}: pass what '
                 '`jfold.compile` returns'
             )
+        _check_path(path)
         if os.path.isdir(path):
             return joined(model, [cls.load(x, model, verify=verify) for x in _in(path)])
         with _noted('a corpus in a file, got none: write it by `Corpus.save`'):
@@ -331,10 +332,16 @@ def _whole_numbers(indices: Indices) -> Array:
 # ---- arrays by name ------------------------------------------------------------------
 
 
+def _check_path(path: object) -> None:
+    """Refuses what is no path; an int would be the number of an open file."""
+    expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
+
+
 def write(
     path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
 ) -> None:
     """See `Corpus.save`; `expression` is the fingerprint of its program."""
+    _check_path(path)
     skipped = [list(each) for each in corpus.skipped]
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
     arrays = {**_arrays(corpus), **labels_as_text(corpus.model.program, corpus.labels)}

@@ -10,12 +10,15 @@ import numpy as np
 from jfold.data.corpus import Corpus, joined
 from jfold.data.scheduling import Scheduling
 from jfold.data.traced import Traced, make_digest
+from jfold.errors import expect
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
 
 
 def join(model: Scheduling, parts: Iterable[Corpus | Traced], digest: str) -> Corpus:
     """See `Model.join`; `digest` is that of the model's program."""
+    is_several = isinstance(parts, Iterable)
+    expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
     found = list(parts)
     for number, part in enumerate(found):
         _check(number, part, model, digest)

@@ -148,45 +148,61 @@ def key_words(shuffle: Shuffle) -> tuple[int, ...]:
 
 def check_settings(settings: Settings, nodes: Array | None) -> None:
     """Raises where arguments do not go with the source, or with one another."""
-    limit, is_stream = settings.max_nodes, settings.examples is None
-    if settings.examples is not None and not settings.drop_remainder:
+    if settings.examples is None:
+        _check_stream(settings)
+    elif not settings.drop_remainder:
         check_spare_rows('batch_size', settings.batch_size, settings.examples)
-    if is_stream and settings.key:
-        raise ValueError(
-            'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
-            'own order: pass `list(stream)`, or shuffle where the stream is made'
-        )
-    if is_stream and settings.epochs != 1:
-        raise ValueError(
-            'expected `epochs=1` for a stream, which is read once, got '
-            f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
-        )
     if settings.shards is not None and not settings.shards.is_local:
-        if nodes is None and not is_stream:
-            raise ValueError(
-                'expected a corpus, or a stream of its own examples for each process, '
-                'as source of batches for several, got a sequence: pass '
-                '`model.trace(examples)`, or `iter(own_examples)`'
-            )
-        if settings.skip_errors:
-            raise ValueError(
-                'expected `skip_errors=False` for batches of several processes, got '
-                'True: leave bad examples out by `model.trace(..., skip_errors=True)`'
-            )
-    if limit is not None and nodes is None:
-        raise ValueError(
-            'expected a corpus as source for `max_nodes`, since nothing else knows how '
-            'many operations an example runs: make one by `model.trace(examples)`'
-        )
-    if limit is not None and nodes is not None and nodes.max(initial=0) > limit:
-        large = int(np.argmax(nodes > limit))
-        raise ValueError(
-            f'expected examples of at most {limit} operations, as `max_nodes` says, '
-            f'got {nodes[large]} in example {large}: raise `max_nodes`, or leave it out'
-        )
+        _check_processes(settings, nodes)
+    if settings.max_nodes is not None:
+        _check_limit(settings.max_nodes, nodes)
     if settings.epochs is None and not len(make_plan(settings, nodes, 0)):
         raise ValueError(
             'expected `source` of at least one batch, for `epochs=None`, got '
             f'{settings.examples} examples, where `batch_size={settings.batch_size}` '
             f'and `drop_remainder={settings.drop_remainder}`'
+        )
+
+
+def _check_stream(settings: Settings) -> None:
+    """Refuses what asks of a stream more than to be read once."""
+    if settings.key:
+        raise ValueError(
+            'expected a corpus or a sequence to `shuffle`, got a stream, which has its '
+            'own order: pass `list(stream)`, or shuffle where the stream is made'
+        )
+    if settings.epochs != 1:
+        raise ValueError(
+            'expected `epochs=1` for a stream, which is read once, got '
+            f'{settings.epochs}: pass `list(stream)`, or a stream that repeats itself'
+        )
+
+
+def _check_processes(settings: Settings, nodes: Array | None) -> None:
+    """Refuses a source that several processes would each deal in their own way."""
+    if nodes is None and settings.examples is not None:
+        raise ValueError(
+            'expected a corpus, or a stream of its own examples for each process, '
+            'as source of batches for several, got a sequence: pass '
+            '`model.trace(examples)`, or `iter(own_examples)`'
+        )
+    if settings.skip_errors:
+        raise ValueError(
+            'expected `skip_errors=False` for batches of several processes, got '
+            'True: leave bad examples out by `model.trace(..., skip_errors=True)`'
+        )
+
+
+def _check_limit(limit: int, nodes: Array | None) -> None:
+    """Refuses a limit of operations that nobody counts, or that one example exceeds."""
+    if nodes is None:
+        raise ValueError(
+            'expected a corpus as source for `max_nodes`, since nothing else knows how '
+            'many operations an example runs: make one by `model.trace(examples)`'
+        )
+    if nodes.max(initial=0) > limit:
+        large = int(np.argmax(nodes > limit))
+        raise ValueError(
+            f'expected examples of at most {limit} operations, as `max_nodes` says, '
+            f'got {nodes[large]} in example {large}: raise `max_nodes`, or leave it out'
         )

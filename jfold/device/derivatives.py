@@ -70,6 +70,8 @@ class TwoWays:
         """As `save`, differentiable: what is saved in forward mode alone. In reverse
         mode all goes by way of the arguments, of which it was made."""
 
+        # By itself again: so there is a derivative of any order in forward mode, though
+        # each is made only when it is asked for.
         def derived(given: Arrays, _: Sparse) -> Derived:
             made = self._save(given)
             return made, *self._reverse(len(made[0]), given, made[1])
@@ -84,6 +86,8 @@ class TwoWays:
         leaves, structure = jax.tree.flatten(saved)
         count = len(given)
 
+        # What was saved goes with the arguments as known, for a rule may close over
+        # nothing that is traced; what is beyond the outputs are cotangents of it.
         def pull(known: Arrays, cotangents: Sparse) -> Sparse:
             saved = jax.tree.unflatten(structure, known[count:])
             return self._pull(known[:count], saved, cotangents[:outputs])
@@ -106,6 +110,10 @@ class TwoWays:
             made = pulling(known)
             shape = jax.tree.structure(made)
 
+            # The reverse of the reverse: with f the function and u the cotangents, pull
+            # gives J(x)' u. Along v that has the derivative, for the arguments, of
+            # (J(x)' u) v = u' (J(x) v): forward mode over the reverse, since second
+            # derivatives are symmetric; and for u simply J(x) v.
             def back(known: Arrays, along: Sparse) -> Sparse:
                 given, cotangents, _ = jax.tree.unflatten(structure, known)
                 along = jax.tree.unflatten(shape, along)
@@ -160,6 +168,8 @@ def _differentiable(
     Args:
       derived: takes the arguments and their tangents.
     """
+    # A rule for forward mode serves both: its tangents are of a primitive that knows
+    # its own transpose.
     made = jax.custom_jvp(function)
 
     def rule(primals: tuple[Arrays], tangents: tuple[Any]) -> tuple[Any, Any]:

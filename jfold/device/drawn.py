@@ -83,6 +83,7 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
         )
     if not isinstance(rngs, Mapping):  # so that streams differ
         key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+    # Numbers, not a key: kinds of keys differ in size, and buffers hold one kind.
     return jax.random.bits(key, (2,), 'uint32')
 
 
@@ -110,6 +111,7 @@ def with_keys(
         return schedule
     if draws.evaluates:
         return replace(schedule, spec=evaluating(schedule.spec))
+    # A shard counts its rows from 0; those of two shards must not draw the same.
     before = 0 if shards is None else lax.axis_index(shards.axes) * schedule.examples
     constants = tuple(
         _keys(x, draws.seeds[t.name], draws.ids, before)
@@ -124,8 +126,13 @@ def _keys(
     places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
 ) -> Array:
     """Keys [n, 2] for places [n, 2]: rows of examples in their shard, and numbers."""
+    #     places [row, number]        key
+    #     0 0   0 1   0 2             seed + id of row 0 + 0, 1, 2
+    #     1 0   1 1                   seed + id of row 1 + 0, 1
+    # so an example draws the same wherever it stands, if it has an id of its own.
     rows, numbers = jnp.asarray(places).T
     rows = rows + jnp.asarray(before, rows.dtype)
+    # Clipped, which XLA need not check: rows are within, and spare places unused.
     of = rows if ids is None else ids.at[rows].get(mode='clip')
     return jax.vmap(key_of, (None, 0, 0))(seed, of, numbers)
 

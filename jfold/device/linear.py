@@ -64,6 +64,8 @@ class Derivative:
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
         """Tangents of the live outputs, of tangents of the arguments that have one."""
 
+        # Of the arguments that move alone: JAX would make zeros for the others, and
+        # compute with them.
         def of_moving(moving: Arrays) -> Arrays:
             outputs = self.function(merged(known, spread(moving, self.moving)))
             return chosen(outputs, self.live)
@@ -74,6 +76,8 @@ class Derivative:
 
     def pull(self, known: Arrays, cotangents: Sparse) -> Sparse:
         """Cotangents of the tangents, of those of the live outputs."""
+        # Integers among the outputs have no cotangents, and a reverse gives some for
+        # all arguments, of which those that do not move are dropped.
         whole = spread(cotangents, self.live)
         pulled = self.reverse.pull(known, whole)
         return chosen(filled(pulled, len(known)), self.moving)
@@ -107,6 +111,7 @@ class Batched:
 
     def pull(self, known: Arrays, cotangents: Sparse) -> Sparse:
         """As of one; summed for tangents that all share."""
+        # The transpose of giving one to many is their sum.
         made = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
         return _summed(made, self.moving_in)
 
@@ -123,6 +128,7 @@ class Batched:
             in_axes,
             axis_size=self.axis.size,
             axis_name=self.axis.name,
+            # What a user said of the mesh to his own `vmap` holds inside of it too.
             spmd_axis_name=self.axis.spmd_name or self.axis.explicit_mesh_axis,
         )
 
@@ -144,6 +150,7 @@ def tangents_of(
       tangents: of the first of these [*shape each], the others have none.
       outputs: [*shape each].
     """
+    # To bind nothing where nothing moves keeps programs that only run free of it.
     given = filled(tangents, len(known))
     moving = tuple(x is not None for x in given)
     live = tuple(map(is_inexact, outputs))
@@ -192,6 +199,15 @@ def _summed(values: Sparse, axes: Sequence[int | None]) -> Sparse:
 
 # ---- the primitive -------------------------------------------------------------------
 
+# Its operands are arguments, which are known, and then tangents, in which it is linear:
+#
+#                   known k        tangents t           gives
+#     run           k              t                    push(k, t)
+#     transposed    k              cotangents c         pull(k, c), for t alone
+#     its tangents  k and k'       t and t'             push of t' + that of push by k
+#
+# JAX transposes what is linear and never asks for anything else in reverse mode, so the
+# tangents of a rule become the cotangents of `pull` without a reverse being derived.
 linear_p = core.Primitive('jfold_linear')
 linear_p.multiple_results = True
 
@@ -226,6 +242,7 @@ def _transpose(
     **_: object,
 ) -> list[Any]:
     moving = [isinstance(x, ad.UndefinedPrimal) for x in operands]
+    # JAX marks what it wants cotangents of: some of the tangents, never what is known.
     pulled = linear.pull(list(operands[:count]), list(map(sparse, cotangents)))
     pairs = zip(pulled, operands[count:], strict=True)
     found = [ad.Zero(x.aval.to_tangent_aval()) if y is None else y for y, x in pairs]
@@ -244,6 +261,8 @@ def _jvp(
 ) -> tuple[Arrays, list[Any]]:
     known, given = list(primals[:count]), list(primals[count:])
     outputs = _bind(linear, known, given, avals)
+    # Linear in the tangents, so where these alone move, it is its own derivative;
+    # second derivatives are asked for only where arguments move as well.
     if all(sparse(x) is None for x in tangents[:count]):
         moved = list(map(ad.instantiate_zeros, tangents[count:]))
         return outputs, _bind(linear, known, moved, avals)
@@ -284,6 +303,7 @@ def _batch(
     avals: Avals,
     **_: object,
 ) -> tuple[Arrays, list[int]]:
+    # The map of many is one equation again, so that its transpose is `pull` of many.
     pairs = zip(operands, dims, strict=True)
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]
     axes = [None if d is None else 0 for d in dims]
@@ -294,6 +314,7 @@ def _batch(
 
 linear_p.def_impl(_impl)  # type: ignore[no-untyped-call]
 linear_p.def_abstract_eval(_abstract)  # type: ignore[no-untyped-call]
+# In JAX's own tables: `jax.custom_jvp` and `custom_vjp` have no place for a transpose.
 ad.primitive_jvps[linear_p] = _jvp
 ad.primitive_transposes[linear_p] = _transpose
 batching.fancy_primitive_batchers[linear_p] = _batch

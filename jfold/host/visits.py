@@ -76,6 +76,7 @@ class Visits:
     def new(self, places: Array) -> Array:
         """Visits [n] at places [n]."""
         first, self.count = self.count, self.count + len(places)
+        # Twice as many, so that all growing together takes as long as one array does.
         if self.count > len(self.places):
             grown = np.zeros(2 * self.count, np.int64)
             grown[:first] = self.places[:first]
@@ -114,7 +115,9 @@ class Visits:
         if not visiting.is_way:
             raise refusal('the order of rows', type(i))
         continues, told = visiting is Visiting.CONTINUES, i.visit is not None
-        # The places of calls are written anew when their body begins.
+        # A loop without a metric inside needs no visits of its own, unless places are
+        # told by the way to them, which every loop goes further. The places of calls
+        # are written anew when their body begins.
         is_new = visiting is Visiting.CALLS or (told and not continues)
         if not is_new and not isinstance(self.order, ByWay):
             return visits
@@ -150,6 +153,7 @@ class Visits:
             # Items of sequences alone, of which columns keep the order.
             return [np.arange(len(x.parents)) for x in events if x.made is None]
         if self.shared:
+            # Who of several asked first is known only by going through all in order.
             return _one_by_one(events, self.count, range(*roots), self._first_asked())
         if above is None:
             waves, above = _as_made(events, self.count)
@@ -161,6 +165,8 @@ class Visits:
         """The events, in visits that are no parts of others."""
         if not self.again:
             return self.events
+        # A part may be of a visit that is itself a part: in the order in which they
+        # were made, what a visit is a part of is known before it is asked.
         whole = np.arange(self.count)
         for made, visits in self.again:
             whole[made] = whole[visits]
@@ -170,6 +176,8 @@ class Visits:
         """By visit that asks for an object, the first that asked."""
         found: dict[int, int] = {}
         for pairs in self.shared.values():
+            # It runs for the first that asks, so what is inside was made in that visit;
+            # `np.unique` gives the first of equal numbers.
             visits, numbers = map(np.concatenate, zip(*pairs, strict=True))
             _, first, each = np.unique(numbers, return_index=True, return_inverse=True)
             asked = visits[first[each]]
@@ -199,7 +207,13 @@ def order_of(numbers: Array, total: int) -> Array:
 
 
 class _Tree:
-    """Visits inside others.
+    """Visits inside others, whose rows are counted twice through:
+
+        from the inside out     sizes    root 5 = left 3 + right 1 + a row of its own
+        from the outside in     first    root 0, left 0, right 0 + 3, the row 0 + 3 + 1
+
+    First every visit knows how many rows it has, then each begins where those before it
+    in the visit around it end. So no row is looked at alone.
 
     Visits from `items` on have the number of an item for a place, the one that they are
     inside of: they are made in all waves at once.
@@ -236,6 +250,8 @@ class _Tree:
         rows = self._place()
         for _, parents, made, _ in self.nested:
             self.first[made] += self.first[parents]
+        # So far each was counted within what is around it. Now from the outside in:
+        # examples one behind another, items of waves, what is inside of items.
         a, b = roots
         self.first[a:b] = self.sizes[a:b].cumsum() - self.sizes[a:b]
         _add_down(self.first, waves, above)
@@ -246,6 +262,7 @@ class _Tree:
         """Finds the sizes, from the inside out."""
         sizes, items = self.sizes, self.items
         for _, parents, made, _ in self.events:
+            # Of one event no visit has two rows, so nothing is added to twice here.
             if made is None:
                 sizes[parents] += 1
         if sizes[items:].any():
@@ -261,6 +278,8 @@ class _Tree:
     def _place(self) -> list[tuple[Array, Any]]:
         """Finds where each visit begins in the one that it is inside of; of events that
         are rows, these numbers, and the visits that they are in."""
+        # `before` is, for each visit, how many rows of it have been met so far: events
+        # go in the order in which instructions state them, whenever they happened.
         before = np.zeros(len(self.sizes), np.int64)
         rows: dict[int, tuple[Array, Any]] = {}
         for n in sorted(range(len(self.events)), key=lambda n: self.events[n].visit):
@@ -297,6 +316,9 @@ def _begins(parents: Array) -> Array:
 def _one_after_another(before: Array, parents: Array, sizes: Array) -> Array:
     """Where each of several visits begins, which stand side by side if they are inside
     of one; counts them among what is before the next."""
+    #     parents  4 4 4 7 7      begins 0 3
+    #     sizes    2 1 3 5 1      ahead  0 2 3 6 11, of all
+    #     found    0 2 3 0 5      less what is ahead of the first inside of each
     begins = _begins(parents)
     ahead = sizes.cumsum() - sizes
     counts = np.diff(begins, append=len(parents))

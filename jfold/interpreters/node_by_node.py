@@ -9,7 +9,7 @@ levels, tiles and buffers. With `deterministic=True` the twin checks the plan as
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold.device.drawn import Draws, make_draws
+from jfold.errors import expect
 from jfold.graph import Array, labels_of
 from jfold.host.evaluation import trace
 from jfold.interpreters.walk import Walk, make_walk
@@ -27,7 +28,7 @@ from jfold.keys import Rngs, key_of
 from jfold.language.eager import evaluate_typed, strong, typing_of
 from jfold.language.parameters import check_params, with_external
 from jfold.lower import lower
-from jfold.operations import Operation
+from jfold.operations import Layer, Operation
 from jfold.program import Program
 from jfold.types import (
     KeyType,
@@ -56,7 +57,10 @@ def evaluate(
 ) -> Any:
     """See `Block.eval`."""
     typing = typing_of(block)
+    _check(typing.layers, example, params)
     draws = make_draws(typing.layers, 1, rngs, np.array([id]), deterministic)
+    # The twin shares no code with the host plan, but cannot know the numbers of nodes,
+    # by which keys go: so what draws is traced.
     if draws is None or draws.evaluates:
         return evaluate_typed(typing, example, params, external)
     program = _program(block, jax.dtypes.canonicalize_dtype(float))
@@ -64,6 +68,20 @@ def evaluate(
     check_params(program.layers, params)
     walk = make_walk(program, trace(program, [example]))
     return _result(program, walk, _values(program, walk, params, draws))
+
+
+def _check(layers: Sequence[Layer], example: object, params: object) -> None:
+    """Refuses what are no parameters, and those that are given for the example."""
+    is_dict = params is None or isinstance(params, Mapping)
+    hint = 'call `eval(example, params)`'
+    expect('params', params, is_dict, 'a dict of parameters by layers', hint)
+    names = {layer.name for layer in layers if layer.params is not None}
+    if names and isinstance(example, Mapping) and names <= example.keys():
+        if params is None or names.isdisjoint(params):  # type: ignore[arg-type]
+            raise TypeError(
+                f'expected `example` and then `params`, got those of {sorted(names)}'
+                f' as the example: {hint}'
+            )
 
 
 @kept
@@ -113,6 +131,7 @@ def _constants(type_: Type, column: Array, draws: Draws) -> list[Any]:
 
 def _outputs(operation: Operation, params: ArrayTree, inputs: list[Any]) -> list[Any]:
     """What one node gives."""
+    # One row where a function takes several: it may not care how many there are.
     batched = operation.layer.batched
     given = [jnp.asarray(x)[None] if batched else jnp.asarray(x) for x in inputs]
     made = operation.call(params, *pack(TupleType(operation.arguments), given))

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.device.drawn import drawing_nothing
-from jfold.errors import several
+from jfold.errors import expect, several
 from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
 from jfold.host.search import CONSTANTS, NODES, where_made
@@ -38,6 +38,7 @@ from jfold.interpreters.rowwise import (
 )
 from jfold.interpreters.walk import make_walk
 from jfold.language.parameters import check_params, with_external
+from jfold.model import Model
 from jfold.planning.demands import needed
 from jfold.planning.layout import has_gradient
 from jfold.program import Program
@@ -90,7 +91,7 @@ class _Found(NamedTuple):
 
 @boundary
 def find_nan(
-    model: Any,
+    model: Model,
     params: Mapping[str, Any],
     examples: Iterable[Any],
     *,
@@ -116,7 +117,8 @@ def find_nan(
       What was found: print it; `None` if all is finite.
 
     Raises:
-      InputError, TypeError: as of `Model.schedule` and `Model.apply`.
+      TypeError: `model` is none, or `loss` no function; and, as InputError, what
+        `Model.schedule` and `Model.apply` raise.
 
     >>> import jax.numpy as jnp, jfold as jf
     >>> model = jf.compile(jf.Map(jf.Scalar() >> jf.Function(jnp.log)) >> jf.Sum())
@@ -124,7 +126,11 @@ def find_nan(
     example 1, at [1]: expected finite values of log(float32[]) -> float32[], got nan \
 of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     """
-    program: Program = model.program
+    is_model = isinstance(model, Model)
+    expect('model', model, is_model, 'a model', 'pass what `jfold.compile` returns')
+    is_function = loss is None or callable(loss)
+    expect('loss', loss, is_function, 'a function of what `Model.apply` returns')
+    program = model.program
     params = with_external(program.layers, params, external)
     check_params(program.layers, params)
     if (bad := _bad_parameter(program, params)) is not None:

@@ -45,6 +45,8 @@ class Runner:
         return jax.jit(self._reverse)
 
     def _of_rows(self, params: Any, *inputs: Any) -> list[Any]:
+        # By `vmap`, as in tiles, so that a row is what a batch would make of it; and
+        # always of so many rows, so that each operation is compiled once.
         axes = (None, *(0 for _ in self.operation.inputs))
         made: list[Any] = jax.vmap(self._of_row, axes, axis_size=ROWS)(params, *inputs)
         return made
@@ -65,6 +67,8 @@ class Runner:
             made = self._of_rows(given, *others.filled(others_floats))
             return [x for x in made if is_inexact(x)]
 
+        # All at once for inputs, which have a gradient a row; of parameters a sum, in
+        # which a row at fault is looked for only if it is not finite.
         _, pull = jax.vjp(floats, own.floats, others.floats)
         of_params, of_inputs = pull(cotangents)
         finite = [jnp.isfinite(x).all() for x in of_params]

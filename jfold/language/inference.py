@@ -274,10 +274,10 @@ def begin(root: c.Block, is_asked: bool = False) -> Inference:
     composite = {user for each in found.values() for user in each}
     kinds = c.Reference, c.Share  # which are typed once anyway
     repeated = {x for x in composite if len(found[x]) > 1 and not isinstance(x, kinds)}
+    room = FEW_USES + USES_FOR_EACH * sum(map(len, found.values()))
     # Each guess of what an unknown input is has all that waits tried again, so where
-    # inputs are asked for, fewer uses wait.
-    few = FEW_USES // 4 if is_asked else FEW_USES
-    room = few + USES_FOR_EACH * sum(map(len, found.values()))
+    # inputs are asked for, fewer uses wait; each that is written, at least.
+    room //= USES_FOR_EACH if is_asked else 1
     return Inference(constants(found), observing(found), repeated, room, is_asked)
 
 

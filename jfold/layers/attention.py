@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jfold.blocks import Block, Function
+from jfold.errors import whole
 from jfold.sequence_blocks import Broadcast, Map, Reduce, ZipWith
 from jfold.tracebacks import boundary
 from jfold.wiring import compose
@@ -90,6 +91,7 @@ def Attention(features: int) -> Block:
     >>> model.apply(params, model.schedule([([1, 2, 3], [[1, 2], [3, 4]])])).shape
     (1, 4)
     """
+    features = whole('features', features, 1)
     query = Function(Query(features), name='query')
     answer = Function(KeyAndValue(features), name='key_and_value')
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jfold.blocks import Block, Function
 from jfold.combinators import InputTransform, Scalar
-from jfold.errors import whole
+from jfold.errors import expect, whole
 from jfold.tracebacks import boundary
 
 Activation = Callable[[jax.Array], jax.Array]
@@ -154,6 +154,7 @@ def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
     >>> [colour.eval(x).item() for x in ('green', 'red', 'blue')]
     [1, 0, 2]
     """
+    expect('values', values, isinstance(values, Iterable), 'a list of known values')
     places = {value: place for place, value in enumerate(values)}
     if not places:
         raise ValueError('Categorical: expected at least one value, got none')

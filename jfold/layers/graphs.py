@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jfold.blocks import Block, Convertible, Function, convert_to_block
 from jfold.combinators import Concat
+from jfold.errors import expect, whole
 from jfold.layers.dense import FC
 from jfold.reductions import Sum
 from jfold.sequence_blocks import Broadcast, Map, Pick, Regroup, ZipWith
@@ -44,6 +45,8 @@ def MessagePassing(
     >>> [x.item() for x in new]
     [1.0, 3.0, 7.0]
     """
+    rounds = whole('rounds', rounds, 0)
+    expect('edges', edges, isinstance(edges, bool), 'bool')
     say, change = convert_to_block(message), convert_to_block(update)
 
     def states(h: Any, of: Any, to: Any, *values: Any) -> Any:
@@ -94,6 +97,7 @@ def GatedGraph(
         one kind.
       edges: likewise.
     """
+    features = whole('features', features, 1)
     say = FC(features, None, name='message') if message is None else message
     update = Function(_GRU(), name='update')
     return MessagePassing(say, update, rounds, edges=edges)
@@ -107,6 +111,7 @@ def Weave(width: int) -> Block:
     From a pair, a sequence of vectors and a sequence of n sequences of vectors, to such
     a pair of vectors [width].
     """
+    width = whole('width', width, 1)
     names = 'aa', 'ap', 'pa', 'pp', 'a', 'p'
     f_a_a, f_a_p, f_p_a, f_p_p, f_a, f_p = (FC(width, name=f'weave_{n}') for n in names)
     join = Concat()

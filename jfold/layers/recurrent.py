@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jfold.blocks import Block, Function
 from jfold.combinators import Zeros
+from jfold.errors import expect, whole
 from jfold.sequence_blocks import RNN, GetItem, ZipWith
 from jfold.tracebacks import boundary
 from jfold.wiring import compose
@@ -90,6 +91,7 @@ def LSTM(
         (Semeniuta, Severyn and Barth 2016, equation 9).
       name: as of `Function`.
     """
+    features = whole('features', features, 1)
     inner = (
         LSTMCell(features, recurrent_dropout)
         if recurrent_dropout
@@ -106,6 +108,7 @@ def GRU(features: int, *, name: str | None = None) -> Block:
     From vectors to a pair of the outputs, a sequence of vectors [features], and the
     last of them. It begins with zeros.
     """
+    features = whole('features', features, 1)
     cell = Function(Cell(nn.GRUCell(features)), name=name or 'gru')
     return RNN(cell, Zeros([features]))
 
@@ -128,6 +131,8 @@ def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
     >>> sorted(params), model.apply(params, model.schedule([[[1, 2]]])).values.shape[1:]
     (['backwards', 'forwards'], (6,))
     """
+    features = whole('features', features, 1)
+    expect('make', make, callable(make), 'a function of a size, such as LSTM')
     forwards = make(features, name='forwards') >> GetItem(0)
     backwards = BACKWARDS >> make(features, name='backwards') >> GetItem(0) >> BACKWARDS
 

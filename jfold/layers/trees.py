@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from jfold.blocks import AllOf, Block, Convertible, Function, Pipe
 from jfold.declarations import ForwardDeclaration
+from jfold.errors import whole
 from jfold.layers.recurrent import dropped
 from jfold.reductions import Sum
 from jfold.sequence_blocks import Broadcast, GetItem, Map, ZipWith
@@ -176,6 +177,7 @@ def ChildSumTreeLSTM(
     >>> model.apply(params, model.schedule([leaf, ([3, 4], [leaf, leaf])])).shape
     (2, 3)
     """
+    features = whole('features', features, 1)
     forget = Function(_Forget(features, forget_bias), name='forget')
     join = Function(_Join(features, recurrent_dropout), name='join')
 
@@ -220,6 +222,7 @@ def ChildSumTreeGRU(features: int) -> Block:
     From a pair, a vector [n] and the sequence of the children's states, to a state, a
     vector [features].
     """
+    features = whole('features', features, 1)
     reset = Function(_Reset(features), name='reset')
     update = Function(_Update(features), name='update')
 

@@ -209,11 +209,11 @@ MISTAKES = [
         stacked,
         ValueError,
         '…\n    shape … (examples: 1, nodes: 0, operations: 1, '
-        'counted, save products), expected of all that are stacked; make them by '
-        'one model, with one `size`, after `model.precompile`\nbut…'
+        'counted, save products), expected of all; use one `size`, and '
+        '`Schedule.stack`\nbut…'
         '\n    shape … (examples: 2, nodes: 0, operations: 1, '
-        'counted, save products), expected of all that are stacked; make them by '
-        'one model, with one `size`, after `model.precompile`\nso…',
+        'counted, save products), expected of all; use one `size`, and '
+        '`Schedule.stack`\nso…',
         lacks='got',
     ),
     Mistake(
@@ -221,11 +221,11 @@ MISTAKES = [
         stacked_of_two_models,
         ValueError,
         '…\n    shape … (examples: 1, nodes: 0, operations: 1, '
-        'counted, save products), expected of all that are stacked; make them by '
-        'one model, with one `size`, after `model.precompile`\nbut…'
+        'counted, save products), expected of all; use one `size`, and '
+        '`Schedule.stack`\nbut…'
         '\n    shape … (examples: 1, nodes: 128, operations: 1, '
-        'counted, save products), expected of all that are stacked; make them by '
-        'one model, with one `size`, after `model.precompile`\nso…',
+        'counted, save products), expected of all; use one `size`, and '
+        '`Schedule.stack`\nso…',
         lacks='got',
     ),
 ]
