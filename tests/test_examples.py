@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ import jfold as jf
 
 sys.path.append(str(Path(__file__).parent.parent / 'examples'))
 
+import attention
 import calculator
 import names
 import server
@@ -45,6 +47,26 @@ def check_model(block: jf.Block, examples: list[Any], logits: int) -> Any:
     expected = [model.eval(example, params) for example in examples]
     np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)
     return params
+
+
+@pytest.mark.parametrize('bounded', [False, True])
+def test_attention_is_a_mean_by_scores(bounded: bool) -> None:
+    """As by hand; bounded ones differ by no more than `tanh` does."""
+    model = jf.compile(attention.make_block(4, bounded))
+    params = model.init(jax.random.key(0))
+    drawn = attention.draw('add', 2, 20, 30, seed=0)
+    got = model.apply(params, model.schedule(drawn.items))
+    for value, steps in zip(got, drawn.items, strict=True):
+        first, last, score, answer = (
+            params[name] for name in ('Dense', 'Dense_1', 'score', 'answer')
+        )
+        h = nn.leaky_relu(steps @ first['kernel'] + first['bias'])
+        scores = h @ score['kernel'] + score['bias']
+        weights = jax.nn.softmax(np.tanh(scores) if bounded else scores, axis=0)
+        mean = (weights * h).sum(0)
+        s = nn.leaky_relu(mean @ last['kernel'] + last['bias'])
+        expected = (s @ answer['kernel'] + answer['bias'])[0]
+        np.testing.assert_allclose(value, expected, rtol=1e-4)
 
 
 # ---- what they share -----------------------------------------------------------------

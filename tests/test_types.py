@@ -101,9 +101,8 @@ def test_equality_and_hash_go_by_content() -> None:
     assert jf.TensorType((2, 3)) != jf.TensorType((3, 2))
     assert jf.TensorType((2,)) != jf.TensorType((2,), 'int32')
     assert jf.TupleType(2, 3) == jf.TupleType((2, 3)) != jf.TupleType(3, 2)
-    assert jf.TupleType([jf.TensorType((2,)), jf.TensorType((3,))]) == jf.TupleType(
-        2, 3
-    )
+    two, three = jf.TensorType((2,)), jf.TensorType((3,))
+    assert jf.TupleType([two, three]) == jf.TupleType(2, 3)
     assert jf.TupleType([2, 3]) == jf.TupleType(jf.TensorType((2, 3)))
     assert jf.VoidType() == jf.VoidType() != jf.ObjectType()
     assert jf.TupleType(2) != jf.TensorType((2,))

@@ -44,10 +44,12 @@ def dropped(rate: float, candidate: Array) -> Array:
     """A candidate [features], in training without some of its numbers.
 
     Raises:
-      ValueError: `rate` is no probability below 1.
+      TypeError, ValueError: `rate` is no probability below 1.
     """
-    if not 0 <= rate < 1:
-        raise ValueError(f'expected `recurrent_dropout` from 0 to below 1, got {rate}')
+    is_number = isinstance(rate, numbers.Real)
+    if not is_number or not 0 <= rate < 1:
+        kind = ValueError if is_number else TypeError
+        raise kind(f'expected `recurrent_dropout` from 0 to below 1, got {shown(rate)}')
     return nn.Dropout(rate)(candidate) if rate else candidate
 
 
