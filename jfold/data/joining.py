@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from jfold.data.corpus import Corpus, Scheduler, joined
-from jfold.data.tracer import Traced, make_digest
+from jfold.data.tracer import Traced, graph_in, make_digest
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
 
@@ -43,5 +43,6 @@ def _check(number: int, part: object, model: Scheduler, digest: str) -> None:
 def _corpus(model: Scheduler, part: Corpus | Traced) -> Corpus:
     if isinstance(part, Corpus):
         return part
-    demanded = demands(make_uses(model.program, part.graph))
-    return Corpus(model, part.graph, demanded, np.arange(len(part)))
+    graph = graph_in(part, model.program)
+    demanded = demands(make_uses(model.program, graph))
+    return Corpus(model, graph, demanded, np.arange(len(part)))
