@@ -320,8 +320,8 @@ NOTE = (
     'counts the nodes of the same trees. times from examples: how much faster than '
     '`model.schedule` of the same examples. checked: the graph of a whole corpus, as '
     'where it comes from a file; over tracing it. merged: all schedules of an epoch. '
-    'on a 'thread, in turn: an epoch of training whose schedules are built on a thread, or '
-    'in turn, over one with all schedules at hand. GB: the most memory of a process '
+    'on a thread, in turn: an epoch of training whose schedules are built on a thread, '
+    'or in turn, over one with all schedules at hand. GB: the most memory of a process '
     'that traces a stream, and what it had held before.'
 )
 
