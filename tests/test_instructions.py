@@ -125,7 +125,7 @@ def test_who_reads_what_refuses_an_unknown_kind() -> None:
     stage = ir.Stage((Repeat((1,), (2,), 'here'),), ())
     body = replace(trees().plan.body, stages=(stage,))
     with pytest.raises(NotImplementedError, match=r'who reads what: .*, got Repeat'):
-        follow(body, (), trees().operations, [])
+        follow(body, (), trees().operations, [], 0)
 
 
 KINDS = {
