@@ -31,6 +31,7 @@ from trees import Params, Tree, Workload, cell, comb, expression, init_cell
 from turns import clocked, take_turns
 
 import jfold as jf
+from jfold.graph_checker import check_graph
 
 sys.path.append(str(Path(__file__).parents[1] / 'examples'))
 
@@ -182,6 +183,8 @@ def from_corpus(options: argparse.Namespace) -> Iterator[Row]:
     contenders: dict[str, Callable[[int], Any]] = {
         'corpus': lambda i: corpus.schedule(chosen[i % POOL]),
         'examples': lambda i: model.schedule([examples[k] for k in chosen[i % POOL]]),
+        'check': lambda i: check_graph(model.program, corpus.graph),
+        'trace': lambda i: model.trace(examples, progress=False),
     }
     times = take_turns(contenders, options.repeats, options.limit)
     constants = sum(x.columns[0].nbytes for x in corpus.graph.constants)
@@ -193,6 +196,8 @@ def from_corpus(options: argparse.Namespace) -> Iterator[Row]:
         'spread %': times['corpus'].spread,
         'bytes a node': (corpus.nbytes - constants) / nodes,
         'bytes of constants': constants / nodes,
+        'us a node, checked': times['check'].median / nodes * 1e6,
+        'checked / traced': (times['check'] / times['trace']).median,
     }
 
 
@@ -313,9 +318,10 @@ def peak_memory() -> float:
 NOTE = (
     'Medians. times the recursion: the rate over that of a Python recursion which only '
     'counts the nodes of the same trees. times from examples: how much faster than '
-    '`model.schedule` of the same examples. merged: all schedules of an epoch. on a '
-    'thread, in turn: an epoch of training whose schedules are built on a thread, or '
-    'in turn, over one with all schedules at hand. GB: the most memory of a process '
+    '`model.schedule` of the same examples. checked: the graph of a whole corpus, as '
+    'where it comes from a file; over tracing it. merged: all schedules of an epoch. '
+    'on a thread, in turn: an epoch of training whose schedules are built on a thread, '
+    'or in turn, over one with all schedules at hand. GB: the most memory of a process '
     'that traces a stream, and what it had held before.'
 )
 

@@ -23,8 +23,10 @@ def follow(
     declarations: Sequence[ir.Body],
     operations: Sequence[Operation],
     results: Sequence[Result],
+    own: int,
 ) -> Sources:
-    """The sources of all that is read, if `main` is where evaluation starts."""
+    """The sources of all that is read, if evaluation starts in `main`, which returns
+    the rows of the result `own`."""
     counts = (len(each.outputs) for each in operations)
     first = list(itertools.accumulate(counts, initial=0))
     inputs = [[0 for _ in each.inputs] for each in operations]
@@ -35,9 +37,7 @@ def follow(
         before = now
         for body in (main, *declarations):
             flow.follow(body)
-    for r, each in enumerate(results):
-        if each.per_example:  # that is what the body returns
-            given[r] = [flow.registers(main)[register] for register in main.outputs]
+    given[own] = [flow.registers(main)[register] for register in main.outputs]
     return Sources(tuple(map(tuple, inputs)), tuple(map(tuple, given)))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs are checked where they come in from outside, against their operations.
 
-Those that the host plan makes fit by construction, and are not looked at again. A graph
-of another front end, or one read from a file, is checked once: a wrong number in it
-would be a wrong row on the device, where nobody could tell.
+Those that the host plan makes fit by construction, and are not looked at again. One
+that was read from a file, or traced in another process, is checked once, and whoever
+makes a graph without a plan has it checked: a wrong number in it would be a wrong row
+on the device, where nobody could tell.
 
     operation cell, example 3, input 1:      0 1 2 | 3 4 5 6 | 7 8      values
                                              shared   own      nodes'
@@ -43,8 +44,8 @@ def check_graph(operations: Operations, graph: Graph) -> None:
     """Refuses a graph that does not fit.
 
     Takes some passes of NumPy over the arrays, about 0.1 us a node on one core, less
-    than tracing them took, and memory for some ten thousand nodes; the constants'
-    values are not read.
+    than tracing them took (the table "from a corpus" of `benchmarks/host.py` has both),
+    and memory for some ten thousand nodes; the constants' values are not read.
 
     Raises:
       ValueError: something does not fit; the message names the operation, the example

@@ -61,7 +61,8 @@ def lower(root: c.Block) -> Program:
         operations=operations,
         constants=tuple(builder.constants),
         results=tuple(results),
-        sources=follow(body, plan.declarations, operations, results),
+        # The value's own result is the first that is listed.
+        sources=follow(body, plan.declarations, operations, results, 0),
         plan=plan,
     )
     check_program(result)

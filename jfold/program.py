@@ -126,7 +126,9 @@ def _wrong(program: Program) -> Iterator[str]:
     yield from wrong_order(bodies, plan.declarations, program.metrics)
     yield from wrong_waves(main, others, types)
     stated = sources(program)
-    read = follow(main, plan.declarations, program.operations, program.results)
+    own = program.results.index(program.own)
+    tables = program.operations, program.results, own
+    read = follow(main, plan.declarations, *tables)
     named = [repr(each) for each in program.operations]
     yield from _unsaid(named, stated.inputs, read.inputs)
     named = [f'result {r}' for r in range(len(program.results))]

@@ -23,10 +23,11 @@ from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.graph_checker import check_graph
 from jfold.host import evaluation
 from jfold.host import row_order as placing
-from jfold.host.deferred import Deferred
+from jfold.host.deferred import by_need
 from jfold.host.evaluation import trace
+from jfold.host.promises import Tokens
 from jfold.host.row_order import ByWay, example_of
-from jfold.host.trace import Trace
+from jfold.host.trace import KnownPlaces, Trace
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
 from jfold.program import Program, is_breadth_first, shares
@@ -126,10 +127,12 @@ class Watching(Trace):
     """Keeps the places of all rows that are made, by what they are rows of."""
 
     def __init__(self, program: Program, examples: int, *more: Any) -> None:
-        super().__init__(program, examples, *more)
+        tokens = Tokens(by_need) if shares(program) else None
+        super().__init__(program, examples, *more, tokens=tokens)
         self.order = ByWay()  # so that places tell more than their examples
         if self.visits is not None:
             self.visits.order = self.order
+        self.placing = KnownPlaces(self.order, examples, self.visits)
         self.places: dict[tuple[str, int], list[Array]] = {}
 
     def keep(self, kind: str, number: int, places: Array) -> None:
@@ -150,24 +153,19 @@ class Watching(Trace):
         super().observe(i, places, values)
 
 
-class WatchingDeferred(Watching, Deferred):
-    """The same of a trace with promises."""
-
-
 def traced_places(
     program: Program, examples: Sequence[Any]
 ) -> dict[tuple[str, int], Array]:
     """The places of the rows of each table."""
     made: list[Watching] = []
-    kind = WatchingDeferred if shares(program) else Watching
 
-    class Watched(kind):
+    class Watched(Watching):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             made.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, 'Deferred' if shares(program) else 'Trace', Watched)
+        patch.setattr(evaluation, 'deferred' if shares(program) else 'Trace', Watched)
         patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
         trace(program, examples)
     (state,) = made

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from traced_cases import tuples
 
 import jfold as jf
 from jfold import graph_checker
-from jfold.data import storage
+from jfold.data import storage, tracer
 from jfold.graph import Graph, Table
 from jfold.graph_checker import check_graph
 from jfold.host.evaluation import trace
@@ -220,6 +222,34 @@ def test_a_corpus_that_was_written_wrongly_is_refused(tmp_path: Path) -> None:
         jf.Corpus.load(path, model)
 
 
+def test_what_was_traced_elsewhere_is_checked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where it is scheduled or joined: another process, or a user, may have made it."""
+    model = observed()
+    sent = pickle.loads(pickle.dumps(model.tracer()(TREES)))
+    wrong = damaged(sent.graph, 'operation', put(3, 1 << 20))
+    for use in model.schedule, lambda x: model.join([x]):
+        with pytest.raises(
+            ValueError, match=r'graph: .*, example 1: expected a number'
+        ):
+            use(jf.Traced(wrong, sent.digest))
+    looked: list[Graph] = []
+    original = tracer.check_graph
+
+    def counted(operations: Program, graph: Graph) -> None:
+        looked.append(graph)
+        original(operations, graph)
+
+    monkeypatch.setattr(tracer, 'check_graph', counted)
+    again = pickle.loads(pickle.dumps(sent))
+    for each in sent, sent, again, copy.copy(sent):
+        model.schedule(each)
+    assert len(looked) == 3
+    model.join([again, sent])
+    assert len(looked) == 3
+
+
 def test_own_traces_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """They fit by construction."""
 
@@ -230,4 +260,5 @@ def test_own_traces_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(graph_checker, name, never)
     model = observed()
     model.schedule(TREES)
+    model.schedule(model.tracer()(TREES))
     model.trace(TREES, progress=False).schedule([0])

@@ -15,7 +15,7 @@ from flax.core import FrozenDict
 
 import jfold as jf
 from jfold.host import calls, cycles, evaluation, waves
-from jfold.host.promises import Promises
+from jfold.host.promises import Waved
 
 
 def agree(block: Any, batch: list[Any]) -> jf.Model:
@@ -126,7 +126,7 @@ def test_a_fault_of_a_plan_is_not_blamed_on_the_data(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Promises, 'descend', broken)
+    monkeypatch.setattr(Waved, 'descend', broken)
     with pytest.raises(ZeroDivisionError) as caught:
         jf.compile(folded_tree()).schedule([(1, 2), (3, 4)])
     assert caught.traceback[-1].name == 'broken'

@@ -20,7 +20,7 @@ from jfold.host.evaluation import graph_of, trace
 from jfold.host.frames import LOOPS
 from jfold.host.objects import Reread
 from jfold.host.origin import previous
-from jfold.host.promises import Promises
+from jfold.host.promises import promising
 from jfold.host.row_order import ByMoment
 from jfold.host.rules import RULES
 from jfold.host.steps import MAKERS
@@ -80,7 +80,7 @@ def test_waves_refuse_kinds_that_wait() -> None:
             f'a wave: expected a kind of instruction that it has a rule for, got {name}'
         )
         with refuses(text, NotImplementedError):
-            graph_of(program, [1, 2], Promises(program, 2, Reread()), Watch())
+            graph_of(program, [1, 2], promising(program, 2, Reread()), Watch())
 
 
 def test_the_order_of_rows_refuses_an_unknown_kind() -> None:
@@ -125,7 +125,7 @@ def test_who_reads_what_refuses_an_unknown_kind() -> None:
     stage = ir.Stage((Repeat((1,), (2,), 'here'),), ())
     body = replace(trees().plan.body, stages=(stage,))
     with pytest.raises(NotImplementedError, match=r'who reads what: .*, got Repeat'):
-        follow(body, (), trees().operations, [])
+        follow(body, (), trees().operations, [], 0)
 
 
 KINDS = {

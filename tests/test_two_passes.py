@@ -23,7 +23,7 @@ from jfold.host import cycles, evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
-from jfold.host.promises import Promises
+from jfold.host.promises import promising
 from jfold.host.two_passes import in_two_passes
 from jfold.program import Program
 
@@ -50,7 +50,7 @@ def in_passes(program: Program, examples: Sequence[Any]) -> Graph | None:
     made = in_two_passes(program, len(examples) == 1)
     if made is None or not examples:
         return None
-    state = Promises(made, len(examples), Reread())
+    state = promising(made, len(examples), Reread())
     return evaluation.graph_of(made, list(examples), state, Watch())
 
 
@@ -85,7 +85,7 @@ def test_a_program_of_one_example_takes_no_two() -> None:
     ):
         made = in_two_passes(program, single)
         assert made is not None
-        state = Promises(made, len(examples), Reread())
+        state = promising(made, len(examples), Reread())
         with pytest.raises(ValueError, match=message):
             evaluation.graph_of(made, examples, state, Watch())
 

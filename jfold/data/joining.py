@@ -9,7 +9,7 @@ import numpy as np
 
 from jfold.data.corpus import Corpus, joined
 from jfold.data.scheduling import Scheduling
-from jfold.data.traced import Traced, make_digest
+from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import expect
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
@@ -47,5 +47,6 @@ def _check(number: int, part: object, model: Scheduling, digest: str) -> None:
 def _corpus(model: Scheduling, part: Corpus | Traced) -> Corpus:
     if isinstance(part, Corpus):
         return part
-    demanded = demands(make_uses(model.program, part.graph))
-    return Corpus(model, part.graph, demanded, np.arange(len(part)))
+    graph = graph_in(part, model.program)
+    demanded = demands(make_uses(model.program, graph))
+    return Corpus(model, graph, demanded, np.arange(len(part)))

@@ -12,7 +12,7 @@ from typing import Any
 
 from jfold.budget import Budget
 from jfold.data.agreement import Agreement
-from jfold.data.traced import Traced, make_digest
+from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import rows_asked, several
 from jfold.graph import Graph, labels_of
 from jfold.host.evaluation import trace
@@ -51,7 +51,7 @@ class Scheduling:
                 'expected examples traced for this expression, got those of another: '
                 'trace them with `model.tracer()` of the model that schedules them'
             )
-        return examples.graph
+        return graph_in(examples, self.program)
 
     @functools.cached_property
     def _digest(self) -> str:

@@ -10,12 +10,17 @@ from typing import Any
 
 from jfold.data.fingerprint import fingerprint
 from jfold.graph import Graph
+from jfold.graph_checker import check_graph
+from jfold.kept import Owner, kept, lazy
 from jfold.program import Program
 
 
 @dataclass(frozen=True, eq=False)
-class Traced:
+class Traced(Owner):
     """Traced examples, for `Model.schedule`; arrays that can be sent anywhere.
+
+    What comes from elsewhere is compared with the expression once, where it is used
+    first, which takes a small part of the time that tracing took (`check_graph`).
 
     Attributes:
       graph: what they compute.
@@ -27,6 +32,33 @@ class Traced:
 
     def __len__(self) -> int:
         return self.graph.examples
+
+    @lazy
+    def is_own(self) -> bool:
+        """Whether it was made in this process, by jfold."""
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {'graph': self.graph, 'digest': self.digest}  # elsewhere it is not
+
+
+def own(graph: Graph, digest: str) -> Traced:
+    """What this process has traced, which fits by construction."""
+    made = Traced(graph, digest)
+    vars(made)['is_own'] = True  # as `lazy` would write it
+    return made
+
+
+@kept
+def graph_in(traced: Traced, program: Program) -> Graph:
+    """The graph of examples, which is checked once if it comes from elsewhere.
+
+    Raises:
+      ValueError: it is none of the program's.
+    """
+    if not traced.is_own:
+        check_graph(program, traced.graph)
+    return traced.graph
 
 
 def make_digest(program: Program) -> str:

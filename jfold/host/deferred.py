@@ -19,61 +19,53 @@ from typing import Any
 import numpy as np
 
 from jfold.graph import ranges
-from jfold.host.promises import CircularError, Promises
+from jfold.host.objects import Reread
+from jfold.host.promises import CircularError, Named, Tokens
 from jfold.host.trace import Trace
+from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
 
 
-class Deferred(Promises):
+def deferred(program: Program, examples: int, reread: Reread) -> Trace:
     """A trace of rows at known places, whose inputs may be tokens."""
+    return Trace(program, examples, reread, tokens=Tokens(by_need))
 
-    tentative = False
 
-    def new_slots(self, count: int) -> list[int]:
-        """Slots that nothing was promised in, to be used at once."""
-        return list(range(len(self.slots), len(self.slots) + count))
+def by_need(trace: Trace, pending: list[Named]) -> None:
+    """The heights of pending rows of a component, one above all that they read."""
+    nodes = trace.made.nodes
+    chunks = [(o, *nodes[o][k]) for o, k in pending]
+    # Rows of all chunks are numbered together, since any may read any other.
+    ends = np.cumsum([len(places) for _, places, _, _ in chunks])
+    needs = _needs(trace, chunks, ends)
+    # From the base on: what earlier components made is lower, and does not count.
+    height = np.full(ends[-1], trace.bases[pending[0][0]], np.int64)
+    known = needs.source < 0
+    np.maximum.at(height, needs.row[known], needs.height[known])
+    found = _longest(height, needs.source[~known], needs.row[~known])
+    for (o, k), of_chunk in zip(pending, np.split(found, ends[:-1]), strict=True):
+        chunk, types = nodes[o][k], trace.program.operations[o].outputs
+        for t, ids in zip(types, chunk.ids, strict=True):
+            trace.values[t].heights[ids] = of_chunk
+        nodes[o][k] = chunk._replace(columns=(of_chunk, *chunk.columns[1:]))
 
-    begin = Trace.begin
-    _row_numbers = Trace._row_numbers
 
-    def placed(self, places: Array) -> Array:
-        return places
-
-    def _short(self, places: Array) -> None:
-        return None
-
-    def _settle_heights(self, pending: list[tuple[int, int]]) -> None:
-        chunks = [(o, *self._nodes[o][k]) for o, k in pending]
-        # Rows of all chunks are numbered together, since any may read any other.
-        ends = np.cumsum([len(places) for _, places, _, _ in chunks])
-        needs = self._needs(chunks, ends)
-        # From the base on: what earlier components made is lower, and does not count.
-        height = np.full(ends[-1], self.bases[pending[0][0]], np.int64)
-        known = needs.source < 0
-        np.maximum.at(height, needs.row[known], needs.height[known])
-        found = _longest(height, needs.source[~known], needs.row[~known])
-        for (o, k), of_chunk in zip(pending, np.split(found, ends[:-1]), strict=True):
-            chunk, types = self._nodes[o][k], self.program.operations[o].outputs
-            for t, ids in zip(types, chunk.ids, strict=True):
-                self._values[t].heights[ids] = of_chunk
-            columns = of_chunk, *chunk.columns[1:]
-            self._nodes[o][k] = chunk._replace(columns=columns)
-
-    def _needs(self, chunks: list[Any], ends: Array) -> _Needs:
-        """What the rows of chunks read."""
-        begins = ends - [len(places) for _, places, _, _ in chunks]
-        rows = list(map(np.arange, begins, ends))
-        owner = [np.full(x.count, -1) for x in self._values]
-        for (o, _, made, _), of_chunk in zip(chunks, rows, strict=True):
-            for t, ids in zip(self.program.operations[o].outputs, made, strict=True):
-                owner[t][ids] = of_chunk
-        read = [
-            (owner[t][ids], of_chunk, self._values[t].heights[ids])
-            for (o, _, _, (_, *inputs)), of_chunk in zip(chunks, rows, strict=True)
-            for t, ids in zip(self.program.operations[o].inputs, inputs, strict=True)
-        ]
-        return _Needs(*map(np.concatenate, zip(*read, strict=True)))
+def _needs(trace: Trace, chunks: list[Any], ends: Array) -> _Needs:
+    """What the rows of chunks read."""
+    begins = ends - [len(places) for _, places, _, _ in chunks]
+    rows = list(map(np.arange, begins, ends))
+    operations = trace.program.operations
+    owner = [np.full(x.count, -1) for x in trace.values]
+    for (o, _, made, _), of_chunk in zip(chunks, rows, strict=True):
+        for t, ids in zip(operations[o].outputs, made, strict=True):
+            owner[t][ids] = of_chunk
+    read = [
+        (owner[t][ids], of_chunk, trace.values[t].heights[ids])
+        for (o, _, _, (_, *inputs)), of_chunk in zip(chunks, rows, strict=True)
+        for t, ids in zip(operations[o].inputs, inputs, strict=True)
+    ]
+    return _Needs(*map(np.concatenate, zip(*read, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

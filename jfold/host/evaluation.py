@@ -24,12 +24,12 @@ from jfold.graph import Graph, concatenate
 from jfold.host import cycles
 from jfold.host.calls import Callers, Made, Ready, merge, wait
 from jfold.host.cycles import SuspicionError, Watch
-from jfold.host.deferred import Deferred
+from jfold.host.deferred import deferred
 from jfold.host.frames import run
 from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
 from jfold.host.pieces import whole
-from jfold.host.promises import CircularError, Promises
+from jfold.host.promises import CircularError, promising
 from jfold.host.row_order import MAX_EXAMPLES
 from jfold.host.rules import Column
 from jfold.host.sharing import Once, circle
@@ -78,8 +78,8 @@ def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
     failure = None
     if rewritten:
         try:
-            promises = Promises(rewritten, len(examples), reread)
-            return graph_of(rewritten, examples, promises, Watch())
+            state = promising(rewritten, len(examples), reread)
+            return graph_of(rewritten, examples, state, Watch())
         except Exception as error:
             failure = error
             if isinstance(error, OF_DATA):
@@ -87,8 +87,8 @@ def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
     # What is wrong with an example is found by the plan as it was.
     suspected = isinstance(failure, SuspicionError)
     watch = Watch(deep=1) if suspected else Watch()
-    kind = Deferred if shares(program) else Trace
-    graph = graph_of(program, examples, kind(program, len(examples), reread), watch)
+    make = deferred if shares(program) else Trace
+    graph = graph_of(program, examples, make(program, len(examples), reread), watch)
     if failure is None or suspected:
         return graph
     if isinstance(failure, OF_DATA):
@@ -100,7 +100,7 @@ def graph_of(
     program: Program, examples: list[Any], state: Trace, watch: Watch
 ) -> Graph:
     """What a plan makes of examples, in a new trace."""
-    given: list[Column] = [state.begin()]
+    given: list[Column] = [state.placing.begin()]
     given += [examples] * (program.plan.body.arity - len(given))
     work = _Evaluation(program, state, watch)
     outputs = _evaluate(work, given)
@@ -145,7 +145,6 @@ class _Evaluation:
             call = pool[number][0].call
             if isinstance(call, ir.CallOnce):
                 table = self.once.setdefault(number, Once(call.key))
-                assert isinstance(self.state, Deferred)
                 home, answered = table.ask(body, pool[number], self.state)
                 yield from answered
                 if home is not None:

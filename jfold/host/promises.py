@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
-from jfold.graph import Graph, gather
+from jfold.graph import gather
 from jfold.host.objects import Reread
 from jfold.host.row_order import (
     ShortKeys,
@@ -24,13 +25,14 @@ from jfold.host.row_order import (
     short_keys,
     stable_order,
 )
-from jfold.host.trace import Chunk, Trace
+from jfold.host.trace import Chunk, KnownPlaces, Trace, first_rows
 from jfold.host.visits import Event, Visits
 from jfold.kept import lazy
 from jfold.program import Program
 
 Array = np.ndarray[Any, Any]
 Columns = tuple[Any, ...]
+Named = tuple[int, int]  # a chunk of nodes: operation and number
 _PENDING = 1 << 62  # a height above all others
 
 
@@ -38,70 +40,78 @@ class CircularError(Exception):
     """Results need each other."""
 
 
-class Promises(Trace):
-    """A trace of rows whose inputs may be tokens.
+# ---- places that are told later ------------------------------------------------------
 
-    The places of items are known when it is told whose they are. Until then numbers of
-    items stand in for them, one declaration after another, the expression last; but not
-    of one example, whose all items are.
+
+@dataclass(eq=False)
+class Waved:
+    """Places of items that are sent, wave by wave, and known when it is told whose.
+
+    Until then numbers of items stand in for them, one declaration after another, the
+    expression last; but not of one example, whose all items are.
 
     Attributes:
+      known: what is done with places once they are known.
       single: whether all items are of one example, and need not be told apart.
       counts: how many items each declaration was sent so far.
       waiting: by declaration, the columns of those that wait for the next wave.
-      slots: of each slot, as of one result of a declaration, the number of its first
-        token.
-      found: of each slot, the ids that were promised.
-      unsettled: of the chunks of nodes that read tokens, operation and number.
-      pending: of those whose heights depend on tokens.
       waves: of each, its moment and the numbers of its first item and behind its last.
     """
 
-    tentative = True
-
-    def __init__(self, program: Program, examples: int, reread: Reread) -> None:
-        super().__init__(program, examples, reread)
-        self.single = examples == 1 and self.visits is None
-        self.counts = [0] * len(program.plan.declarations)
-        self.waiting: dict[int, list[Columns]] = {}
-        self.slots: dict[Hashable, int] = {}
-        self.found: dict[Hashable, Array] = {}
-        self.tokens = 0
-        self.unsettled: list[tuple[int, int]] = []
-        self.pending: list[tuple[int, int]] = []
-        self.waves: list[tuple[int, int, int]] = []
+    known: KnownPlaces
+    single: bool
+    counts: list[int]
+    waiting: dict[int, list[Columns]] = field(default_factory=dict)
+    waves: list[tuple[int, int, int]] = field(default_factory=list)
 
     def enter(self, moments: list[int], sizes: list[int]) -> Array:
         """The places of the items of a declaration, or what stands in for them; given
         the moment and the size of each of its waves."""
         if self.single:
             return np.array(moments, np.int64).repeat(sizes)
-        if self.visits is not None:
-            self.visits.new_items(sum(sizes))
+        if self.known.visits is not None:
+            self.known.visits.new_items(sum(sizes))
         first = self.waves[-1][2] if self.waves else 0
         ends = list(itertools.accumulate(sizes, initial=first))
         self.waves += zip(moments, ends, ends[1:], strict=False)
         return np.arange(first, ends[-1])
 
     def begin(self) -> Array:
-        return example_places(self.examples)  # of which nothing is made
+        return example_places(self.known.examples)  # of which nothing is made
 
     def descend(self, visit: int | None, parents: Array, items: Array) -> None:
         """Says whose items are: the numbers of `parents` [n], and of their `items` [n],
         which run a wave later."""
-        self._parents[items] = self.at(0, parents)
-        if self.visits is not None and visit is not None:
-            self.visits.events.append(Event(visit, parents, items))
+        visits = self.known.visits
+        self._parents[items] = parents if visits is None else visits.of(parents)
+        if visits is not None and visit is not None:
+            visits.events.append(Event(visit, parents, items))
 
     def placed(self, places: Array) -> Array:
-        """The places of items by their numbers."""
         return places if self.single else self._places[places]
 
-    def _row_numbers(self, visits: Visits) -> list[Array]:
+    def row_numbers(self, visits: Visits) -> list[Array]:
         (_, *roots), *waves = sorted(self.waves)
         inside = any(each.made is not None for each in visits.events)
         found = [(a, b) for _, a, b in waves] if inside else []
         return visits.rows((roots[0], roots[1]), found, self._parents)
+
+    def sorting(self, places: Array) -> tuple[Array | None, Array]:
+        if (keys := self._short(places)) is None:
+            return self.known.sorting(self.placed(places))
+        first = first_rows(keys.examples(), self.known.examples)
+        return stable_order(keys.values), first
+
+    def moments(self, places: Array) -> Array:
+        """When rows [n] were made."""
+        keys = self._short(places)
+        return moments(self.placed(places)) if keys is None else keys.moments()
+
+    def _short(self, places: Array) -> ShortKeys | None:
+        """The keys of rows [n], if they are short."""
+        if self.single or self._keys is None:
+            return None
+        return self._keys.of(places)
 
     @lazy
     def _parents(self) -> Array:
@@ -114,8 +124,8 @@ class Promises(Trace):
         wave of the last declaration, down."""
         found = np.zeros_like(self._parents)
         (_, a, b), *waves = sorted(self.waves)
-        found[a:b] = example_places(self.examples)
-        for _, a, b in waves if self.examples > 1 else ():
+        found[a:b] = example_places(self.known.examples)
+        for _, a, b in waves if self.known.examples > 1 else ():
             found[a:b] = found[self._parents[a:b]]
         moments, first, ends = np.array(self.waves, np.int64).T
         found |= moments.repeat(ends - first)
@@ -124,55 +134,86 @@ class Promises(Trace):
     @lazy
     def _keys(self) -> ShortKeys | None:
         """Of all items, if they are short."""
-        return short_keys(self._places, self.examples)
+        return short_keys(self._places, self.known.examples)
 
-    def _short(self, places: Array) -> ShortKeys | None:
-        """The keys of rows [n], if they are short."""
-        if self.single or self._keys is None:
-            return None
-        return self._keys.of(places)
 
-    def _sorting(self, places: Array) -> tuple[Array | None, Array]:
-        if (keys := self._short(places)) is None:
-            return super()._sorting(self.placed(places))
-        return stable_order(keys.values), self._first(keys.examples())
+class Promises(Protocol):
+    """What a trace in two passes is, for what is in no other plan."""
 
-    def _moments(self, places: Array) -> Array:
-        """When rows [n] were made."""
-        keys = self._short(places)
-        return moments(self.placed(places)) if keys is None else keys.moments()
+    program: Program
+    examples: int
+    placing: Waved
+    tokens: Tokens
+
+
+def promising(program: Program, examples: int, reread: Reread) -> Trace:
+    """A trace of a plan in two passes."""
+
+    def waved(known: KnownPlaces) -> Waved:
+        single = examples == 1 and known.visits is None
+        return Waved(known, single, [0] * len(program.plan.declarations))
+
+    tokens = Tokens(by_depth)
+    return Trace(
+        program, examples, reread, placing=waved, tokens=tokens, tentative=True
+    )
+
+
+# ---- what stands in for results ------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Tokens:
+    """Tokens of a trace, and what they leave open of its nodes.
+
+    Attributes:
+      settle_heights: gives heights to chunks of nodes of a component, which read tokens
+        in its rows.
+      slots: of each slot, as of one result of a declaration, the number of its first
+        token.
+      found: of each slot, the ids that were promised.
+      count: how many tokens there are.
+      unsettled: of the chunks of nodes that read tokens, operation and number.
+      pending: of those whose heights depend on tokens.
+    """
+
+    settle_heights: Callable[[Trace, list[Named]], None]
+    slots: dict[Hashable, int] = field(default_factory=dict)
+    found: dict[Hashable, Array] = field(default_factory=dict)
+    count: int = 0
+    unsettled: list[Named] = field(default_factory=list)
+    pending: list[Named] = field(default_factory=list)
+
+    def new_slots(self, count: int) -> list[int]:
+        """Slots that nothing was promised in, to be used at once."""
+        return list(range(len(self.slots), len(self.slots) + count))
 
     def promise(self, slot: Hashable, numbers: Array, count: int) -> Array:
         """Tokens [n] for the items of a slot with the given numbers [n], of `count`."""
         # Two calls of one declaration share its slot, each by the numbers of its items.
         if slot not in self.slots:
-            self.slots[slot] = self.tokens
-            self.tokens += count
+            self.slots[slot] = self.count
+            self.count += count
         return np.subtract(-1 - self.slots[slot], numbers, dtype=np.int32)
 
     def fulfil(self, slot: Hashable, ids: Array) -> None:
         """Says what was promised: the ids [items] of all items of a slot, or tokens."""
         self.found[slot] = ids
 
-    def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
-        """As of `Trace`; heights that depend on tokens are left open."""
+    def height(self, trace: Trace, o: int, inputs: Sequence[Array], rows: int) -> Array:
+        """As of a trace; heights that depend on tokens are left open."""
+        recurrent, chunk = trace.recurrent[o], (o, len(trace.made.nodes[o]))
         known = all(int(np.minimum.reduce(x)) >= 0 for x in inputs)
-        if known or not self.recurrent[o]:
-            height = self._height(o, inputs, len(places))
-        if self.recurrent[o] and (not known or height.max() >= _PENDING):
-            height = np.full(len(places), _PENDING)
-        chunk = o, len(self._nodes[o])
         if not known:
             self.unsettled.append(chunk)
-        if self.recurrent[o] and height[0] == _PENDING:
-            self.pending.append(chunk)
-        return self._add(o, places, inputs, height)
+        if known or not recurrent:
+            height = trace.height(o, inputs, rows)
+            if not recurrent or height.max() < _PENDING:
+                return height
+        self.pending.append(chunk)
+        return np.full(rows, _PENDING)
 
-    def graph(self, outputs: list[Array]) -> Graph:
-        """What was traced, with ids for all tokens, and all heights."""
-        return super().graph(self._settle(outputs))
-
-    def _settle(self, outputs: list[Array]) -> list[Array]:
+    def settle(self, trace: Trace, outputs: list[Array]) -> list[Array]:
         """Gives heights to all rows and ids for all tokens; those of the outputs."""
         slots = (self.found[slot] for slot in self.slots)
         found = _ids(np.concatenate([np.zeros(0, np.int32), *slots]))
@@ -180,47 +221,50 @@ class Promises(Trace):
         def settled(values: Sequence[Array]) -> list[Array]:
             return [_settled(x, found) for x in values] if len(found) else [*values]
 
+        nodes = trace.made.nodes
         for o, k in self.unsettled:
-            at, ids, (heights, *inputs) = self._nodes[o][k]
-            self._nodes[o][k] = Chunk(at, ids, (heights, *settled(inputs)))
-        for chunks in self._results:
+            at, ids, (heights, *inputs) = nodes[o][k]
+            nodes[o][k] = Chunk(at, ids, (heights, *settled(inputs)))
+        for chunks in trace.made.results:
             chunks[:] = [Chunk(at, ids, (*settled(x),)) for at, ids, x in chunks]
-        by_base = lambda chunk: self.bases[chunk[0]]  # noqa: E731
+        by_base = lambda chunk: trace.bases[chunk[0]]  # noqa: E731
         for _, rows in itertools.groupby(sorted(self.pending, key=by_base), by_base):
-            self._settle_heights(list(rows))
+            self.settle_heights(trace, list(rows))
         return settled(outputs)
 
-    def _settle_heights(self, pending: list[tuple[int, int]]) -> None:
-        """The heights of pending rows of a component, from those that the data is
-        deepest at; components before it have theirs.
 
-            moment   7: leaves' parents      heights 2        deepest first, since a row
-                     5:   their parents      heights 3        of a moment reads those of
-                     1:     the root         height  4        later ones alone
-        """
-        work, parts = [], []
-        for t in {t for o, _ in pending for t in self.program.operations[o].inputs}:
-            below = self._values[t].heights  # once, and no longer for each row
-            np.maximum(below, self.bases[pending[0][0]], out=below)
-        for number, (o, k) in enumerate(pending):
-            places, made, (_, *inputs) = self._nodes[o][k]
-            operation = self.program.operations[o]
-            heights = [self._values[t].heights for t in operation.inputs]
-            ids = [each.astype(np.intp) for each in inputs]  # which index faster
-            written = [
-                self._values[t].heights[ids[0] : ids[0] + len(ids)]
-                for t, ids in zip(operation.outputs, made, strict=True)
-            ]
-            work.append((list(zip(heights, ids, strict=True)), written))
-            found = _by_moment(self._moments(places))
-            parts += [(-moment, number, rows) for moment, rows in found]
-        parts.sort(key=operator.itemgetter(0, 1))
-        for _, number, rows in parts:
-            _raise_heights(*work[number], rows)
-        for (o, k), (_, (height, *_)) in zip(pending, work, strict=True):
-            places, made, (_, *inputs) = self._nodes[o][k]
-            # A copy: the next component raises what is below it.
-            self._nodes[o][k] = Chunk(places, made, (height.copy(), *inputs))
+def by_depth(trace: Trace, pending: list[Named]) -> None:
+    """The heights of pending rows of a component, from those that the data is deepest
+    at; components before it have theirs.
+
+        moment   7: leaves' parents      heights 2        deepest first, since a row
+                 5:   their parents      heights 3        of a moment reads those of
+                 1:     the root         height  4        later ones alone
+    """
+    placing: Any = trace.placing  # `Waved`, which knows moments
+    work, parts = [], []
+    for t in {t for o, _ in pending for t in trace.program.operations[o].inputs}:
+        below = trace.values[t].heights  # once, and no longer for each row
+        np.maximum(below, trace.bases[pending[0][0]], out=below)
+    for number, (o, k) in enumerate(pending):
+        places, made, (_, *inputs) = trace.made.nodes[o][k]
+        operation = trace.program.operations[o]
+        heights = [trace.values[t].heights for t in operation.inputs]
+        ids = [each.astype(np.intp) for each in inputs]  # which index faster
+        written = [
+            trace.values[t].heights[ids[0] : ids[0] + len(ids)]
+            for t, ids in zip(operation.outputs, made, strict=True)
+        ]
+        work.append((list(zip(heights, ids, strict=True)), written))
+        found = _by_moment(placing.moments(places))
+        parts += [(-moment, number, rows) for moment, rows in found]
+    parts.sort(key=operator.itemgetter(0, 1))
+    for _, number, rows in parts:
+        _raise_heights(*work[number], rows)
+    for (o, k), (_, (height, *_)) in zip(pending, work, strict=True):
+        places, made, (_, *inputs) = trace.made.nodes[o][k]
+        # A copy: the next component raises what is below it.
+        trace.made.nodes[o][k] = Chunk(places, made, (height.copy(), *inputs))
 
 
 def _ids(found: Array) -> Array:

@@ -370,18 +370,18 @@ def _observe_labelled(i: ir.ObserveLabelled, r: list[Column], state: Trace) -> N
 def _promise(i: ir.Promise, r: list[Column], state: Promises) -> None:
     numbers, places = (r[k] for k in i.inputs)
     for k, register in enumerate(i.outputs):
-        r[register] = state.promise((i.declaration, k), numbers, len(places))
+        r[register] = state.tokens.promise((i.declaration, k), numbers, len(places))
 
 
 def _descend(i: ir.Descend, r: list[Column], state: Promises) -> None:
     parents, numbers, places = (r[k] for k in i.inputs)
-    state.descend(i.visit, parents, places[numbers])
+    state.placing.descend(i.visit, parents, places[numbers])
 
 
 def _fulfil(i: ir.Fulfil, r: list[Column], state: Promises) -> None:
     _, *results = (r[k] for k in i.inputs)
     for k, column in enumerate(results):
-        state.fulfil((i.declaration, k), column)
+        state.tokens.fulfil((i.declaration, k), column)
 
 
 # ---- where columns may be pieces; see `pieces` ---------------------------------------

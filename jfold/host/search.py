@@ -16,7 +16,7 @@ import numpy as np
 from jfold.errors import BadItem, InputError
 from jfold.graph import concatenated
 from jfold.host.cycles import Watch
-from jfold.host.deferred import Deferred
+from jfold.host.deferred import deferred
 from jfold.host.evaluation import graph_of
 from jfold.host.objects import Reread
 from jfold.host.trace import Chunk, Trace
@@ -65,8 +65,8 @@ class _Stopping:
     ) -> None:
         self.program, self.making = program, making
         self.calls: Counter[tuple[str, int]] = Counter()
-        kind = Deferred if shares(program) else Trace
-        self.state = kind(program, 1, reread)
+        make = deferred if shares(program) else Trace
+        self.state = make(program, 1, reread)
         vars(self.state)['apply'] = self._watched(NODES, self.state.apply)
         vars(self.state)['constants'] = self._watched(CONSTANTS, self.state.constants)
 
@@ -86,8 +86,8 @@ class _Stopping:
 
     def found(self, kind: str, number: int, row: int) -> tuple[int, int]:
         """The call that made a row of a table, and the row among those made by it."""
-        chunks: list[Chunk] = getattr(self.state, f'_{kind}')[number]
-        order, _ = self.state._sort(concatenated([x.places for x in chunks]))
+        chunks: list[Chunk] = getattr(self.state.made, kind)[number]
+        order, _ = self.state.sort(concatenated([x.places for x in chunks]))
         made = row if order is None else int(order[row])
         ends = np.cumsum([len(chunk.places) for chunk in chunks])
         call = int(np.searchsorted(ends, made, side='right'))

@@ -23,10 +23,11 @@ from jfold import instructions as ir
 from jfold.errors import BadItem, InputError
 from jfold.host import objects
 from jfold.host.calls import Made, Ready, joined, origin_in, origin_of
-from jfold.host.deferred import Deferred
 from jfold.host.origin import Frame, entries, locate, start
+from jfold.host.promises import Tokens
 from jfold.host.row_order import example_of
 from jfold.host.rules import Column, take
+from jfold.host.trace import Trace
 from jfold.printing import callable_name
 
 Array = np.ndarray[Any, Any]
@@ -38,20 +39,20 @@ class Home:
     """The frame of some objects.
 
     Attributes:
-      state: where the results were promised.
+      tokens: by which the results were promised.
       first: the number of the first of the objects.
       slots: of the results.
     """
 
     frame: Frame
-    state: Deferred
+    tokens: Tokens
     first: int
     slots: list[int]
 
     def deliver(self, outputs: list[Column]) -> Iterator[Ready]:
         """Keeps what was promised; nobody waits for it."""
         for slot, column in zip(self.slots, outputs, strict=True):
-            self.state.fulfil(slot, column)
+            self.tokens.fulfil(slot, column)
         yield from ()
 
 
@@ -76,7 +77,7 @@ class Once:
     tokens: list[Array] = field(default_factory=list)
 
     def ask(
-        self, body: ir.Body, calls: list[Made], state: Deferred
+        self, body: ir.Body, calls: list[Made], state: Trace
     ) -> tuple[Home | None, Iterator[Ready]]:
         """The frame of the objects that are new, if any, and the callers, which go on.
 
@@ -97,7 +98,8 @@ class Once:
             at = new[np.unique(numbers[new], return_index=True)[1]]
             given = [places[at], take(column, at)]
             frame = start(body, given, origin_of(calls, at))
-            home = self._home(frame, state, known)
+            assert isinstance(state.tokens, Tokens)
+            home = self._home(frame, state.tokens, known)
             self.homes.append(home)
         return home, self._answered(calls, numbers)
 
@@ -114,17 +116,17 @@ class Once:
             example, path = locate(made.frame, made.call.inputs[1], item)
             raise InputError(str(error), example, path, made.call.where) from None
 
-    def _home(self, frame: Frame, state: Deferred, first: int) -> Home:
+    def _home(self, frame: Frame, tokens: Tokens, first: int) -> Home:
         """Promises the results of the objects that are new."""
         end = len(self.numbers)
-        slots = state.new_slots(len(frame.body.outputs))
+        slots = tokens.new_slots(len(frame.body.outputs))
         self.tokens = self.tokens or [np.empty(256, np.int32) for _ in slots]
         for k, slot in enumerate(slots):
             if end > len(self.tokens[k]):
                 self.tokens[k] = np.resize(self.tokens[k], 2 * end)
-            promised = state.promise(slot, np.arange(end - first), end - first)
+            promised = tokens.promise(slot, np.arange(end - first), end - first)
             self.tokens[k][first:end] = promised
-        return Home(frame, state, first, slots)
+        return Home(frame, tokens, first, slots)
 
     def _answered(self, calls: list[Made], numbers: Array) -> Iterator[Ready]:
         first = 0

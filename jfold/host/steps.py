@@ -184,12 +184,13 @@ def _send(i: ir.Send) -> Step:
     source, *others = i.inputs
 
     def step(r: list[Column], state: Promises) -> None:
-        first, size = state.counts[d], len(r[source])
-        state.counts[d] = last = first + size
+        placing, size = state.placing, len(r[source])
+        first = placing.counts[d]
+        placing.counts[d] = last = first + size
         r[target] = range(first, last)
         if size:
             columns = read(r) if others else (r[source],)
-            state.waiting.setdefault(d, []).append(columns)
+            placing.waiting.setdefault(d, []).append(columns)
 
     return step
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from jfold.graph import (
     value_parts,
 )
 from jfold.host.objects import Reread
-from jfold.host.row_order import example_of, example_places, row_order
+from jfold.host.row_order import RowOrder, example_of, example_places, row_order
 from jfold.host.visits import Visits, Within, order_of
 from jfold.instructions import Call, Observe
 from jfold.kept import kept
@@ -60,6 +61,65 @@ class Chunk(NamedTuple):
     columns: tuple[Array, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Made:
+    """What was made, by number of type, operation and result."""
+
+    constants: list[list[Chunk]]
+    nodes: list[list[Chunk]]
+    results: list[list[Chunk]]
+
+
+class Placing(Protocol):
+    """How places are told, and so the order of rows."""
+
+    def begin(self) -> Array:
+        """The places [examples] of the examples."""
+
+    def placed(self, places: Array) -> Array:
+        """The places [rows] that were meant, if others stood in for them [rows]."""
+
+    def sorting(self, places: Array) -> tuple[Array | None, Array]:
+        """The order of rows at places [rows], `None` if they are in order; and where
+        those of each example begin [examples + 1]."""
+
+    def row_numbers(self, visits: Visits) -> list[Array]:
+        """The numbers of the rows of each event that is of rows."""
+
+
+@dataclass(eq=False)
+class KnownPlaces:
+    """Places that are known as soon as there is something at them."""
+
+    order: RowOrder
+    examples: int
+    visits: Visits | None
+
+    def begin(self) -> Array:
+        places = example_places(self.examples)
+        return places if self.visits is None else self.visits.new(places)
+
+    def placed(self, places: Array) -> Array:
+        return places
+
+    def sorting(self, places: Array) -> tuple[Array | None, Array]:
+        order = self.order.order(places, self.examples)
+        return order, first_rows(example_of(places), self.examples)
+
+    def row_numbers(self, visits: Visits) -> list[Array]:
+        return visits.rows((0, self.examples))
+
+
+class Opening(Protocol):
+    """What leaves something open of nodes, until all are made."""
+
+    def height(self, trace: Trace, o: int, inputs: Sequence[Array], rows: int) -> Array:
+        """The heights [rows] of new nodes, of inputs [rows] each, as far as known."""
+
+    def settle(self, trace: Trace, outputs: list[Array]) -> list[Array]:
+        """Fills in what was left open; the outputs, in which nothing is."""
+
+
 class Trace:
     """Collects nodes while the host plan runs.
 
@@ -67,7 +127,11 @@ class Trace:
     constants and nodes there will be is not known yet; `graph` turns ids into numbers.
 
     Attributes:
+      placing: how places are told; all are known, if nothing else is said.
+      tokens: what stands in for ids that are not known yet, if anything does.
       tentative: whether examples may be read again, by another trace.
+      values: those of each type.
+      made: all chunks.
       shared: [constants] int32, the ids of the program's constants.
       reread: what has been read of the data that can be read once, for other traces.
       order: what tells rows of an example apart, and puts them in order.
@@ -78,29 +142,33 @@ class Trace:
         often have theirs at the same ones, as leaves and what is made of them.
     """
 
-    tentative = False
-
     def __init__(
-        self, program: Program, examples: int, reread: Reread | None = None
+        self,
+        program: Program,
+        examples: int,
+        reread: Reread | None = None,
+        *,
+        placing: Callable[[KnownPlaces], Placing] = lambda known: known,
+        tokens: Opening | None = None,
+        tentative: bool = False,
     ) -> None:
         self.program = program
         self.examples = examples
         self.reread = Reread() if reread is None else reread
-        self._values = [_Values(count) for count in shared_counts(program)]
-        self._constants: list[list[Chunk]] = [[] for _ in program.types]
-        self._nodes: list[list[Chunk]] = [[] for _ in program.operations]
-        self._results: list[list[Chunk]] = [[] for _ in program.results]
+        self.tokens, self.tentative = tokens, tentative
+        self.values = [_Values(count) for count in shared_counts(program)]
+        self.made = Made(
+            [[] for _ in program.types],
+            [[] for _ in program.operations],
+            [[] for _ in program.results],
+        )
         self.labels: dict[int, Any] = {r: [] for r in program.labelled}
         self.shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
         self.visits = Visits(self.order) if program.metrics else None
         self.sorts: dict[int, tuple[Array, Array | None, Array]] = {}
-
-    def begin(self) -> Array:
-        """The places [examples] of the examples."""
-        places = example_places(self.examples)
-        return places if self.visits is None else self.visits.new(places)
+        self.placing = placing(KnownPlaces(self.order, examples, self.visits))
 
     def entered(self, places: Array, moment: int) -> Array:
         """The places [n] of items of a body that starts at a moment."""
@@ -127,23 +195,22 @@ class Trace:
 
     def constants(self, t: int, places: Array, values: Array) -> Array:
         """Ids [n] for constants [n, *shape] of type `t`."""
-        ids = self._values[t].new(len(values))
-        self._constants[t].append(Chunk(places, (ids,), (values,)))
+        ids = self.values[t].new(len(values))
+        self.made.constants[t].append(Chunk(places, (ids,), (values,)))
         return ids
 
     def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
         """Ids [n] of each output for new nodes at places [n], of inputs [n] each."""
-        return self._add(o, places, inputs, self._height(o, inputs, len(places)))
-
-    def _add(
-        self, o: int, places: Array, inputs: list[Array], height: Array
-    ) -> list[Array]:
+        if self.tokens is None:
+            height = self.height(o, inputs, len(places))
+        else:
+            height = self.tokens.height(self, o, inputs, len(places))
         types = self.program.operations[o].outputs
-        made = [self._values[t].new(len(places), height) for t in types]
-        self._nodes[o].append(Chunk(places, tuple(made), (height, *inputs)))
+        made = [self.values[t].new(len(places), height) for t in types]
+        self.made.nodes[o].append(Chunk(places, tuple(made), (height, *inputs)))
         return made
 
-    def _height(self, o: int, inputs: Sequence[Array], rows: int) -> Array:
+    def height(self, o: int, inputs: Sequence[Array], rows: int) -> Array:
         """The heights [rows] of new nodes, of inputs [rows] each."""
         base = self.bases[o]
         # What runs once has level 1, whatever it reads; the upper bits of a height tell
@@ -151,9 +218,9 @@ class Trace:
         if not self.recurrent[o]:
             return np.full(rows, base + 1)
         types = self.program.operations[o].inputs
-        result: Array = gather(self._values[types[0]].heights, inputs[0])
+        result: Array = gather(self.values[types[0]].heights, inputs[0])
         for t, ids in zip(types[1:], inputs[1:], strict=True):
-            np.maximum(result, gather(self._values[t].heights, ids), out=result)
+            np.maximum(result, gather(self.values[t].heights, ids), out=result)
         np.maximum(result, base, out=result)
         result += 1
         return result
@@ -164,19 +231,23 @@ class Trace:
             places = self.at(i.way, places)
         else:
             self.visits.observe(i.visit, i.result, places)
-        self._results[i.result].append(Chunk(places, (), tuple(values)))
+        self.made.results[i.result].append(Chunk(places, (), tuple(values)))
 
     def graph(self, outputs: list[Array]) -> Graph:
         """What was traced; `outputs` [examples] are the columns of the expression's own
         result."""
-        program = self.program
+        if self.tokens is not None:
+            outputs = self.tokens.settle(self, outputs)
+        program, made = self.program, self.made
         constants = [
             self._sorted(chunks, (np.zeros((0, *type_.shape), type_.dtype),))
-            for chunks, type_ in zip(self._constants, program.types, strict=True)
+            for chunks, type_ in zip(made.constants, program.types, strict=True)
         ]
         nodes = [
             self._sorted(chunks, (NO_NUMBERS,) * (1 + len(operation.inputs)))
-            for chunks, operation in zip(self._nodes, program.operations, strict=True)
+            for chunks, operation in zip(
+                self.made.nodes, program.operations, strict=True
+            )
         ]
         collected = self._collected()
         results = [
@@ -206,15 +277,15 @@ class Trace:
         """The rows of a result that come in the order of examples, and have to stay."""
         if self.program.results[r].per_example:
             return _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
-        ((places, _, columns),) = self._results[r]
-        return _Sorted(Table(self._first(example_of(self.placed(places))), columns), [])
+        ((places, _, columns),) = self.made.results[r]
+        return _Sorted(Table(self._first(places), columns), [])
 
     def _collected(self) -> dict[int, _Sorted]:
         """By result the rows of a metric, in the order of visits; so the labels."""
         if self.visits is None:
             return {}
         rows: dict[int, list[Array]] = {r: [] for r in self.program.metrics}
-        numbers = self._row_numbers(self.visits)
+        numbers = self.placing.row_numbers(self.visits)
         for r, of_event in zip(self.visits.results, numbers, strict=True):
             rows[r].append(of_event)
         total = sum(map(len, numbers))
@@ -223,56 +294,41 @@ class Trace:
             self.labels[r] = np.fromiter(labels, object, len(labels))[orders[r]]
         return {r: self._in_order(r, order) for r, order in orders.items()}
 
-    def _row_numbers(self, visits: Visits) -> list[Array]:
-        """The numbers of the rows of each event that is of rows."""
-        return visits.rows((0, self.examples))
-
     def _in_order(self, r: int, order: Array) -> _Sorted:
         """The rows [rows] of a metric in an order [rows]."""
-        chunks = self._results[r]
+        chunks = self.made.results[r]
         if not chunks:
             columns = (NO_NUMBERS,) * len(self.program.results[r].tensors)
             return _Sorted(Table(np.zeros(self.examples + 1, np.int64), columns), [])
         places, _, columns = zip(*chunks, strict=True)
         moved = [concatenated(x)[order] for x in zip(*columns, strict=True)]
-        owners = example_of(self.placed(self.at(0, concatenated(places))))
-        return _Sorted(Table(self._first(owners), tuple(moved)), [])
+        first = self._first(self.at(0, concatenated(places)))
+        return _Sorted(Table(first, tuple(moved)), [])
 
     def _sorted(self, chunks: list[Chunk], none: tuple[Array, ...]) -> _Sorted:
         """Rows by example, in each in an order that no other example changes."""
         if not chunks:
             return _Sorted(Table(np.zeros(self.examples + 1, np.int64), none), [])
         places, ids, columns = chunks[0] if len(chunks) == 1 else _together(chunks)
-        order, first = self._sort(places)
+        order, first = self.sort(places)
         if order is None:
             return _Sorted(Table(first, columns), list(ids), len(chunks) == 1)
         moved = tuple(x[order] for x in columns)
         return _Sorted(Table(first, moved), [x[order] for x in ids])
 
-    def placed(self, places: Array) -> Array:
-        """The places [rows] that were meant, if others stood in for them [rows]."""
-        return places
-
-    def _sort(self, places: Array) -> tuple[Array | None, Array]:
+    def sort(self, places: Array) -> tuple[Array | None, Array]:
         """The order of rows at places [rows], `None` if they are in order; and where
         those of each example begin [examples + 1]."""
         if id(places) not in self.sorts:
             # Which keeps the places alive, and so their id theirs.
-            self.sorts[id(places)] = places, *self._sorting(places)
+            self.sorts[id(places)] = places, *self.placing.sorting(places)
         _, order, first = self.sorts[id(places)]
         return order, first
 
-    def _sorting(self, places: Array) -> tuple[Array | None, Array]:
-        """As `_sort`, anew."""
-        order = self.order.order(places, self.examples)
-        return order, self._first(example_of(places))
-
-    def _first(self, owners: Array) -> Array:
-        """Where the rows of each example begin [examples + 1], of the examples [rows]
-        that rows are in."""
-        if self.examples == 1:
-            return np.array([0, len(owners)])
-        return first_of(np.bincount(owners, minlength=self.examples))
+    def _first(self, places: Array) -> Array:
+        """Where the rows of each example begin [examples + 1], of rows at places [rows]
+        that are in order."""
+        return first_rows(example_of(self.placing.placed(places)), self.examples)
 
     def _numbers(
         self, constants: list[_Sorted], nodes: list[_Sorted]
@@ -298,7 +354,7 @@ class Trace:
         }
         numbers = [
             np.arange(x.count, dtype=np.int32) if t in other else None
-            for t, x in enumerate(self._values)
+            for t, x in enumerate(self.values)
         ]
         for t, source, output, begin in parts:
             of_type = numbers[t]
@@ -307,6 +363,14 @@ class Trace:
                 # Of one type with what they are written to: NumPy is twice as fast.
                 of_type[source.ids[output].astype(np.intp)] = rows.astype(np.int32)
         return numbering, numbers
+
+
+def first_rows(owners: Array, examples: int) -> Array:
+    """Where the rows of each example begin [examples + 1], of the examples [rows] that
+    rows are in."""
+    if examples == 1:
+        return np.array([0, len(owners)])
+    return first_of(np.bincount(owners, minlength=examples))
 
 
 def _together(chunks: Sequence[Chunk]) -> Chunk:

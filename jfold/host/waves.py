@@ -88,11 +88,11 @@ def take_apart(i: ir.Waves, r: list[Column], state: Promises) -> None:
         raise ValueError(f'expected {which}, got {state.examples}')
     bodies = state.program.plan.declarations
     found = [_Items([], [], []) for _ in bodies]
-    state.waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
+    state.placing.waiting[i.declaration] = [tuple(r[k] for k in i.inputs)]
     _run_waves(list(map(_ready, bodies)), found, state)
     results: list[Column] = []
     for body, items in zip(bodies, found, strict=True):
-        places = state.enter(items.moments, items.sizes)
+        places = state.placing.enter(items.moments, items.sizes)
         results += [places, *_joined(body.results, items)]
     for register, column in zip(i.outputs, results, strict=True):
         r[register] = column
@@ -102,17 +102,17 @@ def _run_waves(
     bodies: Sequence[_Ready], found: Sequence[_Items], state: Promises
 ) -> None:
     """Runs the bodies of all that is waiting, until nothing is."""
-    depth, watch = 0, Watch()
-    while state.waiting:
+    depth, watch, placing = 0, Watch(), state.placing
+    while placing.waiting:
         if depth > cycles.MAX_DEPTH:
             raise RecursionError
         # In the order in which declarations run when calls wait, so rows are the same.
-        waves, state.waiting = state.waiting, {}
+        waves, placing.waiting = placing.waiting, {}
         for d in sorted(waves) if len(waves) > 1 else waves:
             columns = _put_together(waves[d])
             # Only where something may come of it, since a wave may have a single item.
             if not depth % EVERY or depth < watch.until or len(columns[0]) > WIDE:
-                _look(watch, depth, sum(state.counts), d, columns)
+                _look(watch, depth, sum(placing.counts), d, columns)
             _run(bodies[d], columns, found[d], depth * len(bodies) + d, state)
         depth += 1
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 
 from jfold.blocks import Block, Function
 from jfold.combinators import Zeros
-from jfold.errors import expect, whole
+from jfold.errors import expect, shown, whole
 from jfold.sequence_blocks import RNN, GetItem, ZipWith
 from jfold.tracebacks import boundary
 from jfold.wiring import compose
