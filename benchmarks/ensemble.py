@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of several models by `jax.vmap` over parameters, beside one after another.
+"""Gradients of several models in one program, beside one after another.
 
     python benchmarks/ensemble.py [--quick] [--models 8]
 
-The models are tree-LSTMs that differ in their parameters alone; all see one batch.
+The models are tree-LSTMs that differ in their parameters alone; all see one batch. One
+program is made by `jax.vmap` over parameters, or by `jax.lax.map`.
 """
 
 from __future__ import annotations
 
 import argparse
 from functools import partial
+from typing import Any
 
 import jax
 from measuring import agree, begin, jax_parser, loss
 from options import fill
 from report import Report
-from trees import Workload, expression
-from turns import ratio_row, take_turns
+from trees import Params, Workload, expression
+from turns import Contenders, ratio_row, take_turns
 
 import jfold as jf
 
+APART = 'one after another'
 SIZES = (8, 8, 16), (32, 32, 32), (32, 32, 128)
 
 
@@ -37,25 +40,31 @@ def measure(work: Workload, options: argparse.Namespace, report: Report) -> None
     params = jax.vmap(model.init)(jax.random.split(jax.random.key(0), options.models))
     singles = [jax.tree.map(lambda x: x[k], params) for k in range(options.models)]  # noqa: B023
     gradient = jax.grad(partial(loss, model))
-    one, many = jax.jit(gradient), jax.jit(jax.vmap(gradient, (0, None)))
-    apart = [one(each, schedules[0]) for each in singles]
-    together = many(params, schedules[0])
-    for number, each in enumerate(apart):
-        found = jax.tree.map(lambda x: x[number], together)  # noqa: B023
-        agree(f'model {number} of an ensemble', found, each)
-    times = take_turns(
-        {
-            'one after another': lambda k: [one(x, schedules[k]) for x in singles],
-            'by vmap': lambda k: many(params, schedules[k]),
-        },
-        options.repeats,
-        options.limit,
-    )
+    one = jax.jit(gradient)
+    ways = {
+        'by vmap': jax.jit(jax.vmap(gradient, (0, None))),
+        'by lax.map': jax.jit(lambda p, x: jax.lax.map(lambda q: gradient(q, x), p)),
+    }
+    for name, many in ways.items():
+        together = many(params, schedules[0])
+        for number, each in enumerate(singles):
+            found = jax.tree.map(lambda x: x[number], together)  # noqa: B023
+            agree(f'model {number} {name}', found, one(each, schedules[0]))
+    run: Contenders = {
+        APART: lambda k: [one(x, schedules[k]) for x in singles],
+        **{n: partial(_run, many, params, schedules) for n, many in ways.items()},
+    }
+    times = take_turns(run, options.repeats, options.limit)
     for name, found in times.items():
         about = {'workload': str(work), 'models': options.models, 'contender': name}
         report.add(about | {'ms': found.ms, 'spread %': found.spread})
-    ratios = times['by vmap'] / times['one after another']
-    report.add(ratio_row(f'by vmap / one after another, {work}', 'train', ratios))
+    for name in ways:
+        ratios = times[name] / times[APART]
+        report.add(ratio_row(f'{name} / {APART}, {work}', 'train', ratios))
+
+
+def _run(many: Any, params: Params, schedules: list[jf.Schedule], k: int) -> Any:
+    return many(params, schedules[k])
 
 
 def main() -> None:

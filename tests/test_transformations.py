@@ -115,6 +115,17 @@ def test_vmap_over_parameters() -> None:
     assert loops[0] == loops[1] > 0
 
 
+def test_map_over_parameters() -> None:
+    """The same ensemble in one program, member after member."""
+    members = [params(i) for i in range(3)]
+
+    def each(params: Any) -> Any:
+        return jax.value_and_grad(loss)(params, schedule())
+
+    found = jax.jit(lambda many: jax.lax.map(each, many))(stacked(members))
+    close(found, stacked([expected(i) for i in range(3)]), 1e-5)
+
+
 def test_vmap_over_external_arrays() -> None:
     """Several arrays that are passed with one batch."""
     layer = jf.Function(lambda w, x: jnp.tanh(w * x), lambda key, _: jnp.ones(2))
