@@ -22,7 +22,10 @@ from readings import check_consumers, check_fixed, check_inputs, reading
 
 import jfold as jf
 from jfold import staircase
+from jfold.host.evaluation import trace
 from jfold.planning.layout import layout
+from jfold.planning.profiles import Profiles, margins, most, profiles
+from jfold.recurrence import components
 from jfold.spec import RESIDUALS
 from jfold.staircase import Profile, cut, fits, is_cut, larger, last_steps, runs, steps
 
@@ -264,6 +267,48 @@ def test_what_grew_is_told(caplog: pytest.LogCaptureFixture) -> None:
         model.schedule([(((1, 2), 3), 4)] * 12 + [chain(20)] + [1] * 3)
     assert model.programs == 2
     assert 'the rows of levels, or their number' in caplog.text
+
+
+def rows_of(program: Any, examples: list[Any]) -> list[Array]:
+    """Per component with levels, the rows of each level of every example [examples,
+    levels, operations]."""
+    graphs = [trace(program, [x]) for x in examples]
+    depth = max(graph.depth for graph in graphs)
+    found = []
+    for component in components(program):
+        if component.recurrent:
+            counts = [
+                [np.bincount(x.levels[o], minlength=depth + 1)[1:] for x in graphs]
+                for o in component.operations
+            ]
+            found.append(np.moveaxis(np.array(counts), 0, 2))
+    return found
+
+
+@settings(max_examples=20)
+@given(expressions('tree'), st.integers(0, 99), st.integers(1, 4))
+def test_what_is_known_of_levels(expression: Expression, seed: int, size: int) -> None:
+    """Their rows, the most of any batch, and what chance may add."""
+    program = jf.compile(expression.block).program
+    examples = expression.batch(np.random.default_rng(seed), 4)
+    graph, expected = trace(program, examples), rows_of(program, examples)
+    recurrent = [each.recurrent for each in components(program)]
+
+    def check(found: Profiles, of: Any) -> None:
+        chosen = [x for x, yes in zip(found, recurrent, strict=True) if yes]
+        assert all(not x for x, yes in zip(found, recurrent, strict=True) if not yes)
+        for profile, rows in zip(chosen, expected, strict=True):
+            wanted = of(rows)
+            got = steps(profile, wanted.shape[1])
+            np.testing.assert_array_equal(got, wanted[: len(got)])
+            assert not wanted[len(got) :].any()
+
+    check(profiles(program, [graph]), lambda rows: rows.sum(0))
+    check(most(program, graph, size), lambda x: np.sort(x, 0)[::-1][:size].sum(0))
+    check(
+        margins(program, graph, size),
+        lambda rows: np.ceil(3 * np.sqrt(size) * rows.std(0) - 1e-6),
+    )
 
 
 # ---- the budget ----------------------------------------------------------------------

@@ -60,7 +60,8 @@ def margins(program: Operations, graph: Graph, examples: int) -> Profiles:
         mean = np.bincount(level, count) / max(graph.examples, 1)
         square = np.bincount(level, count * count) / max(graph.examples, 1)
         deviation = np.sqrt(examples * np.maximum(square - mean * mean, 0))
-        margin: Array = np.ceil(DEVIATIONS * deviation).astype(np.int64)
+        # What is whole but for rounding stays.
+        margin: Array = np.ceil(DEVIATIONS * deviation - 1e-6).astype(np.int64)
         return margin[1:]
 
     return _profiles(program, graph, counted)
