@@ -271,7 +271,7 @@ def eager_loss(model: jf.Model, params: Params, examples: Sequence[Any]) -> jax.
 
 
 def _parted(model: jf.Model, result: Any) -> tuple[Any, Any]:
-    return result if model.program.metrics else (result, {})
+    return result if model.program.metric_results else (result, {})
 
 
 def _half_square(x: Any) -> Any:

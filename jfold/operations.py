@@ -189,7 +189,7 @@ class Operations(Owner):
         return tuple(r for r, x in enumerate(self.results) if not x.per_example)
 
     @functools.cached_property
-    def metrics(self) -> tuple[int, ...]:
+    def metric_results(self) -> tuple[int, ...]:
         """The results of metrics."""
         return tuple(r for r, x in enumerate(self.results) if x.name is not None)
 
@@ -199,7 +199,7 @@ class Operations(Owner):
         return tuple(r for r, x in enumerate(self.results) if x.labelled)
 
     @functools.cached_property
-    def levels(self) -> tuple[int, ...]:
+    def value_results(self) -> tuple[int, ...]:
         """The results that the value of the expression is made of: its own, then the
         items of each sequence in it, by the `levels` of its type."""
         mine = [r for r, x in enumerate(self.results) if x.name is None]
@@ -248,7 +248,7 @@ def check_operations(operations: Operations) -> None:
 
 def _check_levels(operations: Operations) -> None:
     """Refuses results that are not the items of the sequences in the value."""
-    found = [operations.results[r] for r in operations.levels]
+    found = [operations.results[r] for r in operations.value_results]
     expected = list(enumerate(levels(operations.output)))
     if [(each.sequence, each.type) for each in found] != expected:
         got = [each.type for each in found[1:]]

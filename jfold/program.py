@@ -123,7 +123,7 @@ def _wrong(program: Program) -> Iterator[str]:
     yield from _wrong_ends(program)
     yield from _wrong_rows(program, types)
     bodies = zip((main, *others), found, strict=True)
-    yield from wrong_order(bodies, plan.declarations, program.metrics)
+    yield from wrong_order(bodies, plan.declarations, program.metric_results)
     yield from wrong_waves(main, others, types)
     stated = sources(program)
     own = program.results.index(program.own)
@@ -158,11 +158,11 @@ def _wrong_rows(program: Program, types: Mapping[int, RegisterType]) -> Iterator
     are all those whose lengths are told in the row that they are of."""
     main, *others = program.plan.bodies
     in_main, in_others = _observed([main]), _observed(others)
-    for r in program.metrics:
+    for r in program.metric_results:
         if not (in_main[r] or in_others[r]):
             yield f'{main}: expected something to observe result {r}, got nothing'
     rows = _lengths_in(program.own, main.outputs)
-    for r in program.levels[1:]:
+    for r in program.value_results[1:]:
         if (len(in_main[r]), len(in_others[r])) != (1, 0):
             yield f'{main}: expected it alone to observe result {r}, once, got others'
             return  # of what follows, nothing is known

@@ -23,7 +23,7 @@ def returned(
     Args:
       results: the tensors [rows, *shape] of each.
     """
-    own, *items = (results[r] for r in program.levels)
+    own, *items = (results[r] for r in program.value_results)
     pairs = zip(terminals(program.output), own, strict=True)
     own = [
         _lengths(schedule, x) if isinstance(each, SequenceType) else x
@@ -32,7 +32,7 @@ def returned(
     value = assembled(program.output, [own, *items])
     metrics = {
         str(program.results[r].name): _metric(program, schedule, r, results[r])
-        for r in program.metrics
+        for r in program.metric_results
     }
     return (value, metrics) if metrics else value
 

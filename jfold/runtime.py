@@ -111,7 +111,7 @@ def _packed(results: Results, schedule: Schedule) -> Results:
     program, shards = schedule.spec.program, schedule.spec.shards
     assert shards is not None
     counts = shards.whole(over_shards(_counts, schedule))
-    for r in program.levels[1:]:
+    for r in program.value_results[1:]:
         tensors = map(shards.whole, results[r])
         results[r] = [_one_after_another(x, counts[:, r]) for x in tensors]
     return results

@@ -87,7 +87,7 @@ def batched_loss(
 ) -> Any:
     """A number made of everything that `apply` returns, and what it returns."""
     made = model.apply(params, schedule, external, rngs=rngs)
-    values, metrics = made if model.program.metrics else (made, {})
+    values, metrics = made if model.program.metric_results else (made, {})
     salts = jnp.arange(schedule.examples)
     total = weighted_rows(values, salts, schedule.mask)
     for metric in metrics.values():
@@ -107,7 +107,7 @@ def eager_loss(
 ) -> Any:
     """What the example at place `i` of a batch adds to that, by evaluating it."""
     made = model.eval(example, params, external, rngs=rngs, id=i)
-    value, metrics = made if model.program.metrics else (made, {})
+    value, metrics = made if model.program.metric_results else (made, {})
     total = weighted(value, i)
     for rows in metrics.values():
         for x in jax.tree.leaves(rows):

@@ -211,6 +211,7 @@ THINGS = {
     'instruction that moves items': ('Interleave',),
     'section of the index array': ('consumers',),
     'kind of result': ('per_example', 'observed'),
+    'use of a result': ('metric_results', 'value_results', 'labelled'),
     'loop strategy': ('Counted', 'CountedLoops'),
 }
 

@@ -177,10 +177,10 @@ def test_nothing_is_drawn_where_all_is_deterministic(name: str) -> None:
     """Here the twin shares nothing with the host plan."""
     model, params, examples = compiled(name)
     values = model.apply(params, model.schedule(examples), deterministic=True)
-    rows = values[0] if model.program.metrics else values
+    rows = values[0] if model.program.metric_results else values
     for i, example in enumerate(examples):
         want = model.eval(example, params, deterministic=True)
-        want = want[0] if model.program.metrics else want
+        want = want[0] if model.program.metric_results else want
         for x, y in zip(leaves(rows, i), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 

@@ -179,7 +179,7 @@ def check_places(program: Program, examples: Sequence[Any]) -> None:
     graph = trace(program, examples)
     found = traced_places(program, examples)
     tables = {'constants': graph.constants, 'operation': graph.operations}
-    items = [graph.results[r] for r in program.levels[1:]]
+    items = [graph.results[r] for r in program.value_results[1:]]
     rows = sum(map(len, itertools.chain(*tables.values(), items)))
     assert sum(map(len, found.values())) == rows
     tables['result'] = graph.results

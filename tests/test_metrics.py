@@ -187,7 +187,7 @@ def test_rows_are_in_the_order_of_evaluation(
 def test_any_expression_in_one_pass(expression: Expression) -> None:
     """Whatever the order in which frames go on; `agree` looks at two passes."""
     model = jf.compile(expression.block, max_programs=100)
-    assume(model.program.metrics)
+    assume(model.program.metric_results)
     params = model.init(jax.random.key(0))
     examples = expression.batch(np.random.default_rng(0), 4)
     given = tables(model)

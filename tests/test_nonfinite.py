@@ -217,9 +217,9 @@ def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
         assert search.told(found, examples).block
     schedule, results = search.results()
     made = returned(model.program, schedule, results)
-    values, metrics = made if model.program.metrics else (made, {})
+    values, metrics = made if model.program.metric_results else (made, {})
     each = [model.eval(x, params) for x in examples]
-    each = each if model.program.metrics else [(x, {}) for x in each]
+    each = each if model.program.metric_results else [(x, {}) for x in each]
     same_results(values, metrics, each, 1e-4)
 
 

@@ -428,6 +428,35 @@ ASKS = {
 }
 
 
+# Who tells metrics from what the value is made of, or rows with labels from others:
+# what users give and get, and the order of rows. Planning and the device do not.
+TELLS = {
+    'operations.py': 'states it',
+    'language/typed.py': 'says which metrics have labels',
+    'language/inference.py': 'finds that, the same at each use',
+    'language/control.py': 'takes a label beside the value',
+    'language/outputs.py': 'makes results of both',
+    'checker.py': 'refuses rows with labels where there are none, or the reverse',
+    'program.py': 'refuses items observed otherwise, and what nobody observes',
+    'host/trace.py': 'puts rows of metrics, with labels, in the order of evaluation',
+    'graph.py': 'gives the labels of graphs by name',
+    'graph_checker.py': 'refuses other numbers of labels',
+    'data/labels.py': 'names the labels in a file',
+    'data/fingerprint.py': 'tells files with labels from others',
+    'node_by_node.py': 'gives a user value and metrics',
+    'results.py': 'gives a user value and metrics',
+    'predict.py': 'gives a user value and metrics',
+    'runtime.py': 'puts items of sequences together that shards have',
+}
+
+
+def test_few_tell_results_apart_by_their_use() -> None:
+    found = structure.places(structure.THINGS['use of a result'], structure.files())
+    assert {file for file, _ in found} == {*TELLS}
+    assert not any(file.startswith(('planning/', 'device/')) for file, _ in found)
+    assert len(found) <= 27
+
+
 def test_few_ask_whether_a_result_has_a_row_an_example() -> None:
     """Each once; all others treat every result alike."""
     found = structure.places(structure.THINGS['kind of result'], structure.files())

@@ -160,7 +160,7 @@ def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> 
 
     def loss(params: Any, schedule: jf.Schedule) -> Any:
         made = model.apply(params, schedule, tables(model))
-        values, metrics = made if model.program.metrics else (made, {})
+        values, metrics = made if model.program.metric_results else (made, {})
         first = jax.tree.map(lambda x: x[:3], values)
         return weighted((first, *(metric.sum() for metric in metrics.values())))
 

@@ -26,7 +26,7 @@ TREES = [(1, 2), 3, ((4, 5), (6, (7, 8))), (9, (10, 11))]
 def masked_loss(params: Any, model: jf.Model, schedule: jf.Schedule) -> Any:
     """A sum over real rows and over metrics, and everything that `apply` returns."""
     made = model.apply(params, schedule, tables(model))
-    values, metrics = made if model.program.metrics else (made, {})
+    values, metrics = made if model.program.metric_results else (made, {})
     total = jnp.zeros((), 'float32')
     for x in filter(is_float, jax.tree.leaves(values)):
         total += jnp.where(schedule.mask, weighted_rows(x), 0).sum()

@@ -111,7 +111,7 @@ def predict(
             model._budget.reserve(given.capacities, dict)
         parts = []
         for batch, results in _ahead(model, params, given, external):
-            parts.append(_real(batch, results, bool(model.program.metrics)))
+            parts.append(_real(batch, results, bool(model.program.metric_results)))
             bar.update(batch.count)
     return run(_joined(parts or [_nothing(model.program)]))
 
@@ -205,7 +205,7 @@ def _nothing(program: Program) -> Any:
     """What no examples give."""
     tables = [list(map(_no_rows, terminals(x))) for x in levels(program.output)]
     value = assembled(program.output, tables)
-    found = [program.results[r] for r in program.metrics]
+    found = [program.results[r] for r in program.metric_results]
     metrics = {
         str(x.name): _metric(pack(x.type, map(_no_rows, terminals(x.type))), _NONE)
         for x in found

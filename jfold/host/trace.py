@@ -166,7 +166,7 @@ class Trace:
         self.shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
-        self.visits = Visits(self.order) if program.metrics else None
+        self.visits = Visits(self.order) if program.metric_results else None
         self.sorts: dict[int, tuple[Array, Array | None, Array]] = {}
         self.placing = placing(KnownPlaces(self.order, examples, self.visits))
 
@@ -268,8 +268,7 @@ class Trace:
             ),
             numbering,
             tuple(
-                Table(results[r].table.first, (self.labels[r],))
-                for r in program.labelled
+                Table(results[r].table.first, (self.labels[r],)) for r in self.labels
             ),
         )
 
@@ -284,7 +283,7 @@ class Trace:
         """By result the rows of a metric, in the order of visits; so the labels."""
         if self.visits is None:
             return {}
-        rows: dict[int, list[Array]] = {r: [] for r in self.program.metrics}
+        rows: dict[int, list[Array]] = {r: [] for r in self.program.metric_results}
         numbers = self.placing.row_numbers(self.visits)
         for r, of_event in zip(self.visits.results, numbers, strict=True):
             rows[r].append(of_event)

@@ -144,11 +144,11 @@ def _outputs(operation: Operation, params: ArrayTree, inputs: list[Any]) -> list
 def _result(program: Program, walk: Walk, values: Values) -> object:
     """The value of the expression, with what metrics collect if there are any."""
     # The items of all sequences of a level stand one after another, in order.
-    tables = [_rows(program, walk, values, r) for r in program.levels]
+    tables = [_rows(program, walk, values, r) for r in program.value_results]
     value = _Built([*levels(program.output)], tables).next(0)
     metrics = {
         str(program.results[r].name): _collected(program, walk, values, r)
-        for r in program.metrics
+        for r in program.metric_results
     }
     return (value, metrics) if metrics else value
 

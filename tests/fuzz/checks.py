@@ -196,7 +196,7 @@ def _operations(schedule: jf.Schedule) -> list[bool]:
 def forward(model: jf.Model, params: Any, schedule: jf.Schedule) -> Any:
     """What `apply` returns: values, by level, and metrics."""
     made = model.apply(params, schedule)
-    values, metrics = made if model.program.metrics else (made, {})
+    values, metrics = made if model.program.metric_results else (made, {})
     return tensors_by_level(values), metrics
 
 
@@ -410,10 +410,12 @@ def compare_gradients(
 def _weighted(run: Evaluated, weights: Weights, i: int) -> Iterator[tuple[Any, Any]]:
     """The arrays among an example's results, with the cotangent of each."""
     program = weights.program
-    names = [program.results[r].name for r in program.metrics]
+    names = [program.results[r].name for r in program.metric_results]
     metrics = [[jax.tree.leaves(row) for row in run.metrics[name]] for name in names]
     tables = [*rows_by_level(program.output, run.value), *metrics]
-    for r, rows in zip((*program.levels, *program.metrics), tables, strict=True):
+    for r, rows in zip(
+        (*program.value_results, *program.metric_results), tables, strict=True
+    ):
         for row in rows:
             for array, weight in zip(row, weights.of_results[r], strict=True):
                 if weight is not None:

@@ -29,7 +29,7 @@ class Weights:
         """Of all float leaves of what `apply` returns, whose dtypes hold them."""
         program = self.program
         made = []
-        for r in (*program.levels, *program.metrics):
+        for r in (*program.value_results, *program.metric_results):
             weights = self.of_results[r]
             if r in program.observed:
                 of_row = np.asarray(schedule.sections.owners[r].of(schedule.indices))
