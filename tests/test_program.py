@@ -430,6 +430,11 @@ WRONG: dict[str, tuple[Callable[[], Program], str]] = {
         ),
         '<tree>: r17 = Send r11 declaration=0: expected it in another body, or a Waves',
     ),
+    'a case of all others that there is not': (
+        lambda: edited(trees(), ir.Cases, case_of={int: 0, tuple: 1}, default=2),
+        "<tree>: r3 = Cases r2 case_of={<class 'int'>: 0, <class 'tuple'>: 1} cases=2 "
+        'default=2: expected more than 2 cases, got 2',
+    ),
     'a case with a negative number': (
         lambda: edited(trees(), ir.Cases, case_of={int: 0, tuple: -1}),
         "<tree>: r3 = Cases r2 case_of={<class 'int'>: 0, <class 'tuple'>: "
