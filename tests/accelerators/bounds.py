@@ -32,7 +32,7 @@ BOUNDS = {
     ('middle', 'train, recompute all'): ((42, 383), (170, 1586)),  # 19 levels
     ('large', 'infer'): ((22, 161), (111, 751)),  # 19 levels
     ('large', 'train'): ((65, 531), (203, 1617)),  # 19 levels
-    ('large', 'train, recompute all'): ((68, 566), (404, 4296)),  # 19 levels
+    ('large', 'train, recompute all'): ((68, 566), (281, 2317)),  # 19 levels
     ('child-sums', 'infer'): ((42, 510), (363, 4258)),  # 25 levels
     ('child-sums', 'train'): ((133, 1594), (582, 6858)),  # 25 levels
     ('child-sums', 'train, recompute all'): ((130, 1561), (634, 7440)),  # 25 levels
