@@ -24,30 +24,30 @@ WISHED = {'infer': 9, 'train': 22}
 # Of H200, then of TPU v5e: what one trip of each loop starts, and all; by model, mode
 # and residuals. Behind them the levels of the deepest example.
 BOUNDS = {
-    ('small', 'infer'): ((9, 254), (40, 1105)),  # 14 levels
-    ('small', 'train'): ((27, 728), (78, 1968)),  # 14 levels
-    ('small', 'train, recompute all'): ((29, 691), (110, 2925)),  # 14 levels
-    ('middle', 'infer'): ((9, 268), (42, 1275)),  # 19 levels
-    ('middle', 'train'): ((27, 838), (88, 2776)),  # 19 levels
-    ('middle', 'train, recompute all'): ((30, 897), (106, 3384)),  # 19 levels
-    ('large', 'infer'): ((9, 396), (41, 1769)),  # 19 levels
-    ('large', 'train'): ((28, 1132), (72, 2878)),  # 19 levels
-    ('large', 'train, recompute all'): ((31, 1191), (101, 4296)),  # 19 levels
-    ('child-sums', 'infer'): ((19, 1201), (144, 9636)),  # 25 levels
-    ('child-sums', 'train'): ((65, 3670), (253, 16059)),  # 25 levels
-    ('child-sums', 'train, recompute all'): ((67, 3609), (273, 17111)),  # 25 levels
-    ('chains', 'infer'): ((12, 516), (50, 2299)),  # 50 levels
-    ('chains', 'train'): ((36, 1475), (80, 3250)),  # 50 levels
-    ('chains', 'train, recompute all'): ((36, 1401), (107, 4368)),  # 50 levels
-    ('messages', 'infer'): ((26, 1966), (178, 16109)),  # 8 levels
-    ('messages', 'train'): ((117, 7893), (412, 32200)),  # 8 levels
-    ('messages', 'train, recompute all'): ((123, 7636), (529, 40382)),  # 8 levels
-    ('names', 'infer'): ((21, 750), (150, 7546)),  # 18 levels
-    ('names', 'train'): ((65, 2551), (251, 12277)),  # 18 levels
-    ('names', 'train, recompute all'): ((65, 2494), (279, 13420)),  # 18 levels
-    ('whole-reverse', 'infer'): ((15, 632), (34, 1182)),  # 14 levels
-    ('whole-reverse', 'train'): ((98, 2508), (99, 2384)),  # 14 levels
-    ('whole-reverse', 'train, recompute all'): ((120, 2919), (122, 3073)),  # 14 levels
+    ('small', 'infer'): ((15, 100), (68, 450)),  # 14 levels
+    ('small', 'train'): ((42, 283), (128, 828)),  # 14 levels
+    ('small', 'train, recompute all'): ((41, 271), (167, 1112)),  # 14 levels
+    ('middle', 'infer'): ((15, 135), (70, 631)),  # 19 levels
+    ('middle', 'train'): ((42, 381), (130, 1185)),  # 19 levels
+    ('middle', 'train, recompute all'): ((42, 383), (170, 1586)),  # 19 levels
+    ('large', 'infer'): ((22, 161), (111, 751)),  # 19 levels
+    ('large', 'train'): ((65, 531), (203, 1617)),  # 19 levels
+    ('large', 'train, recompute all'): ((68, 566), (281, 2317)),  # 19 levels
+    ('child-sums', 'infer'): ((42, 510), (363, 4258)),  # 25 levels
+    ('child-sums', 'train'): ((133, 1594), (582, 6858)),  # 25 levels
+    ('child-sums', 'train, recompute all'): ((130, 1561), (634, 7440)),  # 25 levels
+    ('chains', 'infer'): ((18, 364), (81, 1626)),  # 50 levels
+    ('chains', 'train'): ((48, 972), (108, 2184)),  # 50 levels
+    ('chains', 'train, recompute all'): ((45, 914), (150, 3029)),  # 50 levels
+    ('messages', 'infer'): ((76, 257), (595, 1972)),  # 8 levels
+    ('messages', 'train'): ((306, 1031), (1185, 3961)),  # 8 levels
+    ('messages', 'train, recompute all'): ((294, 995), (1496, 4997)),  # 8 levels
+    ('names', 'infer'): ((33, 331), (334, 3243)),  # 18 levels
+    ('names', 'train'): ((110, 1091), (541, 5227)),  # 18 levels
+    ('names', 'train, recompute all'): ((108, 1065), (590, 5718)),  # 18 levels
+    ('whole-reverse', 'infer'): ((42, 252), (78, 496)),  # 14 levels
+    ('whole-reverse', 'train'): ((172, 996), (192, 1173)),  # 14 levels
+    ('whole-reverse', 'train, recompute all'): ((203, 1160), (237, 1413)),  # 14 levels
 }
 
 
