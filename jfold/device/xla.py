@@ -214,8 +214,9 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 #
 # XLA chooses no layout for what a loop carries: buffers have rows first, and so has
 # what is read of them, so each product the other way round is a copy of its tile. The
-# gradient of trees by a cell with one such product copied 15 tiles in its loops; now
-# none. `tests/test_products.py` has all forms, `tests/accelerators` the rows of tables.
+# gradient of trees by a cell with one such product copied tiles in every loop, forwards
+# and back; now none. `tests/test_products.py` has all forms, `tests/accelerators` the
+# rows of tables.
 
 
 def rows_first(
