@@ -417,7 +417,6 @@ ASKS = {
     'checker.py': 'refuses to observe what a body returns',
     'graph_checker.py': 'refuses other numbers of rows',
     'language/outputs.py': 'returns one, observes the others',
-    'flow.py': 'tells what is returned from what is observed',
     'host/trace.py': 'takes what was returned, or what was observed',
     'planning/demands.py': 'adds up how many rows there are',
     'planning/layout.py': 'has room for the examples exactly, for others to spare',
@@ -443,9 +442,9 @@ TELLS = {
     'graph_checker.py': 'refuses other numbers of labels',
     'data/labels.py': 'names the labels in a file',
     'data/fingerprint.py': 'tells files with labels from others',
-    'node_by_node.py': 'gives a user value and metrics',
+    'interpreters/node_by_node.py': 'gives a user value and metrics',
     'results.py': 'gives a user value and metrics',
-    'predict.py': 'gives a user value and metrics',
+    'data/predict.py': 'gives a user value and metrics',
     'runtime.py': 'puts items of sequences together that shards have',
 }
 
