@@ -17,7 +17,7 @@ from traced_cases import tuples
 
 import jfold as jf
 from jfold import graph_checker
-from jfold.data import storage, tracer
+from jfold.data import storage, traced
 from jfold.graph import Graph, Table
 from jfold.graph_checker import check_graph
 from jfold.host.evaluation import trace
@@ -235,13 +235,13 @@ def test_what_was_traced_elsewhere_is_checked_once(
         ):
             use(jf.Traced(wrong, sent.digest))
     looked: list[Graph] = []
-    original = tracer.check_graph
+    original = traced.check_graph
 
     def counted(operations: Program, graph: Graph) -> None:
         looked.append(graph)
         original(operations, graph)
 
-    monkeypatch.setattr(tracer, 'check_graph', counted)
+    monkeypatch.setattr(traced, 'check_graph', counted)
     again = pickle.loads(pickle.dumps(sent))
     for each in sent, sent, again, copy.copy(sent):
         model.schedule(each)
