@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from jfold.errors import ProgramBudgetError
+from jfold.kept import lazy
 from jfold.planning.growth import Chance, grow
 from jfold.planning.tiles import best_strategy, strategy_named
 from jfold.program import Program
@@ -46,7 +47,7 @@ class Budget:
     reserved: set[Spec] = field(default_factory=set)
     specs: dict[Spec, None] = field(default_factory=dict)
 
-    @property
+    @lazy
     def has_profiles(self) -> bool:
         """Whether capacities tell of levels how many rows they have."""
         return strategy_named(self.strategy).fixed

@@ -74,8 +74,8 @@ class Operation(Owner):
     @property
     def is_sum(self) -> bool:
         """Whether each input has the very cotangent of the output."""
-        one = len(self.outputs) == 1 and {*self.inputs} == {*self.outputs}
-        return self.layer.adds and one
+        adds = self.layer.adds and len(self.outputs) == 1
+        return adds and {*self.inputs} == {*self.outputs}
 
     def call(self, params: ArrayTree | None, *arguments: Any) -> Any:
         """The layer's outputs, given parameters and inputs."""

@@ -17,7 +17,8 @@ from traced_cases import tuples
 
 import jfold as jf
 from jfold import graph_checker
-from jfold.data import storage, traced
+from jfold.data import storage
+from jfold.data import traced as traced_file
 from jfold.graph import Graph, Table
 from jfold.graph_checker import check_graph
 from jfold.host.evaluation import trace
@@ -235,13 +236,13 @@ def test_what_was_traced_elsewhere_is_checked_once(
         ):
             use(jf.Traced(wrong, sent.digest))
     looked: list[Graph] = []
-    original = traced.check_graph
+    original = traced_file.check_graph
 
     def counted(operations: Program, graph: Graph) -> None:
         looked.append(graph)
         original(operations, graph)
 
-    monkeypatch.setattr(traced, 'check_graph', counted)
+    monkeypatch.setattr(traced_file, 'check_graph', counted)
     again = pickle.loads(pickle.dumps(sent))
     for each in sent, sent, again, copy.copy(sent):
         model.schedule(each)

@@ -22,6 +22,7 @@ from jfold.planning.uses import (
     RowUses,
     SumTree,
     Uses,
+    adding,
     followed,
     in_order,
     sum_tree,
@@ -230,36 +231,25 @@ def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[Ro
     used: list[list[RowUses]] = [[] for _ in program.types]
     active = active_types(program)
 
-    def write(t: int, section: Section, values: Array, edges: range) -> None:
+    def write(t: int, section: Section, values: Array, edge: int) -> None:
         found = gather(rows[t], values)
         # Spare rows repeat a real one: on zeros a function may give no number.
         section.fill(batch.indices, found, found[-1] if len(found) else 0)
         if t in active:
-            own = np.arange(edges.start, edges.stop, edges.step, dtype=np.int32)
-            used[t].append(RowUses(found, own))
+            of_sum = edge < 0
+            end = edge - len(found) if of_sum else edge + len(found)
+            edges = np.arange(edge, end, -1 if of_sum else 1, dtype=np.int32)
+            used[t].append(RowUses(found, edges))
 
     for o, operation in enumerate(program.operations):
         for a, t in enumerate(operation.inputs):
             values = uses.inputs[o][a][order.nodes[o]]
-            write(t, sections.inputs[o][a], values, _edges(batch, o, a, len(values)))
+            write(t, sections.inputs[o][a], values, places.edge_base[o][a])
     for r, result in enumerate(program.results):
         for j, t in enumerate(result.tensors):
-            values, first = uses.results[r][j], places.edge_results[r][j]
-            edges = range(first, first + len(values))
-            write(t, sections.results[r][j], values, edges)
+            values = uses.results[r][j]
+            write(t, sections.results[r][j], values, places.edge_results[r][j])
     return used
-
-
-def _edges(batch: _Batch, o: int, a: int, rows: int) -> range:
-    """Where so many nodes of an operation leave the cotangents of an input, as in
-    `RowUses`."""
-    operation, places = batch.spec.program.operations[o], batch.places
-    if operation.is_sum:
-        (t,), (base,) = operation.outputs, places.value_base[o]
-        first = base - batch.spec.capacity.constants[t]
-        return range(~first, ~(first + rows), -1)
-    first = places.edge_base[o][a]
-    return range(first, first + rows)
 
 
 # ---- what the reverse pass reads -----------------------------------------------------
@@ -276,26 +266,31 @@ def _write_consumers(
     if computed:
         uses = uses.chosen((uses.rows >= computed).nonzero()[0])
         uses = RowUses(uses.rows - computed, uses.edges)
-    most = _most_uses(batch, t)
-    of_sums = batch.spec.capacity.sums[t] > 0
-    tree = sum_tree(uses, most, places.edge_sums[t], zero) if of_sums else None
-    if tree is not None:
+    by_sums = bool(adding(batch.spec.program, t))
+    if by_sums or batch.spec.capacity.sums[t]:
+        uses = _summed(batch, order, t, uses)
+    _write_columns(table.of(batch.indices), uses, zero, unique=not by_sums)
+
+
+def _summed(batch: _Batch, order: _Order, t: int, uses: RowUses) -> RowUses:
+    """The uses that are left of some when the sums are taken, which this writes."""
+    most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
+    if batch.spec.capacity.sums[t]:
+        base = batch.places.edge_sums[t]
+        tree = sum_tree(uses, most, base, zero)
         rounds = _rounds(batch, order, t, tree)
-        tree = in_order(tree, rounds, places.edge_sums[t])
+        tree = in_order(tree, rounds, base)
         uses = tree.left
-    if (by_sums := most < SUM_ARITY).any():
-        is_whole = by_sums[uses.rows]
-        whole = whole_cotangents(uses.chosen(is_whole), len(most), zero)
-        uses = uses.chosen(~is_whole)
-        uses = RowUses(uses.rows, followed(uses.edges, whole))
-        if tree is not None:
-            tree = replace(tree, table=followed(tree.table, whole))
+    is_whole = (most < SUM_ARITY)[uses.rows]
+    whole = whole_cotangents(uses.chosen(is_whole), len(most), zero)
+    uses = uses.chosen(~is_whole)
     if tree is not None:
-        _write_sums(batch, t, tree, np.sort(rounds))
-    _write_columns(table.of(batch.indices), uses, zero)
+        table = followed(tree.table, whole)
+        _write_sums(batch, t, replace(tree, table=table), np.sort(rounds))
+    return RowUses(uses.rows, followed(uses.edges, whole))
 
 
-def _write_columns(table: Array, uses: RowUses, zero: int) -> None:
+def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
     """Writes a table of the uses of values [most, rows].
 
     One column of the table takes a use of each value, whichever is written last; the
@@ -305,6 +300,9 @@ def _write_columns(table: Array, uses: RowUses, zero: int) -> None:
           0     4 9 12             12   9   4   -
           1     5                   5   -   -   -
           2     6 13               13   6   -   -
+
+    Args:
+      unique: whether no two uses have one edge row.
     """
     table[...] = zero
     rows, edges = uses
@@ -313,10 +311,11 @@ def _write_columns(table: Array, uses: RowUses, zero: int) -> None:
             column[rows] = edges  # all others are in the columns before
             return
         # A sum may use a value twice, and has one edge row: so uses are counted.
-        numbers = np.arange(len(rows), dtype=np.int32)
+        numbers = edges if unique else np.arange(len(rows), dtype=np.int32)
         column[rows] = numbers
         written = column[rows]
-        column[rows] = edges[written]
+        if not unique:
+            column[rows] = edges[written]
         left = (written != numbers).nonzero()[0]
         rows, edges = rows[left], edges[left]
 
@@ -325,10 +324,9 @@ def _most_uses(batch: _Batch, t: int) -> Array:
     """How many uses may be left of the value of each computed row of a type [rows]."""
     places, computed = batch.places, batch.spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
-    for o, operation in enumerate(batch.spec.program.operations):
-        if operation.is_sum and operation.outputs == (t,):
-            first = places.value_base[o][0] - computed
-            most[first : first + places.region[o]] = 1
+    for o in adding(batch.spec.program, t):
+        first = places.value_base[o][0] - computed
+        most[first : first + places.region[o]] = 1
     return most
 
 

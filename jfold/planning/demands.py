@@ -24,7 +24,8 @@ from jfold.graph import Array, Table, shared_counts
 from jfold.operations import Operations
 from jfold.planning.growth import Chance
 from jfold.planning.layout import active_types
-from jfold.planning.uses import Uses, most_uses, sum_room, use_counts
+from jfold.planning.sections import SUM_ARITY
+from jfold.planning.uses import Uses, adding, most_uses, sum_room, use_counts
 from jfold.shards import Shards
 from jfold.spec import Capacity
 
@@ -124,11 +125,13 @@ def needed(uses: Uses, size: int) -> Capacity:
     program, graph = uses.program, uses.graph
     fans, sums, stages = [0] * len(program.types), [0] * len(program.types), 0
     for t in active_types(program):
-        counts, most = use_counts(uses, t), most_uses(uses, t)
-        fans[t] = int(np.maximum.reduce(counts.clip(max=most), initial=0))
-        if (counts > most).any():
+        counts = use_counts(uses, t)
+        fans[t] = int(np.maximum.reduce(counts, initial=0))
+        if fans[t] > SUM_ARITY or adding(program, t):
+            most = most_uses(uses, t)
+            fans[t] = int(counts.clip(max=most).max(initial=0))
             rows, rounds = sum_room(counts, most, uses.numbers.first[t])
-            sums[t], stages = int(rows.sum()), max(stages, int(rounds.max()))
+            sums[t], stages = int(rows.sum()), max(stages, int(rounds.max(initial=0)))
     added = _added(uses, sums, len)
     return make_capacity(program, added, [graph.depth, *fans, stages], size)
 
@@ -150,12 +153,14 @@ def demands(uses: Uses) -> Demands:
     stages = np.zeros(graph.examples, np.int64)
     for t in sorted(active_types(program)):
         counts, first = use_counts(uses, t), uses.numbers.first[t]
-        most = most_uses(uses, t)
-        # One at least, even if no value is used: a sum of no rows has no shape.
-        fans[t] = np.maximum(_largest(counts.clip(max=most), first), 1)
-        if (counts > most).any():
+        widest = _largest(counts, first)
+        if widest.max(initial=0) > SUM_ARITY or adding(program, t):
+            most = most_uses(uses, t)
+            widest = _largest(counts.clip(max=most), first)
             sums[t], rounds = sum_room(counts, most, first)
             stages = np.maximum(stages, rounds)
+        # One at least, even if no value is used: a sum of no rows has no shape.
+        fans[t] = np.maximum(widest, 1)
     depth = np.zeros(graph.examples, np.int64)
     for table in graph.operations:
         depth = np.maximum(depth, _largest(table.columns[0], table.first))

@@ -15,6 +15,7 @@ All indices of a batch are one array, whose sections `jfold.planning.sections` l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -88,8 +89,8 @@ class Layout:
       trips: per component, of loops over so many of these rows, one behind another.
       value_base: per operation and output, the first row in the value buffer.
       value_rows: [types].
-      edge_base: per operation and input; -1 where no gradient flows, and
-        of sums.
+      edge_base: per operation and input, the edge row of the first; -1 where no
+        gradient flows; of sums `~row`, the computed row of the first that they make.
       edge_results: per result and tensor, likewise.
       edge_sums: [types] likewise.
       edge_rows: [types] the row of zeros at the end included.
@@ -123,7 +124,7 @@ def layout(spec: Spec) -> Layout:
     column, tables, trips = _tables(spec)
     base, rows = _values(spec, region)
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
-    edges = _edges(spec, region, results)
+    edges = _edges(spec, region, results, base)
     sections = lay_out(spec, tables, region, results, computed)
     of_rows = region, results, chunk, widths, component_of(program), column
     return Layout(*of_rows, tables, trips, base, rows, *edges, sections)
@@ -162,7 +163,7 @@ def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
 
 
 def _edges(
-    spec: Spec, region: Numbers, results: Numbers
+    spec: Spec, region: Numbers, results: Numbers, values: Sequence[Numbers]
 ) -> tuple[tuple[Numbers, ...], tuple[Numbers, ...], Numbers, Numbers]:
     """`Layout.edge_base`, `edge_results`, `edge_sums` and `edge_rows`."""
     program, active = spec.program, active_types(spec.program)
@@ -171,13 +172,15 @@ def _edges(
     def take(types: Sequence[int], rows: int) -> Numbers:
         return tuple(cursors[t].take(rows) if t in active else -1 for t in types)
 
-    # What a sum reads has the cotangent of the sum, wherever that is.
-    base = tuple(
-        tuple(-1 for _ in operation.inputs)
-        if operation.is_sum
-        else take(operation.inputs, rows)
-        for operation, rows in zip(program.operations, region, strict=True)
-    )
+    def of_inputs(o: int, rows: int) -> Numbers:
+        operation = program.operations[o]
+        if not operation.is_sum:
+            return take(operation.inputs, rows)
+        # What a sum reads has the cotangent of the sum, wherever that is.
+        (t,), (first,) = operation.outputs, values[o]
+        return tuple(~(first - spec.capacity.constants[t]) for _ in operation.inputs)
+
+    base = tuple(itertools.starmap(of_inputs, enumerate(region)))
     of_results = tuple(
         take(result.tensors, rows)
         for result, rows in zip(program.results, results, strict=True)

@@ -106,18 +106,21 @@ def use_counts(uses: Uses, t: int) -> Array:
 
 
 @kept
+def adding(program: Operations, t: int) -> tuple[int, ...]:
+    """The operations that make values of a type by adding up others of it."""
+    found = enumerate(program.operations)
+    return tuple(o for o, each in found if each.is_sum and each.outputs == (t,))
+
+
+@kept
 def most_uses(uses: Uses, t: int) -> Array:
     """How many edge rows may be left of each value of a type [values], int8: one of
     what a sum has made, which other values point to in place of a cotangent of their
     own."""
-    numbers, most = (
-        uses.numbers,
-        np.full(int(uses.numbers.first[t][-1]), SUM_ARITY, 'i1'),
-    )
-    for o, operation in enumerate(uses.program.operations):
-        if operation.is_sum and operation.outputs == (t,):
-            counts = uses.graph.operations[o].counts
-            most[ranges(numbers.outputs[o][0], counts)] = 1
+    most = np.full(int(uses.numbers.first[t][-1]), SUM_ARITY, np.int8)
+    for o in adding(uses.program, t):
+        counts = uses.graph.operations[o].counts
+        most[ranges(uses.numbers.outputs[o][0], counts)] = 1
     return most
 
 
