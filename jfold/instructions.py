@@ -288,6 +288,7 @@ class FoldLoop(Instruction):
     traits = Traits(
         'lengths[b: d] places[b] X[b]* Y[d]* -> X[b]* Z[d]*',
         Effect.ANY,
+        Ordering.EXPANDS,
         holds={'combine': 'places[a] X[a]* Y[a]* -> X[a]* Z[a]*'},
         visiting=Visiting.ENTERS_ONE,
     )

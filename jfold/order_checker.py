@@ -57,6 +57,7 @@ def _origins(body: ir.Body, types: Types) -> Origins:
     for i in body.instructions:
         for r in i.outputs:
             if types[r].kind == PLACES:
+                # Who only moves items leaves them the places that they had.
                 moved = i.traits.moves_columns
                 found[r] = _all(found, i.inputs) if moved else frozenset([r])
     return found

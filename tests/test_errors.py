@@ -226,6 +226,20 @@ def test_wrong_values(
     refuses(block, good, bad, message, path)
 
 
+def test_an_item_behind_an_rnn_is_found() -> None:
+    """What that gives of each item leads back to the item, wherever it stands."""
+    states = jf.RNN(jf.AllOf(jf.GetItem(0), jf.GetItem(1)), jf.Zeros([]))
+    of_item = jf.GetItem('w') >> number
+    after = jf.Map(jf.Identity()) >> states >> jf.GetItem(0) >> jf.Map(of_item)
+    block = jf.OneOf(len, {2: after >> jf.Sum(), 3: jf.Zeros([])})
+    good, bad = [[{'w': 1}] * 3, [{'w': 1}] * 2], [{'w': 1}, {'w': 'x'}]
+    found = error(block, [*good, bad, *good])
+    assert (found.example, found.path) == (2, "[1]['w']")
+    for each in after >> jf.Sum(), block:
+        corpus = jf.compile(each).trace([*good, bad, *good], skip_errors=True)
+        assert [example for example, _ in corpus.skipped] == [2]
+
+
 def test_of_many_keys_twenty_are_shown() -> None:
     found = error(jf.OneOf(abs, dict.fromkeys(range(50), number)), [-50])
     assert 'expected one of the keys 0, 1, 2, ' in str(found)

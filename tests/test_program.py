@@ -36,6 +36,7 @@ from wrong_kinds import WRONG_KINDS
 import jfold as jf
 from jfold import instructions as ir
 from jfold.program import HostPlan, Program, check_program
+from jfold.traits import Ordering
 
 # ---- right programs ------------------------------------------------------------------
 
@@ -516,6 +517,15 @@ def test_every_kind_is_in_a_wrong_program() -> None:
     refused = {found[1] for found in messages if found}
     assert {kind.__name__ for kind in kinds()} - refused == set()
     assert {ir.FoldEntered, ir.Padded, ir.Fulfil} < kinds()
+
+
+def test_what_keeps_order_gives_rows_of_its_first_input_alone() -> None:
+    """Or the way back from an item would lead to another."""
+    for kind in kinds() - {ir.Call}:  # whose items have owners
+        if kind.traits.order is Ordering.KEEPS:
+            for each in kind.traits.signatures:
+                rows = {term.type.rows for term in (*each.takes[:1], *each.gives)}
+                assert len(rows) <= 1, kind
 
 
 def test_what_the_device_runs_is_checked_too() -> None:

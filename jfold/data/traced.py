@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jfold.data.fingerprint import fingerprint
 from jfold.graph import Graph
 from jfold.graph_checker import check_graph
-from jfold.kept import Owner, kept, lazy
+from jfold.kept import Owner, kept
 from jfold.program import Program
 
 
@@ -25,28 +25,18 @@ class Traced(Owner):
     Attributes:
       graph: what they compute.
       digest: of the expression that they were traced for.
+      is_own: whether this process has traced them, so that they fit by construction.
     """
 
     graph: Graph
     digest: str
+    is_own: bool = field(default=False, repr=False, kw_only=True)
 
     def __len__(self) -> int:
         return self.graph.examples
 
-    @lazy
-    def is_own(self) -> bool:
-        """Whether it was made in this process, by jfold."""
-        return False
-
     def __getstate__(self) -> dict[str, Any]:
         return {'graph': self.graph, 'digest': self.digest}  # elsewhere it is not
-
-
-def own(graph: Graph, digest: str) -> Traced:
-    """What this process has traced, which fits by construction."""
-    made = Traced(graph, digest)
-    vars(made)['is_own'] = True  # as `lazy` would write it
-    return made
 
 
 @kept

@@ -14,7 +14,7 @@ import jax
 
 from jfold.data.corpus import write
 from jfold.data.fingerprint import fingerprint
-from jfold.data.traced import Traced, digest_of, own
+from jfold.data.traced import Traced, digest_of
 from jfold.data.tracing import trace_corpus
 from jfold.errors import several
 from jfold.host.evaluation import trace
@@ -49,7 +49,8 @@ class Tracer:
             `examples`.
           TypeError: `examples` is a tuple, dict or string, which may be one example.
         """
-        return own(trace(self.program, list(several(examples))), self.digest)
+        graph = trace(self.program, list(several(examples)))
+        return Traced(graph, self.digest, is_own=True)
 
     @boundary
     def save(

@@ -21,7 +21,7 @@ import numpy as np
 from jfold import instructions as ir
 from jfold.errors import BadItem, InputError
 from jfold.host.pieces import whole
-from jfold.registers import expanded
+from jfold.registers import PLACES, RegisterType, expanded
 from jfold.traits import Ordering, refusal
 
 Array = np.ndarray[Any, Any]
@@ -172,15 +172,30 @@ def _selected(i: ir.Instruction, r: list[Column], register: int, item: int) -> B
 
 
 def _expanded(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:
-    (chosen,) = i.traits.signatures
-    takes = [type_ for type_, _ in expanded(chosen.takes, i.repeats)]
-    terms = [*takes, *(term.type for term in chosen.gives)]
-    types = dict(zip((*i.inputs, *i.outputs), terms, strict=True))
+    types = _types(i)
     rows = types[register].rows
     if rows == types[i.inputs[0]].rows:
         return i.inputs[0], item
+    # What a loop gives of each item was made of that item, if it is given any.
+    items = [k for k in i.inputs if types[k].rows == rows and types[k].kind != PLACES]
+    if items:
+        return items[-1], item
     (lengths,) = (k for k, type_ in types.items() if type_.of == rows)
     return i.inputs[0], _owner(r[lengths], item)
+
+
+def _types(i: ir.Instruction) -> dict[int, RegisterType]:
+    """The types in the signature of an instruction, by register."""
+    (chosen,) = i.traits.signatures
+    starred = (term.type.kind for term in chosen.takes if term.many)
+    known = dict(zip(starred, i.repeats, strict=True))
+    kinds = [term.type.kind for term in chosen.gives if term.many]
+    single = len(chosen.gives) - len(kinds)
+    others = len(i.outputs) - single - sum(known.get(kind, 0) for kind in kinds)
+    counts = [known.get(kind, others) for kind in kinds]
+    terms = expanded(chosen.takes, i.repeats) + expanded(chosen.gives, counts)
+    registers = zip((*i.inputs, *i.outputs), terms, strict=True)
+    return {register: type_ for register, (type_, _) in registers}
 
 
 def _joined(i: ir.Instruction, r: list[Column], register: int, item: int) -> Back:

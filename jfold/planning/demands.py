@@ -173,6 +173,7 @@ def demands(uses: Uses) -> Demands:
 
 def _by_example(numbers: list[Array]) -> Array:
     """Numbers [examples] of several kinds as an array [examples, kinds]."""
+    # Copied, so that the numbers of an example lie together: batches pick whole rows.
     return np.array(numbers, np.int32).T.copy()
 
 
