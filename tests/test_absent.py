@@ -86,3 +86,18 @@ def test_other_keys() -> None:
         ),
         (jf.OneOf(len, {0: zero}, default=numbers >> jf.Sum()), [[], [1, 2]], [0, 3.0]),
     )
+
+
+def test_fields_that_data_lack_in_a_declaration() -> None:
+    """What is optional may be declared, or stand for many uses of one block."""
+    declared = jf.ForwardDeclaration(name='declared')
+    declared.resolve_to(jf.Optional(number, jf.Zeros([])))
+    both = jf.Record({'x': declared(), 'y': declared()}) >> add
+    check((both, [{'x': 1}, {'y': 2}, {}, {'x': 1, 'y': 2}], [1.0, 2.0, 0.0, 3.0]))
+    optional = jf.Optional(number, jf.Zeros([]))
+    block: Any = jf.Record({'x': optional, 'y': optional}) >> add
+    data: Any = {'x': 1}
+    for _ in range(10):
+        block, data = jf.Record((block, block)) >> add, (data, data)
+    model = jf.compile(block)
+    assert model.apply({}, model.schedule([data])).tolist() == [1024.0]

@@ -494,3 +494,18 @@ def test_graphs_of_another_format() -> None:
     current = of(tree_block(4))
     assert differences({'format': 0}, current) == ['graphs of format 0, not 3']
     assert differences({}, current) == ['graphs of format None, not 3']
+
+
+def test_graphs_of_a_sum_are_of_no_other_function() -> None:
+    """In the reverse a sum leaves nothing, where another function leaves cotangents."""
+
+    def model(fn: Callable[..., Any]) -> jf.Model:
+        twice = jf.Vector(2) >> jf.AllOf(jf.Identity(), jf.Identity())
+        return jf.compile(twice >> jf.Function(fn, name='add'))
+
+    plain, summed = model(lambda a, b: a + b), model(jnp.add)
+    found = differences(fingerprint(plain.program), fingerprint(summed.program))
+    assert any(', a sum' in line for line in found)
+    for one, other in ((plain, summed), (summed, plain)):
+        with pytest.raises(ValueError, match='got those of another'):
+            other.join([one.tracer()([[1.0, 2.0]])])

@@ -18,7 +18,7 @@ from binary_trees import binary_tree, chain, dense_cell, tree_block
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readings import check_consumers, check_fixed, check_inputs, reading
+from readings import check_consumers, check_fixed, check_inputs, read, reading
 
 import jfold as jf
 from jfold import staircase
@@ -339,3 +339,15 @@ def test_a_long_stream_has_few_programs() -> None:
     found = programs(random.Random(0), 64, 128, 1000)
     assert found[-1] <= 4
     assert found[19] == found[-1]
+
+
+def test_batches_that_are_deeper_than_the_first() -> None:
+    """Margins are those of the first, where the levels are those of all."""
+    model = jf.compile(tree_block(), strategy='fixed')
+    shallow, deep = [chain(2)] * 20, [chain(9)] * 20
+    schedules = model.schedules([shallow, deep])
+    assert [x.spec for x in schedules] == [schedules[0].spec] * 2
+    for batch, schedule in zip((shallow, deep), schedules, strict=True):
+        r = read(trace(model.program, batch), schedule)
+        check_inputs(r)
+        check_fixed(r)

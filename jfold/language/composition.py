@@ -185,8 +185,16 @@ def _(block: c.Record, node: Typed, x: object, state: Eager) -> Steps[Any]:
 
 def _may_lack(block: c.Block) -> bool:
     """Whether a field that the data lack is `None`: what reads it expects that."""
-    while isinstance(block, c.Pipe):
-        block = block.blocks[0]
+    declared = set()
+    while isinstance(block, c.Pipe | c.Reference):
+        if isinstance(block, c.Pipe):
+            block = block.blocks[0]
+            continue
+        target = block.declaration.target
+        if target is None or block.declaration in declared:
+            return False
+        declared.add(block.declaration)
+        block = target
     return isinstance(block, c.Optional)
 
 

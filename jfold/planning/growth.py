@@ -81,7 +81,10 @@ def _raised(profile: Profile, margin: Profile | None) -> Profile:
         return ()
     operations = len(profile[0][1])
     levels = steps(profile, operations)
-    spare = -(-levels // 4) if margin is None else steps(margin, operations)
+    spare = -(-levels // 4)
+    if margin is not None:  # of some batches alone, which may have fewer levels
+        of_batch = steps(margin, operations)[: len(levels)]
+        spare[: len(of_batch)] = of_batch
     unlike = min(float(spare.sum() / levels.sum()), 0.5)
     count = 5 + len(levels) // 20 + round(16 * max(unlike - 0.1, 0))
     last = np.minimum(levels[-1], -(-levels.sum(0) // len(levels)))
