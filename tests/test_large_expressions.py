@@ -433,9 +433,9 @@ def test_uses_on_other_data_are_lowered_once_where_they_are_many(
 def test_an_error_in_a_block_with_many_uses() -> None:
     """The way in the data is told as ever."""
     model = jf.compile(in_optionals(20))
-    with pytest.raises(jf.InputError, match="expected an item 'b'") as caught:
+    with pytest.raises(jf.InputError, match="expected an item 'a', got 3") as caught:
         model.schedule([None, {'a': None, 'b': {'a': 3}}])
-    assert (caught.value.example, caught.value.path) == (1, "['b']")
+    assert (caught.value.example, caught.value.path) == (1, "['b']['a']")
     assert 'Record' in caught.value.block
 
 
