@@ -196,7 +196,7 @@ MISTAKES = [
         '…/corpus.npz: expected a corpus of the expression of this model, got '
         'one of another, with `type float32[]` instead of `type float32[3]`; '
         '`constant float32[]` instead of nothing; `operation add(float32[], '
-        'float32[]) -> float32[]` instead of nothing; and 8 more. Trace the '
+        'float32[]) -> float32[], a sum` instead of nothing; and 8 more. Trace the '
         'examples again with `model.trace`',
     ),
     Mistake(
