@@ -19,8 +19,14 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-import optax
-from training import Examples, make_parser, make_trainer, mean_square, table
+from training import (
+    Examples,
+    clipped_adam,
+    make_parser,
+    make_trainer,
+    mean_square,
+    table,
+)
 
 import jfold as jf
 
@@ -95,9 +101,7 @@ def train(task: str, options: argparse.Namespace) -> tuple[str, ...]:
         'longer': draw(task, options.tests, long, 2 * long, options.seed + 2),
     }
     model = jf.compile(make_block(options.width, options.bounded))
-    steps = options.epochs * -(-options.sequences // options.batch_size)
-    rate = optax.cosine_decay_schedule(options.rate, steps)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
+    optimizer = clipped_adam(options, options.sequences)
     trainer = make_trainer(
         model, parts, mean_square, jf.Model.apply, optimizer, options
     )

@@ -20,11 +20,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from training import (
     Examples,
     Params,
     accuracy,
+    clipped_adam,
     cross_entropy,
     fit_logistic,
     make_parser,
@@ -199,9 +199,7 @@ def count_symbols(expressions: Sequence[Any]) -> np.ndarray:
 def train(parts: dict[str, Examples], options: argparse.Namespace) -> list[float]:
     """Trains, and gives the accuracies on both parts held out."""
     model = jf.compile(make_block(options.width))
-    steps = options.epochs * -(-options.expressions // options.batch_size)
-    rate = optax.cosine_decay_schedule(options.rate, steps)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
+    optimizer = clipped_adam(options, options.expressions)
     trainer = make_trainer(
         model, parts, cross_entropy, jf.Model.apply, optimizer, options
     )

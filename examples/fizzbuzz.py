@@ -16,7 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from training import Examples, Params, cross_entropy, make_parser, make_trainer, table
+from training import (
+    Examples,
+    Params,
+    accuracy,
+    cross_entropy,
+    make_parser,
+    make_trainer,
+    table,
+)
 
 import jfold as jf
 
@@ -64,8 +72,7 @@ def train(options: argparse.Namespace) -> list[tuple[str, str]]:
     )
     targets = parts['test'].targets
     for epoch, params, found in trainer.epochs(options.seed):
-        guesses = np.argmax(trainer.predictions(params, 'test'), -1)
-        right = np.mean(guesses == targets)
+        right = accuracy(trainer.predictions(params, 'test'), targets)
         print(f'{epoch}: loss {np.mean(found):.4f}, test {right:.1%}')
     print(' '.join(say(model, params, number) for number in range(1, 16)))
     return [

@@ -215,6 +215,20 @@ def make_trainer(
 # ---- losses, scores and what models have to beat -------------------------------------
 
 
+def clipped_adam(
+    options: argparse.Namespace, examples: int
+) -> optax.GradientTransformation:
+    """Adam on clipped gradients, whose rate falls to zero.
+
+    Args:
+      options: `batch_size`, `epochs`, and the `rate` at first.
+      examples: how many there are to learn from.
+    """
+    steps = options.epochs * -(-examples // options.batch_size)
+    rate = optax.cosine_decay_schedule(options.rate, steps)
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
+
+
 def cross_entropy(
     model: jf.Model, params: Params, schedule: Any, targets: Any
 ) -> jax.Array:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from training import (
     Examples,
     accuracy,
+    clipped_adam,
     cross_entropy,
     fit_logistic,
     make_parser,
@@ -81,9 +81,7 @@ def train(options: argparse.Namespace) -> list[tuple[str, str]]:
         ),
     }
     model = jf.compile(make_block(options.width))
-    steps = options.epochs * -(-options.texts // options.batch_size)
-    rate = optax.cosine_decay_schedule(options.rate, steps)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
+    optimizer = clipped_adam(options, options.texts)
     trainer = make_trainer(
         model, parts, cross_entropy, jf.Model.apply, optimizer, options
     )

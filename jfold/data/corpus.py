@@ -29,6 +29,7 @@ from jfold.program import Program
 from jfold.schedule import Schedule, on_device
 from jfold.shards import Sharding, make_shards
 from jfold.spec import Capacity
+from jfold.staircase import larger
 from jfold.tracebacks import boundary
 
 Array = np.ndarray[Any, Any]
@@ -187,7 +188,7 @@ class Corpus:
         size = whole('size', size, 1)
         added = np.zeros(self.demands.added.shape[1], np.int64)
         highest = np.zeros(self.demands.highest.shape[1], np.int64)
-        known: list[Array] = []
+        levels = self._levels(np.arange(0))
         for number, batch in enumerate(batches):
             chosen = self._checked(batch)
             if len(chosen) > size:
@@ -199,14 +200,16 @@ class Corpus:
             np.maximum(added, now, out=added)
             now = self.demands.highest[chosen].max(0, initial=0)
             np.maximum(highest, now, out=highest)
-            known.append(chosen)
+            levels = tuple(map(larger, levels, self._levels(chosen)))
         numbers = added.tolist(), highest.tolist()
         need = make_capacity(self.model.program, *numbers, size)
+        return replace(need, profiles=levels)
 
-        def of_batches() -> Profiles:
-            return profiles(self.model.program, (self.graph.pick(x) for x in known))
-
-        return replace(need, profiles=self.model._profiles(of_batches))
+    def _levels(self, chosen: Array) -> Profiles:
+        """The rows of each level of some examples, if steps depend on them."""
+        program = self.model.program
+        made = lambda: profiles(program, [self.graph.pick(chosen)])  # noqa: E731
+        return self.model._profiles(made)
 
     @boundary
     def save(self, path: str | os.PathLike[str]) -> None:

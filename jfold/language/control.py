@@ -10,6 +10,7 @@ from typing import Any
 from jfold import combinators as c
 from jfold import instructions as p
 from jfold.errors import shown
+from jfold.kept import kept
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, emit_zeros
 from jfold.language.inference import Inference, output_type
@@ -109,6 +110,7 @@ def _(block: c.OneOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
     return (yield eval_part(cases[_numbers(block)[target]], given, state))
 
 
+@kept
 def _numbers(block: c.OneOf) -> dict[c.Block, int]:
     """The places of cases among those that are different blocks."""
     blocks = dict.fromkeys(x for _, x in block.cases)

@@ -221,8 +221,8 @@ class Fixed:
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
         """The profiles as staircases: of all that hold them the cheapest."""
         pairs = zip(capacity.profiles, components(program), strict=False)
-        cut = tuple(_cut(program, component, profile) for profile, component in pairs)
-        return replace(capacity, profiles=cut)
+        stairs = (_cut(program, component, profile) for profile, component in pairs)
+        return replace(capacity, profiles=tuple(stairs))
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
         """One for each loop over steps."""
@@ -235,7 +235,7 @@ class Fixed:
         TPU is run row by row."""
         if looks_up(program, operation):
             return max(rows, 1)
-        return parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
+        return even_parts(rows, row_bytes(program, operation), MEMORY // 2)[1]
 
     def region(self, rows: int, widths: Widths, component: Component) -> int:
         """A tile may begin in the last row that stands for a node; not those of a level
@@ -285,7 +285,7 @@ class Fixed:
         table[len(level) :, :2] = first[-1], end[-1]
 
 
-def parts(rows: int, size: int, memory: int) -> tuple[int, int]:
+def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
     """In how many parts rows of so many bytes are taken, and how many rows each has."""
     count = max(-(-rows * size // memory), 1)
     return count, max(-(-rows // count), 1)
@@ -317,7 +317,7 @@ def _stairs(spec: Spec, component: Component) -> Profile:
     if not component.recurrent:
         (o,) = own
         size = row_bytes(spec.program, spec.program.operations[o])
-        count, rows = parts(capacity.rows[o], size, 2 * MEMORY)
+        count, rows = even_parts(capacity.rows[o], size, 2 * MEMORY)
         return ((count, (rows,)),)
     if not capacity.profiles:
         return _worst_case(spec, own)
