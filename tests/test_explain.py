@@ -129,8 +129,8 @@ def test_explain_a_schedule(model: jf.Model) -> None:
         ['float32[4]', '0'],
     ]
     residuals, together, indices = memory.splitlines()[-3:]
-    # Products of five rows [4] with room for 128 and two tiles of 256.
-    assert residuals == 'residuals of training (save products): 10.2 kB'
+    # Products of five rows [4] with room for 128 and two tiles of 128.
+    assert residuals == 'residuals of training (save products): 6.14 kB'
     assert re.fullmatch(r'together: [\d.]+ kB, in training [\d.]+ kB', together)
     assert re.fullmatch(r'indices: [\d.]+ k?B', indices)
 

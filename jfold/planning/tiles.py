@@ -4,8 +4,8 @@
 Rows of an operation are sorted by level. A tile is a number of them that is fixed when
 the program is compiled; how many tiles a level takes is data. There are two strategies:
 
-    counted   a level of 300 rows, at widths 256, 32 and 4, is run in three loops:
-              |------------- 256 -------------|--32--|4|4|4|
+    counted   a level of 172 rows, at widths 128, 32 and 4, is run in three loops:
+              |------------- 128 -------------|--32--|4|4|4|
     fixed     steps and their widths as a staircase tells; levels of 100, 40, 20 and 7
               rows, in two steps of 64 and three of 32:
               |64|36+|  |32|8+|20+|        and 7 rows would be one step too many
@@ -152,7 +152,7 @@ class Counted:
         if not size:
             return 256, 16
         if size < 1 << 16:
-            return 256, 32, 4
+            return 128, 32, 4
         if size >= 1 << 20:
             return 256, 64, 16
         return (128, 32, 8) if size >= 1 << 19 else (64, 16, 4)
