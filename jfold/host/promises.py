@@ -312,8 +312,7 @@ def _by_moment(keys: Array) -> Iterator[tuple[int, Any]]:
     if order is not None:
         keys = keys[order]
     last = (keys[1:] != keys[:-1]).nonzero()[0]
-    first = [0, *(last + 1).tolist(), len(keys)]
-    for moment, (a, b) in zip(
-        keys[first[:-1]].tolist(), itertools.pairwise(first), strict=True
-    ):
+    ends = [*(last + 1).tolist(), len(keys)]
+    found = [*keys[last].tolist(), int(keys[-1])]
+    for moment, a, b in zip(found, [0, *ends], ends, strict=False):
         yield moment, slice(a, b) if order is None else order[a:b]

@@ -31,6 +31,8 @@ from jfold.traits import refusal
 Array = np.ndarray[Any, Any]
 Columns = tuple[Column, ...]
 
+FEW = 24  # waves, whose numbers are made one after another as fast as at once
+
 
 @dataclass(frozen=True, eq=False)
 class _Ready:
@@ -177,6 +179,8 @@ def _shifted(positions: Sequence[Array], lengths: Sequence[Array]) -> Array:
 
 def _numbers(parts: Sequence[range]) -> Array:
     """Of what was sent, the numbers among the items of a declaration."""
+    if len(parts) < FEW:
+        return np.concatenate([np.arange(x.start, x.stop) for x in parts])
     # Each wave's are a range, which takes no array before there is one for all.
     first = np.fromiter(map(operator.attrgetter('start'), parts), np.int64, len(parts))
     return ranges(first, np.fromiter(map(len, parts), np.int64, len(parts)))

@@ -24,7 +24,7 @@ from typing import ClassVar, TypeAlias
 import jax
 import numpy as np
 
-from jfold.graph import Array
+from jfold.graph import Array, concatenated
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.growth import power_of_two
@@ -180,7 +180,7 @@ class Counted:
     ) -> None:
         """As many tiles of each width as each level takes."""
         if len(counts) < len(last):
-            counts = np.append(counts, np.zeros(len(last) - len(counts), np.int64))
+            counts = concatenated([counts, np.zeros(len(last) - len(counts), np.int64)])
         part, ends = table[: len(last)], counts.cumsum()
         part[:, 1] = ends
         part[:, 0] = ends - counts
