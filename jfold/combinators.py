@@ -239,9 +239,11 @@ class OneHotFromList(Block):
         is_several = isinstance(items, Iterable)
         expect('items', items, is_several, 'a list', 'write `OneHotFromList([...])`')
         given = tuple(items)
-        if not given or len(set(given)) < len(given):
-            twice = sorted(map(repr, {x for x in given if given.count(x) > 1}))
-            got = f'{", ".join(twice)} more than once' if twice else 'none'
+        if not given:
+            raise ValueError('OneHotFromList: expected at least one item, got none')
+        if len(set(given)) < len(given):
+            twice = {repr(x) for x in given if given.count(x) > 1}
+            got = f'{", ".join(sorted(twice))} more than once'
             raise ValueError(f'OneHotFromList: expected different items, got {got}')
         type_ = TensorType((len(given),), dtype)
         vars(self).update(items=given, dtype=dtype, strict=strict, type=type_)
@@ -268,6 +270,10 @@ def OneHot(
     """
     integer('start', start)
     ints = range(start) if stop is None else range(start, integer('stop', stop))
+    if not ints:
+        raise ValueError(
+            f'OneHot: expected `stop` above `start`, got {ints.start} and {ints.stop}'
+        )
     return OneHotFromList(ints, dtype)
 
 

@@ -34,6 +34,9 @@ def same(got: Any, want: Any) -> None:
         assert len(got) == len(want)
         for pair in zip(got, want, strict=True):
             same(*pair)
+    elif isinstance(want, dict):
+        assert got.keys() == want.keys()
+        same([*got.values()], [want[key] for key in got])
     elif got is None or want is None or isinstance(got, str):
         assert got == want
     else:

@@ -238,7 +238,9 @@ def test_one_hot_vectors_are_constants() -> None:
 
 
 def test_one_hot_refuses() -> None:
-    with refuses('OneHotFromList: expected different items, got none', ValueError):
+    with refuses('OneHotFromList: expected at least one item, got none', ValueError):
+        jf.OneHotFromList('')
+    with refuses('OneHot: expected `stop` above `start`, got 3 and 3', ValueError):
         jf.OneHot(3, 3)
     with refuses(
         "OneHotFromList: expected different items, got 'a' more than once", ValueError

@@ -117,6 +117,11 @@ def test_categories() -> None:
             r'Embed: expected a `table` of shape \(5, 3\), got \(5, 2\)',
         ),
         (
+            lambda: layers.Embed(1, 1, table=[[1]]),
+            'Embed: expected a `table` of floats, got int64; make them so, by '
+            r"`table.astype\('float32'\)`, or pass `trained=False`",
+        ),
+        (
             lambda: layers.Embed(5, 3, outside='wrap'),
             "Embed: expected `outside` as one of 'nan', 'clip', 'modulo', got 'wrap'",
         ),

@@ -29,6 +29,8 @@ class Affine(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        if not x.ndim:
+            raise TypeError('expected a vector; one of a number is `x[None]`')
         result = nn.Dense(self.features)(x)
         return result if self.activation is None else self.activation(result)
 
@@ -65,6 +67,8 @@ class Table(nn.Module):
 
     @nn.compact
     def __call__(self, index: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(index.dtype, jnp.integer):
+            raise TypeError("expected an int, as of `Scalar('int32')`")
         shape = self.count, self.features
         rows = self.param('embedding', self._first, shape)
         rows = rows if self.trained else jax.lax.stop_gradient(rows)
@@ -115,7 +119,8 @@ def Embed(
       name: as of `Function`.
 
     Raises:
-      ValueError: `outside` is something else, or `table` of another shape.
+      ValueError: `outside` is something else, or `table` of another shape, or not of
+        floats though it is trained.
 
     >>> import jax, jfold as jf, numpy as np
     >>> table = np.arange(6.0, dtype='float32').reshape(3, 2)
@@ -135,6 +140,11 @@ def Embed(
         raise ValueError(
             f'Embed: expected a `table` of shape {(count, features)}, got '
             f'{given.values.shape}'
+        )
+    if given is not None and trained and given.values.dtype.kind in 'biu':
+        raise ValueError(
+            f'Embed: expected a `table` of floats, got {given.values.dtype}; make them '
+            "so, by `table.astype('float32')`, or pass `trained=False`"
         )
     module = Table(count, features, outside, given, trained)
     return Function(module, name=name or 'embed')
