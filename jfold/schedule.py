@@ -293,10 +293,11 @@ def build_shards(
       spec: must hold each of them.
       begin, labels: as of `build`.
     """
-    local = of_one_shard(spec)
-    indices, constants = zip(*(fill(uses, local) for uses in parts), strict=True)
-    stacked = np.stack(indices), tuple(map(np.stack, zip(*constants, strict=True)))
     assert spec.shards is not None
+    local, devices = of_one_shard(spec), spec.shards.own_devices
+    filled = [fill(uses, local, devices) for uses in parts]
+    indices, constants = zip(*filled, strict=True)
+    stacked = np.stack(indices), tuple(map(np.stack, zip(*constants, strict=True)))
     made, others = jax.tree.map(spec.shards.gathered, stacked)
     seconds = None if begin is None else time.perf_counter() - begin
     return Schedule(made, others, spec, seconds, labels)

@@ -55,6 +55,11 @@ class Shards:
         places = self.sharding.addressable_devices_indices_map((self.count,))
         return tuple(sorted({_start(where) for where in places.values()}))
 
+    @functools.cached_property
+    def own_devices(self) -> int:
+        """How many devices of this process they run on."""
+        return len(self.sharding.addressable_devices)
+
     @property
     def is_local(self) -> bool:
         """Whether this process has all of them."""

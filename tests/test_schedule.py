@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -29,10 +30,11 @@ from readings import (
 
 import jfold as jf
 from jfold.host.evaluation import trace
+from jfold.planning.build import fill
 from jfold.planning.demands import demands
 from jfold.planning.growth import grow
 from jfold.planning.sections import SUM_ARITY
-from jfold.planning.tiles import tiles
+from jfold.planning.tiles import cores, tiles
 from jfold.planning.uses import make_uses
 from jfold.schedule import build
 from jfold.spec import Capacity, Spec, key_of
@@ -365,3 +367,16 @@ def test_nearly_full_tiles_on_one_core_half_full_ones_on_several() -> None:
     """Of 70 rows."""
     assert tiles(np.array([70]), (128, 32, 8), 1).tolist() == [[0, 2, 1]]
     assert tiles(np.array([70]), (128, 32, 8), 2).tolist() == [[1, 0, 0]]
+
+
+def test_devices_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So tiles are those of one core on each of two devices of two cores."""
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {0, 1}, raising=False)
+    assert [cores(n) for n in (1, 2, 8)] == [2, 1, 1]
+    model = jf.compile(tree_block())
+    graph = trace(model.program, [chain(40)] * 20)
+    uses = make_uses(model.program, graph)
+    spec = Spec(model.program, demands(uses).capacity(20))
+    one, two = fill(uses, spec)[0], fill(uses, spec, devices=2)[0]
+    assert (one != two).any()
+    np.testing.assert_array_equal(two, fill(uses, spec, devices=4)[0])

@@ -43,6 +43,7 @@ class _Batch:
       places: the layout of the spec.
       components: those that run.
       indices: [size] int32, the index array.
+      devices: of this process, which share its cores.
     """
 
     uses: Uses
@@ -50,6 +51,7 @@ class _Batch:
     places: Layout
     components: tuple[Component, ...]
     indices: Array
+    devices: int
 
     @property
     def graph(self) -> Graph:
@@ -62,16 +64,17 @@ class _Batch:
         return self.places.sections
 
 
-def fill(uses: Uses, spec: Spec) -> tuple[Array, tuple[Array, ...]]:
+def fill(uses: Uses, spec: Spec, devices: int = 1) -> tuple[Array, tuple[Array, ...]]:
     """The index array [size] int32, and the constants of each type [capacity, *shape].
 
     Args:
       uses: of the graph, for which `spec` must have room.
+      devices: how many run such schedules at a time, on the cores of this process.
     """
     places = layout(spec)
     # Not cleared before: each section is written whole.
     indices = np.empty(places.sections.size, np.int32)
-    batch = _Batch(uses, spec, places, running(spec), indices)
+    batch = _Batch(uses, spec, places, running(spec), indices, devices)
     order = _order_of(batch)
     _write_header(batch, order)
     _write_tiles(batch, order)
@@ -205,8 +208,8 @@ def _write_tiles(batch: _Batch, order: _Order) -> None:
         for o in component.operations:
             column, widths = places.column[o], places.widths[o]
             part = table[:, column : column + 2 + len(widths)]
-            trips = places.trips[c]
-            write(part, order.counts[o], widths, order.last_steps[c], trips)
+            rest = order.last_steps[c], places.trips[c], batch.devices
+            write(part, order.counts[o], widths, *rest)
 
 
 def _write_owners(batch: _Batch) -> None:

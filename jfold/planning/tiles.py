@@ -50,11 +50,14 @@ def best_strategy() -> str:
     return COUNTED if jax.default_backend() == 'cpu' else FIXED
 
 
-def cores() -> int:
-    """The cores that this process may use, whichever thread asks."""
+def cores(devices: int) -> int:
+    """The cores that this process may use for each of its devices, whichever thread
+    asks."""
     if hasattr(os, 'sched_getaffinity'):
-        return len(os.sched_getaffinity(os.getpid()))
-    return os.cpu_count() or 1
+        found = len(os.sched_getaffinity(os.getpid()))
+    else:
+        found = os.cpu_count() or 1
+    return max(found // devices, 1)
 
 
 # ---- what an operation costs ---------------------------------------------------------
@@ -125,7 +128,8 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 #               and the trips
 #   write       of an operation nodes per level [levels or fewer], with `last_steps`,
 #               into its part of the table [steps, 2 + widths] int32: first row, end and
-#               tiles per width; zero behind the last step; and the trips
+#               tiles per width; zero behind the last step; the trips, and how many
+#               devices share the cores
 #
 # and says whether steps are `fixed` by the capacity.
 
@@ -176,7 +180,13 @@ class Counted:
         return np.arange(max(map(len, counts), default=0))
 
     def write(
-        self, table: Array, counts: Array, widths: Widths, last: Array, trips: Trips
+        self,
+        table: Array,
+        counts: Array,
+        widths: Widths,
+        last: Array,
+        trips: Trips,
+        devices: int,
     ) -> None:
         """As many tiles of each width as each level takes."""
         if len(counts) < len(last):
@@ -185,9 +195,9 @@ class Counted:
         part[:, 1] = ends
         part[:, 0] = ends - counts
         if len(part) and ends[-1] < MANY:
-            part[:, 2:] = _tiles_of_few(widths, cores()).take(counts, 0)
+            part[:, 2:] = _tiles_of_few(widths, cores(devices)).take(counts, 0)
         else:
-            part[:, 2:] = tiles(counts, widths, cores())
+            part[:, 2:] = tiles(counts, widths, cores(devices))
 
 
 @functools.lru_cache(maxsize=32)
@@ -261,7 +271,13 @@ class Fixed:
         return last
 
     def write(
-        self, table: Array, counts: Array, widths: Widths, last: Array, trips: Trips
+        self,
+        table: Array,
+        counts: Array,
+        widths: Widths,
+        last: Array,
+        trips: Trips,
+        devices: int,
     ) -> None:
         """A tile of each step.
 
