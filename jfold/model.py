@@ -146,7 +146,7 @@ class Model(Scheduling):
         graph = self._graph(examples)
         rows = rows_of_shard('size', shards, graph.examples, size)
         deal = in_order(shards, rows, graph.examples)
-        return on_device(self._build_shards(graph, None, deal, begin))
+        return on_device(self._build_dealt(graph, deal, begin))
 
     @boundary
     def schedules(

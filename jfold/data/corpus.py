@@ -104,7 +104,7 @@ class Corpus:
         shards = make_shards(sharding)
         rows = rows_of_shard('size', shards, len(chosen), size)
         deal = in_order(shards, rows, len(chosen))
-        return on_device(self.model._build_shards(graph, demanded, deal))
+        return on_device(self.model._build_demanded(graph, demanded, deal))
 
     def _checked(self, indices: Indices) -> Array:
         chosen = _whole_numbers(indices)
