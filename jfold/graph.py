@@ -102,6 +102,14 @@ class Graph:
         return sum(map(len, self.operations))
 
     @property
+    def nodes_of_examples(self) -> Array:
+        """How many operations each example runs [examples]."""
+        nodes = np.zeros(self.examples, np.int64)
+        for table in self.operations:
+            nodes += table.counts
+        return nodes
+
+    @property
     def depth(self) -> int:
         """The highest level of any component."""
         highest = [np.maximum.reduce(x, initial=0) for x in self.levels]

@@ -11,7 +11,7 @@ in different cases wait together too.
 from __future__ import annotations
 
 from jfold import combinators as c
-from jfold.flow import follow
+from jfold.checking.sources import follow
 
 # Importing a family of blocks makes the rules of its blocks known to all passes.
 from jfold.language import (

@@ -27,11 +27,11 @@ from jfold.data.sources import schedule_part
 from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
-from jfold.device.drawn import make_draws
+from jfold.device.random_keys import make_draws
 from jfold.errors import expect, several, shown, whole
 from jfold.kept import kept
 from jfold.keys import Rngs
-from jfold.language.parameters import check_params, with_external
+from jfold.language.parameter_checks import check_params, with_external
 from jfold.lower import lower
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.program import Program
@@ -146,7 +146,7 @@ class Model(Scheduling):
         graph = self._graph(examples)
         rows = rows_of_shard('size', shards, graph.examples, size)
         deal = in_order(shards, rows, graph.examples)
-        return on_device(self._build_shards(graph, None, deal, begin))
+        return on_device(self._build_dealt(graph, deal, begin))
 
     @boundary
     def schedules(

@@ -20,16 +20,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jfold.checker import infer
-from jfold.flow import follow
+from jfold.checking.bodies import infer
+from jfold.checking.order import wrong_order
+from jfold.checking.sources import follow
+from jfold.checking.waves import wrong_waves
 from jfold.instructions import Body, CallOnce, Numbers, Observe
 from jfold.kept import kept
 from jfold.operations import IN_ROW, Makers, Operations, Result, check_operations
-from jfold.order_checker import wrong_order
 from jfold.recurrence import results_in, sources
 from jfold.registers import BODY_ROWS, OBJECTS, PLACES, TENSORS, RegisterType
 from jfold.types import SequenceType, terminals
-from jfold.waves_checker import wrong_waves
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,10 @@ from jax import Array, lax
 from jfold.device.arrays import Arrays, ByOperation, masked, varied, varying_axes
 from jfold.device.backward import backward, crossing_specs
 from jfold.device.derivatives import TwoWays
-from jfold.device.drawn import Draws, with_keys
 from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import Sparse
 from jfold.device.plan import Plan, make_plan
+from jfold.device.random_keys import Draws, with_keys
 from jfold.device.residuals import RECOMPUTE
 from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from checking import refuses
 
+from jfold.checking.graphs import check_graph
 from jfold.graph import Graph, Table
-from jfold.graph_checker import check_graph
 from jfold.operations import (
     Layer,
     Operation,

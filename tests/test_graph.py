@@ -19,8 +19,8 @@ from traced_cases import CASES, number, tanh, trees, tuples
 
 import jfold as jf
 from jfold import instructions as ir
+from jfold.checking.graphs import check_graph
 from jfold.graph import Graph, Table, concatenate, shared_counts
-from jfold.graph_checker import check_graph
 from jfold.host import evaluation
 from jfold.host import row_order as placing
 from jfold.host.deferred import by_need

@@ -13,7 +13,7 @@ from programs import in_waves, loops, trees, with_wave
 
 import jfold as jf
 from jfold import instructions as ir
-from jfold.flow import follow
+from jfold.checking.sources import follow
 from jfold.host import evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import graph_of, trace

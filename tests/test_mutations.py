@@ -15,8 +15,8 @@ from mutations import mutant
 from traced_cases import CASES
 
 import jfold as jf
+from jfold.checking.graphs import check_graph
 from jfold.graph import Graph
-from jfold.graph_checker import check_graph
 from jfold.host import cycles, evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import trace

@@ -324,6 +324,7 @@ def test_imports_run_one_way_between_folders() -> None:
             'data/',
             'interpreters/',
             'layers/',
+            'checking/',
         )
     }
     check_one_way(between)
@@ -414,8 +415,8 @@ def test_what_is_made_of_a_spec_is_not_written_to(room: str) -> None:
 # Who asks whether a result has one row an example, and why.
 ASKS = {
     'operations.py': 'states it',
-    'checker.py': 'refuses to observe what a body returns',
-    'graph_checker.py': 'refuses other numbers of rows',
+    'checking/bodies.py': 'refuses to observe what a body returns',
+    'checking/graphs.py': 'refuses other numbers of rows',
     'language/outputs.py': 'returns one, observes the others',
     'host/trace.py': 'takes what was returned, or what was observed',
     'planning/demands.py': 'adds up how many rows there are',
@@ -435,11 +436,11 @@ TELLS = {
     'language/inference.py': 'finds that, the same at each use',
     'language/control.py': 'takes a label beside the value',
     'language/outputs.py': 'makes results of both',
-    'checker.py': 'refuses rows with labels where there are none, or the reverse',
+    'checking/bodies.py': 'refuses rows with labels where there are none, or reverse',
     'program.py': 'refuses items observed otherwise, and what nobody observes',
     'host/trace.py': 'puts rows of metrics, with labels, in the order of evaluation',
     'graph.py': 'gives the labels of graphs by name',
-    'graph_checker.py': 'refuses other numbers of labels',
+    'checking/graphs.py': 'refuses other numbers of labels',
     'data/labels.py': 'names the labels in a file',
     'data/fingerprint.py': 'tells files with labels from others',
     'interpreters/node_by_node.py': 'gives a user value and metrics',
@@ -478,10 +479,10 @@ def test_bodies_are_short() -> None:
 
 
 DIFFICULT = [
-    *('budget', 'device/backward', 'device/derivatives', 'device/drawn'),
+    *('budget', 'device/backward', 'device/derivatives', 'device/random_keys'),
     *('device/linear', 'device/linearity', 'device/split', 'device/split_reverse'),
     *('device/sums', 'device/xla', 'host/row_order', 'host/visits'),
-    *('interpreters/nonfinite', 'interpreters/walk', 'order_checker'),
+    *('interpreters/nonfinite', 'interpreters/walk', 'checking/order'),
     *('planning/demands', 'planning/growth', 'planning/uses'),
 ]
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from traced_cases import CASES, add, number, tanh, tuples
 
 import jfold as jf
+from jfold.checking.graphs import check_graph
 from jfold.graph import Graph
-from jfold.graph_checker import check_graph
 from jfold.host import cycles, evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import trace

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from jfold.checking.graphs import check_graph
 from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.labels import labels_as_text, labels_of_text
@@ -21,7 +22,6 @@ from jfold.data.parts import Parts, in_parts
 from jfold.data.scheduling import Scheduling
 from jfold.errors import expect, whole
 from jfold.graph import Graph, Table, labels_of
-from jfold.graph_checker import check_graph
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.planning.demands import Demands, join_demands, make_capacity
 from jfold.planning.profiles import Profiles, most, profiles
@@ -104,7 +104,7 @@ class Corpus:
         shards = make_shards(sharding)
         rows = rows_of_shard('size', shards, len(chosen), size)
         deal = in_order(shards, rows, len(chosen))
-        return on_device(self.model._build_shards(graph, demanded, deal))
+        return on_device(self.model._build_demanded(graph, demanded, deal))
 
     def _checked(self, indices: Indices) -> Array:
         chosen = _whole_numbers(indices)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import operator
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +14,17 @@ from jfold.budget import Budget
 from jfold.data.agreement import Agreement
 from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import rows_asked, several
-from jfold.graph import Graph, labels_of
+from jfold.graph import Array, Graph, labels_of
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.planning.deals import Deal
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
 from jfold.planning.profiles import Profiles, margins, profiles
-from jfold.planning.uses import make_uses
+from jfold.planning.uses import Uses, make_uses
 from jfold.program import Program
 from jfold.schedule import Schedule, build, build_shards
-from jfold.spec import Capacity
+from jfold.spec import Capacity, Spec
 
 
 class Scheduling:
@@ -101,33 +101,44 @@ class Scheduling:
         found = self._profiles(lambda: margins(self.program, graph, examples))
         return {**more, 'profiles': found} if more and found else more
 
-    def _need(self, graph: Graph, demanded: Demands, deal: Deal) -> Capacity:
-        """What each shard needs that the examples are dealt to."""
-        return self._profiled(
-            deal.capacity(demanded), (graph.pick(x) for x in deal.examples)
-        )
+    def _uses(self, graph: Graph, examples: Iterable[Array]) -> list[Uses]:
+        """What each part of some examples uses, given the numbers [n] in each."""
+        return [make_uses(self.program, graph.pick(x)) for x in examples]
+
+    def _need(self, parts: Sequence[Uses], deal: Deal) -> Capacity:
+        """What each shard needs, given what it uses."""
+        return self._profiled(deal.needed(parts), (uses.graph for uses in parts))
+
+    def _build_dealt(
+        self, graph: Graph, deal: Deal, begin: float | None = None
+    ) -> Schedule:
+        """As `_build`, of examples that are dealt to shards."""
+        begin = time.perf_counter() if begin is None else begin
+        parts = self._uses(graph, deal.examples)
+
+        def chance() -> Chance:
+            return self._chance(graph, deal.demands(parts), deal.rows)
+
+        spec = self._budget.reserve(self._need(parts, deal), chance)
+        return self._build_shards([parts[k] for k in deal.own], spec, begin)
+
+    def _build_demanded(self, graph: Graph, demanded: Demands, deal: Deal) -> Schedule:
+        """The same, where it is known what examples demand: uses are made of the shards
+        of this process alone."""
+        begin = time.perf_counter()
+        graphs = (graph.pick(x) for x in deal.examples)
+        need = self._profiled(deal.capacity(demanded), graphs)
+        chance = functools.partial(self._chance, graph, demanded, deal.rows)
+        spec = self._budget.reserve(need, chance)
+        parts = self._uses(graph, (deal.examples[k] for k in deal.own))
+        return self._build_shards(parts, spec, begin)
 
     def _build_shards(
-        self,
-        graph: Graph,
-        demanded: Demands | None,
-        deal: Deal,
-        begin: float | None = None,
-        need: Capacity | None = None,
+        self, parts: Sequence[Uses], spec: Spec, begin: float | None
     ) -> Schedule:
-        """As `_build`, of examples that are dealt to shards; `need` is that of all
-        processes, if others have a part of the batch."""
-        begin = time.perf_counter() if begin is None else begin
-        if demanded is None:
-            demanded = demands(make_uses(self.program, graph))
-        if need is None:
-            chance = functools.partial(self._chance, graph, demanded, deal.rows)
-            spec = self._budget.reserve(self._need(graph, demanded, deal), chance)
-        else:  # what it may need by chance, each process would say otherwise
-            spec = self._budget.reserve(need, dict)
-        graphs = [graph.pick(x) for x in deal.own]
-        parts = [make_uses(self.program, each) for each in graphs]
-        return build_shards(parts, spec, begin, labels_of(self.program, graphs))
+        """The schedule of what each shard of this process uses."""
+        labels = labels_of(self.program, [uses.graph for uses in parts])
+        return build_shards(parts, spec, begin, labels)
 
     def _build_all(self, graphs: list[Graph], size: int | None) -> list[Schedule]:
         """The schedules of several graphs, all of one capacity."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,8 +16,6 @@ from jfold.graph import Graph
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
 from jfold.planning.deals import Deal, evenly, in_order, rows_of_shard
-from jfold.planning.demands import demands
-from jfold.planning.uses import make_uses
 from jfold.schedule import Schedule
 from jfold.shards import Shards
 
@@ -111,9 +110,8 @@ def _traced(
     if agreement is not None:
         return schedule_part(model, make, size, shards, agreement)
     graph = make()
-    demanded = demands(make_uses(model.program, graph))
-    deal = evenly(shards, size // shards.count, demanded.nodes.tolist())
-    return model._build_shards(graph, demanded, deal), deal
+    deal = evenly(shards, size // shards.count, graph.nodes_of_examples.tolist())
+    return model._build_dealt(graph, deal), deal
 
 
 def schedule_part(
@@ -140,14 +138,16 @@ def schedule_part(
         graph = make()
         part = None if size is None else rows_of_shard('size', shards, 0, size) * own
         rows = rows_of_shard('size', shards, graph.examples, part, own)
-        demanded = demands(make_uses(model.program, graph))
     except Exception as error:
         agreement.fail(error)
         raise
     rows = agreement.most(rows) if size is None else rows
     deal = in_order(shards, rows, graph.examples, own)
-    need = agreement.need(model._need(graph, demanded, deal))
-    return model._build_shards(graph, demanded, deal, begin, need), deal
+    begin = time.perf_counter() if begin is None else begin
+    parts = model._uses(graph, deal.examples)
+    # What it may need by chance, each process would say otherwise.
+    spec = model._budget.reserve(agreement.need(model._need(parts, deal)), dict)
+    return model._build_shards(parts, spec, begin), deal
 
 
 def _stored(
@@ -160,7 +160,7 @@ def _stored(
     work = corpus.nodes[places].tolist()
     deal = evenly(shards, size // shards.count, work)
     graph, demanded = corpus.graph.pick(places), corpus.demands.pick(places)
-    return corpus.model._build_shards(graph, demanded, deal), deal
+    return corpus.model._build_demanded(graph, demanded, deal), deal
 
 
 def _taken(given: Sequence[Any], length: int, places: Array) -> list[Any]:

@@ -8,9 +8,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from jfold.checking.graphs import check_graph
 from jfold.data.fingerprint import fingerprint
 from jfold.graph import Graph
-from jfold.graph_checker import check_graph
 from jfold.kept import Owner, kept
 from jfold.program import Program
 

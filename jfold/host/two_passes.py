@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from jfold import instructions as ir
-from jfold.checker import infer
+from jfold.checking.bodies import infer
 from jfold.kept import kept
 from jfold.program import HostPlan, Program, check_program, is_breadth_first, shares
 from jfold.registers import OBJECTS, TENSORS, RegisterType

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.device.drawn import Draws, make_draws
+from jfold.device.random_keys import Draws, make_draws
 from jfold.errors import expect
 from jfold.graph import Array, labels_of
 from jfold.host.evaluation import trace
@@ -26,7 +26,7 @@ from jfold.interpreters.walk import Walk, make_walk
 from jfold.kept import kept
 from jfold.keys import Rngs, key_of
 from jfold.language.eager import evaluate_typed, strong, typing_of
-from jfold.language.parameters import check_params, with_external
+from jfold.language.parameter_checks import check_params, with_external
 from jfold.lower import lower
 from jfold.operations import Layer, Operation
 from jfold.program import Program

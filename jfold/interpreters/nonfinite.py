@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.device.drawn import drawing_nothing
+from jfold.device.random_keys import drawing_nothing
 from jfold.errors import expect, several
 from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
@@ -37,7 +37,7 @@ from jfold.interpreters.rowwise import (
     worst,
 )
 from jfold.interpreters.walk import make_walk
-from jfold.language.parameters import check_params, with_external
+from jfold.language.parameter_checks import check_params, with_external
 from jfold.model import Model
 from jfold.planning.demands import needed
 from jfold.planning.layout import has_gradient

@@ -14,8 +14,9 @@ from jfold import instructions as p
 from jfold.language.eager import Eager, value_of
 from jfold.language.emission import emit
 from jfold.language.inference import Inference, output_type
+from jfold.language.paths import fail
 from jfold.language.sequences import in_order, items, sequence_as_given
-from jfold.language.typed import Typed, fail
+from jfold.language.typed import Typed
 from jfold.language.writer import Repeated, SequenceValue, Value, Writer, Writing
 from jfold.types import (
     BroadcastType,

@@ -12,8 +12,9 @@ from jfold import instructions as p
 from jfold.language.eager import Eager, value_of, zeros
 from jfold.language.emission import emit, emit_zeros
 from jfold.language.inference import Inference, output_type
+from jfold.language.paths import fail
 from jfold.language.sequences import in_order, items
-from jfold.language.typed import Typed, fail
+from jfold.language.typed import Typed
 from jfold.language.writer import SequenceValue, Value, Writer, Writing
 from jfold.trampoline import Steps
 from jfold.types import ObjectType, SequenceType, TupleType, Type, terminals

@@ -15,8 +15,9 @@ from jfold.language import eager
 from jfold.language.eager import Eager, eval_part, get_or, value_of
 from jfold.language.emission import emit, emit_part
 from jfold.language.inference import Inference, output_type
+from jfold.language.paths import fail, further
 from jfold.language.tensors import apply_layer
-from jfold.language.typed import Typed, fail, further
+from jfold.language.typed import Typed
 from jfold.language.writer import SequenceValue, Value, Writer, Writing
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (

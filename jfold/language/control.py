@@ -14,7 +14,8 @@ from jfold.kept import kept
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, emit_zeros
 from jfold.language.inference import Inference, output_type
-from jfold.language.typed import Typed, fail
+from jfold.language.paths import fail
+from jfold.language.typed import Typed
 from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.registers import owners_of, row_names, types_of
 from jfold.trampoline import Steps

@@ -22,7 +22,7 @@ from jfold.errors import shown
 from jfold.host.objects import ABSENT
 from jfold.kept import kept
 from jfold.language.inference import infer
-from jfold.language.parameters import check_families, check_layer, with_external
+from jfold.language.parameter_checks import check_families, check_layer, with_external
 from jfold.language.typed import Typed, Typing
 from jfold.trampoline import Steps, in_turn, run
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType

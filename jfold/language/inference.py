@@ -20,8 +20,9 @@ import jax
 
 from jfold import combinators as c
 from jfold.language.analysis import constants, observing, users
-from jfold.language.layers import numbered
-from jfold.language.typed import Typed, Typing, fail, further
+from jfold.language.paths import fail, further
+from jfold.language.shared_parameters import numbered
+from jfold.language.typed import Typed, Typing
 from jfold.language.unification import Mismatch, Unifier
 from jfold.operations import Layer
 from jfold.trampoline import Steps, run

@@ -15,7 +15,8 @@ from jfold import instructions as p
 from jfold.language.eager import Eager, value_of, zeros
 from jfold.language.emission import emit, emit_zeros
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
-from jfold.language.typed import Typed, fail
+from jfold.language.paths import fail
+from jfold.language.typed import Typed
 from jfold.language.unification import Mismatch
 from jfold.language.writer import Value, Writer, Writing
 from jfold.types import ObjectType, Type, VoidType

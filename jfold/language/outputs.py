@@ -16,7 +16,8 @@ import itertools
 
 from jfold import instructions as p
 from jfold.language.emission import write_lines
-from jfold.language.typed import Typed, fail
+from jfold.language.paths import fail
+from jfold.language.typed import Typed
 from jfold.language.writer import Builder, SequenceValue, Value, Writer
 from jfold.operations import LENGTH, Result, in_row
 from jfold.trampoline import Steps

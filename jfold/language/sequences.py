@@ -15,7 +15,8 @@ from jfold.host.objects import why_no_sequence
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import emit, emit_part, emit_zeros, write_body
 from jfold.language.inference import Inference, check_dtype, output_type
-from jfold.language.typed import Typed, fail
+from jfold.language.paths import fail
+from jfold.language.typed import Typed
 from jfold.language.writer import (
     Builder,
     Repeated,

@@ -13,8 +13,9 @@ from jfold.language.eager import Eager, value_of
 from jfold.language.emission import emit
 from jfold.language.inference import TO_TENSORS, Inference, output_type
 from jfold.language.layers import arguments_of, hint, identity, make_layer, result_type
+from jfold.language.paths import fail
 from jfold.language.signatures import settings_of
-from jfold.language.typed import Typed, fail
+from jfold.language.typed import Typed
 from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.types import (
     KeyType,

@@ -7,10 +7,9 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn
 
 from jfold import combinators as c
-from jfold.errors import middle_out
+from jfold.language.paths import path_of
 from jfold.operations import Layer
 from jfold.printing import short
 from jfold.types import Type
@@ -41,8 +40,7 @@ class Typed:
     @functools.cached_property
     def path(self) -> str:
         """The way to it, and the beginning of what it prints as."""
-        shown = short(self.block)
-        return f'{self.where}.{shown}' if self.where else shown
+        return path_of(self.where, self.block)
 
     def __str__(self) -> str:
         return self.path
@@ -88,14 +86,3 @@ def _lines(root: Typed) -> Iterator[str]:
             seen.add(id(node))
             parts = [part for part in node.parts if part is not None]
             waiting += [(depth + 1, part) for part in reversed(parts)]
-
-
-def further(where: str, label: str) -> str:
-    """A longer way; of one that nobody would read, the middle is left out."""
-    text = f'{where}.{label}' if where else label
-    return middle_out(text, 1200)
-
-
-def fail(node: Typed, expected: str, got: str, hint: str = '') -> NoReturn:
-    """Raises the error that names a block, what it expects and what it gets."""
-    raise TypeError(f'{node}: expected {expected}, got {got}{hint and f"; {hint}"}')

@@ -11,7 +11,8 @@ from jfold import combinators as c
 from jfold.language.eager import Eager, eval_part, value_of
 from jfold.language.emission import emit, emit_part
 from jfold.language.inference import Inference, output_type
-from jfold.language.typed import Typed, fail, further
+from jfold.language.paths import fail, further
+from jfold.language.typed import Typed
 from jfold.language.writer import Value, Writer, Writing
 from jfold.trampoline import Steps
 from jfold.types import TupleType, Type, VoidType

@@ -15,7 +15,8 @@ import numpy as np
 from jfold import combinators as c
 from jfold import instructions as p
 from jfold.language.layers import arguments_of
-from jfold.language.typed import Typed, Typing, fail
+from jfold.language.paths import fail
+from jfold.language.typed import Typed, Typing
 from jfold.language.visits import number_visits
 from jfold.operations import Layer, Operation
 from jfold.registers import OBJECTS, PLACES, RegisterType, row_names, types_of

@@ -7,14 +7,15 @@ import functools
 import heapq
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jfold.errors import check_spare_rows, whole
 from jfold.graph import Array
-from jfold.planning.demands import Demands
+from jfold.planning.demands import Demands, demands, join_demands, needed
+from jfold.planning.uses import Uses
 from jfold.shards import Shards
 from jfold.spec import Capacity
 
@@ -36,15 +37,27 @@ class Deal:
 
     def capacity(self, demanded: Demands) -> Capacity:
         """The least capacity that holds each shard, by the demands of the examples."""
-        needs = [demanded.pick(x).capacity(self.rows) for x in self.examples]
+        parts = map(demanded.pick, self.examples)
+        return self._holding(part.capacity(self.rows) for part in parts)
+
+    def needed(self, parts: Iterable[Uses]) -> Capacity:
+        """The same, by what each shard uses."""
+        return self._holding(needed(uses, self.rows) for uses in parts)
+
+    def _holding(self, needs: Iterable[Capacity]) -> Capacity:
         return replace(functools.reduce(operator.or_, needs), shards=self.shards)
 
+    def demands(self, parts: Iterable[Uses]) -> Demands:
+        """Those of all examples, in the order of the batch, by what each shard uses."""
+        order = np.concatenate(self.examples).argsort()
+        return join_demands([demands(uses) for uses in parts]).pick(order)
+
     @property
-    def own(self) -> tuple[Array, ...]:
-        """The examples of each shard of this process."""
+    def own(self) -> tuple[int, ...]:
+        """Which of these are the shards of this process, as places in `examples`."""
         if len(self.examples) < self.shards.count:
-            return self.examples
-        return tuple(self.examples[shard] for shard in self.shards.own)
+            return tuple(range(len(self.examples)))
+        return self.shards.own
 
     @property
     def of_rows(self) -> tuple[Array, Array]:

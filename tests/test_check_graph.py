@@ -16,11 +16,11 @@ from checking import add, number, refuses
 from traced_cases import tuples
 
 import jfold as jf
-from jfold import graph_checker
+from jfold.checking import graphs
+from jfold.checking.graphs import check_graph
 from jfold.data import storage
 from jfold.data import traced as traced_file
 from jfold.graph import Graph, Table
-from jfold.graph_checker import check_graph
 from jfold.host.evaluation import trace
 from jfold.operations import Sources
 from jfold.program import Program
@@ -142,7 +142,7 @@ def test_wrong_values_are_named(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operation, the example and the input; however many are looked at at once."""
-    monkeypatch.setattr(graph_checker, 'BLOCK', block)
+    monkeypatch.setattr(graphs, 'BLOCK', block)
     program, graph = traced()
     check_graph(program, graph)
     where, damage, message = VALUES[name]
@@ -258,7 +258,7 @@ def test_own_traces_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError
 
     for name in '_check_tables', '_check_values':
-        monkeypatch.setattr(graph_checker, name, never)
+        monkeypatch.setattr(graphs, name, never)
     model = observed()
     model.schedule(TREES)
     model.schedule(model.tracer()(TREES))

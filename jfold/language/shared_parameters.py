@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers share parameters, and the names that parameters have."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import types
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jfold.combinators import Function
+from jfold.external import shown_rows
+from jfold.language.flax_modules import check_tied
+from jfold.operations import Layer
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
+
+def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
+    """Layers with names that differ: later ones of a name get a number.
+
+    Those without parameters come last, since nobody stores anything under their names.
+    """
+    _check_externals([layer for layer in layers if layer.external])
+    check_tied(function.fn for function in layers.values())
+    groups: dict[Hashable, list[Layer]] = {}
+    for layer in layers:
+        key = layer if layer.owner is None else layer.owner
+        groups.setdefault(key, []).append(layer)
+    # What a user passes by name keeps it.
+    order = sorted(
+        groups.values(),
+        key=lambda x: (not x[0].external, x[0].params is None, *_place(layers[x[0]])),
+    )
+    names = {layer.name for layer in layers}
+    numbers = {name: itertools.count(1) for name in names}
+    free, made = set(names), dict[Layer, Layer]()
+    for group in order:
+        name = group[0].name
+        if name not in free:
+            tries = (f'{name}_{number}' for number in numbers[name])
+            name = next(each for each in tries if each not in names)
+        free.discard(name)
+        names.add(name)
+        made |= {layer: _one_of(layer, group, name) for layer in group}
+    return made
+
+
+def _one_of(layer: Layer, group: list[Layer], name: str) -> Layer:
+    """A layer with the parameters of all that are methods of one module."""
+    if len(group) == 1:
+        return dataclasses.replace(layer, name=name)
+
+    def init(key: jax.Array) -> ArrayTree:
+        return functools.reduce(_merged, [x.init(key) for x in group if x.init])
+
+    params = functools.reduce(_merged, [x.params for x in group])
+    return dataclasses.replace(layer, name=name, params=params, init=init)
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """Parameters of which either may lack some."""
+    trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
+    if trees[0] == trees[1]:  # of NNX, always
+        return one
+    shared = {k: _merged(one[k], other[k]) for k in one.keys() & other.keys()}
+    return {**one, **other, **shared}
+
+
+def _check_externals(layers: Iterable[Layer]) -> None:
+    found: dict[str, Layer] = {}
+    for layer in layers:
+        known = found.setdefault(layer.name, layer)
+        if known is not layer:
+            one, other = (shown_rows(x.params) for x in (known, layer))
+            raise TypeError(
+                f'External({layer.name!r}): expected rows of one type, got {one} and '
+                f'{other}; give arrays of other types other names'
+            )
+
+
+def _place(function: Function) -> tuple[Any, ...]:
+    """Where the code of a function and of its `init` stands."""
+    return *_place_of_code(function.fn), *_place_of_code(function.init)
+
+
+def _innermost(fn: object, limit: int = 32) -> object:
+    """The function inside of partials, methods and wrappers, of so many at most."""
+    for _ in range(limit):
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif isinstance(fn, types.MethodType):
+            fn = fn.__func__
+        else:
+            fn = getattr(fn, '__wrapped__', fn)
+    return fn
+
+
+def _place_of_code(fn: object) -> tuple[str, int, tuple[int, int]]:
+    fn = _innermost(fn)
+    if not isinstance(fn, types.FunctionType):
+        return '', 0, (0, 0)
+    code = fn.__code__
+    columns = ((x, y) for x, _, y, _ in code.co_positions() if x and y)
+    return fn.__module__ or '', code.co_firstlineno, min(columns, default=(0, 0))
