@@ -37,6 +37,7 @@ from training import (
     accuracy,
     fit_logistic,
     make_parser,
+    make_sharding,
     make_trainer,
     table,
 )
@@ -232,7 +233,15 @@ def train(task: Task, options: argparse.Namespace) -> Result:
     optimizer = make_optimizer(task, options)
     held_out = task.examples(task.held_out)
     parts = {'train': task.examples(task.train), 'held out': held_out}
-    trainer = make_trainer(model, parts, loss, jf.Model.apply, optimizer, options)
+    trainer = make_trainer(
+        model,
+        parts,
+        loss,
+        jf.Model.apply,
+        optimizer,
+        options,
+        sharding=options.sharding,
+    )
     losses, accuracies = [], []
     for epoch, params, found in trainer.epochs(options.seed):
         losses.append(float(np.mean(found)))
@@ -272,6 +281,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     add('--max-nodes', type=int, default=500, help='drop larger functions')
     add('--min-count', type=int, default=10, help='rarer labels become node types')
     add('--files', type=int, help='read only so many files')
+    add('--devices', type=int, default=1, help='0: all there are, or all cores')
     add('--picture', type=Path, default='function_names.png', help='learning curve')
     options = parser.parse_args(argv)
     if options.quick:
@@ -282,6 +292,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Reads the library, trains, and compares with the baselines."""
     options = read_options(argv)
+    options.sharding = make_sharding(options.devices)
     task = make_task(options)
     print(f'{task}\n')
     others = baselines(task)

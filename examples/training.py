@@ -7,6 +7,7 @@ A training run compiled ahead, a clock, losses, simpler models to compare with, 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import AxisType, NamedSharding
 from tqdm import tqdm
 
 import jfold as jf
@@ -110,6 +112,7 @@ class Trainer:
       predict: from parameters and schedule to rows.
       init: from a key to parameters.
       given: what `loss` gets besides parameters and schedule.
+      sharding: of the examples of a batch, over several devices.
       clock: gets the times of all steps.
     """
 
@@ -123,6 +126,7 @@ class Trainer:
     predict: jf.CompiledStep
     init: Callable[[jax.Array], Params]
     given: Given
+    sharding: NamedSharding | None
     clock: Clock = field(default_factory=Clock)
 
     def epochs(self, seed: int) -> Iterator[tuple[str, Params, list[float]]]:
@@ -133,7 +137,9 @@ class Trainer:
           the next step these parameters are gone: `copy` what is to be kept.
         """
         params = self.init(jax.random.key(seed))
-        state = self.optimizer.init(params)
+        params, state = everywhere(
+            (params, self.optimizer.init(params)), self.sharding, jax.device_put
+        )
         batches = self.clock.waiting(self.batches)
         for number, epoch in groupby(batches, lambda batch: batch.epoch):
             name, losses = f'epoch {number + 1:2}', []
@@ -152,18 +158,22 @@ class Trainer:
         given = self.given(train, batch.indices, batch.epoch)
         result, seconds = timed(self.step, params, state, batch.schedule, *given)
         self.clock.device += seconds
-        self.clock.nodes += train.nodes[batch.indices[: batch.count]].sum()
+        self.clock.nodes += train.nodes[batch.indices[batch.mask]].sum()
         params, state, loss = result
         return params, state, float(loss)
 
     def predictions(self, params: Params, part: str) -> np.ndarray:
         """The rows of all examples of a part."""
-        size = self.predict.specs[0].capacity.examples
-        batches = self.model.batches(self.corpora[part], size)
-        rows = [
-            np.asarray(self.predict(params, b.schedule))[: b.count] for b in batches
-        ]
-        return np.concatenate(rows)
+        shards = 1 if self.sharding is None else self.sharding.mesh.size
+        size = self.predict.specs[0].capacity.examples * shards
+        run = self.model.batches(self.corpora[part], size, sharding=self.sharding)
+        places, rows = [], []
+        for batch in run:
+            found = np.asarray(self.predict(params, batch.schedule))
+            places.append(batch.indices[batch.mask])
+            rows.append(found[batch.mask])
+        # Examples that are dealt to devices come in another order.
+        return np.concatenate(rows)[np.argsort(np.concatenate(places))]
 
 
 def make_trainer(
@@ -175,6 +185,7 @@ def make_trainer(
     options: argparse.Namespace,
     init: Callable[[jax.Array], Params] | None = None,
     given: Given = targets_of,
+    sharding: NamedSharding | None = None,
 ) -> Trainer:
     """Does all that can be done before training: traces, plans, compiles.
 
@@ -187,6 +198,7 @@ def make_trainer(
       options: `batch_size`, `epochs`, `seed`.
       init: from a key to parameters, the model's own if left out.
       given: what `loss` gets besides, the targets if left out.
+      sharding: of the examples of a batch, over several devices; see `make_sharding`.
     """
     init = init or model.init
     corpora, tracing = timed(
@@ -194,12 +206,14 @@ def make_trainer(
     )
     size, train = options.batch_size, parts['train']
     run = {'shuffle': options.seed, 'epochs': options.epochs}
-    batches = model.batches(corpora['train'], size, **run)
-    others = [model.batches(corpora[name], size) for name in corpora if name != 'train']
+    batches_of = partial(model.batches, batch_size=size, sharding=sharding)
+    batches = batches_of(corpora['train'], **run)
+    others = [batches_of(corpora[name]) for name in corpora if name != 'train']
     # Room for every batch there will be, so that nothing compiles in the loop.
     capacity = reduce(or_, (each.capacities for each in (batches, *others)))
     params = jax.eval_shape(init, jax.random.key(0))
     state = jax.eval_shape(optimizer.init, params)
+    params, state = everywhere((params, state), sharding, _spec)
     loss, predict = partial(loss, model), partial(predict, model)
     first = given(train, np.zeros(size, int), 0)
     taken = params, state, capacity, *first
@@ -207,9 +221,46 @@ def make_trainer(
     rows, more = timed(model.precompile, predict, params, capacity)
     clock, made = (
         Clock(trace=tracing, compile=seconds + more),
-        (step, rows, init, given),
+        (step, rows, init, given, sharding),
     )
     return Trainer(model, parts, corpora, batches, loss, optimizer, *made, clock)
+
+
+# ---- several devices -----------------------------------------------------------------
+
+
+def make_sharding(devices: int) -> NamedSharding | None:
+    """Of examples over devices: those there are, or the cores of the CPU; none if that
+    is one. To be called before JAX has looked for devices.
+
+    Args:
+      devices: how many; 0 for all.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1
+    jax.config.update('jax_num_cpu_devices', devices or cores)
+    devices = devices or jax.device_count()
+    if devices == 1:
+        return None
+    mesh = jax.make_mesh((devices,), ('data',), (AxisType.Auto,))
+    return NamedSharding(mesh, jax.P('data'))
+
+
+def everywhere(
+    tree: Any, sharding: NamedSharding | None, place: Callable[..., Any]
+) -> Any:
+    """A tree with a copy of each leaf on all devices of a sharding; as it is without.
+
+    Args:
+      place: from a leaf and its sharding to the same, so placed.
+    """
+    if sharding is None:
+        return tree
+    whole = NamedSharding(sharding.mesh, jax.P())
+    return jax.tree.map(lambda leaf: place(leaf, whole), tree)
+
+
+def _spec(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
 
 
 # ---- losses, scores and what models have to beat -------------------------------------

@@ -69,12 +69,14 @@ def test_the_way_from_fold_names_what_there_is() -> None:
 
 
 @pytest.mark.slow
-def test_function_names_prints_its_table_and_draws(tmp_path: Path) -> None:
+@pytest.mark.parametrize('devices', ['1', '2'])
+def test_function_names_prints_its_table_and_draws(
+    devices: str, tmp_path: Path
+) -> None:
     """The main job, small."""
     picture = tmp_path / 'curve.png'
-    printed = run_example(
-        'function_names.py', '--quick', '--picture', str(picture), cwd=tmp_path
-    )
+    options = '--quick', '--devices', devices, '--picture', str(picture)
+    printed = run_example('function_names.py', *options, cwd=tmp_path)
     for line in ('most frequent word', 'bag of node types', 'tree model', 'nodes/s'):
         assert line in printed
     assert picture.read_bytes().startswith(b'\x89PNG')
