@@ -15,12 +15,13 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ACCELERATORS := .venv/accelerators
+GPU := .venv/gpu
 
 WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick check bench accelerators fuzz clean
+.PHONY: help demo test test-quick check bench bench-gpu accelerators fuzz clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +47,9 @@ check: $(READY)  ## lint, formatting and types
 bench: $(READY)  ## measure everything, in hours; ARGS=--quick in minutes
 	$(BIN)/python benchmarks/suite.py $(ARGS)
 
+bench-gpu: $(GPU)/.ready  ## measure what there is to measure on a GPU, in 45 minutes
+	$(GPU)/bin/python benchmarks/gpu.py $(ARGS)
+
 accelerators: $(ACCELERATORS)/.ready  ## compile for a GPU and a TPU, there or not (downloads 1 GB)
 	JAX_PLATFORMS=cpu $(ACCELERATORS)/bin/python -m pytest $(ARGS) tests/accelerators
 
@@ -60,6 +64,14 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check \
 	  --editable '.[dev,examples]'
+	@touch $@
+
+# With drivers in place, `jax[cuda12]` is all that a GPU takes.
+$(GPU)/.ready: $(READY)
+	$(PYTHON) -m venv $(GPU)
+	$(GPU)/bin/python -m pip install -qq --disable-pip-version-check \
+	  --editable '.[examples]' \
+	  "jax[cuda12]==$$($(BIN)/python -c 'import jax; print(jax.__version__)')"
 	@touch $@
 
 # The same JAX as the tests have: its plugins must be of one version with it.

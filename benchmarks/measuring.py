@@ -253,7 +253,7 @@ def loss(model: jf.Model, params: Params, schedule: jf.Schedule) -> jax.Array:
     values, metrics = _parted(model, model.apply(params, schedule))
     mask = schedule.mask
     rows = [
-        (_half_square(x) * mask.reshape(-1, *(1 for _ in x.shape[1:]))).sum()
+        (half_square(x) * mask.reshape(-1, *(1 for _ in x.shape[1:]))).sum()
         for x in jax.tree.leaves(values)
     ]
     observed = [x for m in metrics.values() for x in jax.tree.leaves(m.sum())]
@@ -265,7 +265,7 @@ def eager_loss(model: jf.Model, params: Params, examples: Sequence[Any]) -> jax.
     total = jnp.zeros(())
     for example in examples:
         values, metrics = _parted(model, model.eval(example, params))
-        total += sum(_half_square(x).sum() for x in jax.tree.leaves(values))
+        total += sum(half_square(x).sum() for x in jax.tree.leaves(values))
         total += sum(x for observed in metrics.values() for x in observed)
     return total
 
@@ -274,7 +274,8 @@ def _parted(model: jf.Model, result: Any) -> tuple[Any, Any]:
     return result if model.program.metric_results else (result, {})
 
 
-def _half_square(x: Any) -> Any:
+def half_square(x: Any) -> Any:
+    """Half the square of each number."""
     return x * x / 2
 
 

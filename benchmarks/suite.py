@@ -16,6 +16,7 @@ import json
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from report import Report, Row
 PROGRAMS = Path(__file__).resolve().parent
 PARTS = (
     'core',
+    'compile',
     'host',
     'devices',
     'balance',
@@ -38,6 +40,7 @@ PARTS = (
     'molecules',
     'scaling',
     'kernels',
+    'search',
     'peers',
 )
 READ_TREES = ('balance', 'host', 'models')
@@ -90,14 +93,15 @@ class Part:
 # ---- running -------------------------------------------------------------------------
 
 
-def run(name: str, given: list[str]) -> Part:
-    """Runs a part, and passes on what it tells of its progress."""
+def run(name: str, given: list[str], limit: float = threading.TIMEOUT_MAX) -> Part:
+    """Runs a part for so many seconds at most, and passes on what it tells of its
+    progress. What it has written by then counts."""
     with TemporaryDirectory() as folder:
         files = [Path(folder) / kind for kind in ('json', 'markdown')]
         writing = [f'--{file.name}={file}' for file in files]
         program = [sys.executable, str(PROGRAMS / f'{name}.py')]
         begin = time.monotonic()
-        problem = watched(name, [*program, *given, *writing], begin)
+        problem = watched(name, [*program, *given, *writing], begin, limit)
         seconds = time.monotonic() - begin
         lines, markdown = (x.read_text('utf-8') if x.exists() else '' for x in files)
     head, *rows = map(json.loads, lines.splitlines() or ['{}'])
@@ -105,7 +109,7 @@ def run(name: str, given: list[str]) -> Part:
     return Part(name, command, seconds, problem, head, tuple(rows), markdown)
 
 
-def watched(name: str, command: list[str], begin: float) -> str:
+def watched(name: str, command: list[str], begin: float, limit: float) -> str:
     """Runs a command; says its lines with the time so far. Returns why it failed."""
     with subprocess.Popen(
         command,
@@ -115,11 +119,17 @@ def watched(name: str, command: list[str], begin: float) -> str:
         errors='replace',
     ) as process:
         assert process.stderr is not None
+        clock = threading.Timer(limit, process.kill)
+        clock.start()
         last = ''
         for line in process.stderr:
             minutes, seconds = divmod(int(time.monotonic() - begin), 60)
             last = line.strip() or last
             say(f'{name} {minutes}:{seconds:02}  {line.rstrip()}')
+        process.wait()
+        clock.cancel()
+    if process.returncode and time.monotonic() - begin >= limit:
+        return f'stopped after {limit:.0f} s: {last}'
     return f'exit status {process.returncode}: {last}' if process.returncode else ''
 
 

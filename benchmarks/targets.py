@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerators that are not here: what XLA compiles for them, on any machine.
+"""Devices, most of which are not here: what XLA compiles for them, on any machine.
 
 The packages that it takes are those of `make accelerators`.
 """
@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ class Target:
       bandwidth: of its memory, bytes a second.
       rate: of its matrix units at the precision that JAX takes by default, operations
         a second.
+      is_here: whether programs can run on it, and be tried by XLA.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Target:
     start: float
     bandwidth: float
     rate: float
+    is_here: bool = False
 
     @property
     def is_there(self) -> bool:
@@ -58,6 +60,8 @@ class Target:
 
     def compile(self, fn: Callable[..., Any], *args: Any) -> Any:
         """The function compiled for arguments that look like these."""
+        if self.is_here:
+            return jax.jit(fn).lower(*args).compile()
         sharding = jax.sharding.SingleDeviceSharding(self.device)
 
         def spec(x: Any) -> jax.ShapeDtypeStruct:
@@ -102,3 +106,10 @@ H200 = Target('H200', 'cuda', ('jax_cuda12_plugin',), 2.5e-6, 4.8e12, 494e12)
 V5E = Target('TPU v5e', 'tpu', ('libtpu',), 0.5e-6, 819e9, 197e12)
 CPU = Target('CPU', 'cpu', (), 1e-6, 20e9, 100e9)
 ACCELERATORS = (H200, V5E)
+
+
+def here() -> Target:
+    """The device that is here, with the numbers of the nearest one that is known."""
+    device = jax.devices()[0]
+    known = {'cpu': CPU, 'gpu': H200, 'tpu': V5E}[device.platform]
+    return replace(known, name=device.device_kind, is_here=True)

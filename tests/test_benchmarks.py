@@ -303,6 +303,19 @@ def test_an_ensemble_is_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_compiling_is_compared_with_code_by_hand(tmp_path: Path) -> None:
+    """Of every job, in parts, with the same gradients."""
+    (_, *rows), markdown = run('compile', '--quick', folder=tmp_path)
+    ratios = [row for row in rows if 'ratio' in row]
+    assert len(ratios) == 4
+    assert all(row['median'] > 0 for row in ratios)
+    assert [row['contender'] for row in rows if 'contender' in row] == (
+        ['jfold', 'by hand'] * 4
+    )
+    assert 'has given the same loss and gradients' in markdown
+
+
+@pytest.mark.slow
 def test_kernels_are_told(tmp_path: Path) -> None:
     """Of a CPU, which is said; beside the perfect batch."""
     (head, *rows), _ = run('kernels', '--quick', folder=tmp_path)
@@ -311,6 +324,27 @@ def test_kernels_are_told(tmp_path: Path) -> None:
     assert [row['form'] for row in rows].count('perfect batch') == 2
     assert all(row['kernels'] > 0 and row['estimate ms'] > 0 for row in rows)
     assert all(row['rows / real'] >= 1 for row in rows)
+
+
+@pytest.mark.slow
+def test_kernels_are_run_beside_their_estimates(tmp_path: Path) -> None:
+    """On the device that is here."""
+    (head, *rows), _ = run(
+        'kernels', '--quick', '--run', '--repeats', 2, folder=tmp_path
+    )
+    assert head['absent'] == {}
+    assert {row['device'] for row in rows} == {'cpu'}
+    assert all(row['ms'] > 0 and row['ms / estimate'] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_staircases_are_searched(tmp_path: Path) -> None:
+    """jfold's own first, to which the others are compared; one segment is one."""
+    (_, *rows), markdown = run('search', '--quick', '--repeats', 2, folder=tmp_path)
+    assert [row['segments'] for row in rows] == [4, 1] * 2
+    assert [row['over own'] for row in rows][::2] == [1, 1]
+    assert rows[1]['steps'] > rows[0]['steps']
+    assert 'All forms have given the same results' in markdown
 
 
 @pytest.mark.parametrize('name', ['jfold', 'jfold.host', 'trees', 'jfolder', 'jax'])

@@ -14,6 +14,7 @@ import pytest
 BENCHMARKS = Path(__file__).parent.parent / 'benchmarks'
 sys.path.append(str(BENCHMARKS))
 
+import gpu  # noqa: E402
 import suite  # noqa: E402
 
 PROGRAM = f"""
@@ -34,6 +35,7 @@ PROGRAMS = {
     'peers': PROGRAM.replace('MS', 'None').replace('ABSENT', "{'all': 'no home'}"),
     'models': PROGRAM.replace('MS', '1').replace('ABSENT', '1 / 0'),
     'scaling': "import sys\nsys.exit('no memory')",
+    'search': 'import time\ntime.sleep(600)',
 }
 
 
@@ -41,14 +43,22 @@ def run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, names: str, *options: str
 ) -> tuple[int, dict[str, Any], list[Any], str]:
     """Exit status, parts by name, their rows, and the Markdown, of made-up programs."""
+    return run_main(suite, folder, monkeypatch, names, *options)
+
+
+def run_main(
+    program: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *given: str
+) -> tuple[int, dict[str, Any], list[Any], str]:
+    """The same, by either program that runs parts."""
     for name, text in PROGRAMS.items():
         (folder / f'{name}.py').write_text(text)
     monkeypatch.setattr(suite, 'PROGRAMS', folder)
-    given = ['suite.py', '--only', names, '--results', str(folder / 'new'), *options]
-    monkeypatch.setattr(sys, 'argv', given)
+    names, *options = given
+    line = [program.__name__, '--only', names, '--results', str(folder / 'new')]
+    monkeypatch.setattr(sys, 'argv', [*line, *options])
     status = 0
     try:
-        suite.main()
+        program.main()
     except SystemExit as exit_:
         status = int(str(exit_.code))
     (lines,) = (folder / 'new').glob('*.jsonl')
@@ -110,6 +120,33 @@ def test_quick_peers_install_nothing_unless_asked(only: Any, expected: Any) -> N
 
 
 def test_every_part_has_a_program() -> None:
-    """The list names what there is."""
-    for name in suite.PARTS:
+    """The lists name what there is."""
+    for name in {*suite.PARTS, *gpu.PARTS}:
         assert (BENCHMARKS / f'{name}.py').exists()
+
+
+def test_parts_are_stopped_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device that is lent; the others run, and files are named for it."""
+    monkeypatch.setattr(gpu, 'device', lambda: 'NVIDIA X (1)')
+    monkeypatch.setattr(gpu, 'PART', 2.0)
+    monkeypatch.setitem(gpu.PARTS, 'core', ())
+    status, parts, rows, markdown = run_main(gpu, tmp_path, monkeypatch, 'search,core')
+    assert status == 1
+    assert parts['search']['remarks'] == 'stopped after 2 s: '
+    assert parts['core']['state'] == 'done'
+    assert [row['part'] for row in rows] == ['core']
+    assert markdown.startswith('## Benchmarks on NVIDIA X (1)\n')
+    (written,) = (tmp_path / 'new').glob('*.md')
+    assert written.name.startswith('nvidia-x-1-20')
+
+
+def test_no_part_outlives_the_loan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left when all time is spent is stopped at once."""
+    monkeypatch.setattr(gpu, 'device', lambda: 'cpu')
+    monkeypatch.setattr(gpu, 'ALL', 0.0)
+    _, parts, _, _ = run_main(gpu, tmp_path, monkeypatch, 'search')
+    assert parts['search']['remarks'] == 'stopped after 0 s: '

@@ -37,21 +37,24 @@ class Scan(JaxProgram):
     """One scan forward, one back."""
 
     def plan(self, trees: list[Tree]) -> Plan:
-        numbered = [number(tree, self.workload.leaves) for tree in trees]
-        words, pairs = (np.array(x, np.int32) for x in zip(*numbered, strict=True))
-        count, column = len(trees), np.arange(len(trees))
-        children = pairs.transpose(1, 2, 0)  # slots
-        steps = len(children)
-        parents = np.full((words.shape[1] + steps, count), 2 * steps, np.int32)
-        given = np.arange(2 * steps, dtype=np.int32).reshape(steps, 2, 1)
-        parents[children, column] = given
-        rows = (
-            x * np.int32(count) + column.astype(np.int32) for x in (children, parents)
-        )
-        return Plan(words.T, *rows)
+        return make_plan(trees, self.workload.leaves)
 
     def roots(self, params: Weights, plan: Plan) -> jax.Array:
         return roots(params, plan)
+
+
+def make_plan(trees: list[Tree], leaves: int) -> Plan:
+    """The plan of trees that have so many leaves each."""
+    numbered = [number(tree, leaves) for tree in trees]
+    words, pairs = (np.array(x, np.int32) for x in zip(*numbered, strict=True))
+    count, column = len(trees), np.arange(len(trees))
+    children = pairs.transpose(1, 2, 0)  # slots
+    steps = len(children)
+    parents = np.full((words.shape[1] + steps, count), 2 * steps, np.int32)
+    given = np.arange(2 * steps, dtype=np.int32).reshape(steps, 2, 1)
+    parents[children, column] = given
+    rows = (x * np.int32(count) + column.astype(np.int32) for x in (children, parents))
+    return Plan(words.T, *rows)
 
 
 def number(tree: Tree, leaves: int) -> tuple[list[int], list[tuple[int, int]]]:
