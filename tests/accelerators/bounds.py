@@ -34,17 +34,17 @@ BOUNDS = {
     ('large', 'train'): ((65, 531), (203, 1617)),  # 19 levels
     ('large', 'train, recompute all'): ((68, 566), (281, 2317)),  # 19 levels
     ('child-sums', 'infer'): ((42, 510), (363, 4258)),  # 25 levels
-    ('child-sums', 'train'): ((133, 1594), (582, 6858)),  # 25 levels
-    ('child-sums', 'train, recompute all'): ((130, 1561), (634, 7440)),  # 25 levels
+    ('child-sums', 'train'): ((83, 1005), (416, 4899)),  # 25 levels
+    ('child-sums', 'train, recompute all'): ((80, 972), (468, 5484)),  # 25 levels
     ('chains', 'infer'): ((18, 364), (81, 1626)),  # 50 levels
     ('chains', 'train'): ((48, 972), (108, 2184)),  # 50 levels
     ('chains', 'train, recompute all'): ((45, 914), (150, 3029)),  # 50 levels
     ('messages', 'infer'): ((76, 257), (595, 1972)),  # 8 levels
-    ('messages', 'train'): ((306, 1031), (1185, 3961)),  # 8 levels
-    ('messages', 'train, recompute all'): ((294, 995), (1496, 4997)),  # 8 levels
+    ('messages', 'train'): ((238, 810), (854, 2883)),  # 8 levels
+    ('messages', 'train, recompute all'): ((226, 774), (1164, 3919)),  # 8 levels
     ('names', 'infer'): ((33, 331), (334, 3243)),  # 18 levels
-    ('names', 'train'): ((110, 1091), (541, 5227)),  # 18 levels
-    ('names', 'train, recompute all'): ((108, 1065), (590, 5718)),  # 18 levels
+    ('names', 'train'): ((60, 615), (382, 3702)),  # 18 levels
+    ('names', 'train, recompute all'): ((57, 586), (431, 4193)),  # 18 levels
     ('whole-reverse', 'infer'): ((42, 252), (78, 496)),  # 14 levels
     ('whole-reverse', 'train'): ((172, 996), (192, 1173)),  # 14 levels
     ('whole-reverse', 'train, recompute all'): ((203, 1160), (237, 1413)),  # 14 levels
