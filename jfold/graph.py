@@ -134,7 +134,7 @@ def labels_of(program: Operations, graphs: Sequence[Graph]) -> dict[str, Array]:
     """By name of a metric that has any, the labels [rows] of its rows in graphs, one
     behind the other."""
     return {
-        str(program.results[r].name): np.concatenate(
+        str(program.results[r].kind.name): np.concatenate(
             [graph.labels[k].columns[0] for graph in graphs]
         )
         for k, r in enumerate(program.labelled)

@@ -153,6 +153,8 @@ def _names(node: ast.AST) -> Iterator[str]:
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
             yield each.id
+        elif isinstance(each, FUNCTIONS):
+            yield each.name
         elif isinstance(each, ast.Attribute):
             yield each.attr
 
@@ -210,8 +212,8 @@ THINGS = {
     'block with instructions of its own': ('Length', 'Count'),
     'instruction that moves items': ('Interleave',),
     'section of the index array': ('consumers',),
-    'kind of result': ('per_example', 'observed'),
-    'use of a result': ('metric_results', 'value_results', 'labelled'),
+    'kind of result': ('item_rows',),
+    'fact of kinds of results': ('is_counted', 'is_packed', 'Making'),
     'loop strategy': ('Counted', 'CountedLoops'),
 }
 

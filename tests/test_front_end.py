@@ -21,7 +21,6 @@ from jfold.operations import (
     Layer,
     Operation,
     Operations,
-    Result,
     Sources,
     check_operations,
 )
@@ -29,6 +28,7 @@ from jfold.planning.demands import needed
 from jfold.planning.growth import grow
 from jfold.planning.uses import make_uses
 from jfold.recurrence import component_of, components
+from jfold.result_tables import EXAMPLE_ROWS, Result
 from jfold.runtime import run
 from jfold.schedule import build
 from jfold.spec import COUNTED, FIXED, RESIDUALS, Spec
@@ -61,7 +61,7 @@ def walk(sources: Sources | None) -> Operations:
             Operation(STEP, (STATE, STATE), STATE, (1, 1), (1,)),
         ),
         constants=((1, ZEROS),),
-        results=(Result(None, STATE, (1,)),),
+        results=(Result(EXAMPLE_ROWS, STATE, (1,)),),
         sources=sources,
     )
 

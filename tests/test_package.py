@@ -412,57 +412,33 @@ def test_what_is_made_of_a_spec_is_not_written_to(room: str) -> None:
                 assert all('frozen=True' in x for x in plain), node.name
 
 
-# Who asks whether a result has one row an example, and why.
+def test_a_kind_of_result_is_known_in_one_file() -> None:
+    """There it is made, with all that is peculiar to it."""
+    assert places('kind of result') == (2, 1)
+    kinds = 'EXAMPLE_ROWS', 'item_rows', 'metric_rows'
+    found = structure.places(kinds, structure.files())
+    assert {file for file, _ in found} == {'result_tables.py'}
+
+
+# Who asks for what differs between kinds of results, and why: all others treat every
+# result alike, or those that `Operations` has listed.
 ASKS = {
-    'operations.py': 'states it',
-    'checking/bodies.py': 'refuses to observe what a body returns',
+    'result_tables.py': 'says it',
+    'operations.py': 'lists those alike, and refuses several values of an example',
+    'program.py': 'refuses rows that are observed elsewhere',
     'checking/graphs.py': 'refuses other numbers of rows',
-    'language/outputs.py': 'returns one, observes the others',
+    'language/typed.py': 'numbers the items of sequences',
     'host/trace.py': 'takes what was returned, or what was observed',
-    'planning/demands.py': 'adds up how many rows there are',
-    'planning/layout.py': 'has room for the examples exactly, for others to spare',
-    'planning/sections.py': 'tells whose the rows are',
-    'runtime.py': 'repeats the last row, or gives zeros, where there is none',
-    'budget.py': 'refuses a capacity with other numbers',
-    'data/corpus.py': 'names its arrays in a file',
 }
 
 
-# Who tells metrics from what the value is made of, or rows with labels from others:
-# what users give and get, and the order of rows. Planning and the device do not.
-TELLS = {
-    'operations.py': 'states it',
-    'language/typed.py': 'says which metrics have labels',
-    'language/inference.py': 'finds that, the same at each use',
-    'language/control.py': 'takes a label beside the value',
-    'language/outputs.py': 'makes results of both',
-    'checking/bodies.py': 'refuses rows with labels where there are none, or reverse',
-    'program.py': 'refuses items observed otherwise, and what nobody observes',
-    'host/trace.py': 'puts rows of metrics, with labels, in the order of evaluation',
-    'graph.py': 'gives the labels of graphs by name',
-    'checking/graphs.py': 'refuses other numbers of labels',
-    'data/labels.py': 'names the labels in a file',
-    'data/fingerprint.py': 'tells files with labels from others',
-    'interpreters/node_by_node.py': 'gives a user value and metrics',
-    'results.py': 'gives a user value and metrics',
-    'data/predict.py': 'gives a user value and metrics',
-    'runtime.py': 'puts items of sequences together that shards have',
-}
-
-
-def test_few_tell_results_apart_by_their_use() -> None:
-    found = structure.places(structure.THINGS['use of a result'], structure.files())
-    assert {file for file, _ in found} == {*TELLS}
-    assert not any(file.startswith(('planning/', 'device/')) for file, _ in found)
-    assert len(found) <= 27
-
-
-def test_few_ask_whether_a_result_has_a_row_an_example() -> None:
-    """Each once; all others treat every result alike."""
-    found = structure.places(structure.THINGS['kind of result'], structure.files())
-    asking = [file for file, _ in found]
+def test_few_ask_for_what_differs_between_kinds_of_results() -> None:
+    """Each once, but for where it is said."""
+    facts = structure.THINGS['fact of kinds of results']
+    asking = [file for file, _ in structure.places(facts, structure.files())]
     assert {*asking} == {*ASKS}
-    assert {file for file in asking if asking.count(file) > 1} == {'operations.py'}
+    own = {'result_tables.py', 'operations.py'}
+    assert {file for file in asking if asking.count(file) > 1} == own
 
 
 def test_annotations_say_what_is_meant() -> None:

@@ -97,7 +97,7 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
     for r, result in enumerate(operations.results):
         counts = graph.results[r].counts
         rows = int(counts.min(initial=1)), int(counts.max(initial=1))
-        if result.per_example:
+        if not result.kind.is_counted:
             what = f'the least and most rows of an example in results {r}'
             _require(rows, (1, 1), what)
 

@@ -383,9 +383,10 @@ def _names(program: Program) -> list[str]:
     results."""
     names = [f'constants/{t}' for t in range(len(program.types))]
     names += [f'operations/{o}' for o in range(len(program.operations))]
-    observed = (f'metrics/{n}' for n in range(len(program.observed)))
+    numbers = {r: n for n, r in enumerate(program.observed)}
     return names + [
-        OUTPUTS if each.per_example else next(observed) for each in program.results
+        f'metrics/{numbers[r]}' if r in numbers else OUTPUTS
+        for r in range(len(program.results))
     ]
 
 

@@ -142,11 +142,9 @@ def _regions(spec: Spec, widths: Sequence[Numbers], chunk: Numbers) -> Numbers:
 
 def _result_rows(spec: Spec) -> Numbers:
     """`Layout.results`."""
-    capacity, observed = spec.capacity, iter(spec.capacity.metrics)
-    return tuple(
-        capacity.examples if result.per_example else next(observed)
-        for result in spec.program.results
-    )
+    capacity, counted = spec.capacity, iter(spec.capacity.metrics)
+    kinds = (result.kind for result in spec.program.results)
+    return tuple(kind.room(capacity.examples, counted) for kind in kinds)
 
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:

@@ -170,7 +170,7 @@ def lay_out(
     )
     owners, of_results = [], []
     for result, rows in zip(program.results, results, strict=True):
-        owners.append(cursor.section(0 if result.per_example else rows))
+        owners.append(cursor.section(result.kind.owned(rows)))
         of_results.append(tuple(cursor.section(rows) for _ in result.tensors))
     levels = sum(rows for rows, _ in tables)
     consumers, steps, sums = [], [], []
@@ -188,5 +188,5 @@ def _header(program: Operations, cursor: Cursor) -> Header:
     depths = cursor.section(len(components(program)))
     counts = cursor.section(len(program.operations))
     rows = cursor.section(len(program.results))
-    own = program.results.index(program.own)
+    own, *_ = program.value_results
     return Header(depths, counts, rows, Section(0, (cursor.next,)), rows[own])
