@@ -395,6 +395,11 @@ def test_a_block_is_known_in_two_files() -> None:
     assert places('block over known instructions') <= (4, 2)
 
 
+def test_a_section_of_the_index_array_is_declared_written_and_read() -> None:
+    """Each once, its shape where it is declared."""
+    assert places('section of the index array') == (3, 3)
+
+
 def test_a_loop_strategy_is_two_classes() -> None:
     """One on the host, one on the device, each chosen in one place."""
     found = structure.places(structure.THINGS['loop strategy'], structure.files())

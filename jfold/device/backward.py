@@ -192,8 +192,8 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
         # The section begins behind the constants, which have no cotangents. Of values
         # with fewer uses the rest of the indices point to the row of zeros.
         at = bases[k] - capacity.constants[t] + tile.first
-        uses = range(capacity.fans[t])
-        indices = [reads.batch.consumers(t, use, at, tile.rows) for use in uses]
+        uses = reads.batch.sections.consumers[t].rows
+        indices = [reads.batch.read(each, at, tile.rows) for each in uses]
         yield gather_sum(edges.buffers[t], indices)
 
 
