@@ -3,7 +3,8 @@
 
 A layer's function at given tensor types is an operation; there is one per distinct
 callable and types. Planning and the device see nothing else of a program, so a front
-end that makes a `Graph` in another way than by bodies states operations alone.
+end that makes a `Graph` in another way than by bodies states operations alone. Both are
+checked where planning begins, `make_uses`.
 """
 
 from __future__ import annotations

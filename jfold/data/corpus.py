@@ -273,7 +273,8 @@ class Corpus:
         corpus = _corpus(model, arrays, skipped)
         if verify:
             _check(corpus, path)
-        return corpus
+        assert isinstance(corpus.graph, Graph)  # of one file
+        return replace(corpus, graph=replace(corpus.graph, fits=True))
 
     def __repr__(self) -> str:
         more = f', {len(self.skipped)} skipped' if self.skipped else ''

@@ -271,6 +271,7 @@ class Trace:
             tuple(
                 Table(results[r].table.first, (self.labels[r],)) for r in self.labels
             ),
+            fits=True,
         )
 
     def _rows(self, r: int, outputs: list[Array]) -> _Sorted:
