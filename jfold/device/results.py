@@ -62,6 +62,7 @@ def gathered(tensors: Sequence[Returned], batch: Batch, values: Values) -> Array
     """The tensors [rows, *shape] each; spare rows repeat a real one."""
 
     def rows(section: Section) -> Array:
+        """The rows of a buffer that a tensor consists of [rows]."""
         return batch.read(section, 0, *section.shape)
 
     return [take(values.of(batch, x.type), rows(x.section)) for x in tensors]

@@ -62,4 +62,5 @@ class Batch:
         return lax.dynamic_slice(self.indices, (begin,), (size,))
 
     def _number(self, section: Section, place: int) -> Array:
+        """One number of a section []."""
         return self.read(section, place, 1)[0]

@@ -58,6 +58,7 @@ def _sum_type(plan: Plan, batch: Batch, t: int, step: Number, buffer: Array) -> 
     # A tile may run past the last sum of a round. What it writes there is made again by
     # the rounds that follow; of later levels, whose edges are there, it is the same.
     def tile(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The first sum of the round [], and edges [uses, *shape]."""
         first, buffer = carry
         row = first + i * SUM_WIDTH
         sums = batch.sections.sums[t].rows
@@ -65,6 +66,7 @@ def _sum_type(plan: Plan, batch: Batch, t: int, step: Number, buffer: Array) -> 
         return first, write(buffer, gather_sum(buffer, summands), base + row)
 
     def stage(s: Array, buffer: Array) -> Array:
+        """The edges [uses, *shape] with the sums of a round."""
         first, count = batch.sums(t, step, s)
         summed: Array = lax.fori_loop(0, count, tile, (first, buffer))[1]
         return summed

@@ -84,6 +84,7 @@ def make_uses(program: Operations, graph: Graph) -> Uses:
     def among(
         types: Sequence[int], table: Table, columns: Sequence[Array]
     ) -> tuple[Array, ...]:
+        """Numbers of values [rows] each, among those of all examples."""
         if graph.examples == 1:  # whose numbers are those of all
             return tuple(columns)
         # Once for each type: most operations have several inputs of one.
@@ -298,6 +299,7 @@ def in_order(tree: SumTree, rounds: Array, base: int) -> SumTree:
     moved[order] = np.arange(base, base + len(order))
 
     def placed(edges: Array) -> Array:
+        """Edge rows [n], where those of sums are now."""
         # Other edge rows, of plain uses and the row of zeros, stay where they are.
         is_sum = (edges >= base) & (edges < base + len(order))
         return np.where(is_sum, moved[np.where(is_sum, edges - base, 0)], edges)
