@@ -94,7 +94,7 @@ class SplitReverse(Owner):
         return outputs, [jnp.moveaxis(made[i], axis, 0) for i, axis in axes]
 
     def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
-        """The early half: cotangents of inputs, and what crosses [rows, *shape] each."""
+        """The early half: cotangents of inputs, what crosses [rows, *shape] each."""
         halves, arguments = self._split(given.count), self._arguments(given)
         known = self.kernel.shared(halves.closed, given.weights.reverse, given.count)
         moving, crossing = halves.run_early(arguments, known)
@@ -102,7 +102,7 @@ class SplitReverse(Owner):
         return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
     def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
-        """The late half: gradients [*shape each] of what crosses [rows, *shape] each."""
+        """The late half: gradients [*shape each], of crossing [rows, *shape each]."""
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
         return self._split(given.count).run_late(self._arguments(given), crossed)

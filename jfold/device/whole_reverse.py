@@ -61,13 +61,13 @@ class WholeReverse:
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
     def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
-        """Cotangents of inputs [rows, *shape each], by the whole reverse; what belongs to
-        weights is dead code."""
+        """Cotangents of inputs [rows, *shape each], by the whole reverse; what belongs
+        to weights is dead code."""
         return self._revived(given)(given.cotangents)[1], []
 
     def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
-        """Gradients [*shape each], by the whole reverse; what belongs to inputs alone is
-        dead code."""
+        """Gradients [*shape each], by the whole reverse; what belongs to inputs alone
+        is dead code."""
         return self._revived(given)(given.cotangents)[0]
 
     def _revived(self, given: Rows) -> Pullback:

@@ -188,8 +188,8 @@ class Counted:
         trips: Trips,
         devices: int,
     ) -> None:
-        """As many tiles of each width as each level takes, of a table [levels or more,
-        2 + widths] for rows [levels or fewer]."""
+        """Into a table [levels or more, 2 + widths], for counts [levels or fewer], as
+        many tiles of each width as each level takes."""
         if len(counts) < len(last):
             counts = concatenated([counts, np.zeros(len(last) - len(counts), np.int64)])
         part, ends = table[: len(last)], counts.cumsum()
@@ -280,7 +280,7 @@ class Fixed:
         trips: Trips,
         devices: int,
     ) -> None:
-        """A tile of each step, of a table [steps, 2 + widths].
+        """Into a table [steps, 2 + widths], a tile of each step.
 
         A step without a tile of the operation, before, between or behind its levels,
         repeats the tile before it, which changes nothing.
