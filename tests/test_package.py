@@ -402,8 +402,10 @@ def test_a_section_of_the_index_array_is_declared_written_and_read() -> None:
 
 def test_a_loop_strategy_is_two_classes() -> None:
     """One on the host, one on the device, each chosen in one place."""
-    found = structure.places(structure.THINGS['loop strategy'], structure.files())
+    words, files = structure.THINGS['loop strategy'], structure.files()
+    found = structure.places(words, files)
     assert {file for file, _ in found} == {'planning/tiles.py', 'device/loops.py'}
+    assert sorted(structure.defined(words, files)) == sorted(words)
 
 
 @pytest.mark.parametrize('room', ['device', 'planning'])

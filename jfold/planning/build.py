@@ -235,7 +235,7 @@ def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[Ro
     active = active_types(program)
 
     def write(t: int, section: Section, values: Array, edge: int) -> None:
-        """Fills a section [n or more] by values [n]; their edge rows begin at `edge`."""
+        """Fills a section [n or more] by values [n], whose edges begin at `edge`."""
         found = gather(rows[t], values)
         # Spare rows repeat a real one: on zeros a function may give no number.
         section.fill(batch.indices, found, found[-1] if len(found) else 0)
