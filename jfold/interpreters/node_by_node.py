@@ -25,7 +25,7 @@ from jfold.graph import Array, labels_of
 from jfold.host.evaluation import trace
 from jfold.interpreters.walk import Walk, make_walk
 from jfold.kept import kept
-from jfold.keys import Rngs, key_of
+from jfold.keys import Drawing, key_of
 from jfold.language.eager import evaluate_typed, strong, typing_of
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.lower import lower
@@ -51,16 +51,15 @@ Values = list[list[Any]]  # by type and number
 def evaluate(
     block: c.Block,
     example: object,
-    params: Mapping[str, Any] | None = None,
-    external: Mapping[str, Any] | None = None,
-    rngs: Rngs = None,
-    id: int = 0,
-    deterministic: bool = False,
+    params: Mapping[str, Any] | None,
+    external: Mapping[str, Any] | None,
+    drawing: Drawing,
 ) -> Any:
     """See `Block.eval`."""
     typing = typing_of(block)
     _check(typing.layers, example, params)
-    draws = make_draws(typing.layers, 1, rngs, np.array([id]), deterministic)
+    rngs, id_, deterministic = drawing
+    draws = make_draws(typing.layers, 1, rngs, np.array([id_]), deterministic)
     # The twin shares no code with the host plan, but cannot know the numbers of nodes,
     # by which keys go: so what draws is traced.
     if draws is None or draws.evaluates:
