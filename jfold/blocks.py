@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from jfold.kept import Owner
-from jfold.keys import Rngs
+from jfold.keys import Drawing, Rngs
 from jfold.printing import Printed, callable_name, in_braces, in_call, in_full
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
@@ -79,7 +79,8 @@ class Block(Owner):
         """
         from jfold.interpreters.node_by_node import evaluate
 
-        return evaluate(self, example, params, external, rngs, id, deterministic)
+        drawing = Drawing(rngs, id, deterministic)
+        return evaluate(self, example, params, external, drawing)
 
     @property
     @boundary

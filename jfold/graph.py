@@ -82,6 +82,8 @@ class Graph:
       results: per result; columns: per tensor the value numbers [rows].
       numbers: how all values are numbered, where whoever made it knew.
       labels: per result that has any; columns: objects [rows].
+      fits: whether it is known to fit its operations: the host plan made it, or it was
+        checked. Whatever is planned of others is checked first.
     """
 
     examples: int
@@ -90,6 +92,7 @@ class Graph:
     results: tuple[Table, ...]
     numbers: Numbering | None = field(default=None, repr=False)
     labels: tuple[Table, ...] = ()
+    fits: bool = field(default=False, repr=False)
 
     @property
     def levels(self) -> tuple[Array, ...]:
@@ -123,6 +126,7 @@ class Graph:
             tuple(table.pick(examples) for table in self.operations),
             tuple(table.pick(examples) for table in self.results),
             labels=tuple(table.pick(examples) for table in self.labels),
+            fits=self.fits,
         )
 
     def __str__(self) -> str:
@@ -134,7 +138,7 @@ def labels_of(program: Operations, graphs: Sequence[Graph]) -> dict[str, Array]:
     """By name of a metric that has any, the labels [rows] of its rows in graphs, one
     behind the other."""
     return {
-        str(program.results[r].name): np.concatenate(
+        str(program.results[r].kind.name): np.concatenate(
             [graph.labels[k].columns[0] for graph in graphs]
         )
         for k, r in enumerate(program.labelled)
@@ -155,6 +159,7 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         joined(graph.operations for graph in graphs),
         joined(graph.results for graph in graphs),
         labels=joined(graph.labels for graph in graphs),
+        fits=all(graph.fits for graph in graphs),
     )
 
 

@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 from jax.typing import ArrayLike
 
 # A key, or one by stream.
 Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
+
+
+class Drawing(NamedTuple):
+    """What one example draws with, when it is evaluated; see `Block.eval`."""
+
+    rngs: Rngs
+    id: int
+    deterministic: bool
+
 
 # Other kinds draw something else of a key beside others, under `jax.vmap`, than alone.
 _KIND = 'threefry2x32'

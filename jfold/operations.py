@@ -3,7 +3,8 @@
 
 A layer's function at given tensor types is an operation; there is one per distinct
 callable and types. Planning and the device see nothing else of a program, so a front
-end that makes a `Graph` in another way than by bodies states operations alone.
+end that makes a `Graph` in another way than by bodies states operations alone. Both are
+checked where planning begins, `make_uses`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold import result_tables as tables
 from jfold.kept import Owner
-from jfold.types import SequenceType, TensorType, Type, levels, terminals
+from jfold.result_tables import Making, Result
+from jfold.types import TensorType, Type, levels
 
 if TYPE_CHECKING:
     from chex import ArrayTree
 
 Makers = int  # a set of operations, or of their results, as bits
-LENGTH = TensorType((), 'int32')  # of the lengths of sequences
-IN_ROW = SequenceType, TensorType  # what of a type has a tensor in a row of it
 # Rows on which a function of whole tiles is tried: few, and many, to tell all of them
 # from the first ones.
 PROBES = 2, 101
@@ -114,42 +115,6 @@ class Sources:
     results: tuple[tuple[Makers, ...], ...]
 
 
-@dataclass(frozen=True)
-class Result:
-    """A table of rows that a batch gives: the user's value, what a metric collects, or
-    the items of the sequences that are somewhere in the user's value.
-
-    Attributes:
-      name: of the metric; `None` of others.
-      type: of a row, as the user wrote it.
-      tensors: those `in_row`, as numbers in `Operations.types`.
-      sequence: whose items the rows are, example by example, in order: the place among
-        the `levels` of the expression's type, from 1; 0 of others.
-      labelled: whether each row has a label, an object that stays on the host.
-    """
-
-    name: str | None
-    type: Type
-    tensors: tuple[int, ...]
-    sequence: int = 0
-    labelled: bool = False
-
-    @property
-    def per_example(self) -> bool:
-        """Whether there is one row an example, else any number, which is data."""
-        return self.name is None and not self.sequence
-
-
-def in_row(type_: Type) -> tuple[TensorType, ...]:
-    """The tensors in a row of a type: of a sequence its length, for whose items there
-    is a result of its own."""
-    return tuple(
-        LENGTH if isinstance(each, SequenceType) else each
-        for each in terminals(type_)
-        if isinstance(each, IN_ROW)
-    )
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Operations(Owner):
     """What the device runs. Compared and hashed by identity; a copy is itself.
@@ -172,11 +137,10 @@ class Operations(Owner):
     results: tuple[Result, ...]
     sources: Sources | None
 
-    @functools.cached_property
+    @property
     def own(self) -> Result:
-        """The value of the expression itself."""
-        (found,) = (each for each in self.results if each.per_example)
-        return found
+        """The value of the expression itself, without items of sequences."""
+        return self.results[self.value_results[0]]
 
     @property
     def output(self) -> Type:
@@ -185,25 +149,29 @@ class Operations(Owner):
 
     @functools.cached_property
     def observed(self) -> tuple[int, ...]:
-        """The results with any number of rows: of metrics, and items of sequences."""
-        return tuple(r for r, x in enumerate(self.results) if not x.per_example)
-
-    @functools.cached_property
-    def metric_results(self) -> tuple[int, ...]:
-        """The results of metrics."""
-        return tuple(r for r, x in enumerate(self.results) if x.name is not None)
+        """The results with any number of rows."""
+        return tables.counted(self.results)
 
     @functools.cached_property
     def labelled(self) -> tuple[int, ...]:
         """The results whose rows have labels."""
-        return tuple(r for r, x in enumerate(self.results) if x.labelled)
+        return tables.labelled(self.results)
+
+    @functools.cached_property
+    def metric_results(self) -> tuple[int, ...]:
+        """The results of metrics."""
+        return tables.of_metrics(self.results)
+
+    @functools.cached_property
+    def visited_results(self) -> tuple[int, ...]:
+        """The results whose rows are put in the order of evaluation."""
+        return tables.made_by(self.results, Making.COLLECTED)
 
     @functools.cached_property
     def value_results(self) -> tuple[int, ...]:
         """The results that the value of the expression is made of: its own, then the
         items of each sequence in it, by the `levels` of its type."""
-        mine = [r for r, x in enumerate(self.results) if x.name is None]
-        return tuple(sorted(mine, key=lambda r: self.results[r].sequence))
+        return tables.of_value(self.results)
 
     def __copy__(self) -> Operations:
         return self
@@ -228,8 +196,8 @@ def check_operations(operations: Operations) -> None:
         one result is the value of the expression, or others are not the items of its
         sequences.
     """
-    own = [each.per_example for each in operations.results].count(True)
-    if own != 1:
+    making = [each.kind.making for each in operations.results]
+    if (own := making.count(Making.RETURNED)) != 1:
         raise ValueError(f'expected one result without a name, got {own}')
     known = range(len(operations.types))
     used = [(repr(each), each.inputs + each.outputs) for each in operations.operations]
@@ -250,7 +218,7 @@ def _check_levels(operations: Operations) -> None:
     """Refuses results that are not the items of the sequences in the value."""
     found = [operations.results[r] for r in operations.value_results]
     expected = list(enumerate(levels(operations.output)))
-    if [(each.sequence, each.type) for each in found] != expected:
+    if [(each.kind.level, each.type) for each in found] != expected:
         got = [each.type for each in found[1:]]
         items = [type_ for _, type_ in expected[1:]]
         raise ValueError(f'expected results of items {items}, got {got}')

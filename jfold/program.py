@@ -26,9 +26,10 @@ from jfold.checking.sources import follow
 from jfold.checking.waves import wrong_waves
 from jfold.instructions import Body, CallOnce, Numbers, Observe
 from jfold.kept import kept
-from jfold.operations import IN_ROW, Makers, Operations, Result, check_operations
+from jfold.operations import Makers, Operations, check_operations
 from jfold.recurrence import results_in, sources
 from jfold.registers import BODY_ROWS, OBJECTS, PLACES, TENSORS, RegisterType
+from jfold.result_tables import IN_ROW, Making, Result, made_by
 from jfold.types import SequenceType, terminals
 
 
@@ -123,7 +124,7 @@ def _wrong(program: Program) -> Iterator[str]:
     yield from _wrong_ends(program)
     yield from _wrong_rows(program, types)
     bodies = zip((main, *others), found, strict=True)
-    yield from wrong_order(bodies, plan.declarations, program.metric_results)
+    yield from wrong_order(bodies, plan.declarations, program.visited_results)
     yield from wrong_waves(main, others, types)
     stated = sources(program)
     own = program.results.index(program.own)
@@ -158,11 +159,11 @@ def _wrong_rows(program: Program, types: Mapping[int, RegisterType]) -> Iterator
     are all those whose lengths are told in the row that they are of."""
     main, *others = program.plan.bodies
     in_main, in_others = _observed([main]), _observed(others)
-    for r in program.metric_results:
+    for r in program.visited_results:
         if not (in_main[r] or in_others[r]):
             yield f'{main}: expected something to observe result {r}, got nothing'
     rows = _lengths_in(program.own, main.outputs)
-    for r in program.value_results[1:]:
+    for r in made_by(program.results, Making.OBSERVED):
         if (len(in_main[r]), len(in_others[r])) != (1, 0):
             yield f'{main}: expected it alone to observe result {r}, once, got others'
             return  # of what follows, nothing is known

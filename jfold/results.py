@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from jfold.metrics import MetricValues
 from jfold.program import Program
 from jfold.ragged import assembled
+from jfold.result_tables import handed_out
 from jfold.schedule import Schedule
 from jfold.types import SequenceType, pack, terminals
 
@@ -23,18 +25,18 @@ def returned(
     Args:
       results: the tensors [rows, *shape] of each.
     """
-    own, *items = (results[r] for r in program.value_results)
-    pairs = zip(terminals(program.output), own, strict=True)
-    own = [
-        _lengths(schedule, x) if isinstance(each, SequenceType) else x
-        for each, x in pairs
-    ]
-    value = assembled(program.output, [own, *items])
-    metrics = {
-        str(program.results[r].name): _metric(program, schedule, r, results[r])
-        for r in program.metric_results
-    }
-    return (value, metrics) if metrics else value
+
+    def value_of(tables: list[list[jax.Array]]) -> Any:
+        own, *items = tables
+        pairs = zip(terminals(program.output), own, strict=True)
+        own = [
+            _lengths(schedule, x) if isinstance(each, SequenceType) else x
+            for each, x in pairs
+        ]
+        return assembled(program.output, [own, *items])
+
+    metric_of = functools.partial(_metric, program, schedule)
+    return handed_out(program.results, results, value_of, metric_of)
 
 
 def _lengths(schedule: Schedule, lengths: jax.Array) -> jax.Array:

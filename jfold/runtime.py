@@ -28,6 +28,7 @@ from jfold.device.random_keys import Draws, with_keys
 from jfold.device.residuals import RECOMPUTE
 from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch
+from jfold.result_tables import packed
 from jfold.schedule import Schedule, over_shards
 from jfold.shards import Shards
 from jfold.spec import Spec
@@ -111,7 +112,7 @@ def _packed(results: Results, schedule: Schedule) -> Results:
     program, shards = schedule.spec.program, schedule.spec.shards
     assert shards is not None
     counts = shards.whole(over_shards(_counts, schedule))
-    for r in program.value_results[1:]:
+    for r in packed(program.results):
         tensors = map(shards.whole, results[r])
         results[r] = [_one_after_another(x, counts[:, r]) for x in tensors]
     return results

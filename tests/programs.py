@@ -297,6 +297,7 @@ def labelled() -> Program:
     """The trees, whose metric is said to have labels."""
     program = trees()
     results = tuple(
-        replace(each, labelled=not each.per_example) for each in program.results
+        replace(each, kind=replace(each.kind, labelled=each.kind.is_counted))
+        for each in program.results
     )
     return replace(program, results=results)

@@ -135,6 +135,12 @@ def places(words: Sequence[str], among: Sequence[File]) -> list[tuple[str, str]]
     ]
 
 
+def defined(words: Sequence[str], among: Sequence[File]) -> list[str]:
+    """The classes with one of the words as their name."""
+    nodes = (node for file in among for node in ast.walk(file.tree))
+    return [x.name for x in nodes if isinstance(x, ast.ClassDef) and x.name in words]
+
+
 def _parts(tree: ast.AST, inside: str = '') -> Iterator[tuple[str, ast.AST]]:
     """Functions and methods, and other statements outside them, but imports."""
     for node in ast.iter_child_nodes(tree):
@@ -153,6 +159,8 @@ def _names(node: ast.AST) -> Iterator[str]:
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
             yield each.id
+        elif isinstance(each, FUNCTIONS):
+            yield each.name
         elif isinstance(each, ast.Attribute):
             yield each.attr
 
@@ -196,12 +204,13 @@ def main() -> None:
     """Prints both tables."""
     found = files()
     print(table(['', ''], numbers(found)), end='\n\n')
-    head = 'to add another', 'like', 'places', 'files'
+    head = 'to add another', 'like', 'places', 'files', 'classes'
     rows = []
     for thing, words in THINGS.items():
         known = places(words, found)
         kinds = ', '.join(f'`{word}`' for word in words)
-        rows.append((thing, kinds, len(known), len({file for file, _ in known})))
+        of_files, classes = {file for file, _ in known}, defined(words, found)
+        rows.append((thing, kinds, len(known), len(of_files), len(classes)))
     print(table(head, rows))
 
 
@@ -210,8 +219,9 @@ THINGS = {
     'block with instructions of its own': ('Length', 'Count'),
     'instruction that moves items': ('Interleave',),
     'section of the index array': ('consumers',),
-    'kind of result': ('per_example', 'observed'),
-    'use of a result': ('metric_results', 'value_results', 'labelled'),
+    'kind of result': ('item_rows',),
+    'loop over sequences': ('ReduceLoop',),
+    'fact of kinds of results': ('is_counted', 'is_packed', 'Making'),
     'loop strategy': ('Counted', 'CountedLoops'),
 }
 

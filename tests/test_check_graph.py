@@ -19,7 +19,6 @@ import jfold as jf
 from jfold.checking import graphs
 from jfold.checking.graphs import check_graph
 from jfold.data import storage
-from jfold.data import traced as traced_file
 from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
 from jfold.operations import Sources
@@ -236,13 +235,13 @@ def test_what_was_traced_elsewhere_is_checked_once(
         ):
             use(jf.Traced(wrong, sent.digest))
     looked: list[Graph] = []
-    original = traced_file.check_graph
+    original = graphs.check_graph
 
     def counted(operations: Program, graph: Graph) -> None:
         looked.append(graph)
         original(operations, graph)
 
-    monkeypatch.setattr(traced_file, 'check_graph', counted)
+    monkeypatch.setattr(graphs, 'check_graph', counted)
     again = pickle.loads(pickle.dumps(sent))
     for each in sent, sent, again, copy.copy(sent):
         model.schedule(each)

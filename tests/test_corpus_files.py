@@ -95,7 +95,7 @@ def test_results_in_another_order(
     pair = jf.Record((tree(), tree())) >> jnp.add >> observed
     tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), tuple: pair}))
     model = jf.compile(tree() >> jnp.negative)
-    assert [each.name for each in model.program.results] == ['m', None]
+    assert [each.kind.name for each in model.program.results] == ['m', None]
     model.trace([1, (1, (2, 3))], progress=False).save(tmp_path / 'file')
     corpus = Corpus.load(tmp_path / 'file', model)
     values, metrics = model.apply({}, corpus.schedule([0, 1]))

@@ -16,7 +16,21 @@ import numpy as np
 import pytest
 from agreement import agree, batched_loss, close
 from checking import does_not_compile, refuses
-from flax import nnx
+from drawing_models import (
+    CASES,
+    KEY,
+    MORE,
+    SLOW,
+    TREES,
+    WAYS,
+    compiled,
+    masked,
+    nested,
+    noise,
+    noisy,
+    tree_block,
+    weights,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
@@ -24,135 +38,7 @@ from jax.sharding import AxisType, NamedSharding
 import jfold as jf
 from jfold.host.row_order import ByMoment, ByWay, row_order
 from jfold.instructions import Draw
-from jfold.spec import RESIDUALS, STRATEGIES
-
-KEY = jax.random.key(7)
-SLOW = pytest.mark.slow
-WAYS = [  # but for that of the tests above
-    *(('tree', *way) for way in [*itertools.product(RESIDUALS, STRATEGIES)][1:]),
-    ('steps', RESIDUALS[1], STRATEGIES[1]),
-]
-
-
-def noise(x: Any, dropout: Any) -> Any:
-    """A normal number beside each number, or nothing."""
-    return x if dropout is None else x + jax.random.normal(dropout, x.shape)
-
-
-def masked(p: Any, x: Any, y: Any, *, dropout: Any) -> Any:
-    """A cell whose state is dropped in part."""
-    state = jnp.tanh(p['w'] @ x + p['u'] @ y)
-    if dropout is None:
-        return state
-    return state * jax.random.bernoulli(dropout, 0.5, state.shape) * 2
-
-
-def weights(key: Any) -> Any:
-    """Of `masked`."""
-    w, u = jax.random.normal(key, (2, 3, 3))
-    return {'w': w, 'u': u}
-
-
-noisy = jf.Function(noise, rngs='dropout')
-cell = jf.Function(masked, weights, rngs='dropout')
-state = jf.Scalar() >> (lambda x: x * jnp.arange(1.0, 4.0))
-
-
-def tree_block() -> jf.Block:
-    """Trees: what is drawn at leaves, within the recursion, and behind it."""
-    tree = jf.ForwardDeclaration(name='tree')
-    pair = jf.Record((tree(), tree())) >> cell
-    tree.resolve_to(jf.OneOf(type, {float: state >> noisy, tuple: pair}))
-    return tree() >> jf.AllOf(jf.Function(nn.Dropout(0.5)), noisy)
-
-
-def late_block() -> jf.Block:
-    """Calls that wait for others: rows go by the ways to them."""
-    nested = jf.ForwardDeclaration(name='nested', output_type=[3])
-    up = jf.ForwardDeclaration(name='up')
-    up.resolve_to(jf.AllOf(noisy, jf.Identity()) >> cell)
-    both = jf.AllOf(jf.GetItem(0) >> up(), jf.GetItem(1) >> nested()) >> cell
-    folded = jf.Fold(both, jf.Zeros([3]))
-    nested.resolve_to(jf.OneOf(type, {float: state >> noisy, list: folded}))
-    return nested() >> noisy
-
-
-def steps_block() -> jf.Block:
-    """A loop over items, pairs of items, and a metric."""
-    items = jf.Map(state >> noisy)
-    seen = jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
-    folded = jf.Fold(cell, jf.Zeros([3]))
-    reduced = jf.Reduce(cell, jf.Zeros([3]), associative=True)
-    return items >> jf.AllOf(folded >> seen, reduced, jf.Identity())
-
-
-def graph_block() -> jf.Block:
-    """A message passes along each edge of a graph of objects."""
-    charge = jf.Share(jf.GetItem('charge') >> state >> noisy)
-    around = jf.GetItem('bonds') >> jf.Map(charge) >> jf.Sum()
-    after = jf.Share(jf.AllOf(charge, around) >> cell)
-    return jf.Map(after) >> jf.Sum()
-
-
-def modules_block() -> jf.Block:
-    """Modules of both libraries, within a recursion."""
-    tree = jf.ForwardDeclaration(name='tree')
-    pair = jf.Record((tree(), tree())) >> jf.Function(Halves(3))
-    leaf = state >> jf.Function(Noisy(nnx.Rngs(dropout=1)))
-    tree.resolve_to(jf.OneOf(type, {float: leaf, tuple: pair}))
-    return tree()
-
-
-class Halves(nn.Module):
-    """A Linen cell that draws twice."""
-
-    size: int
-
-    @nn.compact
-    def __call__(self, x: Any, y: Any) -> Any:
-        x = nn.Dropout(0.3)(nn.Dense(self.size)(x))
-        return jnp.tanh(x + nn.Dropout(0.3, rng_collection='other')(y))
-
-
-class Noisy(nnx.Module):
-    """An NNX module that draws from two streams."""
-
-    def __init__(self, rngs: nnx.Rngs) -> None:
-        self.first = nnx.Dropout(0.3, rngs=rngs)
-        self.second = nnx.Dropout(0.3, rngs=rngs)
-        self.scale = nnx.Param(jnp.ones(3))
-
-    def __call__(self, x: Any) -> Any:
-        return self.second(self.first(x) * self.scale)
-
-
-def atoms(count: int) -> list[Any]:
-    """A ring of objects that know each other."""
-    made: list[Any] = [{'charge': 0.1 + k} for k in range(count)]
-    for k, atom in enumerate(made):
-        atom['bonds'] = [made[k - 1], made[(k + 1) % count]]
-    return made
-
-
-TREES = [1.0, ((1.0, 2.0), (3.0, (4.0, 5.0))), (2.0, 3.0), (1.0, (2.0, (3.0, 4.0)))]
-LISTS = [[1.0, 2.0, 3.0], [], [4.0], [5.0, 6.0, 7.0, 8.0, 9.0]]
-NESTED = [[1.0, [2.0, 3.0], 4.0], 5.0, [[[6.0]], 7.0, [8.0, [9.0, 1.0]]]]
-CASES = {
-    'tree': (tree_block, TREES),
-    'late': (late_block, NESTED),
-    'steps': (steps_block, LISTS),
-    'graph': (graph_block, [atoms(3), atoms(1), atoms(5)]),
-    'modules': (modules_block, TREES),
-}
-MORE = 'late', 'graph', 'modules'
-
-
-def compiled(name: str, **options: Any) -> tuple[jf.Model, Any, list[Any]]:
-    """A model of a case, parameters and examples."""
-    make, examples = CASES[name]
-    model = jf.compile(make(), **options)
-    return model, model.init(jax.random.key(0)), examples
-
+from jfold.spec import STRATEGIES
 
 # ---- the same as one by one ----------------------------------------------------------
 
@@ -200,13 +86,6 @@ def test_rows_in_both_orders_are_tried() -> None:
     assert orders['tree'] is ByMoment
     assert orders['late'] is ByWay
     assert [type(row_order(x.program)) for x in MODELS] == [ByMoment, ByWay]
-
-
-# ---- what it depends on --------------------------------------------------------------
-
-nested = st.recursive(
-    st.floats(0, 1, width=32), lambda x: st.lists(x, max_size=4), max_leaves=12
-)
 
 
 def drawn_alone(x: Any, dropout: Any) -> Any:

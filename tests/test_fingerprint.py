@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from binary_trees import binary, dense_cell, embedding, tree_block
+from fingerprinted import adder, number, of
 
 import jfold as jf
 from jfold.data.fingerprint import differences, fingerprint
@@ -70,11 +71,6 @@ def limited(x: int) -> int:
     return helper(x) + int(jnp.ndim(x))
 
 
-def adder(number: Any) -> Callable[[Any], Any]:
-    """A function that closes over something."""
-    return lambda x: x + number
-
-
 def shortened(limit: int = 3) -> Callable[[Any], Any]:
     """A function with a default, one of them by name alone."""
 
@@ -103,11 +99,6 @@ def later() -> Callable[[Any], Any]:
     if LIMIT > 100:
         unknown = 1
     return fn
-
-
-def number(fn: Callable[[Any], Any]) -> Any:
-    """An expression with a function in it."""
-    return jf.InputTransform(fn) >> jf.Scalar()
 
 
 def one_of(key_fn: Any, *keys: Any) -> Any:
@@ -173,11 +164,6 @@ def everything() -> dict[str, Any]:
         'field': {'x': jf.Scalar(), 'y': jf.Scalar()} >> jf.Function(jnp.add),
     }
     return made | rest
-
-
-def of(block: Any) -> dict[str, Any]:
-    """The fingerprint of an expression."""
-    return fingerprint(jf.compile(block).program)
 
 
 def between(old: Any, new: Any) -> list[str]:
@@ -253,11 +239,6 @@ def test_use_does_not_change_a_fingerprint() -> None:
 def test_what_makes_no_difference(old: Any, new: Any) -> None:
     """What layers do, and which object holds what is the same."""
     assert between(old, new) == []
-
-
-# ---- other expressions ---------------------------------------------------------------
-
-FUNCTION = 'in Pipe[0].InputTransform(function)'
 
 
 @pytest.mark.parametrize(
@@ -471,41 +452,3 @@ def test_expressions_differ(old: Any, new: Any, found: list[str]) -> None:
     """By widths, cases, fields, constants, layers, metrics, results."""
     assert between(old, new)[: len(found)] == found
     assert between(new, new) == []
-
-
-# ---- other versions ------------------------------------------------------------------
-
-
-def test_code_of_another_python_is_not_compared() -> None:
-    """What functions hold besides is."""
-    saved = of(number(adder(1))) | {'python': '3.10'}
-    saved['functions'] = [
-        [text, 'other', place] for text, _, place in saved['functions']
-    ]
-    assert differences(saved, of(number(adder(1)))) == []
-    assert differences(saved, of(number(lambda number: number + 1))) != []
-    assert differences(saved, of(number(adder(2)))) == [
-        f'a different `Transform fn=<lambda>` {FUNCTION}'
-    ]
-
-
-def test_graphs_of_another_format() -> None:
-    """Nothing else is compared then."""
-    current = of(tree_block(4))
-    assert differences({'format': 0}, current) == ['graphs of format 0, not 3']
-    assert differences({}, current) == ['graphs of format None, not 3']
-
-
-def test_graphs_of_a_sum_are_of_no_other_function() -> None:
-    """In the reverse a sum leaves nothing, where another function leaves cotangents."""
-
-    def model(fn: Callable[..., Any]) -> jf.Model:
-        twice = jf.Vector(2) >> jf.AllOf(jf.Identity(), jf.Identity())
-        return jf.compile(twice >> jf.Function(fn, name='add'))
-
-    plain, summed = model(lambda a, b: a + b), model(jnp.add)
-    found = differences(fingerprint(plain.program), fingerprint(summed.program))
-    assert any(', a sum' in line for line in found)
-    for one, other in ((plain, summed), (summed, plain)):
-        with pytest.raises(ValueError, match='got those of another'):
-            other.join([one.tracer()([[1.0, 2.0]])])

@@ -7,6 +7,7 @@ a cell that takes the state before and the next embedding.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,20 +16,19 @@ import numpy as np
 import pytest
 from checking import refuses
 
-from jfold.checking.graphs import check_graph
-from jfold.graph import Graph, Table
+from jfold.checking import graphs
+from jfold.graph import Graph, Table, concatenate
 from jfold.operations import (
     Layer,
     Operation,
     Operations,
-    Result,
     Sources,
-    check_operations,
 )
 from jfold.planning.demands import needed
 from jfold.planning.growth import grow
 from jfold.planning.uses import make_uses
 from jfold.recurrence import component_of, components
+from jfold.result_tables import EXAMPLE_ROWS, Result
 from jfold.runtime import run
 from jfold.schedule import build
 from jfold.spec import COUNTED, FIXED, RESIDUALS, Spec
@@ -61,7 +61,7 @@ def walk(sources: Sources | None) -> Operations:
             Operation(STEP, (STATE, STATE), STATE, (1, 1), (1,)),
         ),
         constants=((1, ZEROS),),
-        results=(Result(None, STATE, (1,)),),
+        results=(Result(EXAMPLE_ROWS, STATE, (1,)),),
         sources=sources,
     )
 
@@ -105,8 +105,6 @@ def test_values_and_gradients_are_those_of_plain_jax(
     strategy: str, residuals: str
 ) -> None:
     operations, graph = walk(SOURCES), graph_of(LISTS)
-    check_operations(operations)
-    check_graph(operations, graph)
     uses = make_uses(operations, graph)
     capacity = grow(None, needed(uses, len(LISTS)))
     schedule = build(uses, Spec(operations, capacity, residuals, strategy))
@@ -142,8 +140,31 @@ def test_a_graph_that_reads_what_is_not_stated() -> None:
         'expected what `sources` says, got a result of embed(int32[]) -> float32[3]'
     )
     with refuses(text, ValueError):
-        check_graph(walk(SOURCES), wrong)
-    check_graph(walk(None), wrong)
+        make_uses(walk(SOURCES), wrong)
+    make_uses(walk(None), wrong)
+
+
+def test_operations_are_checked_with_the_first_graph() -> None:
+    wrong = replace(walk(None), constants=((7, ZEROS),))
+    with refuses('constant 0: expected numbers of 2 types, got 7', ValueError):
+        make_uses(wrong, graph_of(LISTS))
+
+
+def test_a_graph_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not what is picked from one that was."""
+    seen = []
+    check = graphs.check_graph
+    monkeypatch.setattr(
+        graphs, 'check_graph', lambda *given: (seen.append(1), check(*given))
+    )
+    operations = walk(SOURCES)
+    graph = make_uses(operations, graph_of(LISTS)).graph
+    make_uses(operations, graph)
+    make_uses(operations, graph.pick(np.array([2, 0])))
+    make_uses(operations, concatenate([graph, graph]))
+    assert len(seen) == 1
+    make_uses(operations, concatenate([graph, graph_of(LISTS)]))
+    assert len(seen) == 2
 
 
 def test_operations_print_without_a_plan() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,18 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import agree, close
+from agreement import agree
+from layer_checks import RNG, affine, same, vectors
 
 import jfold as jf
 from jfold import layers
 from jfold.layers.records import RecordEncoder
-
-RNG = np.random.default_rng(0)
-
-
-def vectors(count: int, size: int) -> list[Any]:
-    """Some drawn vectors."""
-    return list(RNG.normal(size=(count, size)).astype('float32'))
 
 
 def checked(block: jf.Block, examples: list[Any]) -> tuple[jf.Model, Any]:
@@ -34,29 +27,6 @@ def checked(block: jf.Block, examples: list[Any]) -> tuple[jf.Model, Any]:
     params = model.init(jax.random.key(0))
     agree(model, params, examples)
     return model, params
-
-
-def same(
-    block: jf.Block, examples: list[Any], by_hand: Callable[[Any, Any], Any]
-) -> None:
-    """Values, and gradients of their squares, as by hand of parameters and example."""
-    model = jf.compile(block)
-    params = model.init(jax.random.key(0))
-
-    def loss(params: Any) -> Any:
-        return jnp.square(model.apply(params, model.schedule(examples))).sum()
-
-    def expected(params: Any) -> Any:
-        return sum(jnp.square(by_hand(params, x)).sum() for x in examples)
-
-    found = model.apply(params, model.schedule(examples))
-    close(found, jnp.stack([by_hand(params, x) for x in examples]), 1e-5)
-    close(jax.grad(loss)(params), jax.grad(expected)(params), 1e-4)
-
-
-def affine(params: Any, x: Any) -> Any:
-    """What `nn.Dense` does."""
-    return x @ params['kernel'] + params['bias']
 
 
 # ---- dense ---------------------------------------------------------------------------
@@ -238,191 +208,6 @@ def test_dot_product_attention() -> None:
     same(block, examples, by_hand)
 
 
-# ---- trees ---------------------------------------------------------------------------
-
-State = tuple[Any, Any]
-H = 3
-
-
-def gated(i: Any, o: Any, u: Any, kept: Any) -> State:
-    """A memory and an output."""
-    c = jax.nn.sigmoid(i) * jnp.tanh(u) + kept
-    return c, jax.nn.sigmoid(o) * jnp.tanh(c)
-
-
-def test_binary_tree_lstm() -> None:
-    """Tai et al. 2015, equations 9 to 14, without an input at inner nodes."""
-    word = jf.Vector(2) >> jf.Function(layers.TreeLSTMLeaf(H), name='leaf')
-    cell = jf.Function(layers.TreeLSTMCell(H, forget_bias=0.5), name='cell')
-    tree = jf.ForwardDeclaration()
-    pair = jf.Record((tree(), tree())) >> cell
-    tree.resolve_to(jf.OneOf(lambda x: isinstance(x, tuple), {True: pair, False: word}))
-
-    def by_hand(params: Any, tree: Any) -> State:
-        if not isinstance(tree, tuple):
-            gates = affine(params['leaf']['Dense_0'], tree)
-            return gated(*jnp.split(gates, 3), 0.0)
-        (c, h), (d, k) = (by_hand(params, each) for each in tree)
-        gates = affine(params['cell']['Dense_0'], jnp.concatenate([h, k]))
-        i, o, u, f, g = jnp.split(gates, 5)
-        sigmoid = jax.nn.sigmoid
-        return gated(i, o, u, sigmoid(f + 0.5) * c + sigmoid(g + 0.5) * d)
-
-    a, b, c, d = vectors(4, 2)
-    trees = [a, (a, b), ((a, b), (c, (d, a)))]
-    same(tree() >> jf.GetItem(1), trees, lambda p, x: by_hand(p, x)[1])
-
-
-@pytest.mark.slow
-def test_missing_children_and_inputs() -> None:
-    """Of two children either may be none, and each node has a vector of its own."""
-    cell = jf.Function(layers.TreeLSTMCell(H), name='cell')
-    tree = jf.ForwardDeclaration(output_type=([H], [H]))
-    child = jf.Optional(tree())
-    tree.resolve_to(jf.Record((jf.Vector(2), child, child)) >> cell)
-
-    def by_hand(params: Any, node: Any) -> State:
-        if node is None:
-            return jnp.zeros(H), jnp.zeros(H)
-        x, *children = node
-        (c, h), (d, k) = (by_hand(params, each) for each in children)
-        gates = affine(params['cell']['Dense_0'], jnp.concatenate([x, h, k]))
-        i, o, u, f, g = jnp.split(gates, 5)
-        sigmoid = jax.nn.sigmoid
-        return gated(i, o, u, sigmoid(f + 1) * c + sigmoid(g + 1) * d)
-
-    a, b, c, d = vectors(4, 2)
-    trees = [
-        (a, None, None),
-        (a, (b, None, None), None),
-        (c, None, (d, (a, None, None), None)),
-    ]
-    same(tree() >> jf.GetItem(1), trees, lambda p, x: by_hand(p, x)[1])
-
-
-VALUE, CHILDREN = jf.GetItem(0) >> jf.Vector(2), jf.GetItem(1)
-
-
-def drawn_trees() -> list[Any]:
-    """Nodes with none to three children."""
-    a, b, c, d = vectors(4, 2)
-    small = (b, [(c, []), (d, []), (a, [])])
-    return [(a, []), small, (d, [small, (a, [(b, [])]), small])]
-
-
-@pytest.mark.slow
-def test_child_sum_tree_lstm() -> None:
-    """Tai et al. 2015, equations 2 to 8."""
-    block = layers.Tree(VALUE, CHILDREN, layers.ChildSumTreeLSTM(H), ([H], [H]))
-
-    def by_hand(params: Any, tree: Any) -> State:
-        x, children = tree
-        states = [by_hand(params, each) for each in children]
-        heard = sum((h for _, h in states), jnp.zeros(H))
-        forget = lambda h: affine(  # noqa: E731
-            params['forget']['Dense_0'], jnp.concatenate([x, h])
-        )
-        kept = sum((jax.nn.sigmoid(forget(h) + 1) * c for c, h in states), jnp.zeros(H))
-        gates = affine(params['join']['Dense_0'], jnp.concatenate([x, heard]))
-        return gated(*jnp.split(gates, 3), kept)
-
-    same(block >> jf.GetItem(1), drawn_trees(), lambda p, x: by_hand(p, x)[1])
-
-
-@pytest.mark.slow
-def test_child_sum_tree_gru() -> None:
-    block = layers.Tree(VALUE, CHILDREN, layers.ChildSumTreeGRU(H), [H])
-
-    def by_hand(params: Any, tree: Any) -> Any:
-        x, children = tree
-        states = [by_hand(params, each) for each in children]
-        reset = lambda h: jax.nn.sigmoid(  # noqa: E731
-            affine(params['reset']['Dense_0'], jnp.concatenate([x, h]))
-        )
-        total = sum(states, jnp.zeros(H))
-        heard = sum((reset(h) * h for h in states), jnp.zeros(H))
-        one, other = (params['update'][f'Dense_{n}'] for n in range(2))
-        z = jax.nn.sigmoid(affine(one, jnp.concatenate([x, total])))
-        new = jnp.tanh(affine(other, jnp.concatenate([x, heard])))
-        return z * total + (1 - z) * new
-
-    same(block, drawn_trees(), by_hand)
-
-
-# ---- graphs --------------------------------------------------------------------------
-
-
-def drawn_graphs() -> list[Any]:
-    """Some nodes and edges; one graph without edges."""
-    graphs = []
-    for nodes, edges in ((3, 4), (1, 0), (4, 6)):
-        ends = RNG.integers(0, nodes, size=(2, edges)).tolist()
-        graphs.append((vectors(nodes, 4), *ends, vectors(edges, 2)))
-    return graphs
-
-
-@pytest.mark.slow
-def test_gated_graph() -> None:
-    states = jf.GetItem(0) >> jf.Map(jf.Vector(4))
-    parts = jf.AllOf(states, jf.GetItem(1), jf.GetItem(2))
-    block = parts >> layers.GatedGraph(4, 2) >> jf.Sum()
-
-    def by_hand(params: Any, graph: Any) -> Any:
-        h, of, to, _ = graph
-        h = jnp.stack(h)
-        for _ in range(2):
-            sent = affine(params['message']['Dense_0'], h[np.array(of, int)])
-            around = jax.ops.segment_sum(sent, np.array(to, int), len(h))
-            gru = {'params': params['update']['GRUCell_0']}
-            h, _ = nn.GRUCell(4).apply(gru, h, around)
-        return h.sum(0)
-
-    same(block, drawn_graphs(), by_hand)
-
-
-@pytest.mark.slow
-def test_messages_over_edges_with_values() -> None:
-    states = jf.GetItem(0) >> jf.Map(jf.Vector(4))
-    edges = jf.GetItem(3) >> jf.Map(jf.Vector(2))
-    parts = jf.AllOf(states, jf.GetItem(1), jf.GetItem(2), edges)
-    message = jf.Concat() >> layers.FC(4, jnp.tanh, name='say')
-    block = parts >> layers.MessagePassing(message, jnp.add, 2, edges=True) >> jf.Sum()
-
-    def by_hand(params: Any, graph: Any) -> Any:
-        h, of, to, values = graph
-        h, values = jnp.stack(h), jnp.array(values).reshape(-1, 2)
-        for _ in range(2):
-            both = jnp.concatenate([h[np.array(of, int)], values], 1)
-            sent = jnp.tanh(affine(params['say']['Dense_0'], both))
-            h += jax.ops.segment_sum(sent, np.array(to, int), len(h))
-        return h.sum(0)
-
-    same(block, drawn_graphs(), by_hand)
-
-
-@pytest.mark.slow
-def test_weave() -> None:
-    nodes = jf.GetItem(0) >> jf.Map(jf.Vector(3))
-    pairs = jf.GetItem(1) >> jf.Map(jf.Map(jf.Vector(2)))
-    both = jf.AllOf(nodes, pairs) >> layers.Weave(4)
-    block = both >> jf.Record((jf.Sum(), jf.Map(jf.Sum()) >> jf.Sum())) >> jf.Concat()
-    examples = [(vectors(n, 3), [vectors(n, 2) for _ in range(n)]) for n in (2, 1, 3)]
-
-    def by_hand(params: Any, example: Any) -> Any:
-        a, p = (jnp.array(x) for x in example)
-        n = len(a)
-        fc = lambda name, *x: nn.relu(  # noqa: E731
-            affine(params[f'weave_{name}']['Dense_0'], jnp.concatenate(x, -1))
-        )
-        new_a = fc('a', fc('aa', a), fc('pa', p).sum(1))
-        one, other = (jnp.repeat(a[:, None], n, 1), jnp.repeat(a[None], n, 0))
-        said = fc('ap', one, other) + fc('ap', other, one)
-        new_p = fc('p', said, fc('pp', p))
-        return jnp.concatenate([new_a.sum(0), new_p.sum((0, 1))])
-
-    same(block, examples, by_hand)
-
-
 # ---- records -------------------------------------------------------------------------
 
 
@@ -516,5 +301,6 @@ def test_descriptions_of_something_else(description: Any, message: str) -> None:
 
 def test_every_layer_is_tested_here() -> None:
     """By its name."""
-    text = Path(__file__).read_text(encoding='utf-8')
+    files = Path(__file__).parent.glob('test_layers*.py')
+    text = '\n'.join(file.read_text(encoding='utf-8') for file in files)
     assert [name for name in layers.__all__ if f'{name}(' not in text] == []

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structure
 
 import jfold as jf
 
@@ -381,119 +380,6 @@ def test_files_begin_with_licence_and_docstring(path: Path) -> None:
     assert path.read_text().startswith('# SPDX-License-Identifier: Apache-2.0\n"""')
 
 
-# ---- in how many places a thing is known ---------------------------------------------
-
-
-def places(thing: str) -> tuple[int, int]:
-    """How many places and files know of a thing of `structure.THINGS`."""
-    found = structure.places(structure.THINGS[thing], structure.files())
-    return len(found), len({file for file, _ in found})
-
-
-def test_a_block_is_known_in_two_files() -> None:
-    """Its class, and the rules of its family."""
-    assert places('block over known instructions') <= (4, 2)
-
-
-def test_a_loop_strategy_is_two_classes() -> None:
-    """One on the host, one on the device, each chosen in one place."""
-    found = structure.places(structure.THINGS['loop strategy'], structure.files())
-    assert {file for file, _ in found} == {'planning/tiles.py', 'device/loops.py'}
-
-
-@pytest.mark.parametrize('room', ['device', 'planning'])
-def test_what_is_made_of_a_spec_is_not_written_to(room: str) -> None:
-    """It is kept, and shared by all batches: every dataclass there is frozen."""
-    for file in structure.files(PACKAGE / room):
-        for node in ast.walk(file.tree):
-            if isinstance(node, ast.ClassDef):
-                made = map(ast.unparse, node.decorator_list)
-                plain = [x for x in made if x.startswith('dataclass')]
-                assert all('frozen=True' in x for x in plain), node.name
-
-
-# Who asks whether a result has one row an example, and why.
-ASKS = {
-    'operations.py': 'states it',
-    'checking/bodies.py': 'refuses to observe what a body returns',
-    'checking/graphs.py': 'refuses other numbers of rows',
-    'language/outputs.py': 'returns one, observes the others',
-    'host/trace.py': 'takes what was returned, or what was observed',
-    'planning/demands.py': 'adds up how many rows there are',
-    'planning/layout.py': 'has room for the examples exactly, for others to spare',
-    'planning/sections.py': 'tells whose the rows are',
-    'runtime.py': 'repeats the last row, or gives zeros, where there is none',
-    'budget.py': 'refuses a capacity with other numbers',
-    'data/corpus.py': 'names its arrays in a file',
-}
-
-
-# Who tells metrics from what the value is made of, or rows with labels from others:
-# what users give and get, and the order of rows. Planning and the device do not.
-TELLS = {
-    'operations.py': 'states it',
-    'language/typed.py': 'says which metrics have labels',
-    'language/inference.py': 'finds that, the same at each use',
-    'language/control.py': 'takes a label beside the value',
-    'language/outputs.py': 'makes results of both',
-    'checking/bodies.py': 'refuses rows with labels where there are none, or reverse',
-    'program.py': 'refuses items observed otherwise, and what nobody observes',
-    'host/trace.py': 'puts rows of metrics, with labels, in the order of evaluation',
-    'graph.py': 'gives the labels of graphs by name',
-    'checking/graphs.py': 'refuses other numbers of labels',
-    'data/labels.py': 'names the labels in a file',
-    'data/fingerprint.py': 'tells files with labels from others',
-    'interpreters/node_by_node.py': 'gives a user value and metrics',
-    'results.py': 'gives a user value and metrics',
-    'data/predict.py': 'gives a user value and metrics',
-    'runtime.py': 'puts items of sequences together that shards have',
-}
-
-
-def test_few_tell_results_apart_by_their_use() -> None:
-    found = structure.places(structure.THINGS['use of a result'], structure.files())
-    assert {file for file, _ in found} == {*TELLS}
-    assert not any(file.startswith(('planning/', 'device/')) for file, _ in found)
-    assert len(found) <= 27
-
-
-def test_few_ask_whether_a_result_has_a_row_an_example() -> None:
-    """Each once; all others treat every result alike."""
-    found = structure.places(structure.THINGS['kind of result'], structure.files())
-    asking = [file for file, _ in found]
-    assert {*asking} == {*ASKS}
-    assert {file for file in asking if asking.count(file) > 1} == {'operations.py'}
-
-
-def test_annotations_say_what_is_meant() -> None:
-    """`Any` and nothing else is rare."""
-    assert structure.share(structure.files()) < 0.04
-
-
-def test_bodies_are_short() -> None:
-    """The median, nine tenths, and all."""
-    found = dict(structure.numbers(structure.files()))
-    assert found['median body of a function'] <= 5
-    assert found['90 % of bodies have at most'] <= 20
-    assert found['longest body'] <= 50
-
-
-DIFFICULT = [
-    *('budget', 'device/backward', 'device/derivatives', 'device/random_keys'),
-    *('device/linear', 'device/linearity', 'device/split', 'device/split_reverse'),
-    *('device/sums', 'device/xla', 'host/row_order', 'host/visits'),
-    *('interpreters/nonfinite', 'interpreters/walk', 'checking/order'),
-    *('planning/demands', 'planning/growth', 'planning/uses'),
-]
-
-
-@pytest.mark.parametrize('name', DIFFICULT)
-def test_difficult_files_say_why(name: str) -> None:
-    """About five comments in a hundred lines of code, or more."""
-    (file,) = (x for x in structure.files() if x.name == f'{name}.py')
-    assert structure.comments(file) >= 0.05 * structure.code_lines(file)
-
-
 # ---- the tests themselves ------------------------------------------------------------
 
 
@@ -504,6 +390,12 @@ def test_tests_are_told_by_the_part_that_they_look_at() -> None:
     rows = [line.split('|')[2] for line in text.splitlines() if line.count('|') == 3]
     told = [name for row in rows for name in re.findall(r'`(\w+)`', row)]
     assert sorted(told) == sorted(x.stem[5:] for x in here.glob('test_*.py'))
+
+
+def test_files_of_tests_are_short() -> None:
+    paths = Path(__file__).parent.rglob('*.py')
+    long = [x.name for x in paths if len(x.read_text().splitlines()) > 500]
+    assert long == []
 
 
 def test_no_test_module_imports_another() -> None:

@@ -17,10 +17,10 @@ from programs import edited
 
 import jfold as jf
 from jfold import instructions as ir
-from jfold.operations import Result
 from jfold.program import check_program
+from jfold.result_tables import Result, metric_rows
 
-METRIC = Result('seen', jf.TensorType([]), (0,))
+METRIC = Result(metric_rows('seen'), jf.TensorType([]), (0,))
 scaled = jf.Function(
     lambda w, x: jnp.sin(x * w), lambda key, x: jnp.asarray([1.0, 2.0]), name='scaled'
 )

@@ -335,11 +335,9 @@ def _check_made(i: ir.ConstantMaker, operations: Operations) -> None:
 @_check_options.register
 def _(i: ir.Observe, operations: Operations) -> None:
     result = _numbered(operations.results, i.result, 'results')
-    if result.per_example:
-        raise TypeClash(f'a result of any number of rows, got number {i.result}')
-    if result.labelled != isinstance(i, ir.ObserveLabelled):
-        kind = 'with labels' if result.labelled else 'without labels'
-        raise TypeClash(f'rows {kind} of result {i.result}, got others')
+    has_labels = isinstance(i, ir.ObserveLabelled)
+    if wrong := result.kind.refused(i.result, has_labels):
+        raise TypeClash(wrong)
 
 
 @_check_options.register

@@ -2,9 +2,9 @@
 """Graphs are checked where they come in from outside, against their operations.
 
 Those that the host plan makes fit by construction, and are not looked at again. One
-that was read from a file, or traced in another process, is checked once, and whoever
-makes a graph without a plan has it checked: a wrong number in it would be a wrong row
-on the device, where nobody could tell.
+that was read from a file, traced in another process, or made without a plan is checked
+on its way to a schedule: a wrong number in it would be a wrong row on the device, where
+nobody could tell.
 
     operation cell, example 3, input 1:      0 1 2 | 3 4 5 6 | 7 8      values
                                              shared   own      nodes'
@@ -26,7 +26,7 @@ import numpy as np
 
 from jfold.graph import Array, Graph, Table, number_values, ranges, values_before
 from jfold.kept import Owner, kept
-from jfold.operations import Makers, Operations
+from jfold.operations import Makers, Operations, check_operations
 from jfold.recurrence import (
     component_of,
     components,
@@ -38,6 +38,28 @@ from jfold.types import TensorType
 
 NUMBER = TensorType((), 'int32')  # of levels and values
 BLOCK = 1 << 16  # nodes that are looked at at once: they stay in the cache
+
+
+def checked(operations: Operations, graph: Graph) -> Graph:
+    """The graph, which is known to fit: checked, with its operations, if it was not.
+
+    Costs what `check_graph` does, once for what it returns and all that is picked from
+    that; nothing for graphs that are known to fit.
+
+    Raises:
+      ValueError: as of `check_graph` and `check_operations`.
+    """
+    if graph.fits:
+        return graph
+    _check_once(operations)
+    check_graph(operations, graph)
+    # How its values are numbered, if it says so, was not looked at.
+    return replace(graph, numbers=None, fits=True)
+
+
+@kept
+def _check_once(operations: Operations) -> None:
+    check_operations(operations)
 
 
 def check_graph(operations: Operations, graph: Graph) -> None:
@@ -97,7 +119,7 @@ def _check_tables(operations: Operations, graph: Graph) -> None:
     for r, result in enumerate(operations.results):
         counts = graph.results[r].counts
         rows = int(counts.min(initial=1)), int(counts.max(initial=1))
-        if result.per_example:
+        if not result.kind.is_counted:
             what = f'the least and most rows of an example in results {r}'
             _require(rows, (1, 1), what)
 

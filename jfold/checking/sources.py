@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jfold import instructions as ir
-from jfold.operations import Makers, Operation, Result, Sources
+from jfold.operations import Makers, Operation, Sources
+from jfold.result_tables import Result
 from jfold.traits import Effect, refusal
 
 

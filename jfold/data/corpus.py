@@ -273,7 +273,8 @@ class Corpus:
         corpus = _corpus(model, arrays, skipped)
         if verify:
             _check(corpus, path)
-        return corpus
+        assert isinstance(corpus.graph, Graph)  # of one file
+        return replace(corpus, graph=replace(corpus.graph, fits=True))
 
     def __repr__(self) -> str:
         more = f', {len(self.skipped)} skipped' if self.skipped else ''
@@ -383,9 +384,10 @@ def _names(program: Program) -> list[str]:
     results."""
     names = [f'constants/{t}' for t in range(len(program.types))]
     names += [f'operations/{o}' for o in range(len(program.operations))]
-    observed = (f'metrics/{n}' for n in range(len(program.observed)))
+    numbers = {r: n for n, r in enumerate(program.observed)}
     return names + [
-        OUTPUTS if each.per_example else next(observed) for each in program.results
+        f'metrics/{numbers[r]}' if r in numbers else OUTPUTS
+        for r in range(len(program.results))
     ]
 
 

@@ -37,7 +37,7 @@ import jax
 import numpy as np
 
 from jfold.instructions import CHECK, Body, Call, Instruction
-from jfold.operations import Operation, Result
+from jfold.operations import Operation
 from jfold.program import HostPlan, Program
 from jfold.types import Type
 
@@ -68,7 +68,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
             for t, value in program.constants
         ],
         'operations': [_plain(_operation(each)) for each in program.operations],
-        'results': [_plain(_result(each)) for each in program.results],
+        'results': [_plain(str(each)) for each in program.results],
         'steps': [_line(each, plan, code=False) for each in steps],
         'functions': [
             _line(each, plan, code=True) for each in steps if _is_function(each, plan)
@@ -79,13 +79,6 @@ def fingerprint(program: Program) -> dict[str, Any]:
 def _operation(operation: Operation) -> str:
     # What a sum reads leaves no cotangents, which is known wherever uses are counted.
     return f'operation {operation!r}' + (', a sum' if operation.is_sum else '')
-
-
-def _result(result: Result) -> str:
-    order = 'in order, with labels' if result.labelled else 'in order'
-    kind = 'result' if result.name is None else f'metric {result.name!r} {order}:'
-    kind = f'items of sequence {result.sequence}:' if result.sequence else kind
-    return f'{kind} {result.type!r}'
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

@@ -20,11 +20,12 @@ from jfold.graph import ranges
 from jfold.metrics import MetricValues
 from jfold.program import Program
 from jfold.ragged import Ragged, assembled
+from jfold.result_tables import each_handed_out, handed_out
 from jfold.schedule import Schedule
 from jfold.shards import Sharding, make_shards
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
-from jfold.types import SequenceType, Type, levels, pack, terminals
+from jfold.types import SequenceType, Type, pack, terminals
 
 Array = np.ndarray[Any, Any]
 
@@ -111,7 +112,7 @@ def predict(
             model._budget.reserve(given.capacities, dict)
         parts = []
         for batch, results in _ahead(model, params, given, external):
-            parts.append(_real(batch, results, bool(model.program.metric_results)))
+            parts.append(_real(batch, results, model.program))
             bar.update(batch.count)
     return run(_joined(parts or [_nothing(model.program)]))
 
@@ -136,15 +137,16 @@ def _ahead(
 # ---- of one batch --------------------------------------------------------------------
 
 
-def _real(batch: Batch, results: Any, has_metrics: bool) -> Any:
+def _real(batch: Batch, given: Any, program: Program) -> Any:
     """What a batch gives, example by example, without spare rows."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
-    if not has_metrics:
-        return _picked(results, rows)
-    value, metrics = results
-    collected = {name: _collected(batch, x) for name, x in metrics.items()}
-    return _picked(value, rows), collected
+    return each_handed_out(
+        program.results,
+        given,
+        lambda value: _picked(value, rows),
+        lambda metric: _collected(batch, metric),
+    )
 
 
 def _picked(value: Any, rows: Array) -> Any:
@@ -203,14 +205,13 @@ def _metric(values: Any, example: Array) -> MetricValues:
 
 def _nothing(program: Program) -> Any:
     """What no examples give."""
-    tables = [list(map(_no_rows, terminals(x))) for x in levels(program.output)]
-    value = assembled(program.output, tables)
-    found = [program.results[r] for r in program.metric_results]
-    metrics = {
-        str(x.name): _metric(pack(x.type, map(_no_rows, terminals(x.type))), _NONE)
-        for x in found
-    }
-    return (value, metrics) if metrics else value
+    results = program.results
+    return handed_out(
+        results,
+        [list(map(_no_rows, terminals(each.type))) for each in results],
+        lambda tables: assembled(program.output, tables),
+        lambda r, tensors: _metric(pack(results[r].type, tensors), _NONE),
+    )
 
 
 _NONE = np.zeros(0, np.int64)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jfold.checking.graphs import check_graph
+from jfold.checking.graphs import checked
 from jfold.data.fingerprint import fingerprint
 from jfold.graph import Graph
 from jfold.kept import Owner, kept
@@ -20,7 +20,7 @@ class Traced(Owner):
     """Traced examples, for `Model.schedule`; arrays that can be sent anywhere.
 
     What comes from elsewhere is compared with the expression once, where it is used
-    first, which takes a small part of the time that tracing took (`check_graph`).
+    first, which takes a small part of the time that tracing took (`checked`).
 
     Attributes:
       graph: what they compute.
@@ -46,9 +46,8 @@ def graph_in(traced: Traced, program: Program) -> Graph:
     Raises:
       ValueError: it is none of the program's.
     """
-    if not traced.is_own:
-        check_graph(program, traced.graph)
-    return traced.graph
+    graph = traced.graph
+    return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
 
 def make_digest(program: Program) -> str:

@@ -175,6 +175,7 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
     real = varied(real, reads.plan.varying)
 
     def recomputed() -> Arrays:
+        """Residuals [rows, *shape] each."""
         return pullback.reverse.save_residuals(weights, inputs, rows)[1]
 
     saved = pullback.policy.residuals(tile, residuals.saved[o], recomputed, real)
@@ -192,8 +193,8 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
         # The section begins behind the constants, which have no cotangents. Of values
         # with fewer uses the rest of the indices point to the row of zeros.
         at = bases[k] - capacity.constants[t] + tile.first
-        uses = range(capacity.fans[t])
-        indices = [reads.batch.consumers(t, use, at, tile.rows) for use in uses]
+        uses = reads.batch.sections.consumers[t].rows
+        indices = [reads.batch.read(each, at, tile.rows) for each in uses]
         yield gather_sum(edges.buffers[t], indices)
 
 
@@ -281,6 +282,7 @@ def _deferred(reads: Reads, o: int, edges: Edges, residuals: Residuals) -> Array
     """Gradients of an operation's trained weights [*shape each], from what crossed."""
 
     def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
+        """And gradients of the weights [*shape each]."""
         given = _rows(reads, tile, edges, residuals)
         crossing = list(_crossing(reads, tile, residuals, given.real))
         return edges, reads.pullbacks[o].reverse.pull_to_weights(given, crossing)
@@ -296,6 +298,7 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
     pullback, (edges, residuals) = reads.pullbacks[o], state.carry
 
     def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
+        """And gradients of the weights [*shape each]."""
         given = _rows(reads, tile, edges, residuals)
         # What crosses need not be stored here; what is not used is dead code to XLA.
         moving, crossing = pullback.reverse.pull_to_inputs(given)
@@ -310,6 +313,7 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
 
 
 def _no_grads(reads: Reads, o: int) -> Arrays:
+    """Zeros for the trained weights of an operation [*shape each]."""
     # Integers come last among weights, and have no gradient.
     trained = reads.weights[o].arrays[: reads.plan.kernels[o].trained_count]
     return [varied(jnp.zeros_like(x), reads.plan.varying) for x in trained]

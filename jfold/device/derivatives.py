@@ -67,8 +67,8 @@ class TwoWays:
         return made
 
     def _save(self, given: Arrays) -> tuple[Arrays, Any]:
-        """As `save`, differentiable: what is saved in forward mode alone. In reverse
-        mode all goes by way of the arguments, of which it was made."""
+        """As `save` [*shape each], differentiable: what is saved in forward mode alone.
+        In reverse mode all goes by way of the arguments, of which it was made."""
 
         # By itself again: so there is a derivative of any order in forward mode, though
         # each is made only when it is asked for.
@@ -82,24 +82,26 @@ class TwoWays:
     def _reverse(
         self, outputs: int, given: Arrays, saved: ArrayTree
     ) -> tuple[Reverse, Arrays]:
-        """The reverse of so many outputs, and what it takes for known."""
+        """The reverse of so many outputs, and what it takes for known [*shape each]."""
         leaves, structure = jax.tree.flatten(saved)
         count = len(given)
 
         # What was saved goes with the arguments as known, for a rule may close over
         # nothing that is traced; what is beyond the outputs are cotangents of it.
         def pull(known: Arrays, cotangents: Sparse) -> Sparse:
+            """Cotangents of what is known [*shape each]."""
             saved = jax.tree.unflatten(structure, known[count:])
             return self._pull(known[:count], saved, cotangents[:outputs])
 
         def again(known: Arrays, along: Sparse, cotangents: Sparse) -> Sparse:
+            """As of `_second` [*shape each]."""
             given, moving = known[:count], along[:count]
             return self._second(given, moving, cotangents[:outputs])[1]
 
         return Reverse(pull, again), [*given, *leaves]
 
     def _pull(self, given: Arrays, saved: ArrayTree, cotangents: Sparse) -> Sparse:
-        """As `pull`, differentiable."""
+        """As `pull` [*shape each], differentiable."""
         known, structure = jax.tree.flatten((given, cotangents, saved))
 
         def pull(known: Arrays) -> Sparse:
@@ -131,7 +133,7 @@ class TwoWays:
         self, given: Arrays, along: Sparse, cotangents: Sparse
     ) -> tuple[Sparse, Sparse]:
         """The derivatives of the outputs, and of what `pull` makes of cotangents, along
-        tangents of the arguments; differentiable in forward mode."""
+        tangents of the arguments [*shape each]; differentiable in forward mode."""
         known, structure = jax.tree.flatten((given, along, cotangents))
         places = [x is not None for x in along]
 
@@ -163,7 +165,7 @@ Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 def _differentiable(
     function: Callable[[Arrays], Any], derived: Callable[[Arrays, Sparse], Derived]
 ) -> Callable[[Arrays], Any]:
-    """A function of arrays to a pytree, with its derivative.
+    """A function of arrays [*shape each] to a pytree, with its derivative.
 
     Args:
       derived: takes the arguments and their tangents.

@@ -80,7 +80,7 @@ def gather_inputs(plan: Plan, batch: Batch, values: Values, tile: Tile) -> Array
     """
     o, inputs = tile.operation, []
     for place, t in enumerate(plan.operations[o].inputs):
-        index = batch.inputs(o, place, tile.first, tile.rows)
+        index = batch.read(batch.sections.inputs[o][place], tile.first, tile.rows)
         if tile.count is not None:
             index = jnp.where(jnp.arange(tile.rows) < tile.count, index, index[0])
         inputs.append(take(values.of(batch, t), index))

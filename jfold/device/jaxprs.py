@@ -25,7 +25,7 @@ Rules: TypeAlias = Mapping[str, Rule]
 
 
 def opened(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
-    """A jaxpr and the values of its constants."""
+    """A jaxpr and the values of its constants [*shape each]."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
 
 
@@ -35,7 +35,7 @@ def evaluate(
     rules: Rules | None = None,
     known: Environment | None = None,
 ) -> Arrays:
-    """Runs a jaxpr, nested `jit`s inlined.
+    """Runs a jaxpr on arguments [*shape each], nested `jit`s inlined.
 
     Args:
       rules: called as `rule(equation, operands)` for every equation, by the name of its
@@ -82,6 +82,7 @@ def run(
 
 
 def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
+    """The results of an equation [*shape each], of values [*shape each]."""
     name = equation.primitive.name
     if name == 'jit':
         return evaluate(equation.params['jaxpr'], values, rules)
@@ -91,12 +92,12 @@ def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
 
 
 def apply(equation: core.JaxprEqn, operands: Sequence[jax.Array]) -> jax.Array:
-    """The one result of an equation, of other operands."""
+    """The one result [*shape] of an equation, of other operands [*shape each]."""
     return bind(equation, operands)[0]
 
 
 def bind(equation: core.JaxprEqn, values: Sequence[jax.Array]) -> Arrays:
-    """The results of an equation, of other operands."""
+    """The results of an equation [*shape each], of other operands [*shape each]."""
     primitive: Any = equation.primitive
     params = primitive.get_bind_params(equation.params)
     return _listed(equation, primitive.bind(*values, **params))

@@ -142,6 +142,7 @@ class Kernel(Owner):
         alone = layer.batched and rows is None
 
         def outputs(*given: jax.Array) -> Arrays:
+            """Outputs [rows, *shape] or [*shape] each, as the inputs are."""
             params = jax.tree.unflatten(structure, given[: len(leaves)])
             inputs = given[len(leaves) :]
             tile = [x[None] for x in inputs] if alone else inputs
@@ -156,7 +157,7 @@ class Kernel(Owner):
         return taken_out(closed, [False] * len(leaves) + [True] * len(inputs))
 
     def _check_rows(self, made: Arrays, rows: int | None) -> None:
-        """Refuses what has another leading axis, which types were not found to have."""
+        """Refuses what is not [rows, *shape] each, which types were not found to be."""
         for x in made:
             if x.shape[:1] != (rows,):
                 raise TypeError(
@@ -183,6 +184,7 @@ class Kernel(Owner):
         once = many if self.whole else self.row_specs(None)
 
         def outputs(*given: jax.Array) -> Arrays:
+            """Outputs of weights, a row and whether that is real [*shape each]."""
             rules = staged.dropping(given[-1])
             return staged.run_late(given[:count], given[count:-1], rules)
 
@@ -193,6 +195,8 @@ class Kernel(Owner):
             return closed
 
         def of_rows(*given: jax.Array) -> Arrays:
+            """The outputs [rows, *shape] each."""
+
             def of_row(*row: jax.Array) -> Arrays:
                 return jaxprs.evaluate(closed, [*given[:count], *row])
 

@@ -62,7 +62,7 @@ class Derivative:
     live: tuple[bool, ...]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """Tangents of the live outputs, of tangents of the arguments that have one."""
+        """Tangents of the live outputs [*shape each], of those of what moves."""
 
         # Of the arguments that move alone: JAX would make zeros for the others, and
         # compute with them.
@@ -75,7 +75,7 @@ class Derivative:
         return pushed
 
     def pull(self, known: Arrays, cotangents: Sparse) -> Sparse:
-        """Cotangents of the tangents, of those of the live outputs."""
+        """Cotangents of the tangents [*shape each], of those of the live outputs."""
         # Integers among the outputs have no cotangents, and a reverse gives some for
         # all arguments, of which those that do not move are dropped.
         whole = spread(cotangents, self.live)
@@ -83,7 +83,8 @@ class Derivative:
         return chosen(filled(pulled, len(known)), self.moving)
 
     def again(self, known: Arrays, tangents: Arrays, cotangents: Sparse) -> Sparse:
-        """Cotangents of the arguments, of those of the live outputs' tangents."""
+        """Cotangents of the arguments [*shape each], of those of the live outputs'
+        tangents."""
         along, whole = spread(tangents, self.moving), spread(cotangents, self.live)
         return filled(self.reverse.again(known, along, whole), len(known))
 
@@ -103,20 +104,20 @@ class Batched:
     moving_in: list[int | None]
 
     def push(self, known: Arrays, tangents: Arrays) -> Arrays:
-        """As of one."""
+        """As of one [many, *shape each]."""
         pushed: Arrays = self._map(self.linear.push, self.known_in, self.moving_in)(
             known, tangents
         )
         return pushed
 
     def pull(self, known: Arrays, cotangents: Sparse) -> Sparse:
-        """As of one; summed for tangents that all share."""
+        """As of one [many, *shape each]; summed [*shape] for what all share."""
         # The transpose of giving one to many is their sum.
         made = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
         return _summed(made, self.moving_in)
 
     def again(self, known: Arrays, tangents: Arrays, cotangents: Sparse) -> Sparse:
-        """As of one; summed for arguments that all share."""
+        """As of one [many, *shape each]; summed [*shape] for what all share."""
         again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
         return _summed(again(known, tangents, cotangents), self.known_in)
 
@@ -162,7 +163,7 @@ def tangents_of(
 
 
 def sparse(tangent: Any) -> Array | None:
-    """A tangent or cotangent, `None` if JAX writes it as a zero."""
+    """A tangent or cotangent [*shape], `None` if JAX writes it as a zero."""
     zero = tangent is None or isinstance(tangent, SymbolicZero | ad.Zero)
     return None if zero or tangent.dtype == jax.dtypes.float0 else tangent
 
@@ -179,7 +180,7 @@ def chosen(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
 
 
 def merged(values: Arrays, others: Sparse) -> Arrays:
-    """The values, with others in the places of those that are known of these."""
+    """Values [*shape each], with others in the places of those that are known."""
     pairs = zip(values, others, strict=True)
     return [x if other is None else other for x, other in pairs]
 
@@ -213,6 +214,7 @@ linear_p.multiple_results = True
 
 
 def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arrays:
+    """Of arguments and tangents [*shape each] what is linear in these [*shape each]."""
     made: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
         *known,
         *tangents,
@@ -268,9 +270,11 @@ def _jvp(
         return outputs, _bind(linear, known, moved, avals)
 
     def push(arguments: Arrays) -> Arrays:
+        """Tangents of the outputs [*shape each]."""
         return linear.push(arguments[:count], arguments[count:])
 
     def pull(arguments: Arrays, cotangents: Sparse) -> Sparse:
+        """Cotangents of arguments and tangents [*shape each]."""
         known, given = arguments[:count], arguments[count:]
         return [
             *linear.again(known, given, cotangents),

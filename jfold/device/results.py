@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jax import Array
+
 from jfold.device.arrays import Arrays
 from jfold.device.buffers import Values, take
 from jfold.device.sections import Batch
@@ -58,7 +60,9 @@ def grouped(program: Operations, tensors: Arrays) -> list[Arrays]:
 
 def gathered(tensors: Sequence[Returned], batch: Batch, values: Values) -> Arrays:
     """The tensors [rows, *shape] each; spare rows repeat a real one."""
-    return [
-        take(values.of(batch, each.type), batch.results(each.section))
-        for each in tensors
-    ]
+
+    def rows(section: Section) -> Array:
+        """The rows of a buffer that a tensor consists of [rows]."""
+        return batch.read(section, 0, *section.shape)
+
+    return [take(values.of(batch, x.type), rows(x.section)) for x in tensors]

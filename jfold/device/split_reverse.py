@@ -79,7 +79,7 @@ class SplitReverse(Owner):
         return [{i - first for i in places if i >= first} for places in used]
 
     def weights(self, arrays: Arrays) -> Weights:
-        """With what the early half reads."""
+        """Arrays [*shape each], with what the early half reads."""
         # What is transposed in one pass is mostly not so in the other.
         forward, reverse = self.kernel.forward(2), self._split(2).closed
         parts = (self.kernel.transposes(each, arrays) for each in (forward, reverse))
@@ -88,13 +88,13 @@ class SplitReverse(Owner):
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
-        """Outputs, and the products that the reverse reads."""
+        """Outputs, and the products that the reverse reads [rows, *shape] each."""
         outputs, made = self._with_products(weights, inputs, rows)
         axes = self._products_read
         return outputs, [jnp.moveaxis(made[i], axis, 0) for i, axis in axes]
 
     def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
-        """The early half."""
+        """The early half: cotangents of inputs, what crosses [rows, *shape] each."""
         halves, arguments = self._split(given.count), self._arguments(given)
         known = self.kernel.shared(halves.closed, given.weights.reverse, given.count)
         moving, crossing = halves.run_early(arguments, known)
@@ -102,7 +102,7 @@ class SplitReverse(Owner):
         return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
     def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
-        """The late half."""
+        """The late half: gradients [*shape each], of crossing [rows, *shape each]."""
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
         return self._split(given.count).run_late(self._arguments(given), crossed)
@@ -118,6 +118,7 @@ class SplitReverse(Owner):
         made: Arrays = []
 
         def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
+            """A product [rows, ...], or [...] of weights alone."""
             made.append(jaxprs.apply(equation, operands))
             return made[-1]
 
@@ -131,6 +132,7 @@ class SplitReverse(Owner):
         """All products of the forward pass."""
 
         def made(arrays: Arrays, inputs: Arrays) -> Arrays:
+            """Of weights [*shape each] and inputs [rows, *shape each]."""
             return self._with_products(self.kernel.weights(arrays), inputs, rows)[1]
 
         inputs = self.kernel.inputs(rows)
@@ -180,11 +182,13 @@ class SplitReverse(Owner):
         forward = self.kernel.forward(rows)
 
         def reverse(*arguments: jax.Array) -> Arrays:
+            """Gradients [*shape each], then cotangents [rows, *shape each]."""
             parts = jax.tree.unflatten(structure, arguments)
             trained, others, inputs, real, made, cotangents = parts
             known = dict(zip(numbers, made, strict=True))
 
             def live_outputs(trained: Arrays, moving: Arrays) -> Arrays:
+                """The outputs that are live [rows, *shape each]."""
                 given = self.flow.merged(inputs, moving)
                 rules = {'dot_general': _stored_products(known)}
                 outputs = jaxprs.evaluate(

@@ -81,6 +81,7 @@ class Staged:
             return jaxprs.run((), given, self.frontier)
 
         def values(given: Sequence[Array], wanted: Sequence[core.Var]) -> Arrays:
+            """Variables that are wanted [*shape each], of those of `names`."""
             env = known | dict(zip(names, given, strict=True))
             return jaxprs.run(jaxprs.needed(self.early, wanted), env, wanted)
 

@@ -29,7 +29,7 @@ from jax import Array, lax
 from jfold.device.buffers import Edges, gather_sum, write
 from jfold.device.plan import Plan
 from jfold.device.sections import Batch, Number
-from jfold.planning.sections import SUM_ARITY, SUM_WIDTH
+from jfold.planning.sections import SUM_WIDTH
 
 
 def has_sums(plan: Plan, operations: Sequence[int]) -> bool:
@@ -58,12 +58,15 @@ def _sum_type(plan: Plan, batch: Batch, t: int, step: Number, buffer: Array) -> 
     # A tile may run past the last sum of a round. What it writes there is made again by
     # the rounds that follow; of later levels, whose edges are there, it is the same.
     def tile(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The first sum of the round [], and edges [uses, *shape]."""
         first, buffer = carry
         row = first + i * SUM_WIDTH
-        summands = [batch.summands(t, place, row) for place in range(SUM_ARITY)]
+        sums = batch.sections.sums[t].rows
+        summands = [batch.read(each, row, SUM_WIDTH) for each in sums]
         return first, write(buffer, gather_sum(buffer, summands), base + row)
 
     def stage(s: Array, buffer: Array) -> Array:
+        """The edges [uses, *shape] with the sums of a round."""
         first, count = batch.sums(t, step, s)
         summed: Array = lax.fori_loop(0, count, tile, (first, buffer))[1]
         return summed

@@ -48,24 +48,26 @@ class WholeReverse:
         return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Nothing is known of what the reverse reads."""
+        """Arrays [*shape each]: nothing is known of what the reverse reads."""
         return self.kernel.weights(arrays)
 
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int
     ) -> tuple[Arrays, Arrays]:
-        """Outputs, and the leaves to be stored."""
+        """Outputs, and the leaves to be stored [rows, *shape] each."""
         real = self.kernel.all_real(rows)
         outputs, pullback = self._linearized(weights.arrays, inputs, real, rows)
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
     def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
-        """The whole reverse; what belongs to weights is dead code."""
+        """Cotangents of inputs [rows, *shape each], by the whole reverse; what belongs
+        to weights is dead code."""
         return self._revived(given)(given.cotangents)[1], []
 
     def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
-        """The whole reverse; what belongs to inputs alone is dead code."""
+        """Gradients [*shape each], by the whole reverse; what belongs to inputs alone
+        is dead code."""
         return self._revived(given)(given.cotangents)[0]
 
     def _revived(self, given: Rows) -> Pullback:
@@ -115,10 +117,12 @@ class WholeReverse:
 
         @functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
         def run(*arguments: jax.Array) -> Arrays:
+            """The outputs [rows, *shape] each."""
             return jaxprs.evaluate(forward, arguments)
 
         # All outputs are made, those without a cotangent beside the reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:
+            """Those that are live, and all [rows, *shape] each."""
             given = self.flow.merged(inputs, moving)
             made = run(*trained, *weights[end:], *given, real)
             return [made[k] for k in self.flow.live], made

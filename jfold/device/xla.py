@@ -58,6 +58,7 @@ def loop_after(
     """
 
     def body(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+        """The number of the next step [], and what goes on."""
         i, carry = state
         return i + 1, step(i, carry)
 
@@ -234,6 +235,7 @@ def rows_first(
     _, varying = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
 
     def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
+        """A product [..., rows, ...] of operands of which one may have no rows."""
         # Products in batches and those with a number have no such matrix.
         _, batch = equation.params['dimension_numbers']
         if any(batch) or len(jaxprs.variables(equation.invars)) < 2:
@@ -249,6 +251,7 @@ def rows_first(
         return jnp.moveaxis(made, range(free), range(-free, 0))
 
     def row(equation: core.JaxprEqn, operands: Arrays) -> Array:
+        """A row [*shape] of a table [n, *shape], of which the number [] may vary."""
         known = jaxprs.variables(equation.invars[:2])  # of a table, and a row of it
         if len(known) < 2 or not _is_row(equation):
             return jaxprs.apply(equation, operands)
@@ -283,8 +286,8 @@ def _swapped(equation: core.JaxprEqn) -> core.JaxprEqn:
 
 
 def _times_matrix(equation: core.JaxprEqn, operands: Arrays, turn: bool) -> Array:
-    """The product of rows and a matrix, transposed before if that is wanted and
-    helps."""
+    """The product [..., n] of rows [..., m] and a matrix [m, n] or [n, m], transposed
+    before if that is wanted and helps."""
     rows, matrix = operands
     left, right = _summed(equation)
     if turn and matrix.ndim == 2 and right == (1,):

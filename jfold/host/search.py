@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from jfold.errors import BadItem, InputError
-from jfold.graph import concatenated
+from jfold.graph import Array, concatenated
 from jfold.host.cycles import Watch
-from jfold.host.deferred import deferred
+from jfold.host.deferred import by_need
 from jfold.host.evaluation import graph_of
 from jfold.host.objects import Reread
+from jfold.host.promises import Tokens
 from jfold.host.trace import Chunk, Trace
 from jfold.program import Program, shares
 
-Array = np.ndarray[Any, Any]
 CONSTANTS, NODES = 'constants', 'nodes'  # the tables of a graph
 
 
@@ -57,37 +57,41 @@ def where_made(
     return None
 
 
-class _Stopping:
-    """A trace of one example that stops where certain rows are made."""
+class _Stopping(Trace):
+    """A trace of one example that stops where rows are made, if some are named."""
 
     def __init__(
         self, program: Program, reread: Reread, making: _Making | None
     ) -> None:
-        self.program, self.making = program, making
+        tokens = Tokens(by_need) if shares(program) else None
+        super().__init__(program, 1, reread, tokens=tokens)
+        self.making = making
         self.calls: Counter[tuple[str, int]] = Counter()
-        make = deferred if shares(program) else Trace
-        self.state = make(program, 1, reread)
-        vars(self.state)['apply'] = self._watched(NODES, self.state.apply)
-        vars(self.state)['constants'] = self._watched(CONSTANTS, self.state.constants)
 
-    def _watched(self, kind: str, make: Any) -> Any:
-        def watched(number: int, *given: Any) -> Any:
-            table = kind, number
-            call, self.calls[table] = self.calls[table], self.calls[table] + 1
-            if self.making and (self.making.table, self.making.call) == (table, call):
-                raise BadItem(self.making.row, 'is made here')
-            return make(number, *given)
+    def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
+        """As of any trace, unless it is to stop there."""
+        self._count(NODES, o)
+        return super().apply(o, places, inputs)
 
-        return watched
+    def constants(self, t: int, places: Array, values: Array) -> Array:
+        """As of any trace, unless it is to stop there."""
+        self._count(CONSTANTS, t)
+        return super().constants(t, places, values)
+
+    def _count(self, kind: str, number: int) -> None:
+        table = kind, number
+        call, self.calls[table] = self.calls[table], self.calls[table] + 1
+        if self.making and (self.making.table, self.making.call) == (table, call):
+            raise BadItem(self.making.row, 'is made here')
 
     def run(self, example: Any) -> None:
         """Traces the example."""
-        graph_of(self.program, [example], self.state, Watch())
+        graph_of(self.program, [example], self, Watch())
 
     def found(self, kind: str, number: int, row: int) -> tuple[int, int]:
         """The call that made a row of a table, and the row among those made by it."""
-        chunks: list[Chunk] = getattr(self.state.made, kind)[number]
-        order, _ = self.state.sort(concatenated([x.places for x in chunks]))
+        chunks: list[Chunk] = getattr(self.made, kind)[number]
+        order, _ = self.sort(concatenated([x.places for x in chunks]))
         made = row if order is None else int(order[row])
         ends = np.cumsum([len(chunk.places) for chunk in chunks])
         call = int(np.searchsorted(ends, made, side='right'))

@@ -30,6 +30,7 @@ from jfold.instructions import Call, Observe
 from jfold.kept import kept
 from jfold.program import Program
 from jfold.recurrence import component_of, components
+from jfold.result_tables import Making
 
 Array = np.ndarray[Any, Any]
 
@@ -166,7 +167,7 @@ class Trace:
         self.shared = _shared_ids(program)
         self.bases, self.recurrent = _bases(program)
         self.order = row_order(program)
-        self.visits = Visits(self.order) if program.metric_results else None
+        self.visits = Visits(self.order) if program.visited_results else None
         self.sorts: dict[int, tuple[Array, Array | None, Array]] = {}
         self.placing = placing(KnownPlaces(self.order, examples, self.visits))
 
@@ -270,20 +271,21 @@ class Trace:
             tuple(
                 Table(results[r].table.first, (self.labels[r],)) for r in self.labels
             ),
+            fits=True,
         )
 
     def _rows(self, r: int, outputs: list[Array]) -> _Sorted:
         """The rows of a result that come in the order of examples, and have to stay."""
-        if self.program.results[r].per_example:
+        if self.program.results[r].kind.making is Making.RETURNED:
             return _Sorted(Table(np.arange(self.examples + 1), tuple(outputs)), [])
         ((places, _, columns),) = self.made.results[r]
         return _Sorted(Table(self._first(places), columns), [])
 
     def _collected(self) -> dict[int, _Sorted]:
-        """By result the rows of a metric, in the order of visits; so the labels."""
+        """By result the rows that are in the order of visits; so the labels."""
         if self.visits is None:
             return {}
-        rows: dict[int, list[Array]] = {r: [] for r in self.program.metric_results}
+        rows: dict[int, list[Array]] = {r: [] for r in self.program.visited_results}
         numbers = self.placing.row_numbers(self.visits)
         for r, of_event in zip(self.visits.results, numbers, strict=True):
             rows[r].append(of_event)

@@ -8,6 +8,7 @@ levels, tiles and buffers. With `deterministic=True` the twin checks the plan as
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,13 @@ from jfold.graph import Array, labels_of
 from jfold.host.evaluation import trace
 from jfold.interpreters.walk import Walk, make_walk
 from jfold.kept import kept
-from jfold.keys import Rngs, key_of
+from jfold.keys import Drawing, key_of
 from jfold.language.eager import evaluate_typed, strong, typing_of
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.lower import lower
 from jfold.operations import Layer, Operation
 from jfold.program import Program
+from jfold.result_tables import handed_out
 from jfold.types import (
     KeyType,
     SequenceType,
@@ -49,16 +51,15 @@ Values = list[list[Any]]  # by type and number
 def evaluate(
     block: c.Block,
     example: object,
-    params: Mapping[str, Any] | None = None,
-    external: Mapping[str, Any] | None = None,
-    rngs: Rngs = None,
-    id: int = 0,
-    deterministic: bool = False,
+    params: Mapping[str, Any] | None,
+    external: Mapping[str, Any] | None,
+    drawing: Drawing,
 ) -> Any:
     """See `Block.eval`."""
     typing = typing_of(block)
     _check(typing.layers, example, params)
-    draws = make_draws(typing.layers, 1, rngs, np.array([id]), deterministic)
+    rngs, id_, deterministic = drawing
+    draws = make_draws(typing.layers, 1, rngs, np.array([id_]), deterministic)
     # The twin shares no code with the host plan, but cannot know the numbers of nodes,
     # by which keys go: so what draws is traced.
     if draws is None or draws.evaluates:
@@ -143,21 +144,21 @@ def _outputs(operation: Operation, params: ArrayTree, inputs: list[Any]) -> list
 
 def _result(program: Program, walk: Walk, values: Values) -> object:
     """The value of the expression, with what metrics collect if there are any."""
-    # The items of all sequences of a level stand one after another, in order.
-    tables = [_rows(program, walk, values, r) for r in program.value_results]
-    value = _Built([*levels(program.output)], tables).next(0)
-    metrics = {
-        str(program.results[r].name): _collected(program, walk, values, r)
-        for r in program.metric_results
-    }
-    return (value, metrics) if metrics else value
+
+    def value_of(tables: list[Iterator[Any]]) -> object:
+        # Items of all sequences of a level stand one after another, in order.
+        return _Built([*levels(program.output)], tables).next(0)
+
+    tables = [_rows(program, walk, values, r) for r in range(len(program.results))]
+    metric_of = functools.partial(_collected, program, walk)
+    return handed_out(program.results, tables, value_of, metric_of)
 
 
-def _collected(program: Program, walk: Walk, values: Values, r: int) -> list[Any]:
+def _collected(program: Program, walk: Walk, r: int, rows: Iterator[Any]) -> list[Any]:
     """What a metric collects, in pairs with labels if it has any."""
     result = program.results[r]
-    found = [pack(result.type, row) for row in _rows(program, walk, values, r)]
-    labels = labels_of(program, [walk.graph]).get(str(result.name))
+    found = [pack(result.type, row) for row in rows]
+    labels = labels_of(program, [walk.graph]).get(str(result.kind.name))
     return found if labels is None else list(zip(found, labels.tolist(), strict=True))
 
 

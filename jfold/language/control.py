@@ -280,9 +280,11 @@ def _(block: c.Metric, node: Typed, state: Inference) -> Type:
 
 @emit.register
 def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    number = [*w.builder.typing.results].index(block.name)
+    typing = w.builder.typing
+    number = typing.metric_numbers[block.name]
     options: dict[str, Any] = {'result': number, 'visit': w.builder.visit(node)}
-    if block.name not in w.builder.typing.labelled:
+    _, has_label = typing.metrics[block.name]
+    if not has_label:
         w.add(p.Observe, (places, *flatten(value)), node, 0, **options)
         return None
     assert isinstance(value, tuple)

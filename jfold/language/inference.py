@@ -333,10 +333,8 @@ def infer(root: c.Block) -> Typing:
         node.layer = None if node.layer is None else names[node.layer]
     _mark_draws(state)
     layers = tuple(names[layer] for layer in state.layers.values())
-    labelled = frozenset(name for name, (_, has_label) in metrics.items() if has_label)
-    collected = {name: type_ for name, (type_, _) in metrics.items()}
     seen = frozenset(state.observing)
-    return Typing(top, state.declarations, layers, collected, labelled, seen)
+    return Typing(top, state.declarations, layers, metrics, seen)
 
 
 def _mark_draws(state: Inference) -> None:
@@ -378,11 +376,11 @@ def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
             else TO_TENSORS
         )
         fail(node, 'a tensor or a tuple of tensors', str(node.input), hint)
-    known, labelled = metrics.setdefault(node.block.name, (collected, has_label))
+    known, labels = metrics.setdefault(node.block.name, (collected, has_label))
     if known != collected:
         fail(node, f'{known}, as at its other uses', str(node.input))
-    if labelled != has_label:
-        expected = 'a label beside the value' if labelled else 'no label'
+    if labels != has_label:
+        expected = 'a label beside the value' if labels else 'no label'
         fail(node, f'{expected}, as at its other uses', str(node.input))
 
 

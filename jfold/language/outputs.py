@@ -12,14 +12,14 @@ order. A sequence leaves its length in the row that it stands in:
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Collection
 
 from jfold import instructions as p
 from jfold.language.emission import write_lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
 from jfold.language.writer import Builder, SequenceValue, Value, Writer
-from jfold.operations import LENGTH, Result, in_row
+from jfold.result_tables import LENGTH, Result, in_row
 from jfold.trampoline import Steps
 from jfold.types import (
     BroadcastType,
@@ -36,7 +36,7 @@ MOST_TENSORS = 1 << 16  # of which each is an array of its own, and a line of pr
 EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
-def check_output(root: Typed, metrics: dict[str, Type]) -> None:
+def check_output(root: Typed, metrics: Collection[str]) -> None:
     """Refuses a value that is no result, and one that is none."""
     if not metrics and not any(terminals(root.output)):
         fail(root, 'a result of tensors, or a Metric', str(root.output))
@@ -73,10 +73,10 @@ def write_expression(builder: Builder) -> Steps[p.Body]:
     root, w = builder.typing.root, Writer(builder, None)
     places, value = yield write_lines(root, w)
     row, waiting = _write_row(value, places, root, w)
-    before = len(builder.typing.results)
-    for number, (items, inner) in enumerate(waiting, before):  # which grows meanwhile
+    for k, number in enumerate(builder.typing.item_numbers):
+        items, inner = waiting[k]
         observed, more = _write_row(items, inner, root, w)
-        waiting += more
+        waiting += more  # of which later numbers are
         w.add(p.Observe, (inner, *observed), root, outputs=0, result=number)
     return w.finish('expression', root.input, row, TupleType(in_row(root.output)))
 
@@ -104,16 +104,8 @@ def _write_row(
 
 
 def list_results(builder: Builder) -> list[Result]:
-    """The results, as instructions number them: the value's own, then metrics, then
-    items of the sequences in the value."""
-    typing = builder.typing
-
-    def numbers(row: Type) -> tuple[int, ...]:
-        return tuple(map(builder.type_number, in_row(row)))
-
-    found = [
-        Result(name, row, numbers(row), labelled=name in typing.labelled)
-        for name, row in typing.results.items()
+    """The results, as instructions number them."""
+    return [
+        Result(kind, row, tuple(map(builder.type_number, in_row(row))))
+        for kind, row in builder.typing.results
     ]
-    items = itertools.islice(enumerate(levels(typing.root.output)), 1, None)
-    return found + [Result(None, item, numbers(item), k) for k, item in items]

@@ -12,6 +12,7 @@ from jfold import combinators as c
 from jfold.language.paths import path_of
 from jfold.operations import Layer
 from jfold.printing import short
+from jfold.result_tables import Kind, Making, rows_of
 from jfold.types import Type
 
 
@@ -49,7 +50,7 @@ class Typed:
 @dataclass(frozen=True, eq=False)
 class Typing:
     """A typed expression: its root, its declarations, its layers in order of use, what
-    metrics collect, which of them get labels, and which blocks have one inside.
+    metrics collect and whether with labels, and which blocks have one inside.
 
     Prints with a line for each use of a block, indented below what it is a part of.
     """
@@ -57,15 +58,24 @@ class Typing:
     root: Typed
     declarations: dict[c.ForwardDeclaration, Typed]
     layers: tuple[Layer, ...]
-    metrics: dict[str, Type]
-    labelled: frozenset[str] = frozenset()
+    metrics: dict[str, tuple[Type, bool]]
     observing: frozenset[c.Block] = frozenset()
 
+    @functools.cached_property
+    def results(self) -> tuple[tuple[Kind, Type], ...]:
+        """The kinds of what a batch gives, in order, with the types of their rows."""
+        return rows_of(self.root.output, self.metrics)
+
+    @functools.cached_property
+    def metric_numbers(self) -> dict[str | None, int]:
+        """The numbers of those of metrics, by name."""
+        return {kind.name: r for r, (kind, _) in enumerate(self.results)}
+
     @property
-    def results(self) -> dict[str | None, Type]:
-        """What a batch gives, in order: by `None` the value of the expression, by name
-        what metrics collect."""
-        return {None: self.root.output, **dict(sorted(self.metrics.items()))}
+    def item_numbers(self) -> list[int]:
+        """The numbers of those of items of sequences, by level."""
+        kinds = (kind for kind, _ in self.results)
+        return [r for r, x in enumerate(kinds) if x.making is Making.OBSERVED]
 
     def __str__(self) -> str:
         named = [(each.name, root) for each, root in self.declarations.items()]

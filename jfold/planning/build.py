@@ -235,6 +235,7 @@ def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[Ro
     active = active_types(program)
 
     def write(t: int, section: Section, values: Array, edge: int) -> None:
+        """Fills a section [n or more] by values [n], whose edges begin at `edge`."""
         found = gather(rows[t], values)
         # Spare rows repeat a real one: on zeros a function may give no number.
         section.fill(batch.indices, found, found[-1] if len(found) else 0)
@@ -261,7 +262,8 @@ def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[Ro
 def _write_consumers(
     batch: _Batch, order: _Order, t: int, used: Sequence[RowUses]
 ) -> None:
-    """Which edge rows the cotangent of each computed value of a type is summed of."""
+    """Which edge rows the cotangent of each computed value of a type is summed of: a
+    table [fan, rows]."""
     places, computed = batch.places, batch.spec.capacity.constants[t]
     zero, table = places.edge_rows[t] - 1, places.sections.consumers[t]
     uses = RowUses(*map(concatenated, zip(*used, strict=True))) if used else NO_USES
@@ -276,7 +278,8 @@ def _write_consumers(
 
 
 def _summed(batch: _Batch, order: _Order, t: int, uses: RowUses) -> RowUses:
-    """The uses that are left of some when the sums are taken, which this writes."""
+    """The uses that are left of some [uses] when the sums are taken, which this
+    writes."""
     most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
     if batch.spec.capacity.sums[t]:
         base = batch.places.edge_sums[t]

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
-from jfold.planning.sections import SUM_WIDTH, Cursor, Sections, lay_out
+from jfold.planning.sections import SUM_WIDTH, Cursor, Room, Sections, lay_out
 from jfold.planning.tiles import chunk_rows, strategy_of, tile_widths
 from jfold.recurrence import Component, component_of, components
 from jfold.spec import Spec
@@ -125,7 +125,7 @@ def layout(spec: Spec) -> Layout:
     base, rows = _values(spec, region)
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
     edges = _edges(spec, region, results, base)
-    sections = lay_out(spec, tables, region, results, computed)
+    sections = lay_out(Room(spec, tables, region, results, computed))
     of_rows = region, results, chunk, widths, component_of(program), column
     return Layout(*of_rows, tables, trips, base, rows, *edges, sections)
 
@@ -142,11 +142,9 @@ def _regions(spec: Spec, widths: Sequence[Numbers], chunk: Numbers) -> Numbers:
 
 def _result_rows(spec: Spec) -> Numbers:
     """`Layout.results`."""
-    capacity, observed = spec.capacity, iter(spec.capacity.metrics)
-    return tuple(
-        capacity.examples if result.per_example else next(observed)
-        for result in spec.program.results
-    )
+    capacity, counted = spec.capacity, iter(spec.capacity.metrics)
+    kinds = (result.kind for result in spec.program.results)
+    return tuple(kind.room(capacity.examples, counted) for kind in kinds)
 
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:

@@ -35,6 +35,7 @@ def most(program: Operations, graph: Graph, examples: int) -> Profiles:
     different, have together."""
 
     def counted(table: Table) -> Array:
+        """The most rows of each level [levels]."""
         level, count = _by_example(table)
         order = np.lexsort((-count, level))
         level, count = level[order], count[order]
@@ -56,6 +57,7 @@ def margins(program: Operations, graph: Graph, examples: int) -> Profiles:
     """
 
     def counted(table: Table) -> Array:
+        """How many more rows each level may have [levels]."""
         level, count = _by_example(table)
         mean = np.bincount(level, count) / max(graph.examples, 1)
         square = np.bincount(level, count * count) / max(graph.examples, 1)
@@ -78,6 +80,7 @@ def _by_example(table: Table) -> tuple[Array, Array]:
 
 
 def _rows(table: Table) -> Array:
+    """How many rows each level of an operation has [levels]."""
     return np.bincount(table.columns[0], minlength=1)[1:]
 
 

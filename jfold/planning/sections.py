@@ -2,8 +2,8 @@
 """Sections of the index array: where each begins, and its shape.
 
 All that a batch tells the device, but for constants, is one int32 array, so that it is
-sent at once. Its sections are laid out here and nowhere else; who writes or reads one
-does it through its `Section`.
+sent at once. Its sections are declared here, each once with its shape, and laid out;
+who writes or reads one does it through its `Section`.
 
     | depths | counts | rows |                 header, depends on the program alone
     | tiles of each component |                in which order rows are computed
@@ -15,10 +15,12 @@ does it through its `Section`.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar, cast
+import operator
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 
@@ -53,6 +55,11 @@ class Section:
         """One row of its first axis."""
         _, *shape = self.shape
         return Section(self.start + row * math.prod(shape), tuple(shape))
+
+    @property
+    def rows(self) -> list[Section]:
+        """All rows of its first axis."""
+        return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
         """The section [*shape] of an index array [size]; of NumPy's arrays, a view."""
@@ -101,12 +108,101 @@ class Header:
     examples: Section
 
 
+# ---- what shapes follow from ---------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """What there is room for.
+
+    Attributes:
+      spec: of the schedule.
+      tables: per component, rows and columns of its table of tiles.
+      regions: [operations] rows of each in a buffer.
+      results: [results] rows of each.
+      computed: [types] rows of the value buffer that are no constants.
+    """
+
+    spec: Spec
+    tables: Sequence[tuple[int, int]]
+    regions: Sequence[int]
+    results: Sequence[int]
+    computed: Sequence[int]
+
+    @property
+    def levels(self) -> int:
+        """Those of all components."""
+        return sum(rows for rows, _ in self.tables)
+
+
+Shape: TypeAlias = tuple[int, ...]
+PART = 'part'
+
+
+class Part(NamedTuple):
+    """How sections of a name are laid out: one behind another, with those of other
+    names that are of the same things, thing by thing.
+
+    Attributes:
+      things: what has sections of their own, as many as there are in the room.
+      shapes: of the room and the number of a thing; of one section, or of several.
+    """
+
+    things: Callable[[Room], Sized]
+    shapes: Callable[[Room, int], Shape | list[Shape]]
+
+
+COMPONENTS = operator.attrgetter('tables')
+OPERATIONS = operator.attrgetter('regions')
+RESULTS = operator.attrgetter('results')
+TYPES = operator.attrgetter('computed')
+
+
+def _each(
+    things: Callable[[Room], Sized],
+    shapes: Callable[[Room, int], Shape | list[Shape]],
+) -> Any:
+    """Declares a section, or several, of each component, operation, result or type."""
+    return field(metadata={PART: Part(things, shapes)})
+
+
+# ---- declarations --------------------------------------------------------------------
+
+
+def _inputs(room: Room, o: int) -> list[Shape]:
+    return [(room.regions[o],) for _ in room.spec.program.operations[o].inputs]
+
+
+def _owners(room: Room, r: int) -> Shape:
+    return (room.spec.program.results[r].kind.owned(room.results[r]),)
+
+
+def _results(room: Room, r: int) -> list[Shape]:
+    return [(room.results[r],) for _ in room.spec.program.results[r].tensors]
+
+
+def _consumers(room: Room, t: int) -> Shape:
+    return room.spec.capacity.fans[t], room.computed[t]
+
+
+def _steps(room: Room, t: int) -> Shape:
+    capacity = room.spec.capacity
+    return room.levels if capacity.sums[t] else 0, capacity.stages, 2
+
+
+def _sums(room: Room, t: int) -> Shape:
+    summed = room.spec.capacity.sums[t]
+    # The last tile of sums may run past their end.
+    return SUM_ARITY, summed + SUM_WIDTH if summed else 0
+
+
 @dataclass(frozen=True, eq=False)
 class Sections:
-    """The sections, in their order.
+    """The sections, in their order: each is declared here, with its shape.
 
     Attributes:
       header: what tells how much of everything there is.
+      size: of the index array.
       tiles: per component [levels, columns], for each of its operations first row, end
         and tiles per width; a row for each step, if their number is fixed.
       inputs: per operation and input [region], rows of the value buffer.
@@ -116,18 +212,20 @@ class Sections:
       steps: per type [levels of all components, stages, 2], first row and number of
         tiles of the sums that a level takes; [0, ...] where there are none.
       sums: per type [SUM_ARITY, sums], the edge rows of each; likewise.
-      size: of the index array.
     """
 
     header: Header
-    tiles: tuple[Section, ...]
-    inputs: tuple[tuple[Section, ...], ...]
-    owners: tuple[Section, ...]
-    results: tuple[tuple[Section, ...], ...]
-    consumers: tuple[Section, ...]
-    steps: tuple[Section, ...]
-    sums: tuple[Section, ...]
     size: int
+    tiles: tuple[Section, ...] = _each(COMPONENTS, lambda room, c: room.tables[c])
+    inputs: tuple[tuple[Section, ...], ...] = _each(OPERATIONS, _inputs)
+    owners: tuple[Section, ...] = _each(RESULTS, _owners)
+    results: tuple[tuple[Section, ...], ...] = _each(RESULTS, _results)
+    consumers: tuple[Section, ...] = _each(TYPES, _consumers)
+    steps: tuple[Section, ...] = _each(TYPES, _steps)
+    sums: tuple[Section, ...] = _each(TYPES, _sums)
+
+
+# ---- layout --------------------------------------------------------------------------
 
 
 class Cursor:
@@ -145,48 +243,31 @@ class Cursor:
         """A section of the given shape."""
         return Section(self.take(math.prod(shape)), shape)
 
+    def sections(self, shapes: Shape | list[Shape]) -> Any:
+        """A section of a shape, or one of each."""
+        if isinstance(shapes, list):
+            return tuple(self.section(*shape) for shape in shapes)
+        return self.section(*shapes)
 
-def lay_out(
-    spec: Spec,
-    tables: Sequence[tuple[int, int]],
-    regions: Sequence[int],
-    results: Sequence[int],
-    computed: Sequence[int],
-) -> Sections:
-    """The sections of a spec.
 
-    Args:
-      tables: per component, rows and columns of its table of tiles.
-      regions: [operations] rows of each in a buffer.
-      results: [results] rows of each.
-      computed: [types] rows of the value buffer that are no constants.
-    """
-    program, capacity, cursor = spec.program, spec.capacity, Cursor()
-    header = _header(program, cursor)
-    tiles = tuple(cursor.section(*table) for table in tables)
-    inputs = tuple(
-        tuple(cursor.section(rows) for _ in operation.inputs)
-        for operation, rows in zip(program.operations, regions, strict=True)
-    )
-    owners, of_results = [], []
-    for result, rows in zip(program.results, results, strict=True):
-        owners.append(cursor.section(0 if result.per_example else rows))
-        of_results.append(tuple(cursor.section(rows) for _ in result.tensors))
-    levels = sum(rows for rows, _ in tables)
-    consumers, steps, sums = [], [], []
-    for fan, rows, summed in zip(capacity.fans, computed, capacity.sums, strict=True):
-        consumers.append(cursor.section(fan, rows))
-        steps.append(cursor.section(levels if summed else 0, capacity.stages, 2))
-        # The last tile of sums may run past their end.
-        sums.append(cursor.section(SUM_ARITY, summed + SUM_WIDTH if summed else 0))
-    of_types = tuple(consumers), tuple(steps), tuple(sums)
-    of_rows = tiles, inputs, tuple(owners), tuple(of_results)
-    return Sections(header, *of_rows, *of_types, cursor.next)
+def lay_out(room: Room) -> Sections:
+    """The sections of all that there is room for."""
+    cursor = Cursor()
+    header = _header(room.spec.program, cursor)
+    parts = {x.name: x.metadata[PART] for x in fields(Sections) if PART in x.metadata}
+    made: dict[str, list[Any]] = {name: [] for name in parts}
+    for things, names in itertools.groupby(parts, lambda name: parts[name].things):
+        together = [*names]
+        for number in range(len(things(room))):
+            for name in together:
+                made[name].append(cursor.sections(parts[name].shapes(room, number)))
+    laid_out = {name: tuple(sections) for name, sections in made.items()}
+    return Sections(header, cursor.next, **laid_out)
 
 
 def _header(program: Operations, cursor: Cursor) -> Header:
     depths = cursor.section(len(components(program)))
     counts = cursor.section(len(program.operations))
     rows = cursor.section(len(program.results))
-    own = program.results.index(program.own)
+    own, *_ = program.value_results
     return Header(depths, counts, rows, Section(0, (cursor.next,)), rows[own])

@@ -176,7 +176,7 @@ class Counted:
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
-        """Every level is one step."""
+        """Every level is one step [levels]."""
         return np.arange(max(map(len, counts), default=0))
 
     def write(
@@ -188,7 +188,8 @@ class Counted:
         trips: Trips,
         devices: int,
     ) -> None:
-        """As many tiles of each width as each level takes."""
+        """Into a table [levels or more, 2 + widths], for counts [levels or fewer], as
+        many tiles of each width as each level takes."""
         if len(counts) < len(last):
             counts = concatenated([counts, np.zeros(len(last) - len(counts), np.int64)])
         part, ends = table[: len(last)], counts.cumsum()
@@ -261,7 +262,7 @@ class Fixed:
     def last_steps(
         self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
     ) -> Array:
-        """A level ends when the operation with the most tiles is through."""
+        """A level ends [levels] when the operation with the most tiles is through."""
         levels = np.zeros((max(map(len, counts), default=0), len(counts)), np.int64)
         for column, each in zip(levels.T, counts, strict=True):
             column[: len(each)] = each
@@ -279,7 +280,7 @@ class Fixed:
         trips: Trips,
         devices: int,
     ) -> None:
-        """A tile of each step.
+        """Into a table [steps, 2 + widths], a tile of each step.
 
         A step without a tile of the operation, before, between or behind its levels,
         repeats the tile before it, which changes nothing.

@@ -410,7 +410,7 @@ def compare_gradients(
 def _weighted(run: Evaluated, weights: Weights, i: int) -> Iterator[tuple[Any, Any]]:
     """The arrays among an example's results, with the cotangent of each."""
     program = weights.program
-    names = [program.results[r].name for r in program.metric_results]
+    names = [program.results[r].kind.name for r in program.metric_results]
     metrics = [[jax.tree.leaves(row) for row in run.metrics[name]] for name in names]
     tables = [*rows_by_level(program.output, run.value), *metrics]
     for r, rows in zip(

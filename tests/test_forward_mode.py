@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`apply` in forward mode, alone and over or under reverse mode."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import close
+from binary_trees import tree_block
+from hlo import compiled_text
+from transformed import (
+    PAIRS,
+    TREES,
+    agrees_in_float64,
+    direction,
+    eager,
+    init,
+    loss,
+    model,
+    params,
+    schedule,
+    stacked,
+)
+
+import jfold as jf
+
+# ---- forward mode --------------------------------------------------------------------
+
+
+def jvp(f: Any) -> Any:
+    """The derivative along a direction."""
+    return lambda p: jax.jvp(f, (p,), (direction(p),))[1]
+
+
+def vjp(f: Any) -> Any:
+    """The same in reverse."""
+
+    def along(p: Any) -> Any:
+        pairs = zip(*map(jax.tree.leaves, (jax.grad(f)(p), direction(p))), strict=True)
+        return sum(jnp.vdot(g, v) for g, v in pairs)
+
+    return along
+
+
+def linearized(f: Any) -> Any:
+    """The same, by the linear map alone."""
+    return lambda p: jax.linearize(f, p)[1](direction(p))
+
+
+def curvature(f: Any) -> Any:
+    """The Hessian times a direction: forward over reverse."""
+    return lambda p: jax.jvp(jax.grad(f), (p,), (direction(p),))
+
+
+def penalty(f: Any) -> Any:
+    """The gradient of the size of a gradient: reverse over reverse."""
+
+    def size(p: Any) -> Any:
+        return sum((x**2).sum() for x in jax.tree.leaves(jax.grad(f)(p)))
+
+    return jax.value_and_grad(size)
+
+
+either_way = pytest.mark.parametrize(('residuals', 'strategy'), PAIRS)
+
+
+@either_way
+@pytest.mark.parametrize('derived', [jvp, linearized, jax.jacfwd])
+def test_forward_mode(derived: Any, residuals: str, strategy: str) -> None:
+    """`jvp`, `linearize` and `jacfwd`."""
+    agrees_in_float64(derived, residuals, strategy)
+
+
+@either_way
+def test_hessian_vector_products(residuals: str, strategy: str) -> None:
+    """Forward over reverse."""
+    agrees_in_float64(curvature, residuals, strategy)
+
+
+@pytest.mark.slow
+@either_way
+def test_grad_of_grad(residuals: str, strategy: str) -> None:
+    """Reverse over reverse."""
+    agrees_in_float64(penalty, residuals, strategy)
+
+
+def test_gradients_of_forces() -> None:
+    """Of a loss that contains the gradient by an external array, by parameters."""
+    layer = jf.Function(lambda w, x: jnp.sin(w * x), lambda key, _: jnp.full(2, 0.7))
+    energy = jf.compile(jf.Map(jf.External('places', 2) >> layer) >> jf.Sum())
+    weights, atoms = energy.init(jax.random.key(0)), [[0, 1], [2], [2, 0]]
+    batch, places = energy.schedule(atoms), jnp.arange(6.0).reshape(3, 2) / 4
+
+    def whole(weights: Any, places: Any) -> Any:
+        return energy.apply(weights, batch, external={'places': places}).sum()
+
+    def twin(weights: Any, places: Any) -> Any:
+        external = {'places': places}
+        return sum(energy.eval(x, weights, external=external).sum() for x in atoms)
+
+    def error(energy: Any) -> Any:
+        return lambda w: (jax.grad(energy, 1)(w, places) ** 2).sum()
+
+    close(jax.grad(error(whole))(weights), jax.grad(error(twin))(weights), 1e-5)
+
+
+@pytest.mark.slow
+def test_forward_mode_over_devices() -> None:
+    """Of a schedule that is dealt to shards: a Hessian times a vector."""
+    mesh = jax.make_mesh((2,), ('data',), (jax.sharding.AxisType.Auto,))
+    sharding = jax.NamedSharding(mesh, jax.P('data'))
+    batch = model().schedule(TREES, sharding=sharding)
+    got = curvature(functools.partial(loss, schedule=batch))(params())
+    close(got, curvature(eager)(params()), 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'derived',
+    [
+        lambda f: jvp(jvp(f)),
+        lambda f: jax.grad(jvp(f)),
+        jax.hessian,
+        lambda f: jax.jacrev(jax.grad(f)),
+        lambda f: jvp(vjp(vjp(f))),
+        lambda f: jvp(jvp(jvp(f))),
+        lambda f: lambda p: jax.vmap(penalty(f))(stacked([p, direction(p)])),
+        lambda f: jax.grad(lambda p: jax.vmap(jvp(f))(stacked([p, p])).sum()),
+    ],
+)
+def test_derivatives_of_derivatives(derived: Any) -> None:
+    """In all orders of the modes, and of many at once."""
+    agrees_in_float64(derived, *PAIRS[0])
+
+
+COSTS: dict[str, tuple[int, Any]] = {
+    'outputs': (1, lambda f: f),
+    'gradient': (3, jax.value_and_grad),
+    'checkpoint': (4, lambda f: jax.value_and_grad(jax.checkpoint(f))),
+    'jvp': (4, lambda f: lambda p: jax.jvp(f, (p,), (direction(p),))),
+    'Hessian times vector': (11, curvature),
+    'gradient of a gradient': (14, lambda f: jax.grad(lambda p: penalty(f)(p)[0])),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', COSTS)
+def test_costs(name: str) -> None:
+    """As many products of rows in the compiled program as the table says, or fewer."""
+    most, derived = COSTS[name]
+    one = jf.compile(tree_block(40), strategy='fixed')
+    weights, batch = one.init(jax.random.key(0)), one.schedule(TREES)
+
+    def total(weights: Any) -> Any:
+        return (one.apply(weights, batch) ** 3).sum()
+
+    found = compiled_text(derived(total), weights).count(' dot(')
+    assert 0 < found <= most
+
+
+def test_hessian_vector_products_are_differences_of_gradients() -> None:
+    """Finite ones."""
+    with jax.enable_x64(True):
+        chosen = model(wide=True)
+        weights, batch = chosen.init(jax.random.key(0)), chosen.schedule(TREES)
+        grad = jax.jit(jax.grad(lambda p: (chosen.apply(p, batch) ** 3).sum()))
+        along = direction(weights)
+
+        def shifted(step: float) -> Any:
+            return grad(jax.tree.map(lambda x, v: x + step * v, weights, along))
+
+        pair = shifted(1e-5), shifted(-1e-5)
+        want = jax.tree.map(lambda x, y: (x - y) / 2e-5, *pair)
+        close(jax.jvp(grad, (weights,), (along,))[1], want, 1e-7)
+
+
+def test_forward_mode_with_results_of_integers() -> None:
+    """Sequences have lengths, and metrics examples, which have no tangents."""
+    layer = jf.Function(lambda w, x: jnp.tanh(w * x), lambda key, _: jnp.ones(()))
+    block = jf.Map(jf.Scalar() >> layer >> jf.AllOf(jf.Metric('all'), jf.Identity()))
+    several = jf.compile(block >> jf.Map(jf.GetItem(1)))
+    batch = several.schedule([[1.0, 2.0], [], [0.5]])
+    weights = several.init(jax.random.key(0))
+
+    def apply(weights: Any) -> Any:
+        return several.apply(weights, batch)
+
+    (_, metrics), (items, moved) = jax.jvp(apply, (weights,), (weights,))
+    want = jax.jvp(lambda w: jnp.tanh(w * jnp.array([1, 2, 0.5])), (1.0,), (1.0,))[1]
+    close(items.values[:3], want, 1e-5)
+    assert items.lengths.dtype == moved['all'].example.dtype == jax.dtypes.float0
+    rows = np.asarray(metrics['all'].mask)
+    close(np.sort(np.asarray(moved['all'].values)[rows]), jnp.sort(want), 1e-5)
+
+
+def test_reverse_mode_runs_nothing_of_forward_mode() -> None:
+    """Its primitive is transposed, so nothing of it is left in a gradient."""
+    weights = params()
+    gradient = str(jax.make_jaxpr(jax.grad(loss))(weights, schedule()))
+    assert 'jfold_linear' not in gradient
+    tangent = functools.partial(jax.jvp, functools.partial(loss, schedule=schedule()))
+    assert 'jfold_linear' in str(jax.make_jaxpr(tangent)((weights,), (weights,)))
+
+
+def test_reverse_mode_three_times_is_refused() -> None:
+    """The error says what to do, which works."""
+    reader = jf.compile(jf.Scalar() >> jf.Function(lambda w, x: jnp.sin(w * x), init))
+    weights, batch = reader.init(jax.random.key(0)), reader.schedule([1.5])
+    (name,) = weights
+
+    def value(w: Any) -> Any:
+        return reader.apply({name: w}, batch)[0]
+
+    text = (
+        'expected reverse mode at most twice, got a reverse of second derivatives: '
+        'take the outer derivatives in forward mode, by `jax.jvp` or `jax.jacfwd`'
+    )
+    third = jax.grad(jax.grad(jax.grad(value)))
+    with pytest.raises(TypeError, match=text):
+        third(weights[name])
+    got = jax.jacfwd(jax.grad(jax.grad(value)))(weights[name])
+    close(got, -(1.5**3) * jnp.cos(1.5), 1e-5)
+
+
+def test_functions_without_forward_mode_have_none() -> None:
+    """Those with a `custom_vjp`, as everywhere in JAX."""
+
+    @jax.custom_vjp
+    def halved(x: Any) -> Any:
+        return x / 2
+
+    halved.defvjp(lambda x: (x / 2, None), lambda _, g: (g / 2,))
+    reader = jf.compile(jf.Scalar() >> jf.Function(lambda w, x: halved(w * x), init))
+    weights, batch = reader.init(jax.random.key(0)), reader.schedule([1.5])
+    with pytest.raises(TypeError, match='custom_vjp'):
+        jax.jvp(lambda w: reader.apply(w, batch), (weights,), (weights,))

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks that are used many times: each is looked at once, whatever is equal to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from large_blocks import calls
+
+import jfold as jf
+
+# ---- used many times -----------------------------------------------------------------
+
+add, larger = jf.Function(jnp.add), jf.Function(jnp.maximum)
+
+
+def doubled(count: int) -> jf.Block:
+    """A block used twice by a block that is used twice, and so on."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.AllOf(block, block) >> add
+    return block
+
+
+def doubled_after_names(count: int) -> jf.Block:
+    """The same value by several ways."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.AllOf(jf.Identity() >> block, jf.Pipe() >> block) >> add
+    return block
+
+
+def doubled_in_records(count: int) -> jf.Block:
+    """Both fields of a record are one value."""
+    block: jf.Block = jf.Function(jnp.negative)
+    for _ in range(count):
+        block = jf.AllOf(jf.Identity(), jf.Identity()) >> (block, block) >> larger
+    return jf.Scalar() >> block
+
+
+def doubled_constants(count: int) -> jf.Block:
+    """Constants of constants."""
+    block: jf.Block = jf.FromTensor(np.ones((), np.float32))
+    for _ in range(count):
+        block = jf.AllOf(block, block) >> add
+    return block
+
+
+def doubled_items(count: int) -> jf.Block:
+    """On every item of a sequence."""
+    return jf.Map(doubled(count)) >> jf.Sum()
+
+
+def wide(count: int) -> jf.Block:
+    """A type of more tensors than there is memory for, of which one is taken."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        block = jf.AllOf(block, block)
+    return jf.Pipe(block, *[jf.GetItem(1)] * count)
+
+
+DOUBLED = [
+    doubled,
+    doubled_after_names,
+    doubled_in_records,
+    doubled_constants,
+    doubled_items,
+    wide,
+]
+
+
+@pytest.mark.parametrize('make', DOUBLED)
+def test_a_block_is_lowered_once_for_each_value(make: Callable[[int], Any]) -> None:
+    calls(make(4))
+    assert calls(make(14)) < 2.2 * calls(make(7))
+
+
+@pytest.mark.parametrize('make', DOUBLED)
+def test_what_is_used_many_times_is_computed_once(make: Callable[[int], Any]) -> None:
+    """By both ways to evaluate it."""
+    block, example = make(60), [0.5] if make is doubled_items else 0.5
+    model = jf.compile(block)
+    schedule = model.schedule([example])
+    assert model.apply({}, schedule).tolist() == [float(block.eval(example))]
+    assert schedule.counts.sum() <= 120
+    assert len(str(model.program).splitlines()) <= 200
+    assert repr(block)[-3:] in ('...', "'))")
+
+
+def test_a_function_of_the_data_runs_once_for_a_value() -> None:
+    seen: list[int] = []
+
+    def look(x: int) -> int:
+        seen.append(x)
+        return x
+
+    number = jf.InputTransform(look) >> jf.Scalar()
+    block = jf.AllOf(number, number) >> add
+    assert float(block.eval(3)) == 6
+    assert seen == [3]
+    assert jf.compile(block).schedule([4, 5]).examples == 2
+    assert seen == [3, 4, 5]
+    assert float((jf.Map(block) >> jf.Sum()).eval([1, 1])) == 4
+    assert seen == [3, 4, 5, 1, 1]
+
+
+@pytest.mark.parametrize('inside', ['block', 'declaration'])
+def test_every_use_of_a_metric_counts(inside: str) -> None:
+    seen = jf.Scalar() >> jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
+    if inside == 'declaration':
+        declared = jf.ForwardDeclaration()
+        declared.resolve_to(seen)
+        seen = declared() >> jf.Identity()
+    block = jf.AllOf(seen, seen) >> add
+    model = jf.compile(block)
+    _, metrics = model.apply({}, model.schedule([3]))
+    assert metrics['m'].values[metrics['m'].mask].tolist() == [3, 3]
+    assert [float(x) for x in block.eval(3)[1]['m']] == [3, 3]
+
+
+def test_uses_on_other_values_have_paths_of_their_own() -> None:
+    """One block in two fields is two uses, each with its place."""
+    number = jf.Scalar() >> jnp.negative
+    model = jf.compile(jf.Record({'a': number, 'b': number}) >> add)
+    for key, path in [('a', "Record['a']"), ('b', "Record['b']")]:
+        with pytest.raises(jf.InputError) as caught:
+            model.schedule([{'a': 1, 'b': 2} | {key: 'x'}])
+        assert path in caught.value.block
+
+
+def test_a_state_and_an_item_are_two_values() -> None:
+    """Though a block may be used on both, in a fold, a reduction and a case."""
+    twice = jf.Function(lambda x: 2 * x)
+    both = jf.Record((twice, twice)) >> jf.Function(lambda x, y: x - y)
+    items = jf.Map(jf.Scalar())
+    for block in (items >> jf.Fold(both, jf.Zeros([])), items >> jf.Reduce(both)):
+        model, example = jf.compile(block), [1, 5, 2]
+        found = model.apply({}, model.schedule([example])).tolist()
+        state = {jf.Fold: -32.0, jf.Reduce: -20.0}[type(block.blocks[-1])]
+        assert found == [float(block.eval(example))] == [state]
+
+
+# ---- used many times, on other data --------------------------------------------------
+
+
+def in_pairs(count: int) -> jf.Block:
+    """A number, or two of what is a level less deep: up to 2^n parts of the data."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        pair = jf.Record((block, block)) >> add
+        block = jf.OneOf(type, {int: jf.Scalar(), tuple: pair})
+    return block
+
+
+def in_optionals(count: int) -> jf.Block:
+    """The same with nothing in the place of a number."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        pair = jf.Record({'a': block, 'b': block}) >> add
+        block = jf.Optional(pair, jf.FromTensor(np.float32(1)))
+    return block
+
+
+def in_cases(count: int) -> jf.Block:
+    """Two cases with one block in each."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(count):
+        twice = jf.Pipe(jf.GetItem(0), block) >> jf.Function(lambda x: 2 * x)
+        block = jf.OneOf(type, {int: jf.Scalar(), list: block_of(block), tuple: twice})
+    return block
+
+
+def block_of(block: jf.Block) -> jf.Block:
+    """On the first item."""
+    return jf.GetItem(0) >> block
+
+
+OTHERS: dict[Callable[[int], jf.Block], list[Any]] = {
+    in_pairs: [7, (1, 2), ((1, (2, 3)), (4, 5)), ((((6, 1), 1), 1), 1)],
+    in_optionals: [None, {'a': None, 'b': {'a': None, 'b': None}}],
+    in_cases: [7, [2], (3,), [([(5,)],)]],
+}
+
+
+@pytest.mark.parametrize('make', OTHERS)
+def test_uses_on_other_data_are_lowered_once_where_they_are_many(
+    make: Callable[[int], jf.Block],
+) -> None:
+    """As if they were declarations: 2^30 uses, of which data may have a few."""
+    block, examples = make(30), OTHERS[make]
+    assert block.input_type == jf.ObjectType()
+    assert block.output_type == jf.TensorType(())
+    model, small = jf.compile(block), jf.compile(make(4))
+    assert len(model.program.plan.declarations) < 60
+    assert small.program.plan.declarations == ()
+    values = model.apply({}, model.schedule(examples)).tolist()
+    assert values == small.apply({}, small.schedule(examples)).tolist()
+    assert values == [float(block.eval(each)) for each in examples]
+
+
+def test_an_error_in_a_block_with_many_uses() -> None:
+    """The way in the data is told as ever."""
+    model = jf.compile(in_optionals(20))
+    with pytest.raises(jf.InputError, match="expected an item 'a', got 3") as caught:
+        model.schedule([None, {'a': None, 'b': {'a': 3}}])
+    assert (caught.value.example, caught.value.path) == (1, "['b']['a']")
+    assert 'Record' in caught.value.block
+
+
+def test_every_use_counts_of_a_metric_that_is_used_many_times() -> None:
+    """In the order of the data, as if each stood by itself."""
+
+    def observed(count: int) -> jf.Block:
+        seen = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
+        block: jf.Block = jf.Scalar() >> seen
+        for _ in range(count):
+            pair = jf.Record((block, block)) >> add >> seen
+            block = jf.OneOf(type, {int: jf.Scalar(), tuple: pair})
+        return block
+
+    example = ((1, (2, 3)), ((4, 5), 6))
+    for count in (4, 16):
+        model = jf.compile(observed(count))
+        _, metrics = model.apply({}, model.schedule([example]))
+        found = metrics['m'].values[metrics['m'].mask].tolist()
+        assert found == [float(x) for x in observed(count).eval(example)[1]['m']]
+        assert found == [5, 6, 9, 15, 21]
+
+
+def test_a_value_of_more_tensors_than_there_can_be() -> None:
+    """Is told at once, with their number."""
+    block: jf.Block = jf.Scalar()
+    for _ in range(40):
+        block = jf.AllOf(block, block)
+    expected = 'expected a result of at most 65,536 tensors, got 1,099,511,627,776'
+    with pytest.raises(TypeError, match=expected):
+        jf.compile(block)
+    output = block.output_type
+    assert isinstance(output, jf.TupleType)
+    assert output.size == 1 << 40
+
+
+# ---- what is the same ----------------------------------------------------------------
+
+
+def squared(x: Any) -> Any:
+    return x * x
+
+
+def two(key: Any) -> Any:
+    return jnp.float32(2)
+
+
+def scaled(name: str) -> jf.Block:
+    return jf.Function(jnp.multiply, two, name=name)
+
+
+SAME: dict[str, tuple[Any, int]] = {
+    'functions': (lambda: jf.Scalar() >> jf.Function(squared), 1),
+    'functions of functions': (
+        lambda: jf.Scalar() >> jf.Function(squared) >> jf.Function(jnp.tanh),
+        2,
+    ),
+    'items': (lambda: jf.AllOf(jf.Scalar(), jf.Scalar()) >> jf.Function(jnp.add), 1),
+    'layers of one name': (lambda: jf.Scalar() >> scaled('scale'), 1),
+}
+
+
+@pytest.mark.parametrize('name', SAME)
+def test_what_is_the_same_is_computed_once(name: str) -> None:
+    """By other blocks, which are equal in what they do to the same value."""
+    make, nodes = SAME[name]
+    model = jf.compile(jf.AllOf(make(), make(), make()))
+    schedule = model.schedule([3, 4])
+    assert schedule.counts.sum() == 2 * nodes
+    params = model.init(jax.random.key(0))
+    alone = jf.compile(make())
+    expected = alone.apply(params, alone.schedule([3, 4]))
+    for x in model.apply(params, schedule):
+        np.testing.assert_allclose(x, expected)
+
+
+def test_slices_are_the_same() -> None:
+    """In all versions of Python, though not all can hash them."""
+    halves = [jf.Slice(start=1) >> jf.Map(jf.Function(squared)) for _ in range(2)]
+    sums = [half >> jf.Sum() for half in halves]
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.AllOf(*sums))
+    assert str(model.program).count(' = Cut ') == 1
+    assert model.schedule([[1, 2, 3]]).counts.sum() == 2 + 2  # functions, then sums
+
+
+@dataclass(frozen=True)
+class Divided:
+    """Equal where it does something else."""
+
+    by: Any
+
+    def __call__(self, x: int) -> float:
+        return x // self.by if isinstance(self.by, int) else x / self.by
+
+
+class Fresh:
+    items = property(lambda self: iter([1, 2, 3]))
+
+
+def test_functions_of_the_data_are_not_the_same() -> None:
+    """Equal ones may do something else, and what they give may be read once."""
+    quotients = [jf.InputTransform(Divided(by)) >> jf.Scalar() for by in (2, 2.0)]
+    model = jf.compile(jf.AllOf(*quotients))
+    assert [x.item() for x in model.apply({}, model.schedule([5]))] == [2, 2.5]
+    total = jf.Map(jf.Scalar()) >> jf.Sum()
+    lists = jf.InputTransform(list) >> total
+    for read, example in (
+        (lambda: jf.InputTransform(iter), [1, 2, 3]),
+        (lambda: jf.GetItem('items'), Fresh()),
+    ):
+        model = jf.compile(jf.AllOf(read() >> total, read() >> lists))
+        made = model.apply({}, model.schedule([example]))
+        assert [x.item() for x in made] == [6, 6]
+
+
+def test_what_is_not_the_same_is_computed_apart() -> None:
+    """Layers that have names of their own, other items, and metrics."""
+    layers = jf.AllOf(jf.Scalar() >> scaled('a'), jf.Scalar() >> scaled('b'))
+    assert jf.compile(layers).schedule([3]).counts.sum() == 2
+    items = (jf.Scalar() >> jf.Function(squared),) * 2
+    assert jf.compile(jf.Record(items)).schedule([(3, 4)]).counts.sum() == 2
+    seen = [jf.Scalar() >> jf.Metric('m') for _ in range(2)]
+    model = jf.compile(jf.AllOf(*seen))
+    _, metrics = model.apply({}, model.schedule([3]))
+    assert metrics['m'].mask.sum() == 2
