@@ -33,6 +33,7 @@ from jfold import operations as ops
 from jfold import types as t
 from jfold.data.archive import EXTENDED
 from jfold.data.naming import name_of, named, told
+from jfold.data.storage import holds
 from jfold.program import HostPlan, Program
 from jfold.registers import RegisterType
 from jfold.trampoline import Steps, in_turn, run
@@ -43,7 +44,7 @@ Record: TypeAlias = list[Json]
 Parts: TypeAlias = Iterable[Any]  # of a value
 
 LARGEST = 1 << 63  # longer numbers are written in another way: JSON's have a limit
-PLAIN = 'None, bools, numbers, strings, bytes, tuples, lists, dicts, sets, slices'
+PLAIN = 'None, numbers, strings, bytes, arrays, tuples, lists, dicts, sets, slices'
 
 
 # ---- the classes of programs ---------------------------------------------------------
@@ -111,6 +112,11 @@ _CLASSES: dict[type, _Class] = {
 _BY_NAME = {kind.__name__: each for kind, each in _CLASSES.items()}
 
 
+def fields_of(tags: Iterable[str]) -> dict[str, list[str]]:
+    """The fields of the classes among tags, which another version may have changed."""
+    return {tag: [*_BY_NAME[tag].names] for tag in sorted({*tags} & _BY_NAME.keys())}
+
+
 # ---- writing -------------------------------------------------------------------------
 
 
@@ -139,13 +145,6 @@ class Encoder:
         return run(self._encoded(value, where))
 
     @property
-    def classes(self) -> dict[str, list[str]]:
-        """The fields of the classes in the records, which another version may have
-        changed."""
-        tags = {str(record[0]) for record in self.records}
-        return {tag: [*_BY_NAME[tag].names] for tag in sorted(tags & _BY_NAME.keys())}
-
-    @property
     def arrays(self) -> dict[str, Array]:
         """All arrays of a dtype one after another, by its name."""
         return {name: np.concatenate(x) for name, x in self._pools.items()}
@@ -171,7 +170,7 @@ class Encoder:
         kind = type(value)
         if kind in _CLASSES:
             return kind.__name__, [getattr(value, x) for x in _CLASSES[kind].names]
-        if kind is np.ndarray and _is_stored(value.dtype):
+        if kind is np.ndarray and holds(value.dtype):
             return 'array', self._placed(value)
         if kind in _WRITERS:
             return _WRITERS[kind](value)
@@ -209,14 +208,9 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.name if dtype.name in EXTENDED else dtype.str
 
 
-def _is_stored(dtype: np.dtype[Any]) -> bool:
-    if dtype.name in EXTENDED:
-        return dtype == EXTENDED[dtype.name]
-    return dtype.kind in 'biufc' and dtype.char not in 'gG'
-
-
 def _is_scalar(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in 'US' or _is_stored(dtype)
+    """Whether Python has its numbers or strings."""
+    return dtype.kind in 'US' or (holds(dtype) and dtype.char not in 'gG')
 
 
 def _methodcaller(value: operator.methodcaller) -> tuple[str, Parts]:

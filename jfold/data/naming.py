@@ -11,6 +11,8 @@ from pathlib import Path
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
+from jfold.errors import reason
+
 Name: TypeAlias = tuple[str, str]  # of a module, and within it
 
 # Classes that no module holds under their own name, such as that of `None`.
@@ -50,7 +52,7 @@ def _names(value: Any) -> Iterator[Name]:
 def _is_there(value: object, module: str, name: str) -> bool:
     try:
         found = named(module, name)
-    except (ImportError, AttributeError, ValueError):
+    except ImportError:
         return False
     # A class makes its bound methods anew whenever it is asked for them.
     is_bound = isinstance(value, MethodType | BuiltinMethodType)
@@ -61,10 +63,22 @@ def named(module: str, name: str) -> Any:
     """The value of a name; the inverse of `name_of`.
 
     Raises:
-      ImportError: there is no such module; AttributeError: it has no such name.
+      ImportError: there is no such module, it cannot be imported, or lacks the name.
     """
-    found = importlib.import_module(module)
-    return functools.reduce(getattr, name.split('.'), found)
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # whatever a module may raise
+        raise ImportError(
+            f'expected a module {module!r}, for `{name}`, got {reason(error)}: install '
+            'it where this program runs, or put it on the path'
+        ) from error
+    try:
+        return functools.reduce(getattr, name.split('.'), found)
+    except AttributeError:
+        raise ImportError(
+            f'expected `{name}` in module {module!r}, got a module without: use the '
+            'version that has it'
+        ) from None
 
 
 def told(value: Any) -> str:
