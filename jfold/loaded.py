@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import jax
+
 from jfold.budget import FixedBudget
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
@@ -22,8 +24,8 @@ from jfold.schedule import Schedule
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
 
-# What a file holds of `apply`: parameters, indices and constants to results.
-Step: TypeAlias = Callable[[Any, Any, Any], Any]
+# What a file holds of `apply`: leaves of parameters, indices, constants to results.
+Step: TypeAlias = Callable[[list[Any], Any, Any], Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,7 +116,7 @@ class LoadedModel(Scheduling):
             )
         check_params(self.program.layers, params)
         own = {name: params[name] for name in self.params}
-        return step(own, schedule.indices, schedule.constants)
+        return step(jax.tree.leaves(own), schedule.indices, schedule.constants)
 
     @boundary
     def predict(

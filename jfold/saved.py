@@ -22,6 +22,7 @@ from jax import export
 import jfold
 from jfold.budget import FixedBudget
 from jfold.data import storage
+from jfold.data.containers import leaves_of, plain, restored
 from jfold.data.encoding import PLAIN, Decoder, Encoder, fields_of
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.storage import DamagedError, UnknownFormatError
@@ -63,7 +64,7 @@ def save(
     Args:
       path: of the file, which is written whole or not at all.
       model: as `jfold.compile` returns it; without `External` blocks.
-      params: as of `Model.apply`: arrays in dicts, lists and tuples.
+      params: as of `Model.apply`; they come back in dicts, lists and tuples.
       capacities: what is to have room; when left out, all that the model has so far: of
         `Model.reserve`, and of its schedules.
       platforms: where the file is to run, such as `['cpu', 'cuda']`; here, when left
@@ -93,7 +94,7 @@ def save(
     arrays, program = _written(model.program)
     own = {x.name: params[x.name] for x in model.program.layers if x.params is not None}
     leaves: list[Array] = []
-    tree = _tree(own, 'params', leaves)
+    tree = _tree(plain(own), 'params', leaves)
     arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
     shapes = jax.tree.map(_shape, own)
     for n, spec in enumerate(specs):
@@ -215,8 +216,8 @@ def _tree(value: object, where: str, leaves: list[Array]) -> Any:
     if value is None:
         return None
     raise TypeError(
-        f'expected parameters as arrays of numbers in dicts, lists and tuples, got '
-        f'{shown(value)} at {where}: convert them, as by `flax.core.unfreeze`'
+        f'expected parameters that are arrays of numbers, got {shown(value)} at '
+        f'{where}: leave it to functions, or make an array of it'
     )
 
 
@@ -238,13 +239,16 @@ def _exported(
 ) -> bytearray:
     """What `jax.export` writes of `apply`, for batches of a spec."""
 
-    def apply(params: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
+    structure = restored(params)
+
+    def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
         schedule = Schedule(indices, constants, spec)
-        return model.apply(params, schedule, deterministic=True)
+        return model.apply(structure(leaves), schedule, deterministic=True)
 
     shapes = abstract(spec)
     run = export.export(jax.jit(apply), platforms=platforms)
-    return run(params, shapes.indices, shapes.constants).serialize()
+    # As a list, for keys of dicts could be any in files but for JAX's.
+    return run(leaves_of(params), shapes.indices, shapes.constants).serialize()
 
 
 def _capacity_written(capacity: Capacity) -> dict[str, Any]:

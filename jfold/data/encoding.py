@@ -26,12 +26,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jfold import instructions as ir
 from jfold import operations as ops
 from jfold import types as t
 from jfold.data.archive import EXTENDED
+from jfold.data.containers import plain
 from jfold.data.naming import name_of, named, told
 from jfold.data.storage import holds
 from jfold.program import HostPlan, Program
@@ -169,7 +171,8 @@ class Encoder:
         """The tag of a value, and its parts."""
         kind = type(value)
         if kind in _CLASSES:
-            return kind.__name__, [getattr(value, x) for x in _CLASSES[kind].names]
+            parts = [getattr(value, x) for x in _CLASSES[kind].names]
+            return kind.__name__, map(plain, parts) if kind is ops.Layer else parts
         if kind is np.ndarray and holds(value.dtype):
             return 'array', self._placed(value)
         if kind in _WRITERS:
@@ -178,6 +181,8 @@ class Encoder:
             return 'enum', (kind, value.name)
         if isinstance(value, np.dtype) and _is_scalar(value):
             return 'dtype', [_dtype_name(value)]
+        if isinstance(value, jax.Array) and holds(value.dtype):
+            return 'of jax', [np.asarray(value)]
         if isinstance(value, np.generic) and _is_scalar(value.dtype):
             return 'scalar', (value.dtype, value.item())
         if name := name_of(value):
@@ -213,8 +218,8 @@ def _is_scalar(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in 'US' or (holds(dtype) and dtype.char not in 'gG')
 
 
-def _methodcaller(value: operator.methodcaller) -> tuple[str, Parts]:
-    fn, args = value.__reduce__()[:2]  # type: ignore[misc]
+def _methodcaller(value: Any) -> tuple[str, Parts]:
+    fn, args = value.__reduce__()
     if isinstance(fn, functools.partial):  # it has arguments by name
         return 'methodcaller', ((*fn.args, *args), dict(fn.keywords))
     return 'methodcaller', (args, {})
@@ -323,4 +328,5 @@ _READERS: dict[str, Callable[..., Any]] = {
     'scalar': lambda dtype, item: dtype.type(item),
     'enum': getattr,
     'name': named,
+    'of jax': jnp.asarray,
 }
