@@ -84,7 +84,7 @@ def named(module: str, name: str) -> Any:
 def told(value: Any) -> str:
     """What a value without a name is, for messages."""
     name = str(getattr(value, '__qualname__', type(value).__qualname__))
-    if isinstance(value, MethodType):
+    if isinstance(value, MethodType | BuiltinMethodType):
         return f'the method `{name}` of an object'
     if isinstance(value, FunctionType):
         code = value.__code__
