@@ -91,10 +91,10 @@ def save(
     _check_externals(model)
     check_params(model.program.layers, params)
     specs = _specs(model, capacities)
-    arrays, program = _written(model.program)
     own = {x.name: params[x.name] for x in model.program.layers if x.params is not None}
     leaves: list[Array] = []
     tree = _tree(plain(own), 'params', leaves)
+    arrays, program = _written(model.program)
     arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
     shapes = jax.tree.map(_shape, own)
     for n, spec in enumerate(specs):
