@@ -202,8 +202,10 @@ def _plain(name: str, value: object) -> Array:
     return array
 
 
-def holds(dtype: np.dtype[Any]) -> bool:
-    """Whether a file holds arrays of a dtype."""
+def holds(dtype: object) -> bool:
+    """Whether a file holds arrays of a dtype, which may be one of JAX alone."""
+    if not isinstance(dtype, np.dtype):
+        return False
     if dtype.name in EXTENDED:
         return dtype == EXTENDED[dtype.name]  # in the order of this machine
     return dtype.kind in 'biufc'
