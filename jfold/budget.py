@@ -71,6 +71,14 @@ class Budget:
         LOG.log(logging.WARNING if outgrown else logging.INFO, self._told(old, need))
         return spec
 
+    def prepare(self, need: Capacity) -> None:
+        """Reserves what several batches need, before the first of them does.
+
+        Raises:
+          ProgramBudgetError: as of `reserve`.
+        """
+        self.reserve(need, dict)
+
     def adopt(self, capacity: Capacity) -> Spec:
         """The spec for all batches that `capacity` holds, which stays.
 
@@ -168,6 +176,9 @@ class FixedBudget:
             if need.shards is None and spec.capacity.holds(need):
                 return spec
         raise ValueError(_outgrown(self.specs[-1].capacity, need))
+
+    def prepare(self, need: Capacity) -> None:
+        """Nothing: each batch has what holds it, by itself."""
 
 
 def _outgrown(largest: Capacity, need: Capacity) -> str:

@@ -392,7 +392,8 @@ def _params_read(tree: Any, arrays: Mapping[str, Array]) -> Any:
 
 def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:
     """Refuses a program whose functions are others than those when it was saved."""
-    found = differences(saved['fingerprint'], fingerprint(program))
+    with _malformed(path):
+        found = differences(fingerprint(program), saved['fingerprint'])
     if found:
         raise ValueError(
             f'{path}: expected the functions that the model was saved with, got others '

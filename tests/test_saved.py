@@ -50,7 +50,7 @@ def word_tree() -> jf.Block:
 def model() -> jf.Model:
     """Of trees of words, with room for one tree and for four."""
     made = jf.compile(word_tree())
-    corpus = made.trace(TREES)
+    corpus = made.trace(TREES * 4)
     for size in 4, 1:
         made.reserve(corpus.capacities(size))
     return made
@@ -224,6 +224,18 @@ def test_predictions_of_any_source(path: Path, given: str) -> None:
     if given == 'corpus':
         single = loaded.predict(source, batch_size=1, progress=False)
         assert jax.tree.structure(single) == jax.tree.structure(want)
+
+
+def test_batches_of_a_corpus_each_by_its_capacity(tmp_path: Path) -> None:
+    """None has to hold what all of them need together."""
+    made = sums()
+    corpus = made.trace([[1] * 8, [1], [1] * 4, [1] * 4])
+    rooms = [corpus.capacities_of([batch], 2) for batch in ([0, 1], [2, 3])]
+    assert not any(x.holds(rooms[0] | rooms[1]) for x in rooms[1:])
+    jf.save(tmp_path / 'm', made, {}, rooms)
+    loaded = jf.load(tmp_path / 'm')
+    given = loaded.trace([[1] * 8, [1], [1] * 4, [1] * 4])
+    assert loaded.predict(given).tolist() == [8, 1, 4, 4]
 
 
 def test_predictions_of_nothing(path: Path) -> None:
@@ -626,11 +638,19 @@ def test_functions_that_have_changed(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are called by name, so they are compared with what they were."""
+
+    def lower(word: str) -> str:
+        return word.upper()
+
     with monkeypatch.context() as patch:
-        patch.setattr(saved_functions, 'lower', lambda word: word.upper())
-        with pytest.raises(
-            ValueError, match='got others of their names, with a differ'
-        ):
+        patch.setattr(saved_functions, 'lower', lower)
+        text = (
+            f'{path}: expected the functions that the model was saved with, got others '
+            "of their names, with a different `Transform fn=lower` in tree.OneOf['leaf']"
+            '.Pipe[0].InputTransform(lower). Load it beside the code as it was, or save '
+            'the model again'
+        )
+        with refuses(text, ValueError):
             jf.load(path)
     with monkeypatch.context() as patch:
         patch.delattr(saved_functions, 'lower')

@@ -116,7 +116,7 @@ def predictions(
         progress_bar('predict', total if total >= 0 else None, progress) as bar,
     ):
         if isinstance(source, Corpus) and len(source):  # it is known what they need
-            model._budget.reserve(given.capacities, dict)
+            model._budget.prepare(given.capacities)
         parts = []
         for batch, results in _ahead(run_batch, given):
             parts.append(_real(batch, results, bool(model.program.metric_results)))
