@@ -19,8 +19,9 @@ from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.errors import expect, several, whole
 from jfold.language.parameter_checks import check_params
+from jfold.planning.uses import make_uses
 from jfold.program import Program
-from jfold.schedule import Schedule
+from jfold.schedule import Schedule, build
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
 
@@ -139,6 +140,14 @@ class LoadedModel(Scheduling):
             return self.apply(self.params, schedule)
 
         return predictions(self, run_batch, source, size, None, progress)
+
+    @boundary
+    def precompile(self) -> None:
+        """Compiles all programs now, and not when each is first needed."""
+        uses = make_uses(self.program, self._graph([]))
+        for spec in self._budget.specs:
+            made = self.apply(self.params, build(uses, spec))
+            jax.block_until_ready(made)  # type: ignore[no-untyped-call]
 
     @boundary
     def trace(

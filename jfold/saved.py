@@ -308,8 +308,9 @@ def load(path: Path) -> LoadedModel:
         specs = tuple(_specs_read(program, saved))
         params = _params_read(saved['params'], arrays)
         data = [arrays[f'{PROGRAM}{n}'].tobytes() for n, _ in enumerate(specs)]
+        is_laid_out = [*map(_layout, specs)] == saved['layouts']
     _check_functions(path, saved, program)
-    if [*map(_layout, specs)] != saved['layouts']:
+    if not is_laid_out:
         raise _unknown(path, saved, 'another layout of schedules')
     programs = _deserialized(path, saved, data)
     _check_here(path, programs[0])

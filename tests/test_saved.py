@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import saved_functions
 from checking import refuses
+from compilations import compilations
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from saved_functions import kind, lower, words
@@ -271,6 +272,19 @@ def test_other_parameters_of_the_same_shapes(path: Path) -> None:
         f'expected `schedule` as a schedule, got 3 (int): {hint}'.replace(' (int)', '')
     ):
         loaded.apply(given, 3)  # type: ignore[arg-type]
+
+
+def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
+    """All of them, and none a second time."""
+    loaded = jf.load(path)
+    with compilations('') as compiled:
+        loaded.precompile()
+    assert len(compiled) == 2
+    schedules = [loaded.schedule(TREES[:n]) for n in (1, 3)]
+    with compilations('') as compiled:
+        for schedule in schedules:
+            loaded.apply(loaded.params, schedule)
+    assert compiled == []
 
 
 def test_errors_of_examples_tell_where(path: Path) -> None:
@@ -646,9 +660,9 @@ def test_functions_that_have_changed(
         patch.setattr(saved_functions, 'lower', lower)
         text = (
             f'{path}: expected the functions that the model was saved with, got others '
-            "of their names, with a different `Transform fn=lower` in tree.OneOf['leaf']"
-            '.Pipe[0].InputTransform(lower). Load it beside the code as it was, or save '
-            'the model again'
+            'of their names, with a different `Transform fn=lower` in '
+            "tree.OneOf['leaf'].Pipe[0].InputTransform(lower). Load it beside the code "
+            'as it was, or save the model again'
         )
         with refuses(text, ValueError):
             jf.load(path)

@@ -53,7 +53,7 @@ def leaves_of(tree: Any) -> list[Any]:
 
 def restored(like: Any) -> Callable[[list[Any]], Any]:
     """The inverse of `leaves_of`, for pytrees of one structure."""
-    structure = jax.tree.structure(like)
+    structure: Any = jax.tree.structure(like)
     numbers = range(structure.num_leaves)
     places = leaves_of(jax.tree.unflatten(structure, numbers))
 
