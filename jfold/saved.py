@@ -23,6 +23,7 @@ import jfold
 from jfold.budget import FixedBudget
 from jfold.data import storage
 from jfold.data.containers import leaves_of, plain, restored
+from jfold.data.corpus import check_path, noted
 from jfold.data.encoding import PLAIN, Decoder, Encoder, fields_of
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.storage import DamagedError, UnknownFormatError
@@ -67,15 +68,15 @@ def save(
       params: as of `Model.apply`; they come back in dicts, lists and tuples.
       capacities: what is to have room; when left out, all that the model has so far: of
         `Model.reserve`, and of its schedules.
-      platforms: where the file is to run, such as `['cpu', 'cuda']`; here, when left
-        out. See `jax.export.export`.
+      platforms: where the file is to run, of 'cpu', 'cuda', 'rocm' and 'tpu'; here,
+        when left out. For others, `jf.compile(..., strategy=)` says how loops run.
 
     Raises:
       TypeError: the host program holds functions or values that cannot be written; all
-        are told, with their blocks. Or `params` are not as of `Model.apply`, or held by
-        other containers.
+        are told, with their blocks. Or `params` are not as of `Model.apply`.
       ValueError: there is no capacity; one is of another model, or of several devices;
-        or the model has `External` blocks.
+        the model has `External` blocks; or a platform is not known.
+      FileNotFoundError: there is no such folder.
       ImportError: the package `flatbuffers` is not installed.
 
     >>> import jfold as jf, tempfile
@@ -89,6 +90,8 @@ def save(
     """
     expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
     _check_externals(model)
+    _check_platforms(platforms)
+    check_path(path)
     check_params(model.program.layers, params)
     specs = _specs(model, capacities)
     own = {x.name: params[x.name] for x in model.program.layers if x.params is not None}
@@ -100,18 +103,37 @@ def save(
     for n, spec in enumerate(specs):
         data = _exported(model, shapes, spec, platforms)
         arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
-    saved = {
+    said = {'program': program, 'params': tree, **_said(model.program, specs)}
+    with noted('`path` in a folder that exists, got another: make the folder'):
+        storage.write(path, arrays, {'model': said})
+
+
+def _said(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
+    """What a file says of a model beside its program and parameters."""
+    return {
         'format': FORMAT,
         'versions': _versions(),
-        'fingerprint': fingerprint(model.program),
-        'program': program,
-        'params': tree,
-        'residuals': model.residuals,
+        'fingerprint': fingerprint(program),
+        'residuals': specs[0].residuals,
         'strategy': specs[0].strategy,
         'capacities': [_capacity_written(spec.capacity) for spec in specs],
         'layouts': [_layout(spec) for spec in specs],
     }
-    storage.write(path, arrays, {'model': saved})
+
+
+def _check_platforms(platforms: object) -> None:
+    """Refuses what JAX takes, and writes files for that nobody can run."""
+    if platforms is None:
+        return
+    known = ('cpu', 'cuda', 'rocm', 'tpu')
+    is_list = isinstance(platforms, list | tuple) and bool(platforms)
+    hint = "pass `platforms=['cpu']`"
+    expect('platforms', platforms, is_list, 'a list of names', hint)
+    assert isinstance(platforms, list | tuple)
+    for each in platforms:
+        if each not in known:
+            names = ', '.join(map(repr, known))
+            raise ValueError(f'expected `platforms` of {names}, got {shown(each)}')
 
 
 def _check_externals(model: Model) -> None:
@@ -247,8 +269,15 @@ def _exported(
 
     shapes = abstract(spec)
     run = export.export(jax.jit(apply), platforms=platforms)
-    # As a list, for keys of dicts could be any in files but for JAX's.
-    return run(leaves_of(params), shapes.indices, shapes.constants).serialize()
+    try:
+        # Leaves in a list, since JAX writes no dicts but those with strings as keys.
+        return run(leaves_of(params), shapes.indices, shapes.constants).serialize()
+    except Exception as error:
+        error.add_note(
+            'expected functions that `jax.export` can write, got this error: callbacks '
+            'to Python are none, for one'
+        )
+        raise
 
 
 def _capacity_written(capacity: Capacity) -> dict[str, Any]:
@@ -293,8 +322,9 @@ def load(path: Path) -> LoadedModel:
     >>> loaded.apply(loaded.params, loaded.schedule([3])).tolist()
     [3.0]
     """
-    expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
-    arrays, found = storage.read(path)
+    check_path(path)
+    with noted('a model in a file, got none: write it by `jf.save`'):
+        arrays, found = storage.read(path)
     saved = found.get('model')
     if not isinstance(saved, dict):
         got = 'a corpus' if 'corpus' in found else 'other arrays'

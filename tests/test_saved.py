@@ -493,6 +493,46 @@ def test_capacities_of_several_devices(tmp_path: Path) -> None:
         corpus.schedule([0, 1], sharding=sharding)
 
 
+def test_platforms_that_there_are(tmp_path: Path) -> None:
+    """JAX would take any words."""
+    made = sums()
+    room = rooms(made, 2, 1)
+    text = "expected `platforms` of 'cpu', 'cuda', 'rocm', 'tpu', got 'gpu'"
+    with refuses(text, ValueError):
+        jf.save(tmp_path / 'm', made, {}, room, platforms=['cpu', 'gpu'])
+    hint = "pass `platforms=['cpu']`"
+    for wrong, shown in ('cpu', "'cpu'"), ([], '[] (list)'):
+        with refuses(f'expected `platforms` as a list of names, got {shown}: {hint}'):
+            jf.save(tmp_path / 'm', made, {}, room, platforms=wrong)
+
+
+def test_functions_that_jax_does_not_export(tmp_path: Path) -> None:
+    """Its error says why, and a note whose it is."""
+    struct: Any = jax.ShapeDtypeStruct
+    call = functools.partial(jax.pure_callback, vmap_method='broadcast_all')
+    fn = jf.Function(lambda x: call(np.sin, struct((), 'float32'), x))
+    made = jf.compile(jf.Scalar() >> fn)
+    with pytest.raises(NotImplementedError, match='host_callbacks') as caught:
+        jf.save(tmp_path / 'm', made, {}, made.trace([1]).capacities(1))
+    assert 'expected functions that `jax.export` can write' in caught.value.__notes__[0]
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    made = sums()
+    with pytest.raises(FileNotFoundError) as caught:
+        jf.save(tmp_path / 'none' / 'm', made, {}, rooms(made, 2, 1))
+    assert caught.value.__notes__ == [
+        'expected `path` in a folder that exists, got another: make the folder'
+    ]
+    with pytest.raises(FileNotFoundError) as caught:
+        jf.load(tmp_path / 'none')
+    assert caught.value.__notes__ == [
+        'expected a model in a file, got none: write it by `jf.save`'
+    ]
+    with refuses('expected `path` as the path of a file, got 3'):
+        jf.save(3, made, {})  # type: ignore[arg-type]
+
+
 def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     """No capacity is reserved for it."""
     made = jf.compile(sums().block, max_programs=1)
@@ -558,8 +598,6 @@ def test_another_kind_of_file(tmp_path: Path) -> None:
     storage.write(path, {}, {})
     with refuses(f'{path}: expected a model, got other arrays: {hint}', ValueError):
         jf.load(path)
-    with pytest.raises(FileNotFoundError):
-        jf.load(tmp_path / 'none')
     with refuses('expected `path` as the path of a file, got 3'):
         jf.load(3)  # type: ignore[arg-type]
     path.write_text('hello')
