@@ -294,7 +294,7 @@ def _layout(spec: Spec) -> str:
 
 
 @boundary
-def load(path: Path) -> LoadedModel:
+def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     """Reads a model that `save` wrote: it schedules and predicts as the one saved.
 
     Loading imports the modules whose functions the host calls, and runs nothing else;
@@ -303,6 +303,8 @@ def load(path: Path) -> LoadedModel:
 
     Args:
       path: of the file.
+      check_functions: whether functions that the host calls have to be what they were,
+        with the data at module level that they use, such as a cache.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -339,7 +341,8 @@ def load(path: Path) -> LoadedModel:
         params = _params_read(saved['params'], arrays)
         data = [arrays[f'{PROGRAM}{n}'].tobytes() for n, _ in enumerate(specs)]
         is_laid_out = [*map(_layout, specs)] == saved['layouts']
-    _check_functions(path, saved, program)
+    if check_functions:
+        _check_functions(path, saved, program)
     if not is_laid_out:
         raise _unknown(path, saved, 'another layout of schedules')
     programs = _deserialized(path, saved, data)
@@ -429,7 +432,8 @@ def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> 
         raise ValueError(
             f'{path}: expected the functions that the model was saved with, got others '
             f'of their names, with {"; ".join(found)}. Load it beside the code as it '
-            'was, or save the model again'
+            'was, save the model again, or pass `check_functions=False` if these do '
+            'the same'
         )
 
 

@@ -1,9 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of the host that files with models name."""
+"""Functions and classes of the host that files with models name."""
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
 from typing import Any
+
+
+class Colour(enum.Enum):
+    """Known values."""
+
+    RED = 'red'
+    BLUE = 'blue'
+
+
+@dataclass
+class Part:
+    """A record with records in it."""
+
+    name: str
+    colour: Colour
+    parts: list[Part]
 
 
 def kind(tree: Any) -> str:

@@ -23,7 +23,7 @@ from checking import refuses
 from compilations import compilations
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding
-from saved_functions import kind, lower, words
+from saved_functions import Colour, Part, kind, lower, words
 
 import jfold as jf
 from jfold import saved as saving
@@ -287,6 +287,13 @@ def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
     assert compiled == []
 
 
+def test_the_public_names_of_a_loaded_model(path: Path) -> None:
+    """Those of a model, as far as it is one."""
+    uses = {'apply', 'join', 'precompile', 'predict', 'schedule', 'trace', 'tracer'}
+    facts = {'capacities', 'params', 'platforms', 'program'}
+    assert {name for name in dir(jf.load(path)) if name[0] != '_'} == uses | facts
+
+
 def test_errors_of_examples_tell_where(path: Path) -> None:
     """As those of the model."""
     loaded = jf.load(path)
@@ -309,6 +316,9 @@ def binary(leaf: Any, join: Any) -> jf.Block:
 
 INTS = [1, (2, 3), ((1, (2, 0)), (3, 3))]
 JOIN = jf.Concat() >> nn.Dense(4)
+
+
+SCREW = Part('screw', Colour.RED, [])
 
 
 def of_nnx(boxed: bool) -> jf.Block:
@@ -346,6 +356,19 @@ BLOCKS: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
         [[1, 2, 1], [3, 3]],
     ),
     'rnn': lambda: (jf.Map(jf.Vector(3)) >> jf.layers.LSTM(4), [[[1, 2, 3]] * 3, []]),
+    'child sum': lambda: (
+        jf.layers.Tree(
+            jf.GetItem(0) >> jf.Vector(2),
+            jf.GetItem(1),
+            jf.layers.ChildSumTreeLSTM(3),
+            ([3], [3]),
+        ),
+        [([1, 2], []), ([3, 4], [([1, 2], []), ([1, 2], [])])],
+    ),
+    'records': lambda: (
+        jf.layers.RecordEncoder(Part, 4),
+        [SCREW, Part('nut', Colour.BLUE, [SCREW])],
+    ),
     'void': lambda: (jf.AllOf(jf.Scalar(), jf.Void()), [1, 2]),
     'keys of many kinds': lambda: (
         jf.OneHotFromList(
@@ -700,10 +723,14 @@ def test_functions_that_have_changed(
             f'{path}: expected the functions that the model was saved with, got others '
             'of their names, with a different `Transform fn=lower` in '
             "tree.OneOf['leaf'].Pipe[0].InputTransform(lower). Load it beside the code "
-            'as it was, or save the model again'
+            'as it was, save the model again, or pass `check_functions=False` if these '
+            'do the same'
         )
         with refuses(text, ValueError):
             jf.load(path)
+        loaded = jf.load(path, check_functions=False)
+        changed, unknown = loaded.predict(['good', 'x'])[0][0]
+        np.testing.assert_array_equal(changed, unknown)
     with monkeypatch.context() as patch:
         patch.delattr(saved_functions, 'lower')
         with pytest.raises(ImportError, match="expected `lower` in module 'saved_func"):
