@@ -260,7 +260,6 @@ def _exported(
     model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
 ) -> bytearray:
     """What `jax.export` writes of `apply`, for batches of a spec."""
-
     structure = restored(params)
 
     def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
@@ -326,7 +325,7 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     """
     check_path(path)
     with noted('a model in a file, got none: write it by `jf.save`'):
-        arrays, found = storage.read(path)
+        maps, found = storage.read(path)
     saved = found.get('model')
     if not isinstance(saved, dict):
         got = 'a corpus' if 'corpus' in found else 'other arrays'
@@ -335,6 +334,8 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
             'params)`'
         )
     _check_versions(path, saved)
+    # Whoever copies another file over this one does not change what is served.
+    arrays = {name: np.array(each) for name, each in maps.items()}
     with _malformed(path):
         program = _read_program(arrays, saved['program'])
         specs = tuple(_specs_read(program, saved))

@@ -294,6 +294,16 @@ def test_the_public_names_of_a_loaded_model(path: Path) -> None:
     assert {name for name in dir(jf.load(path)) if name[0] != '_'} == uses | facts
 
 
+def test_nothing_is_read_of_the_file_later(path: Path, tmp_path: Path) -> None:
+    """Which may be overwritten in place, by another copy or by nothing."""
+    file = tmp_path / 'copy'
+    file.write_bytes(path.read_bytes())
+    loaded = jf.load(file)
+    file.write_bytes(bytes(100))
+    want = model().predict(params(), TREES, batch_size=4)
+    same(loaded.predict(TREES), want)
+
+
 def test_errors_of_examples_tell_where(path: Path) -> None:
     """As those of the model."""
     loaded = jf.load(path)
