@@ -7,7 +7,9 @@ request. Requests that come at the same time run as one batch; what does not fit
 expression is answered by status 400 and the error's own words, and a tree larger than
 was planned for gets a program of its own, after which small ones are as fast as before.
 
-Parameters are drawn, not trained: what is shown is serving.
+Parameters are drawn, not trained: what is shown is serving. With `--save` a file is
+written instead, from which `--load` serves without the code that built the model, for
+trees that were planned for.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from training import table
 import jfold as jf
 
 Tree = Any  # an int, or a list of two trees
+Model = jf.Model | jf.LoadedModel
+Step = Callable[[Any, jf.Schedule], Any]  # parameters and a batch to logits
 WIDTH, WORDS, CLASSES = 64, 100, 10
 TOGETHER = 8  # requests that run as one batch, at most
 
@@ -76,20 +80,12 @@ class Service:
     one thread puts together those that wait, and runs them.
     """
 
-    def __init__(self, model: jf.Model, params: Any, largest: Tree) -> None:
+    def __init__(self, model: Model, params: Any, steps: dict[int, Step]) -> None:
         self.model, self.params, self.trace = model, params, model.tracer()
         self.waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.steps = {size: self._ready(largest, size) for size in (1, TOGETHER)}
+        self.steps = steps
         self.worker = threading.Thread(target=self._work, daemon=True)
         self.worker.start()
-
-    def _ready(self, largest: Tree, size: int) -> jf.CompiledStep:
-        """The step for batches of some size, each as large as `largest`; run once."""
-        schedule = self.model.schedule([largest] * size)
-        room = self.model.reserve(schedule.capacity)
-        step = self.model.precompile(self.model.apply, self.params, room)
-        jax.block_until_ready(step(self.params, schedule))
-        return step
 
     def answer(self, tree: Tree) -> list[float]:
         """The logits of a tree.
@@ -168,7 +164,7 @@ def respond(service: Service, body: bytes) -> tuple[int, Any]:
         return 200, {'logits': service.answer(json.loads(body))}
     except (jf.InputError, json.JSONDecodeError) as error:
         return 400, {'error': str(error)}
-    except jf.ProgramBudgetError as error:
+    except (jf.ProgramBudgetError, ValueError) as error:  # a tree without room
         return 503, {'error': str(error)}
 
 
@@ -271,7 +267,7 @@ def misuse(port: int) -> str:
     return '\n'.join(f'{status}: {answer["error"]}' for status, answer in found)
 
 
-def outgrow(service: Service, port: int, seed: int) -> str:
+def outgrow(model: jf.Model, port: int, seed: int) -> str:
     """What becomes of a tree that is larger than any that was planned for."""
     rng = random.Random(seed)
     large, small = json.dumps(draw(rng, 1_000)), json.dumps(draw(rng, 10))
@@ -280,24 +276,47 @@ def outgrow(service: Service, port: int, seed: int) -> str:
         after = statistics.median(timed(client.post, [small] * 50))
     return (
         f'1,000 leaves: {first:.0f} ms with compiling, {again:.2f} ms again; 10 leaves '
-        f'after that: {after:.2f} ms; {service.model.programs} programs in all'
+        f'after that: {after:.2f} ms; {model.programs} programs in all'
     )
 
 
 # ---- the command line ----------------------------------------------------------------
 
 
-def make_service(seed: int) -> Service:
-    """Drawn parameters, and room for trees of 250 leaves, of any shape."""
+def make_model(seed: int) -> tuple[jf.Model, Any]:
+    """With drawn parameters, and room for trees of 250 leaves, of any shape."""
     model = jf.compile(make_block())
-    params = jax.jit(model.init)(jax.random.key(seed))
-    return Service(model, params, reduce(lambda tree, _: [tree, 0], range(249), 0))
+    largest = reduce(lambda tree, _: [tree, 0], range(249), 0)
+    for size in 1, TOGETHER:
+        model.reserve(model.schedule([largest] * size).capacity)
+    return model, jax.jit(model.init)(jax.random.key(seed))
+
+
+def make_service(seed: int) -> Service:
+    """Of a model that is built here; each step has run once."""
+    model, params = make_model(seed)
+    steps: dict[int, Step] = {}
+    for size in 1, TOGETHER:
+        schedule = model.schedule([], size=size)
+        step = model.precompile(model.apply, params, schedule.capacity)
+        jax.block_until_ready(step(params, schedule))
+        steps[size] = step
+    return Service(model, params, steps)
+
+
+def load_service(path: str) -> Service:
+    """Of a model in a file, which is all that it takes."""
+    model = jf.load(path)
+    model.precompile()
+    return Service(model, model.params, {1: model.apply, TOGETHER: model.apply})
 
 
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument('--serve', type=int, metavar='PORT', help='until Ctrl-C')
+    parser.add_argument('--save', metavar='PATH', help='writes the model, and ends')
+    parser.add_argument('--load', metavar='PATH', help='serves what was saved')
     parser.add_argument('--requests', type=int, default=2_000, help='of each kind')
     parser.add_argument('--seed', type=int, default=0, help='repeats a run')
     parser.add_argument('--quick', action='store_true', help='only shows it works')
@@ -310,16 +329,27 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves; or serves itself, and prints how long that takes."""
     options = read_options(argv)
-    service = make_service(options.seed)
+    if options.save:
+        jf.save(options.save, *make_model(options.seed))
+        return
+    service = load_service(options.load) if options.load else make_service(options.seed)
     with serving(service, options.serve or 0) as port:
         if options.serve is not None:
             print(f'curl -d "[1, [2, 3]]" http://127.0.0.1:{port}')
             threading.Event().wait()
-        before = service.model.programs
-        print(measure(service, port, options.requests, options.seed))
-        compiled = service.model.programs - before
-        print(f'\nprograms compiled meanwhile: {compiled}\n\n{misuse(port)}\n')
-        print(outgrow(service, port, options.seed))
+        print(show(service, port, options.requests, options.seed))
+
+
+def show(service: Service, port: int, requests: int, seed: int) -> str:
+    """How long requests take, and what becomes of those that do not fit."""
+    model = service.model
+    if isinstance(model, jf.LoadedModel):
+        return f'{measure(service, port, requests, seed)}\n\n{misuse(port)}'
+    before = model.programs
+    table = measure(service, port, requests, seed)
+    compiled = f'programs compiled meanwhile: {model.programs - before}'
+    last = outgrow(model, port, seed)
+    return f'{table}\n\n{compiled}\n\n{misuse(port)}\n\n{last}'
 
 
 if __name__ == '__main__':

@@ -71,7 +71,9 @@ if TYPE_CHECKING:
     from jfold.data.traced import Traced
     from jfold.data.tracer import Tracer
     from jfold.interpreters.nonfinite import NonFinite, find_nan
+    from jfold.loaded import LoadedModel
     from jfold.model import Model, compile
+    from jfold.saved import load, save
 
 __version__ = '0.1.0'
 __all__ = [
@@ -99,6 +101,7 @@ __all__ = [
     'InputError',
     'InputTransform',
     'Length',
+    'LoadedModel',
     'Map',
     'Max',
     'Mean',
@@ -147,7 +150,9 @@ __all__ = [
     'convert_to_block',
     'convert_to_type',
     'find_nan',
+    'load',
     'recursive',
+    'save',
 ]
 
 
@@ -162,7 +167,9 @@ _LATER = {
     'data.traced': ['Traced'],
     'data.tracer': ['Tracer'],
     'interpreters.nonfinite': ['NonFinite', 'find_nan'],
+    'loaded': ['LoadedModel'],
     'model': ['Model', 'compile'],
+    'saved': ['load', 'save'],
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names}
 

@@ -71,6 +71,14 @@ class Budget:
         LOG.log(logging.WARNING if outgrown else logging.INFO, self._told(old, need))
         return spec
 
+    def prepare(self, need: Capacity) -> None:
+        """Reserves what several batches need, before the first of them does.
+
+        Raises:
+          ProgramBudgetError: as of `reserve`.
+        """
+        self.reserve(need, dict)
+
     def adopt(self, capacity: Capacity) -> Spec:
         """The spec for all batches that `capacity` holds, which stays.
 
@@ -90,6 +98,20 @@ class Budget:
         self.reserved.add(spec)
         return spec
 
+    def spec_of(self, capacity: Capacity) -> Spec:
+        """The spec of a capacity by itself, which is not in use for that.
+
+        Raises:
+          TypeError, ValueError: as of `adopt`.
+        """
+        self._check(capacity)
+        return self._spec(capacity)
+
+    def _spec(self, capacity: Capacity) -> Spec:
+        fitted = strategy_named(self.strategy).fitted(self.program, capacity)
+        strategy = self.strategy or best_strategy()
+        return Spec(self.program, fitted, self.residuals, strategy)
+
     def _check(self, capacity: Capacity) -> None:
         if not isinstance(capacity, Capacity):
             raise TypeError(
@@ -108,9 +130,7 @@ class Budget:
 
     def _use(self, need: Capacity, new: Capacity, chain: tuple[Spec, ...]) -> Spec:
         """Puts a spec of a new capacity at the end of the chain that `need` is of."""
-        new = strategy_named(self.strategy).fitted(self.program, new)
-        strategy = self.strategy or best_strategy()
-        spec = Spec(self.program, new, self.residuals, strategy)
+        spec = self._spec(new)
         # One that was in use before is no new program: JAX has it still.
         if spec not in self.specs and len(self.specs) >= self.limit:
             old = chain[-1].capacity if chain else None
@@ -128,6 +148,51 @@ class Budget:
             f'program {len(self.specs)} of at most {self.limit}, for batches of '
             f'{need.examples} examples: {_grown(old, need)}'
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FixedBudget:
+    """The specs of a model whose programs were compiled elsewhere: no others.
+
+    Attributes:
+      specs: from small to large.
+    """
+
+    specs: tuple[Spec, ...]
+
+    @property
+    def has_profiles(self) -> bool:
+        """As of `Budget`."""
+        return strategy_named(self.specs[0].strategy).fixed
+
+    def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
+        """The spec for a batch: the smallest that holds it, whose results may have more
+        rows.
+
+        Raises:
+          ValueError: none does.
+        """
+        for spec in self.specs:
+            if need.shards is None and spec.capacity.holds(need):
+                return spec
+        raise ValueError(_outgrown(self.specs[-1].capacity, need))
+
+    def prepare(self, need: Capacity) -> None:
+        """Nothing: each batch has what holds it, by itself."""
+
+
+def _outgrown(largest: Capacity, need: Capacity) -> str:
+    if need.shards is not None:
+        return (
+            'expected a batch for one device, as what was saved is, got one for '
+            f'{need.shards}: leave `sharding` out'
+        )
+    return (
+        'expected a batch that fits a capacity that the model was saved with, got one '
+        f'that is larger than the largest of them; {_grown(largest, need)}. Save it '
+        'with a larger one, `jf.save(path, model, params, capacities=[...])`, of '
+        '`model.trace(examples).capacities(batch_size)`, or give smaller batches'
+    )
 
 
 def _batches(need: Capacity) -> Batches:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -60,6 +60,7 @@ class Model(Scheduling):
     max_programs: int
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
+    _budget: Budget = field(init=False, repr=False)
 
     batches = make_batches
     predict = make_predict

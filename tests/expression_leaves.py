@@ -11,6 +11,7 @@ from expression_parts import (
     ROWS,
     Source,
     any_tensor,
+    here,
 )
 
 import jfold as jf
@@ -40,7 +41,7 @@ class Leaves:
     def fields(self, want: TensorType) -> Source:
         """Behind an `InputTransform` of a function."""
         inner = self.tensors(want)
-        block = jf.InputTransform(lambda x: x['here']) >> inner.block
+        block = jf.InputTransform(here) >> inner.block
         return Source(block, lambda rng: {'here': inner.sample(rng)})
 
     def known(self, want: TensorType) -> Source:

@@ -61,9 +61,35 @@ def tables(model: jf.Model) -> dict[str, Any]:
     return made
 
 
+# ---- functions of the host, which a file can name -----------------------------------
+
+
+def here(x: Any) -> Any:
+    """What is in a dict."""
+    return x['here']
+
+
+def first_of(x: Any) -> Any:
+    """The first of a pair."""
+    return x[0]
+
+
+def as_tuple(x: Any) -> Any:
+    """Another object each time."""
+    return (*x,)
+
+
+def parity(items: Any) -> int:
+    """Whether a length is odd."""
+    return len(items) % 2
+
+
+# ---- data ----------------------------------------------------------------------------
+
+
 def by_length(even: Any, odd: Any) -> Any:
     """One block for lists of an even length, another for those of an odd one."""
-    return jf.OneOf(lambda items: len(items) % 2, {0: even, 1: odd})
+    return jf.OneOf(parity, {0: even, 1: odd})
 
 
 def choice(cases: list[Source]) -> Callable[[Rng], Any]:

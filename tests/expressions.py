@@ -24,8 +24,10 @@ from expression_parts import (
     Expression,
     Rng,
     Source,
+    as_tuple,
     by_length,
     choice,
+    first_of,
     random_tree,
     sample_numbered,
 )
@@ -291,7 +293,7 @@ class Maker(Leaves, Reducers):
         if by_block:
             block = jf.OneOf(first, blocks, pre_block=rest, default=other)
         else:
-            key = self.pick([lambda x: x[0], operator.itemgetter(0)])
+            key = self.pick([first_of, operator.itemgetter(0)])
             block = jf.OneOf(key, blocks, default=other)
         return Source(block, choice(cases))
 
@@ -398,7 +400,7 @@ class Maker(Leaves, Reducers):
         ):
             body = self.node(want, child, arity, label, depth)
             cases = {'leaf': jf.GetItem(1) >> leaf.block, 'node': jf.GetItem(1) >> body}
-            block = jf.OneOf(lambda x: x[0], cases)
+            block = jf.OneOf(first_of, cases)
             if self.integer(3) == 0:
                 block = block >> self.metric(want)
             declaration.resolve_to(self.once(block))
@@ -420,7 +422,7 @@ class Maker(Leaves, Reducers):
         if kind == 'plain':
             return jf.Map(child())
         if kind == 'chosen':
-            changed = jf.Map(jf.InputTransform(lambda x: (*x,)))
+            changed = jf.Map(jf.InputTransform(as_tuple))
             return by_length(changed, jf.Map(jf.Identity())) >> jf.Map(child())
         beside = self.fixed(self.tensor(3)), jf.Zeros(self.tensor(3))
         pairs = [jf.Map(jf.AllOf(jf.Identity(), made)) for made in beside]

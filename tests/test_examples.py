@@ -196,6 +196,7 @@ def test_the_server_compiles_before_the_first_request() -> None:
     """Whatever comes, alone or together; and answers as the twin does."""
     service = server.make_service(seed=0)
     model, params = service.model, service.params
+    assert isinstance(model, jf.Model)
     tree = [1, [2, [3, 4]]]
     expected = model.eval(tree, params)
     with server.serving(service) as port, compilations('') as compiled:
@@ -208,6 +209,24 @@ def test_the_server_compiles_before_the_first_request() -> None:
     assert [each.partition(':')[0] for each in bad] == ['400'] * 3
     assert bad[0].startswith('400: example 0, at [1][1]: expected ints from 0 to 99')
     assert bad[1].startswith('400: example 0, at [1]: expected one of the keys')
+
+
+def test_the_server_of_a_file(tmp_path: Path) -> None:
+    """It answers as the model does, and refuses trees without room."""
+    server.main(['--save', str(tmp_path / 'model')])
+    service = server.load_service(str(tmp_path / 'model'))
+    model, params = server.make_model(seed=0)
+    expected = model.eval([1, [2, 3]], params)
+    large: list[Any] = [0, 1]
+    for _ in range(600):
+        large = [large, 2]
+    with server.serving(service) as port, server.Client(port) as client:
+        assert 'over HTTP' in server.show(service, port, requests=16, seed=0)
+        status, answer = client.post('[1, [2, 3]]')
+        refused, error = client.post(str(large))
+    assert (status, refused) == (200, 503)
+    np.testing.assert_allclose(answer['logits'], expected, rtol=1e-4, atol=1e-6)
+    assert error['error'].startswith('expected a batch that fits a capacity')
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ RUNS = {
     *('Batch', 'Batches', 'Capacity', 'CompiledStep', 'Corpus', 'DamagedError'),
     *('InputError', 'MetricValues', 'Model', 'ProgramBudgetError', 'Ragged'),
     *('NonFinite', 'Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
-    'find_nan',
+    *('LoadedModel', 'find_nan', 'load', 'save'),
 }
 
 

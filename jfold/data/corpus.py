@@ -254,10 +254,10 @@ class Corpus:
                 f'expected `model` as a model, got {type(model).__name__}: pass what '
                 '`jfold.compile` returns'
             )
-        _check_path(path)
+        check_path(path)
         if os.path.isdir(path):
             return joined(model, [cls.load(x, model, verify=verify) for x in _in(path)])
-        with _noted('a corpus in a file, got none: write it by `Corpus.save`'):
+        with noted('a corpus in a file, got none: write it by `Corpus.save`'):
             arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
@@ -288,7 +288,7 @@ class Corpus:
 
 
 @contextlib.contextmanager
-def _noted(expected: str) -> Iterator[None]:
+def noted(expected: str) -> Iterator[None]:
     """Tells what was expected where a file or a folder is missing."""
     try:
         yield
@@ -336,7 +336,7 @@ def _whole_numbers(indices: Indices) -> Array:
 # ---- arrays by name ------------------------------------------------------------------
 
 
-def _check_path(path: object) -> None:
+def check_path(path: object) -> None:
     """Refuses what is no path; an int would be the number of an open file."""
     expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
 
@@ -345,11 +345,11 @@ def write(
     path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
 ) -> None:
     """See `Corpus.save`; `expression` is the fingerprint of its program."""
-    _check_path(path)
+    check_path(path)
     skipped = [list(each) for each in corpus.skipped]
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
     arrays = {**_arrays(corpus), **labels_as_text(corpus.model.program, corpus.labels)}
-    with _noted('`path` in a folder that exists, got another: make the folder'):
+    with noted('`path` in a folder that exists, got another: make the folder'):
         storage.write(path, arrays, metadata)
 
 

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from jfold.budget import Budget
-from jfold.data.batches import Batch, Batches
+from jfold.data.batches import Batch, Batches, batches
 from jfold.data.corpus import Corpus
+from jfold.data.joining import join
+from jfold.data.scheduling import Scheduling
 from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
 from jfold.graph import ranges
@@ -33,9 +34,6 @@ Array = np.ndarray[Any, Any]
 class Predictor(Protocol):
     """A model, as far as predictions need one."""
 
-    program: Program
-    _budget: Budget
-
     def apply(
         self,
         params: Any,
@@ -45,14 +43,6 @@ class Predictor(Protocol):
         deterministic: bool = False,
     ) -> Any:
         """See `Model.apply`."""
-
-    def batches(
-        self, source: object, batch_size: int, *, sharding: Sharding | None = None
-    ) -> Batches:
-        """See `Model.batches`."""
-
-    def join(self, parts: Iterable[Any]) -> Corpus:
-        """See `Model.join`."""
 
 
 @boundary
@@ -97,36 +87,51 @@ def predict(
     >>> model.predict({}, ([n] * n for n in range(5)), batch_size=2)
     array([ 0.,  1.,  4.,  9., 16.], dtype=float32)
     """
+
+    def run_batch(schedule: Schedule) -> Any:
+        return model.apply(params, schedule, external, deterministic=True)
+
+    scheduling: Any = model  # which a model is, too
+    return predictions(scheduling, run_batch, source, batch_size, sharding, progress)
+
+
+def predictions(
+    model: Scheduling,
+    run_batch: Callable[[Schedule], Any],
+    source: object,
+    batch_size: int,
+    sharding: Sharding | None,
+    progress: bool,
+) -> Any:
+    """As `predict`, where `run_batch` gives the results of a schedule."""
     if sharding is not None and not make_shards(sharding).is_local:
         raise ValueError(
             'expected `sharding` over devices of this process, got one over those of '
             'others: give each process its own examples'
         )
-    source = model.join([source]) if isinstance(source, Traced) else source
+    if isinstance(source, Traced):
+        source = join(model, [source], model._digest)
     total = operator.length_hint(source, -1)
     with (
-        model.batches(source, batch_size, sharding=sharding) as given,
+        batches(model, source, batch_size, sharding=sharding) as given,
         progress_bar('predict', total if total >= 0 else None, progress) as bar,
     ):
         if isinstance(source, Corpus) and len(source):  # it is known what they need
-            model._budget.reserve(given.capacities, dict)
+            model._budget.prepare(given.capacities)
         parts = []
-        for batch, results in _ahead(model, params, given, external):
+        for batch, results in _ahead(run_batch, given):
             parts.append(_real(batch, results, model.program))
             bar.update(batch.count)
     return run(_joined(parts or [_nothing(model.program)]))
 
 
 def _ahead(
-    model: Predictor,
-    params: Mapping[str, Any],
-    given: Batches,
-    external: Mapping[str, Any] | None,
+    run_batch: Callable[[Schedule], Any], given: Batches
 ) -> Iterator[tuple[Batch, Any]]:
     """Batches with their results, of which the device has begun the next."""
     before = None
     for batch in given:
-        made = model.apply(params, batch.schedule, external, deterministic=True)
+        made = run_batch(batch.schedule)
         if before is not None:
             yield before
         before = batch, made

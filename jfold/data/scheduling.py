@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jfold.budget import Budget
+from jfold.budget import Budget, FixedBudget
 from jfold.data.agreement import Agreement
 from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import rows_asked, several
@@ -35,7 +35,7 @@ class Scheduling:
     """
 
     program: Program
-    _budget: Budget
+    _budget: Budget | FixedBudget
 
     def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
         """As `schedule`, of examples some of which `reread` may have read before."""

@@ -194,7 +194,7 @@ def _encoded(name: str) -> bytes:
 
 def _plain(name: str, value: object) -> Array:
     array = np.asarray(value)
-    if not _known(array.dtype):
+    if not holds(array.dtype):
         hint = '' if array.dtype != object else '; objects would have to be pickled'
         raise TypeError(
             f'array {name!r}: expected numbers or bools, got dtype {array.dtype}{hint}'
@@ -202,7 +202,10 @@ def _plain(name: str, value: object) -> Array:
     return array
 
 
-def _known(dtype: np.dtype[Any]) -> bool:
+def holds(dtype: object) -> bool:
+    """Whether a file holds arrays of a dtype, which may be one of JAX alone."""
+    if not isinstance(dtype, np.dtype):
+        return False
     if dtype.name in EXTENDED:
         return dtype == EXTENDED[dtype.name]  # in the order of this machine
     return dtype.kind in 'biufc'

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that was read from a file: it schedules and predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+
+from jfold.budget import FixedBudget
+from jfold.data.corpus import Corpus
+from jfold.data.joining import join
+from jfold.data.predict import predictions
+from jfold.data.scheduling import Scheduling
+from jfold.data.traced import Traced
+from jfold.data.tracer import Tracer, make_tracer
+from jfold.data.tracing import trace_corpus
+from jfold.errors import expect, several, whole
+from jfold.language.parameter_checks import check_params
+from jfold.planning.uses import make_uses
+from jfold.program import Program
+from jfold.schedule import Schedule, build
+from jfold.spec import Capacity, Spec
+from jfold.tracebacks import boundary
+
+# What a file holds of `apply`: leaves of parameters, indices, constants to results.
+Step: TypeAlias = Callable[[list[Any], Any, Any], Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LoadedModel(Scheduling):
+    """A model without the code that built it; read by `jfold.load`.
+
+    Its programs are those in the file, one for each of `capacities`: what fits none of
+    them is an error. It predicts, and has no gradients.
+
+    Attributes:
+      program: the half of the expression that runs on the host; printable.
+      params: as they were saved, for `apply`.
+      platforms: on which it runs, as of `jfold.save`.
+    """
+
+    program: Program
+    params: dict[str, Any]
+    platforms: tuple[str, ...]
+    _budget: FixedBudget
+    _steps: Mapping[Spec, Step]
+
+    @property
+    def capacities(self) -> tuple[Capacity, ...]:
+        """What has room in its programs, from small to large."""
+        return tuple(spec.capacity for spec in self._budget.specs)
+
+    @boundary
+    def schedule(
+        self, examples: Iterable[Any] | Traced, *, size: int | None = None
+    ) -> Schedule:
+        """Turns examples into arrays, of the smallest capacity that holds them.
+
+        Args:
+          examples: as of `Model.schedule`.
+          size: how many rows the results get, a number of examples of some capacity;
+            when left out, any that is large enough: `Schedule.mask` tells which rows
+            are examples.
+
+        Raises:
+          TypeError, InputError: as of `Model.schedule`.
+          ValueError: no capacity holds the examples, with results of `size` rows; or
+            they were traced for another expression.
+        """
+        if size is not None:
+            size = self._checked(size)
+        made = self._build(self._graph(examples), size=size)
+        if size not in (None, made.examples):
+            raise ValueError(
+                f'expected examples that fit a capacity of {size} rows, got some that '
+                f'need one of {made.examples}: leave `size` out, or save the model '
+                'with a larger one, `jf.save(path, model, params, capacities=[...])`'
+            )
+        return made
+
+    def _checked(self, size: int) -> int:
+        """A number of rows that there is a program for."""
+        rows = whole('size', size, 0)
+        known = sorted({each.examples for each in self.capacities})
+        if rows not in known:
+            told = ' or '.join(map(str, known))
+            raise ValueError(
+                f'expected `size` as {told}, with which the model was saved, got {rows}'
+            )
+        return rows
+
+    @boundary
+    def apply(self, params: Mapping[str, Any], schedule: Schedule) -> Any:
+        """Runs a batch, as `Model.apply` with `deterministic=True`.
+
+        Args:
+          params: those of `params`, or others of the same shapes.
+          schedule: as `schedule` returns it.
+
+        Returns:
+          What `Model.apply` returns, to the bit.
+
+        Raises:
+          ValueError: the schedule is another model's.
+          TypeError: `params` are not such as were saved.
+        """
+        hint = 'call `loaded.apply(loaded.params, loaded.schedule(examples))`'
+        is_schedule = isinstance(schedule, Schedule)
+        expect('schedule', schedule, is_schedule, 'a schedule', hint)
+        step = self._steps.get(schedule.spec)
+        if step is None:
+            raise ValueError(
+                f'expected a schedule made by this model, got one of another: {hint}'
+            )
+        check_params(self.program.layers, params)
+        own = {name: params[name] for name in self.params}
+        return step(jax.tree.leaves(own), schedule.indices, schedule.constants)
+
+    @boundary
+    def predict(
+        self, source: object, *, batch_size: int | None = None, progress: bool = True
+    ) -> Any:
+        """The results of all examples, in their order, as `Model.predict` gives them.
+
+        Args:
+          source, progress: as of `Model.predict`.
+          batch_size: examples of a batch; as many as the largest capacity has rows when
+            left out.
+
+        Raises:
+          InputError, TypeError: as of `Model.predict`.
+          ValueError: no capacity holds some batch.
+        """
+        size = self.capacities[-1].examples if batch_size is None else batch_size
+
+        def run_batch(schedule: Schedule) -> Any:
+            return self.apply(self.params, schedule)
+
+        return predictions(self, run_batch, source, size, None, progress)
+
+    @boundary
+    def precompile(self) -> None:
+        """Compiles all programs now, and not when each is first needed."""
+        uses = make_uses(self.program, self._graph([]))
+        for spec in self._budget.specs:
+            made = self.apply(self.params, build(uses, spec))
+            jax.block_until_ready(made)  # type: ignore[no-untyped-call]
+
+    @boundary
+    def trace(
+        self,
+        examples: Iterable[Any],
+        *,
+        skip_errors: bool = False,
+        progress: bool = True,
+    ) -> Corpus:
+        """Turns examples into arrays once; see `Model.trace`."""
+        return trace_corpus(self, several(examples), skip_errors, progress)
+
+    @boundary
+    def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
+        """Puts examples together that were traced apart; see `Model.join`."""
+        return join(self, parts, self._digest)
+
+    def tracer(self) -> Tracer:
+        """Tracing alone, for other processes; see `Model.tracer`."""
+        return make_tracer(self.program)
+
+    def __repr__(self) -> str:
+        sizes = ', '.join(str(each.examples) for each in self.capacities)
+        where = ', '.join(self.platforms)
+        return (
+            f'LoadedModel({self.program.output!r}, capacities of {sizes} examples, '
+            f'for {where})'
+        )

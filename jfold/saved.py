@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in files: `save` writes all that predicting takes, `load` reads it.
+
+A file of `jfold.data.storage` holds the host program as records, the parameters, and
+for each capacity what `jax.export` makes of `apply`. None of it is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+import jfold
+from jfold.budget import FixedBudget
+from jfold.data import storage
+from jfold.data.containers import leaves_of, plain, restored
+from jfold.data.corpus import check_path, noted
+from jfold.data.encoding import PLAIN, Decoder, Encoder, fields_of
+from jfold.data.fingerprint import differences, fingerprint
+from jfold.data.storage import DamagedError, UnknownFormatError
+from jfold.errors import expect, reason, shown
+from jfold.language.parameter_checks import check_params
+from jfold.loaded import LoadedModel
+from jfold.model import Model
+from jfold.planning.layout import layout
+from jfold.program import Program, check_program
+from jfold.schedule import Schedule, abstract
+from jfold.spec import Capacity, Spec
+from jfold.tracebacks import boundary
+
+Array = np.ndarray[Any, Any]
+Path = str | os.PathLike[str]
+FORMAT = 1
+POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # arrays, by their names
+
+
+# ---- saving --------------------------------------------------------------------------
+
+
+@boundary
+def save(
+    path: Path,
+    model: Model,
+    params: Mapping[str, Any],
+    capacities: Capacity | Iterable[Capacity] | None = None,
+    *,
+    platforms: Sequence[str] | None = None,
+) -> None:
+    """Writes a model with its parameters to one file, for predicting without its code.
+
+    The file holds what the host does with examples, the parameters, and `model.apply`
+    for batches of some capacities, as `jax.export` writes it. Python functions that the
+    host calls (`InputTransform`, keys of `OneOf`) are written by the names under which
+    they can be imported; those of the device are part of what is exported.
+
+    Args:
+      path: of the file, which is written whole or not at all.
+      model: as `jfold.compile` returns it; without `External` blocks.
+      params: as of `Model.apply`; they come back in dicts, lists and tuples.
+      capacities: what is to have room; when left out, all that the model has so far: of
+        `Model.reserve`, and of its schedules.
+      platforms: where the file is to run, of 'cpu', 'cuda', 'rocm' and 'tpu'; here,
+        when left out. For others, `jf.compile(..., strategy=)` says how loops run.
+
+    Raises:
+      TypeError: the host program holds functions or values that cannot be written; all
+        are told, with their blocks. Or `params` are not as of `Model.apply`.
+      ValueError: there is no capacity; one is of another model, or of several devices;
+        the model has `External` blocks; or a platform is not known.
+      FileNotFoundError: there is no such folder.
+      ImportError: the package `flatbuffers` is not installed.
+
+    >>> import jfold as jf, tempfile
+    >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    >>> room = model.trace([[1] * n for n in range(9)]).capacities(2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     jf.save(f'{folder}/sums.jfold', model, {}, room)
+    ...     loaded = jf.load(f'{folder}/sums.jfold')
+    >>> loaded.predict([[1, 2], [3], []])
+    array([3., 3., 0.], dtype=float32)
+    """
+    expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
+    _check_externals(model)
+    _check_platforms(platforms)
+    check_path(path)
+    check_params(model.program.layers, params)
+    specs = _specs(model, capacities)
+    own = {x.name: params[x.name] for x in model.program.layers if x.params is not None}
+    leaves: list[Array] = []
+    tree = _tree(plain(own), 'params', leaves)
+    arrays, program = _written(model.program)
+    arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
+    shapes = jax.tree.map(_shape, own)
+    for n, spec in enumerate(specs):
+        data = _exported(model, shapes, spec, platforms)
+        arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
+    said = {'program': program, 'params': tree, **_said(model.program, specs)}
+    with noted('`path` in a folder that exists, got another: make the folder'):
+        storage.write(path, arrays, {'model': said})
+
+
+def _said(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
+    """What a file says of a model beside its program and parameters."""
+    return {
+        'format': FORMAT,
+        'versions': _versions(),
+        'fingerprint': fingerprint(program),
+        'residuals': specs[0].residuals,
+        'strategy': specs[0].strategy,
+        'capacities': [_capacity_written(spec.capacity) for spec in specs],
+        'layouts': [_layout(spec) for spec in specs],
+    }
+
+
+def _check_platforms(platforms: object) -> None:
+    """Refuses what JAX takes, and writes files for that nobody can run."""
+    if platforms is None:
+        return
+    known = ('cpu', 'cuda', 'rocm', 'tpu')
+    is_list = isinstance(platforms, list | tuple) and bool(platforms)
+    hint = "pass `platforms=['cpu']`"
+    expect('platforms', platforms, is_list, 'a list of names', hint)
+    assert isinstance(platforms, list | tuple)
+    for each in platforms:
+        if each not in known:
+            names = ', '.join(map(repr, known))
+            raise ValueError(f'expected `platforms` of {names}, got {shown(each)}')
+
+
+def _check_externals(model: Model) -> None:
+    names = [x.name for x in model.program.layers if x.external]
+    if names:
+        raise ValueError(
+            f'expected a model without `External` blocks, got one with {names}: save '
+            'one whose arrays are parameters, such as of `jf.layers.Embed`'
+        )
+
+
+def _specs(
+    model: Model, capacities: Capacity | Iterable[Capacity] | None
+) -> list[Spec]:
+    """The specs to export, from small to large."""
+    if capacities is None:
+        chains = model._budget.current.values()
+        found = [spec for chain in chains for spec in chain if spec.shards is None]
+    else:
+        given = [capacities] if isinstance(capacities, Capacity) else capacities
+        is_several = isinstance(given, Iterable)
+        expect('capacities', given, is_several, 'a list of capacities')
+        found = list(dict.fromkeys(map(model._budget.spec_of, given)))
+    if not found:
+        raise ValueError(
+            'expected a capacity at least, got none: pass `capacities=` of '
+            '`model.trace(examples).capacities(batch_size)`, or call `model.reserve` '
+            'with it before'
+        )
+    for spec in found:
+        if spec.shards is not None:
+            raise ValueError(
+                f'expected capacities for one device, got one for {spec.shards}: pass '
+                'one of `corpus.capacities(batch_size)`, without `sharding`'
+            )
+    return sorted(found, key=_size)
+
+
+def _size(spec: Spec) -> tuple[int, ...]:
+    """By which capacities are in order: what holds another comes behind it."""
+    capacity = spec.capacity
+    steps = sum(count for profile in capacity.profiles for count, _ in profile)
+    return capacity.examples, sum(capacity.rows), sum(capacity.numbers), steps
+
+
+def _versions() -> dict[str, str]:
+    return {'jax': jax.__version__, 'jfold': jfold.__version__}
+
+
+def _written(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
+    """A program as arrays and as JSON.
+
+    Raises:
+      TypeError: it holds what cannot be written.
+    """
+    encoder = Encoder()
+    root = encoder.encode(program)
+    if encoder.refused:
+        raise TypeError(_refusal(encoder.refused))
+    arrays = {f'{POOL}{name}': array for name, array in encoder.arrays.items()}
+    fields = fields_of(str(tag) for tag, *_ in encoder.records)
+    said = {'classes': fields, 'records': encoder.records, 'root': root}
+    # Whoever loads it is not here to tell what is wrong.
+    made = _read_program(arrays, said)
+    if differences(fingerprint(program), fingerprint(made)):
+        raise AssertionError('jfold wrote a wrong program, please report it')
+    return arrays, said
+
+
+def _refusal(refused: Iterable[tuple[str, str]]) -> str:
+    told = '; '.join(dict.fromkeys(f'{what}, in {where}' for where, what in refused))
+    return (
+        'expected an expression whose functions on the host can be imported by name, '
+        f'and whose tables, keys and defaults are made of {PLAIN}, got: {told}. Define '
+        'functions at the top of a module that can be imported'
+    )
+
+
+def _tree(value: object, where: str, leaves: list[Array]) -> Any:
+    """The structure of parameters as JSON, with numbers for arrays.
+
+    Raises:
+      TypeError: it has other containers, or leaves that are no arrays.
+    """
+    kind = type(value)
+    if kind is dict:
+        assert isinstance(value, dict)
+        pairs = [
+            [_key(k, where), _tree(x, f'{where}[{k!r}]', leaves)]
+            for k, x in value.items()
+        ]
+        return ['dict', pairs]
+    if kind in (list, tuple):
+        assert isinstance(value, list | tuple)
+        items = [_tree(x, f'{where}[{n}]', leaves) for n, x in enumerate(value)]
+        return [kind.__name__, items]
+    if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.holds(
+        value.dtype
+    ):
+        leaves.append(np.asarray(value))
+        return len(leaves) - 1
+    if value is None:
+        return None
+    raise TypeError(
+        f'expected parameters that are arrays of numbers, got {shown(value)} at '
+        f'{where}: leave it to functions, or make an array of it'
+    )
+
+
+def _key(key: object, where: str) -> Any:
+    if type(key) in (str, int):
+        return key
+    raise TypeError(
+        f'expected keys of parameters as str or int, got {shown(key)} at {where}'
+    )
+
+
+def _shape(leaf: Any) -> Any:
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, dtype)  # type: ignore[no-untyped-call]
+
+
+def _exported(
+    model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
+) -> bytearray:
+    """What `jax.export` writes of `apply`, for batches of a spec."""
+    structure = restored(params)
+
+    def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
+        schedule = Schedule(indices, constants, spec)
+        return model.apply(structure(leaves), schedule, deterministic=True)
+
+    shapes = abstract(spec)
+    run = export.export(jax.jit(apply), platforms=platforms)
+    try:
+        # Leaves in a list, since JAX writes no dicts but those with strings as keys.
+        return run(leaves_of(params), shapes.indices, shapes.constants).serialize()
+    except Exception as error:
+        error.add_note(
+            'expected functions that `jax.export` can write, got this error: callbacks '
+            'to Python are none, for one'
+        )
+        raise
+
+
+def _capacity_written(capacity: Capacity) -> dict[str, Any]:
+    names = [each.name for each in fields(capacity) if each.name != 'shards']
+    return {name: getattr(capacity, name) for name in names}
+
+
+def _layout(spec: Spec) -> str:
+    """A digest of where everything lies in the arrays of a schedule."""
+    return hashlib.sha256(repr(layout(spec)).encode()).hexdigest()
+
+
+# ---- loading -------------------------------------------------------------------------
+
+
+@boundary
+def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
+    """Reads a model that `save` wrote: it schedules and predicts as the one saved.
+
+    Loading imports the modules whose functions the host calls, and runs nothing else;
+    predicting calls these functions with examples. Whoever writes the file chooses
+    which, so load files of those alone whose code you would run.
+
+    Args:
+      path: of the file.
+      check_functions: whether functions that the host calls have to be what they were,
+        with the data at module level that they use, such as a cache.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DamagedError: the file is damaged or truncated, or of another kind.
+      UnknownFormatError: it is of another version of jfold or JAX.
+      ImportError: a module is missing, or a function in it.
+      ValueError: it holds something else; functions have changed since it was written;
+        or it is for other platforms.
+
+    >>> import jfold as jf, tempfile
+    >>> model = jf.compile(jf.Scalar())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     jf.save(f'{folder}/one', model, {}, model.trace([1]).capacities(1))
+    ...     loaded = jf.load(f'{folder}/one')
+    >>> loaded
+    LoadedModel(float32[], capacities of 1 examples, for cpu)
+    >>> loaded.apply(loaded.params, loaded.schedule([3])).tolist()
+    [3.0]
+    """
+    check_path(path)
+    with noted('a model in a file, got none: write it by `jf.save`'):
+        maps, found = storage.read(path)
+    saved = found.get('model')
+    if not isinstance(saved, dict):
+        got = 'a corpus' if 'corpus' in found else 'other arrays'
+        raise ValueError(
+            f'{path}: expected a model, got {got}: write one by `jf.save(path, model, '
+            'params)`'
+        )
+    _check_versions(path, saved)
+    # Whoever copies another file over this one does not change what is served.
+    arrays = {name: np.array(each) for name, each in maps.items()}
+    with _malformed(path):
+        program = _read_program(arrays, saved['program'])
+        specs = tuple(_specs_read(program, saved))
+        params = _params_read(saved['params'], arrays)
+        data = [arrays[f'{PROGRAM}{n}'].tobytes() for n, _ in enumerate(specs)]
+        is_laid_out = [*map(_layout, specs)] == saved['layouts']
+    if check_functions:
+        _check_functions(path, saved, program)
+    if not is_laid_out:
+        raise _unknown(path, saved, 'another layout of schedules')
+    programs = _deserialized(path, saved, data)
+    _check_here(path, programs[0])
+    steps = {s: jax.jit(x.call) for s, x in zip(specs, programs, strict=True)}
+    params = jax.tree.map(jnp.asarray, params)
+    platforms = tuple(programs[0].platforms)
+    return LoadedModel(program, params, platforms, FixedBudget(specs), steps)
+
+
+@contextlib.contextmanager
+def _malformed(path: Path) -> Iterator[None]:
+    """Checksums are right, whoever wrote the file: what else fails is its content."""
+    try:
+        yield
+    except ImportError as error:
+        error.add_note(f'for {path}, a model that names it')
+        raise
+    except Exception as error:
+        raise DamagedError(
+            f'{path}: malformed: {reason(error)}; write it again'
+        ) from error
+
+
+def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
+    """Refuses what another version wrote, of which this one knows less or more."""
+    with _malformed(path):
+        form, classes = saved['format'], dict(saved['program']['classes'])
+        known = fields_of(classes)
+    if form != FORMAT:
+        raise _unknown(path, saved, f'format {form!r}, not {FORMAT}')
+    for name, names in classes.items():
+        if known.get(name) != names:
+            raise _unknown(path, saved, f'a `{name}` that is made otherwise')
+
+
+def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
+    then, now = (_told(x) for x in (saved.get('versions', {}), _versions()))
+    return UnknownFormatError(
+        f'{path}: expected a model of {now}, got one of {then}, with {what}: save it '
+        'again, or load it with the versions that wrote it'
+    )
+
+
+def _told(versions: Mapping[str, Any]) -> str:
+    return ' and '.join(f'{name} {number}' for name, number in versions.items())
+
+
+def _read_program(arrays: Mapping[str, Array], said: Mapping[str, Any]) -> Program:
+    """The inverse of `_written`, checked."""
+    pools = {x.removeprefix(POOL): array for x, array in arrays.items()}
+    decoder = Decoder(pools)
+    decoder.read(said['records'])
+    program = decoder.value(said['root'])
+    if not isinstance(program, Program):
+        raise TypeError(f'expected a program, got {type(program).__name__}')
+    check_program(program)
+    return program
+
+
+def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
+    for each in saved['capacities']:
+        capacity = Capacity(**{name: _tuples(x) for name, x in each.items()})
+        yield Spec(program, capacity, saved['residuals'], saved['strategy'])
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _params_read(tree: Any, arrays: Mapping[str, Array]) -> Any:
+    """The inverse of `_tree`."""
+    if not isinstance(tree, list):
+        return None if tree is None else arrays[f'{PARAMS}{tree}']
+    kind, items = tree
+    if kind == 'dict':
+        return {key: _params_read(x, arrays) for key, x in items}
+    return {'list': list, 'tuple': tuple}[kind](_params_read(x, arrays) for x in items)
+
+
+def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:
+    """Refuses a program whose functions are others than those when it was saved."""
+    with _malformed(path):
+        found = differences(fingerprint(program), saved['fingerprint'])
+    if found:
+        raise ValueError(
+            f'{path}: expected the functions that the model was saved with, got others '
+            f'of their names, with {"; ".join(found)}. Load it beside the code as it '
+            'was, save the model again, or pass `check_functions=False` if these do '
+            'the same'
+        )
+
+
+def _deserialized(
+    path: Path, saved: Mapping[str, Any], data: Iterable[bytes]
+) -> list[export.Exported]:
+    """The programs, if this version of JAX can read them."""
+    try:
+        return [export.deserialize(bytearray(each)) for each in data]
+    except ImportError:
+        raise
+    except Exception as error:
+        raise _unknown(
+            path, saved, f'programs that fail with {reason(error)}'
+        ) from error
+
+
+def _check_here(path: Path, program: export.Exported) -> None:
+    """Refuses a program that cannot run here."""
+    here, known = export.default_export_platform(), program.platforms
+    if here not in known:
+        raise ValueError(
+            f'{path}: expected a model saved for {here!r}, where this program runs, '
+            f'got one for {", ".join(map(repr, known))}: save it by `jf.save(..., '
+            f'platforms={[*known, here]!r})`'
+        )
+    for each in program.in_avals:
+        if jax.dtypes.canonicalize_dtype(each.dtype) != each.dtype:
+            raise ValueError(
+                f'{path}: expected a model without arrays of {each.dtype}, got one '
+                'that was saved under `jax.enable_x64`: load and run it under that too'
+            )
