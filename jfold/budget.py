@@ -32,8 +32,8 @@ class Budget:
     """The specs of a model's schedules, of which there may be `limit`.
 
     Attributes:
-      strategy: of every spec, as are `program` and `residuals`; `None`: as suits the
-        backend.
+      strategy: of every spec, as are `program`, `residuals` and `reproducible`; `None`:
+        as suits the backend.
       current: the specs in use, from small to large.
       reserved: those of them that stay, whatever comes.
       specs: all there were, in order.
@@ -43,6 +43,7 @@ class Budget:
     limit: int
     residuals: str
     strategy: str | None
+    reproducible: bool = False
     current: dict[Batches, tuple[Spec, ...]] = field(default_factory=dict)
     reserved: set[Spec] = field(default_factory=set)
     specs: dict[Spec, None] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Budget:
     @lazy
     def has_profiles(self) -> bool:
         """Whether capacities tell of levels how many rows they have."""
-        return strategy_named(self.strategy).fixed
+        return strategy_named(self.strategy, self.reproducible).fixed
 
     def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
         """The spec for a batch, which is in use from now on.
@@ -108,9 +109,9 @@ class Budget:
 
     def _use(self, need: Capacity, new: Capacity, chain: tuple[Spec, ...]) -> Spec:
         """Puts a spec of a new capacity at the end of the chain that `need` is of."""
-        new = strategy_named(self.strategy).fitted(self.program, new)
-        strategy = self.strategy or best_strategy()
-        spec = Spec(self.program, new, self.residuals, strategy)
+        fitted = strategy_named(self.strategy, self.reproducible).fitted
+        options = self.residuals, self.strategy or best_strategy(), self.reproducible
+        spec = Spec(self.program, fitted(self.program, new), *options)
         # One that was in use before is no new program: JAX has it still.
         if spec not in self.specs and len(self.specs) >= self.limit:
             old = chain[-1].capacity if chain else None
