@@ -83,8 +83,10 @@ def _shared() -> Any:
     items = jf.GetItem('x') >> jf.Map(_embedded(WIDTH))
     total = items >> jf.Map(jf.Function(nn.Dense(WIDTH), name='item')) >> jf.Sum()
     pairs = jf.ZipWith(jf.Function(lambda s, x: jnp.tanh(s) * x + s))
-    return jf.AllOf(total >> jf.Broadcast(), items) >> pairs >> jf.AllOf(
-        jf.Sum(), jf.Max(), jf.Softmax() >> jf.Identity()
+    return (
+        jf.AllOf(total >> jf.Broadcast(), items)
+        >> pairs
+        >> jf.AllOf(jf.Sum(), jf.Max(), jf.Softmax() >> jf.Identity())
     )
 
 
@@ -111,7 +113,9 @@ CASES = {
 
 def examples_of(name: str, rng: Rng, count: int, most: int = 40) -> list[Any]:
     """Examples of all sizes."""
-    return [CASES[name].sample(rng, int(rng.integers(1, most + 1))) for _ in range(count)]
+    return [
+        CASES[name].sample(rng, int(rng.integers(1, most + 1))) for _ in range(count)
+    ]
 
 
 def model_of(name: str, **options: Any) -> jf.Model:
@@ -160,7 +164,8 @@ def digest(name: str, strategy: str) -> str:
     model, rng = model_of(name, strategy=strategy), np.random.default_rng(0)
     params = model.init(jax.random.key(0))
     schedule = model.schedule(examples_of(name, rng, 40))
-    found = [*sum(bits(model, params, schedule), []), *gradient(model, params, schedule)]
+    found = [x for each in bits(model, params, schedule) for x in each]
+    found += gradient(model, params, schedule)
     return hashlib.sha256(b''.join(found)).hexdigest()
 
 

@@ -2,11 +2,13 @@
 """Equations in forms that add up in one order, for `reproducible=True`.
 
 What XLA makes of an equation must depend on its shapes alone: not on what is around it,
-nor on the number of threads. Three things are known not to:
+nor on the number of threads. Four things are known not to:
 
     products that sum over the rows of their left operand, as gradients of matrices do.
         For a CPU each thread takes a part of the sum. With the axis that is summed over
         last, one thread makes a number from its first summand to its last.
+    sums over rows, as gradients of biases. Those of a CPU go by whether there are
+        several threads; products with ones do not.
     rows added to those of a table, as gradients of embeddings do. A GPU adds them as
         they come. Sorted by their places, each place has a run of neighbours, of which
         the sum is a tree, and then at most one row to add.
@@ -16,6 +18,7 @@ nor on the number of threads. Three things are known not to:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,6 +51,35 @@ def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
     moved = equation.replace(params={**equation.params, 'dimension_numbers': numbers})
     (made,) = xla.at_hand([jaxprs.apply(moved, [left, right])])
     return made
+
+
+def total(equation: core.JaxprEqn, operands: Arrays) -> Array:
+    """A sum over some axes, on a CPU as a product with ones."""
+    (x,), axes = operands, equation.params['axes']
+    if not axes or not x.size or not jnp.issubdtype(x.dtype, jnp.floating):
+        return jaxprs.apply(equation, operands)
+
+    def as_it_is(x: Array) -> Array:
+        return jaxprs.apply(equation, [x])
+
+    made: Array = lax.platform_dependent(
+        x, cpu=lambda x: _times_ones(x, axes), default=as_it_is
+    )
+    return made
+
+
+def _times_ones(x: Array, axes: tuple[int, ...]) -> Array:
+    """The sum of an array over some axes."""
+    rest = [i for i in range(x.ndim) if i not in axes]
+    shape = [x.shape[i] for i in rest]
+    count = math.prod(x.shape[i] for i in axes)
+    highest = lax.Precision.HIGHEST
+    # XLA would make a sum of it, if it knew that these are ones.
+    (ones,) = xla.at_hand([jnp.ones((1, count), x.dtype)])
+    if axes == tuple(range(len(axes))):
+        return jnp.matmul(ones, x.reshape(count, -1), precision=highest).reshape(shape)
+    (x,) = xla.at_hand([jnp.transpose(x, (*rest, *axes)).reshape(-1, count)])
+    return jnp.matmul(x, ones.T, precision=highest).reshape(shape)
 
 
 def added_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
@@ -117,6 +149,7 @@ def _inside(mode: lax.GatherScatterMode, places: Array, count: int) -> Array:
 
 RULES: Rules = {
     'dot_general': product,
+    'reduce_sum': total,
     'scatter-add': added_rows,
     'scatter_add': added_rows,
 }
