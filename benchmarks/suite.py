@@ -32,6 +32,7 @@ PARTS = (
     'balance',
     'imports',
     'ensemble',
+    'reproducible',
     'tracing',
     'iclr2017',
     'models',

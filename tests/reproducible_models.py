@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models with sums in a fixed order, and their results to the last bit.
 
-    python tests/reproducible_models.py NAME STRATEGY
+    python tests/reproducible_models.py NAME STRATEGY [BATCHES]
 
-prints a digest of results and gradients, for processes to compare.
+prints a digest of results and gradients, for processes to compare; or how many results
+of random batches are not those of the examples alone.
 """
 
 from __future__ import annotations
@@ -169,5 +170,25 @@ def digest(name: str, strategy: str) -> str:
     return hashlib.sha256(b''.join(found)).hexdigest()
 
 
+def changed(name: str, batches: int, most: int = 40, **options: Any) -> int:
+    """How many results of examples in random batches, of any size and in any order, are
+    not to the bit those of the examples alone."""
+    model, rng = model_of(name, **options), np.random.default_rng(1)
+    params = model.init(jax.random.key(0))
+    corpus = model.trace(examples_of(name, rng, 50, most))
+    alone = [bits(model, params, corpus.schedule([i]))[0] for i in range(50)]
+    count = 0
+    for number in range(batches):
+        size = 50 if number % 2 else 32
+        chosen = rng.choice(50, int(rng.integers(1, size)), replace=number % 3 == 0)
+        found = bits(model, params, corpus.schedule(chosen, size=size))
+        count += sum(x != alone[i] for x, i in zip(found, chosen, strict=True))
+    return count
+
+
 if __name__ == '__main__':
-    print(digest(*sys.argv[1:]))
+    name, strategy, *batches = sys.argv[1:]
+    if batches:
+        print(changed(name, int(*batches), strategy=strategy))
+    else:
+        print(digest(name, strategy))
