@@ -103,11 +103,28 @@ def _ragged() -> Any:
     return states >> jf.GetItem(0) >> scored
 
 
+def _gram() -> Any:
+    """A product of parameters alone, which sums over many rows."""
+
+    def init(key: Any, _: Any) -> Any:
+        return jax.random.normal(key, (2048, WIDTH)) / 30
+
+    def layer(p: Any, x: Any) -> Any:
+        return jnp.tanh(p.T @ p @ x)
+
+    return (
+        jf.GetItem('x')
+        >> jf.Map(_embedded(WIDTH) >> jf.Function(layer, init))
+        >> jf.Sum()
+    )
+
+
 CASES = {
     'tree-LSTM': Case(_tree_lstm, _tree),
     'child sums': Case(_child_sums, _labelled),
     'messages': Case(_messages, _graph),
     'shared': Case(_shared, _graph),
+    'gram': Case(_gram, _graph),
     'ragged': Case(_ragged, _graph),
 }
 

@@ -121,7 +121,8 @@ class Kernel(Owner):
 
     def weights_of(self, params: ArrayTree) -> Arrays:
         """The weights [*shape] each: parameters, and what is computed of them alone."""
-        return self.staged(2).run_early(*jax.tree.leaves(params))
+        leaves, option = jax.tree.leaves(params), self.reproducible
+        return self.staged(2).run_early(*leaves, reproducible=option)
 
     @functools.cached_property
     def whole(self) -> bool:

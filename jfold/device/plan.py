@@ -75,7 +75,8 @@ class Plan:
         leaves, structure = jax.tree.flatten(tree)
         if not (self.spec.reproducible and leaves):
             return tree
-        return jax.tree.unflatten(structure, xla.at_hand(leaves))
+        made: T = jax.tree.unflatten(structure, xla.at_hand(leaves))
+        return made
 
     def is_trained(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs have."""
