@@ -42,9 +42,8 @@ def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
     (summed, others), (batch, batch_right) = equation.params['dimension_numbers']
     free = [i for i in range(left.ndim) if i not in summed and i not in batch]
     order = [*batch, *free, *summed]
-    if order != list(range(left.ndim)):
-        # XLA would put a transpose back into the product.
-        (left,) = xla.at_hand([jnp.transpose(left, order)])
+    # Else XLA would put a transpose, this one or another, back into the product.
+    (left,) = xla.at_hand([jnp.transpose(left, order)])
     places = range(left.ndim)
     first, last = len(batch), left.ndim - len(summed)
     numbers = (tuple(places[last:]), others), (tuple(places[:first]), batch_right)
