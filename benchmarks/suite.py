@@ -34,6 +34,7 @@ PARTS = (
     'balance',
     'imports',
     'ensemble',
+    'reproducible',
     'tracing',
     'iclr2017',
     'models',

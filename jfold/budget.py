@@ -17,7 +17,7 @@ from typing import TypeAlias
 from jfold.errors import ProgramBudgetError
 from jfold.kept import lazy
 from jfold.planning.growth import Chance, grow
-from jfold.planning.tiles import best_strategy, strategy_named
+from jfold.planning.tiles import best_strategy, strategy_named, strategy_of
 from jfold.program import Program
 from jfold.shards import Shards
 from jfold.spec import Capacity, Spec
@@ -32,8 +32,8 @@ class Budget:
     """The specs of a model's schedules, of which there may be `limit`.
 
     Attributes:
-      strategy: of every spec, as are `program` and `residuals`; `None`: as suits the
-        backend.
+      strategy: of every spec, as are `program`, `residuals` and `reproducible`; `None`:
+        as suits the backend.
       current: the specs in use, from small to large.
       reserved: those of them that stay, whatever comes.
       specs: all there were, in order.
@@ -43,6 +43,7 @@ class Budget:
     limit: int
     residuals: str
     strategy: str | None
+    reproducible: bool = False
     current: dict[Batches, tuple[Spec, ...]] = field(default_factory=dict)
     reserved: set[Spec] = field(default_factory=set)
     specs: dict[Spec, None] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Budget:
     @lazy
     def has_profiles(self) -> bool:
         """Whether capacities tell of levels how many rows they have."""
-        return strategy_named(self.strategy).fixed
+        return strategy_named(self.strategy, self.reproducible).fixed
 
     def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
         """The spec for a batch, which is in use from now on.
@@ -108,9 +109,9 @@ class Budget:
         return self._spec(capacity)
 
     def _spec(self, capacity: Capacity) -> Spec:
-        fitted = strategy_named(self.strategy).fitted(self.program, capacity)
-        strategy = self.strategy or best_strategy()
-        return Spec(self.program, fitted, self.residuals, strategy)
+        fitted = strategy_named(self.strategy, self.reproducible).fitted
+        options = self.residuals, self.strategy or best_strategy(), self.reproducible
+        return Spec(self.program, fitted(self.program, capacity), *options)
 
     def _check(self, capacity: Capacity) -> None:
         if not isinstance(capacity, Capacity):
@@ -163,7 +164,7 @@ class FixedBudget:
     @property
     def has_profiles(self) -> bool:
         """As of `Budget`."""
-        return strategy_named(self.specs[0].strategy).fixed
+        return strategy_of(self.specs[0]).fixed
 
     def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
         """The spec for a batch: the smallest that holds it, whose results may have more

@@ -51,9 +51,10 @@ def _summary(schedule: Schedule, programs: int, max_programs: int) -> str:
     built = '' if schedule.seconds is None else f', built in {_time(schedule.seconds)}'
     shards = schedule.spec.shards
     here = '' if shards is None or shards.is_local else ' of this process'
+    fixed = ', sums in a fixed order' if schedule.spec.reproducible else ''
     return (
         f'{schedule.examples} examples, {int(counts.sum())} nodes{here}, depth '
-        f'{schedule.depth}{built}; {programs} of {max_programs} programs'
+        f'{schedule.depth}{built}; {programs} of {max_programs} programs{fixed}'
     )
 
 

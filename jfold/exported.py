@@ -74,6 +74,7 @@ def _said(spec: Spec) -> str:
         'profiles': spec.capacity.profiles,
         'residuals': spec.residuals,
         'strategy': spec.strategy,
+        'reproducible': spec.reproducible,
         'shards': shards and [shards.axes, dict(shards.mesh.shape)],
     }
     return json.dumps(said, sort_keys=True)

@@ -53,6 +53,7 @@ class Model(Scheduling):
       max_programs: how many shapes of schedule there may be.
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
       strategy: how often loops run; likewise. `None`: as suits the backend.
+      reproducible: whether sums have a fixed order; likewise.
     """
 
     block: Block
@@ -60,6 +61,7 @@ class Model(Scheduling):
     max_programs: int
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
+    reproducible: bool = False
     _budget: Budget = field(init=False, repr=False)
 
     batches = make_batches
@@ -67,9 +69,8 @@ class Model(Scheduling):
 
     def __post_init__(self) -> None:
         self._apply = jax.jit(make_execute())
-        self._budget = Budget(
-            self.program, self.max_programs, self.residuals, self.strategy
-        )
+        options = self.residuals, self.strategy, self.reproducible
+        self._budget = Budget(self.program, self.max_programs, *options)
 
     @property
     def programs(self) -> int:
@@ -400,6 +401,7 @@ def compile(
     *,
     residuals: str = SAVE_PRODUCTS,
     strategy: str | None = None,
+    reproducible: bool = False,
 ) -> Model:
     """Compiles an expression: checks its types and lowers it.
 
@@ -417,11 +419,18 @@ def compile(
         which suits devices that would wait for the host after every round: a few loops
         over tiles of different widths, as batches so far have had wide and narrow
         levels. The default goes by the backend.
+      reproducible: sums in a fixed order, to the last bit: the result of an example is
+        the same whatever batch it is in, and the gradients of a batch are the same in
+        every run and process and with any number of threads. All rows of an operation
+        are then computed by tiles of one width, which takes longer, most of all where
+        levels are narrow; `docs/reproducible.md` says how much, and what is not
+        promised.
 
     Raises:
       ValueError: `residuals` or `strategy` is neither.
-      TypeError: types clash or cannot be determined; the message names the path of the
-        block at fault, what it expects and what it gets.
+      TypeError: `reproducible` is no bool; or types clash or cannot be determined, and
+        the message names the path of the block at fault, what it expects and what it
+        gets.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Function, Scalar
@@ -432,8 +441,11 @@ def compile(
     max_programs = whole('max_programs', max_programs, 1)
     _check_choice('residuals', residuals, RESIDUALS)
     _check_choice('strategy', strategy, (*STRATEGIES, None))
+    hint = 'say `True` for sums in a fixed order'
+    is_bool = isinstance(reproducible, bool)
+    expect('reproducible', reproducible, is_bool, 'a bool', hint)
     root = convert_to_block(block)
-    return Model(root, lower(root), max_programs, residuals, strategy)
+    return Model(root, lower(root), max_programs, residuals, strategy, reproducible)
 
 
 @kept

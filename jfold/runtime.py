@@ -135,10 +135,12 @@ def _one_after_another(x: Array, counts: Array) -> Array:
 
 def _weights(plan: Plan, params: Params) -> ByOperation:
     """The weights [*shape each] by operation, from parameters by layer."""
-    return {
-        o: kernel.weights_of(params.get(kernel.operation.layer.name))
-        for o, kernel in plan.kernels.items()
-    }
+    return plan.apart(
+        {
+            o: kernel.weights_of(params.get(kernel.operation.layer.name))
+            for o, kernel in plan.kernels.items()
+        }
+    )
 
 
 def _run(

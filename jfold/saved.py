@@ -116,6 +116,7 @@ def _said(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
         'fingerprint': fingerprint(program),
         'residuals': specs[0].residuals,
         'strategy': specs[0].strategy,
+        'reproducible': specs[0].reproducible,
         'capacities': [_capacity_written(spec.capacity) for spec in specs],
         'layouts': [_layout(spec) for spec in specs],
     }
@@ -407,7 +408,8 @@ def _read_program(arrays: Mapping[str, Array], said: Mapping[str, Any]) -> Progr
 def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
     for each in saved['capacities']:
         capacity = Capacity(**{name: _tuples(x) for name, x in each.items()})
-        yield Spec(program, capacity, saved['residuals'], saved['strategy'])
+        options = saved['residuals'], saved['strategy'], saved['reproducible']
+        yield Spec(program, capacity, *options)
 
 
 def _tuples(value: Any) -> Any:

@@ -126,12 +126,15 @@ class Spec(Owner):
         batch says, level by level, with tiles of several widths. 'fixed': as often as
         the capacity says, with one tile of each operation a step, whose widths follow
         its profiles.
+      reproducible: whether sums have an order that neither the capacity nor the number
+        of threads decides; then each operation has tiles of one width.
     """
 
     program: Operations
     capacity: Capacity
     residuals: str = SAVE_PRODUCTS
     strategy: str = COUNTED
+    reproducible: bool = False
 
     @property
     def shards(self) -> Shards | None:
@@ -162,10 +165,12 @@ class SpecKey:
     capacity: Capacity
     residuals: str
     strategy: str
+    reproducible: bool
 
     @functools.cached_property
     def _hash(self) -> int:
-        return hash((self.program, self.capacity, self.residuals, self.strategy))
+        options = self.residuals, self.strategy, self.reproducible
+        return hash((self.program, self.capacity, *options))
 
     def __hash__(self) -> int:
         return self._hash
@@ -177,10 +182,13 @@ class SpecKey:
         capacity, program = self.capacity, self.program()
         made = 0 if program is None else len(program.operations)
         shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
+        kind = f'{self.strategy}, {self.residuals}'
+        if self.reproducible:
+            kind += ', reproducible'
         return (
             f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
-            f'{sum(capacity.rows)}, operations: {made}, {self.strategy}, '
-            f'{self.residuals}), expected of all; use one `size`, and `Schedule.stack`'
+            f'{sum(capacity.rows)}, operations: {made}, {kind}), expected of all; use '
+            'one `size`, and `Schedule.stack`'
         )
 
     @property
@@ -203,7 +211,8 @@ class SpecKey:
 def key_of(spec: Spec) -> SpecKey:
     """The key of a spec, which can be looked up from now on."""
     program = weakref.ref(spec.program)
-    key = SpecKey(program, spec.capacity, spec.residuals, spec.strategy)
+    options = spec.residuals, spec.strategy, spec.reproducible
+    key = SpecKey(program, spec.capacity, *options)
     _specs(spec.program).setdefault(key, spec)
     return key
 

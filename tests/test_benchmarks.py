@@ -316,6 +316,15 @@ def test_compiling_is_compared_with_code_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_price_of_a_fixed_order(tmp_path: Path) -> None:
+    """An example alone gave what it gave in company."""
+    (_, *rows), markdown = run('reproducible', '--quick', folder=tmp_path)
+    assert [row['mode'] for row in rows] == ['infer', 'train']
+    assert all(row['median'] > 0 for row in rows)
+    assert 'alone gave to the bit' in markdown
+
+
+@pytest.mark.slow
 def test_kernels_are_told(tmp_path: Path) -> None:
     """Of a CPU, which is said; beside the perfect batch."""
     (head, *rows), _ = run('kernels', '--quick', folder=tmp_path)

@@ -421,6 +421,14 @@ def test_options_of_the_model(tmp_path: Path, strategy: str, residuals: str) -> 
     assert (spec.strategy, spec.residuals) == (strategy, residuals)
 
 
+def test_sums_in_a_fixed_order_stay_so(tmp_path: Path) -> None:
+    """In files as in the model that was saved."""
+    block = binary(nn.Embed(8, 4), JOIN)
+    loaded = check(block, INTS, tmp_path, reproducible=True)
+    (spec,) = loaded._budget.specs
+    assert spec.reproducible
+
+
 def test_arrays_of_64_bits(tmp_path: Path) -> None:
     """Under the same switch as when it was saved."""
     with jax.enable_x64(True):

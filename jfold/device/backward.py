@@ -134,9 +134,9 @@ def _pull_tile(reads: Reads, tile: Tile, carry: Carry) -> Carry:
     """
     edges, residuals = carry
     pullback = reads.pullbacks[tile.operation]
-    given = _rows(reads, tile, edges, residuals)
+    given = reads.plan.apart(_rows(reads, tile, edges, residuals))
     given = replace(given, cotangents=reads.loops.read_once(given.cotangents))
-    moving, crossing = pullback.reverse.pull_to_inputs(given)
+    moving, crossing = reads.plan.apart(pullback.reverse.pull_to_inputs(given))
     edges = _write_edges(reads, tile, edges, moving, given.cotangents)
     if pullback.defers:
         residuals = _write_crossing(reads, tile, residuals, crossing)
@@ -285,7 +285,9 @@ def _deferred(reads: Reads, o: int, edges: Edges, residuals: Residuals) -> Array
         """And gradients of the weights [*shape each]."""
         given = _rows(reads, tile, edges, residuals)
         crossing = list(_crossing(reads, tile, residuals, given.real))
-        return edges, reads.pullbacks[o].reverse.pull_to_weights(given, crossing)
+        given, crossing = reads.plan.apart((given, crossing))
+        grads = reads.pullbacks[o].reverse.pull_to_weights(given, crossing)
+        return edges, reads.plan.apart(grads)
 
     # All edges are there, and only read: there is no loop to wait for.
     state = Chained(0, (edges, _no_grads(reads, o)))
@@ -299,12 +301,13 @@ def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
 
     def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
         """And gradients of the weights [*shape each]."""
-        given = _rows(reads, tile, edges, residuals)
+        given = reads.plan.apart(_rows(reads, tile, edges, residuals))
         # What crosses need not be stored here; what is not used is dead code to XLA.
         moving, crossing = pullback.reverse.pull_to_inputs(given)
         if pullback.to_inputs and pullback.runs_at_once:
             edges = _write_edges(reads, tile, edges, moving, given.cotangents)
-        return edges, pullback.reverse.pull_to_weights(given, crossing)
+        grads = pullback.reverse.pull_to_weights(given, crossing)
+        return edges, reads.plan.apart(grads)
 
     start = Chained(state.zero, (edges, _no_grads(reads, o)))
     done = reads.loops.chunks(o, chunk, start)

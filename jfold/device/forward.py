@@ -49,9 +49,10 @@ def forward(
     def run_tile(tile: Tile, carry: Carry) -> Carry:
         values, residuals = carry
         o = tile.operation
-        inputs = gather_inputs(plan, batch, values, tile)
+        inputs = plan.apart(gather_inputs(plan, batch, values, tile))
         kernel = plan.kernels[o]
-        outputs, saved = policies[o].run(kernel, weights[o], inputs, tile.rows)
+        made = policies[o].run(kernel, weights[o], inputs, tile.rows)
+        outputs, saved = plan.apart(made)
         residuals = residuals.with_saved(o, saved, tile.first)
         return _write_outputs(plan, values, tile, inputs, outputs), residuals
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend import core
 from jax.typing import DTypeLike
 
-from jfold.device import jaxprs, xla
+from jfold.device import fixed_order, jaxprs, xla
 from jfold.device.arrays import (
     Arrays,
     Spec,
@@ -39,7 +39,7 @@ from jfold.types import TensorType, TupleType, pack
 if TYPE_CHECKING:
     from chex import ArrayTree
 
-    from jfold.device.jaxprs import Environment
+    from jfold.device.jaxprs import Environment, Rules
 
 
 @jax.tree_util.register_dataclass
@@ -67,12 +67,14 @@ class Kernel(Owner):
       params: specs of its parameters, a pytree.
       types: of its inputs.
       varying: over which axes of an enclosing `jax.shard_map` all arrays vary.
+      reproducible: whether sums have a fixed order.
     """
 
     operation: Operation
     params: ArrayTree
     types: tuple[TensorType, ...]
     varying: Varying | None
+    reproducible: bool
 
     def outputs(self, weights: Weights, inputs: Arrays, rows: int) -> Arrays:
         """Runs the operation on rows; gives [rows, *shape] each.
@@ -83,7 +85,17 @@ class Kernel(Owner):
         closed = self.forward(rows)
         known = self.shared(closed, weights.forward, rows)
         arguments = [*weights.arrays, *inputs, self.all_real(rows)]
-        return jaxprs.evaluate(closed, arguments, known=known)
+        return jaxprs.evaluate(closed, arguments, self.rules, known)
+
+    def product(self, equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
+        """The result of a `dot_general`."""
+        form = fixed_order.product if self.reproducible else jaxprs.apply
+        return form(equation, operands)
+
+    @property
+    def rules(self) -> Rules:
+        """How equations are run that have a rule."""
+        return fixed_order.RULES if self.reproducible else {}
 
     # The jaxprs here and of the reverse depend on shapes alone. Their arguments are
     # flat: trained weights, other weights, inputs, which rows are real; then products,
@@ -109,7 +121,8 @@ class Kernel(Owner):
 
     def weights_of(self, params: ArrayTree) -> Arrays:
         """The weights [*shape] each: parameters, and what is computed of them alone."""
-        return self.staged(2).run_early(*jax.tree.leaves(params))
+        leaves, option = jax.tree.leaves(params), self.reproducible
+        return self.staged(2).run_early(*leaves, reproducible=option)
 
     @functools.cached_property
     def whole(self) -> bool:
@@ -273,6 +286,7 @@ def make_kernel(
     params: ArrayTree,
     types: tuple[TensorType, ...],
     varying: Varying | None,
+    reproducible: bool = False,
 ) -> Kernel:
     """The kernel of an operation whose parameters look like `params`; made once."""
     leaves, structure = jax.tree.flatten(params)
@@ -283,7 +297,8 @@ def make_kernel(
         jax.dtypes.canonicalize_dtype(float),
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
     )
-    return _make_kernel(operation, structure, specs, types, varying, context)
+    options = varying, reproducible
+    return _make_kernel(operation, structure, specs, types, *options, context)
 
 
 @kept
@@ -293,7 +308,9 @@ def _make_kernel(
     leaves: Sequence[Spec],
     types: tuple[TensorType, ...],
     varying: Varying | None,
+    reproducible: bool,
     _: tuple[Any, ...],
 ) -> Kernel:
     specs = [array_spec(x.shape, x.dtype, varying) for x in leaves]
-    return Kernel(operation, jax.tree.unflatten(structure, specs), types, varying)
+    params = jax.tree.unflatten(structure, specs)
+    return Kernel(operation, params, types, varying, reproducible)

@@ -11,8 +11,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import jax
+
+from jfold.device import xla
 from jfold.device.arrays import Varying
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
@@ -27,6 +30,8 @@ from jfold.spec import RECOMPUTE_ALL, Spec
 
 if TYPE_CHECKING:
     from chex import ArrayTree
+
+T = TypeVar('T')
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +68,15 @@ class Plan:
         the widest tile has, where tiles overlap."""
         recurrent = self.components[self.layout.component[o]].recurrent
         return max(self.layout.widths[o]) if recurrent else 0
+
+    def apart(self, tree: T) -> T:
+        """Arrays, of which XLA does not see how they were made, if that is to make no
+        difference to what is made of them."""
+        leaves, structure = jax.tree.flatten(tree)
+        if not (self.spec.reproducible and leaves):
+            return tree
+        made: T = jax.tree.unflatten(structure, xla.at_hand(leaves))
+        return made
 
     def is_trained(self, o: int) -> bool:
         """Whether the weights of an operation get gradients, if its outputs have."""
@@ -196,6 +210,7 @@ def make_plan(
             params.get(operation.layer.name),
             tuple(program.types[t] for t in operation.inputs),
             varying,
+            spec.reproducible,
         )
         for o, operation in enumerate(program.operations)
         if spec.capacity.rows[o]

@@ -23,7 +23,7 @@ from jfold.device import jaxprs, xla
 from jfold.device.arrays import Arrays
 
 if TYPE_CHECKING:
-    from jfold.device.jaxprs import Atom, Environment
+    from jfold.device.jaxprs import Atom, Environment, Rules
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,24 +43,27 @@ class Split:
     crossing: tuple[core.Var, ...]
     linear: frozenset[core.Var]
 
-    def run_early(self, arguments: Arrays, known: Environment) -> tuple[Arrays, Arrays]:
+    def run_early(
+        self, arguments: Arrays, known: Environment, rules: Rules
+    ) -> tuple[Arrays, Arrays]:
         """The early outputs, and the values that cross [*shape] each.
 
         Args:
           arguments: of the jaxpr [*shape] each.
           known: variables that need not be computed.
+          rules: as of `jaxprs.evaluate`.
         """
         wanted = self.early_outputs + self.crossing
         env = jaxprs.environment(self.closed, arguments) | dict(known)
-        made = jaxprs.run(self.early, env, wanted)
+        made = jaxprs.run(self.early, env, wanted, rules)
         count = len(self.early_outputs)
         return made[:count], made[count:]
 
-    def run_late(self, arguments: Arrays, crossing: Arrays) -> Arrays:
+    def run_late(self, arguments: Arrays, crossing: Arrays, rules: Rules) -> Arrays:
         """The late outputs, from arguments and what crossed [*shape] each."""
         env = jaxprs.environment(self.closed, arguments)
         env |= zip(self.crossing, crossing, strict=True)
-        return jaxprs.run(self.late, env, self.late_outputs)
+        return jaxprs.run(self.late, env, self.late_outputs, rules)
 
     def reads(self, index: int) -> bool:
         """Whether anything reads argument `index`."""

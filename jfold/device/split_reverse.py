@@ -97,7 +97,7 @@ class SplitReverse(Owner):
         """The early half: cotangents of inputs, what crosses [rows, *shape] each."""
         halves, arguments = self._split(given.count), self._arguments(given)
         known = self.kernel.shared(halves.closed, given.weights.reverse, given.count)
-        moving, crossing = halves.run_early(arguments, known)
+        moving, crossing = halves.run_early(arguments, known, self.kernel.rules)
         pairs = zip(crossing, self._crossing_axes, strict=True)
         return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
@@ -105,7 +105,8 @@ class SplitReverse(Owner):
         """The late half: gradients [*shape each], of crossing [rows, *shape each]."""
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
-        return self._split(given.count).run_late(self._arguments(given), crossed)
+        halves, arguments = self._split(given.count), self._arguments(given)
+        return halves.run_late(arguments, crossed, self.kernel.rules)
 
     # ---- products
 
@@ -119,10 +120,11 @@ class SplitReverse(Owner):
 
         def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
             """A product [rows, ...], or [...] of weights alone."""
-            made.append(jaxprs.apply(equation, operands))
+            made.append(self.kernel.product(equation, operands))
             return made[-1]
 
-        closed, rules = self.kernel.forward(rows), {'dot_general': product}
+        closed = self.kernel.forward(rows)
+        rules = {**self.kernel.rules, 'dot_general': product}
         arguments = [*weights.arrays, *inputs, self.kernel.all_real(rows)]
         known = self.kernel.shared(closed, weights.forward, rows)
         return jaxprs.evaluate(closed, arguments, rules, known), made

@@ -29,6 +29,7 @@ from jax.extend import core
 from jfold.device import jaxprs, linearity
 from jfold.device.arrays import Arrays, masked, varied, varying_axes
 from jfold.device.derivatives import TwoWays
+from jfold.device.fixed_order import in_order
 from jfold.device.linear import Sparse
 from jfold.errors import gradient_of
 from jfold.tracebacks import boundary
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from jfold.device.jaxprs import Rules
 
+    Run: TypeAlias = Callable[[Callable[[Arrays], Arrays], Arrays], Arrays]
     Pull: TypeAlias = Callable[[Sequence[Array]], tuple[dict[int, Array]]]
     Residuals: TypeAlias = tuple[Array, Arrays, dict[int, Array]]
 
@@ -65,8 +67,10 @@ class Staged:
     varying: frozenset[core.Var]
     name: str
 
-    def run_early(self, *arguments: Array) -> Arrays:
+    def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
         """The values of the frontier [*shape each], from the first arguments.
+
+        Sums are taken in a fixed order if they are to be `reproducible`.
 
         The reverse runs for those alone that have a cotangent, as if the others were
         not there: JAX would run rules on zeros, and refuse loops without a reverse.
@@ -85,8 +89,8 @@ class Staged:
             env = known | dict(zip(names, given, strict=True))
             return jaxprs.run(jaxprs.needed(self.early, wanted), env, wanted)
 
-        names = tuple(given)
-        return _of_used(self.name, values, self.frontier)(list(given.values()))
+        names, run = tuple(given), in_order if reproducible else _as_written
+        return _of_used(self.name, values, self.frontier, run)(list(given.values()))
 
     def run_late(
         self, frontier: Iterable[Array], arguments: Sequence[Array], rules: Rules
@@ -182,9 +186,10 @@ def _of_used(
     name: str,
     values: Callable[[Sequence[Array], Sequence[core.Var]], Arrays],
     wanted: Sequence[core.Var],
+    run: Run,
 ) -> TwoWays:
     """`values(arguments, wanted)` [*shape each], with the reverse of what of it is used
-    alone."""
+    alone; `run` runs either."""
 
     @boundary
     def pull(arguments: Arrays, saved: None, cotangents: Sparse) -> Sparse:
@@ -193,13 +198,21 @@ def _of_used(
         moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
         with gradient_of(name):
             pull = _pull(lambda given: values(given, tuple(used)), arguments, moving)
-            (pulled,) = pull(list(used.values()))
-        return list(map(pulled.get, range(len(arguments))))
 
-    def run(arguments: Arrays) -> Arrays:
-        return values(arguments, wanted)
+            def of_moving(cotangents: Arrays) -> Arrays:
+                return list(pull(cotangents)[0].values())
 
-    return TwoWays(run, lambda arguments: (run(arguments), None), pull)
+            found = dict(zip(moving, run(of_moving, list(used.values())), strict=True))
+        return list(map(found.get, range(len(arguments))))
+
+    def made(arguments: Arrays) -> Arrays:
+        return run(lambda given: values(given, wanted), arguments)
+
+    return TwoWays(made, lambda arguments: (made(arguments), None), pull)
+
+
+def _as_written(function: Callable[[Arrays], Arrays], given: Arrays) -> Arrays:
+    return function(given)
 
 
 def _pull(

@@ -8,6 +8,7 @@ cannot be split: with loops or conditionals in which weights and inputs meet.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
@@ -15,7 +16,7 @@ from typing import ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jfold.device import jaxprs
+from jfold.device import fixed_order, jaxprs
 from jfold.device.arrays import Arrays, Spec, Specs, spec_of
 from jfold.device.kernel import Kernel, Weights
 from jfold.device.rows import Crossing, Flow, Rows, one_row, row_axis
@@ -63,12 +64,24 @@ class WholeReverse:
     def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
         """Cotangents of inputs [rows, *shape each], by the whole reverse; what belongs
         to weights is dead code."""
-        return self._revived(given)(given.cotangents)[1], []
+        return self._pulled(given)[1], []
 
     def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
         """Gradients [*shape each], by the whole reverse; what belongs to inputs alone
         is dead code."""
-        return self._revived(given)(given.cotangents)[0]
+        return self._pulled(given)[0]
+
+    def _pulled(self, given: Rows) -> tuple[Arrays, Arrays]:
+        """Gradients of trained weights [*shape each], and cotangents of active inputs
+        [rows, *shape each]."""
+        if not self.kernel.reproducible:
+            return self._revived(given)(given.cotangents)
+
+        def pulled(given: Rows) -> Arrays:
+            return list(itertools.chain(*self._revived(given)(given.cotangents)))
+
+        made, count = fixed_order.in_order(pulled, given), self.kernel.trained_count
+        return made[:count], made[count:]
 
     def _revived(self, given: Rows) -> Pullback:
         """The reverse around what was stored of it."""
@@ -118,7 +131,7 @@ class WholeReverse:
         @functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
         def run(*arguments: jax.Array) -> Arrays:
             """The outputs [rows, *shape] each."""
-            return jaxprs.evaluate(forward, arguments)
+            return jaxprs.evaluate(forward, arguments, self.kernel.rules)
 
         # All outputs are made, those without a cotangent beside the reverse.
         def outputs(trained: Arrays, moving: Arrays) -> tuple[Arrays, Arrays]:

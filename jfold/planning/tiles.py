@@ -353,15 +353,92 @@ def _worst_case(spec: Spec, operations: Sequence[int]) -> Profile:
     return ((full + levels, tuple(widths)),)
 
 
+# ---- sums in a fixed order -----------------------------------------------------------
+
+# XLA multiplies, and fuses what is around, as suits the number of rows: the same row
+# among others of another number may differ in its last digits, but not in another place
+# among as many. So each operation has tiles of one width, and chunks of one length, and
+# neither depends on the capacity.
+
+SAME = 64  # rows of a tile, in loops that run as often as a batch says
+SAME_STEP = 256  # and of a step, where each starts kernels
+SAME_CHUNK = 512  # rows whose parameter gradients are taken at once
+SAME_STEP_CHUNK = 4096
+
+
+def same_chunk(program: Operations, operation: Operation, rows: int, chunk: int) -> int:
+    """Rows whose parameter gradients are taken at once: all that look up rows of a
+    table, of which the sum has one order in any number of rows."""
+    is_table = looks_up(program, operation) or operation.layer.external
+    return max(rows, 1) if is_table else chunk
+
+
+class CountedAlike(Counted):
+    """As `Counted`, with tiles of one width."""
+
+    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
+        """One for all rows."""
+        return (SAME,)
+
+    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
+        """As many, whatever the room."""
+        return same_chunk(program, operation, rows, SAME_CHUNK)
+
+
+class FixedAlike(Fixed):
+    """As `Fixed`, with steps of one width."""
+
+    def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
+        """The profiles as that many steps as their levels take."""
+        pairs = zip(capacity.profiles, components(program), strict=False)
+        stairs = (_alike(profile, len(each.operations)) for profile, each in pairs)
+        return replace(capacity, profiles=tuple(stairs))
+
+    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
+        """One for all rows."""
+        return (SAME_STEP,)
+
+    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
+        """As many, whatever the room."""
+        return same_chunk(program, operation, rows, SAME_STEP_CHUNK)
+
+    def trips(self, spec: Spec, component: Component) -> Trips:
+        """Two at least: of one XLA makes no loop, and fuses it with what is around."""
+        own, capacity = component.operations, spec.capacity
+        if not component.recurrent:
+            return (max(-(-capacity.rows[own[0]] // SAME_STEP), 2),)
+        if not capacity.profiles:
+            full = sum(capacity.rows[o] // SAME_STEP for o in own)
+            return (max(full + capacity.levels, 2),)
+        profile = capacity.profiles[component_of(spec.program)[own[0]]]
+        return (max(sum(count for count, _ in profile), 2),)
+
+
+def _alike(profile: Profile, operations: int) -> Profile:
+    """The steps of one width that take the levels of a profile."""
+    if not profile:
+        return ()
+    taken = -(-steps(profile, operations) // SAME_STEP)
+    count = int(np.maximum(taken.max(1), 1).sum())
+    return ((count, (SAME_STEP,) * operations),)
+
+
+# ---- which there are -----------------------------------------------------------------
+
 Strategy: TypeAlias = Counted | Fixed
-_STRATEGIES: dict[str, Strategy] = {COUNTED: Counted(), FIXED: Fixed()}
+_STRATEGIES: dict[tuple[str, bool], Strategy] = {
+    (COUNTED, False): Counted(),
+    (FIXED, False): Fixed(),
+    (COUNTED, True): CountedAlike(),
+    (FIXED, True): FixedAlike(),
+}
 
 
-def strategy_named(name: str | None) -> Strategy:
+def strategy_named(name: str | None, reproducible: bool) -> Strategy:
     """A strategy, or that which suits the backend."""
-    return _STRATEGIES[name or best_strategy()]
+    return _STRATEGIES[name or best_strategy(), reproducible]
 
 
 def strategy_of(spec: Spec) -> Strategy:
     """The strategy that a spec names."""
-    return strategy_named(spec.strategy)
+    return strategy_named(spec.strategy, spec.reproducible)

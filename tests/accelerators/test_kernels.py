@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import numpy as np
 import pytest
 from bounds import BOUNDS, WISHED, counted
 from hlo import copies, loops, parse, scatters, unbounded
 from kernel_models import PROGRAMS, program
 from programs import MODES, TARGETS, compiled
+from reproducible_models import examples_of, model_of
 
 from jfold.device import xla
 from jfold.spec import SAVE_PRODUCTS
@@ -54,6 +59,22 @@ def test_cotangents_that_are_gathered_twice_copy_buffers(
     chosen = program.__wrapped__('small', SAVE_PRODUCTS)
     made = TARGETS['H200'].compile(chosen.train, chosen.params, chosen.schedule)
     assert len(copies(parse(made.as_text()))) == 2
+
+
+@any_target
+def test_a_fixed_order_adds_to_each_row_of_a_table_once(target: str) -> None:
+    """Where several rows were added to one, a GPU would do it in any order."""
+    model = model_of('tree-LSTM', strategy='fixed')
+    params, rng = model.init(jax.random.key(0)), np.random.default_rng(0)
+    schedule = model.schedule(examples_of('tree-LSTM', rng, 40))
+
+    def gradient(params: Any, schedule: Any) -> Any:
+        return jax.grad(lambda p: (model.apply(p, schedule) ** 2).sum())(params)
+
+    text = TARGETS[target].compile(gradient, params, schedule).as_text()
+    found = [line for line in text.splitlines() if ' scatter(' in line]
+    assert found
+    assert all('unique_indices=true' in line for line in found)
 
 
 @any_case

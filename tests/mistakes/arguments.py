@@ -129,6 +129,13 @@ MISTAKES = [
         lacks='do',
     ),
     Mistake(
+        'reproducible as a word',
+        lambda: compiled(number, reproducible='yes'),
+        TypeError,
+        "expected `reproducible` as a bool, got 'yes': say `True` for sums in a fixed "
+        'order',
+    ),
+    Mistake(
         'a shape that is an int',
         lambda: jf.Tensor(3),
         TypeError,
