@@ -196,7 +196,7 @@ def test_gradients_do_not_depend_on_the_capacity(strategy: str, residuals: str) 
     rng = np.random.default_rng(0)
     examples = examples_of('tree-LSTM', rng, 30, 20)
     found = []
-    for others in ([], examples_of('tree-LSTM', rng, 90, 40)):
+    for others in ([], examples_of('tree-LSTM', rng, 400, 40)):
         model = model_of('tree-LSTM', **options)
         params = model.init(jax.random.key(0))
         room = model.trace(examples + others).capacities(30 + len(others))

@@ -13,7 +13,9 @@ nor on the number of threads. Four things are known not to:
         they come. Sorted by their places, each place has a run of neighbours, of which
         the sum is a tree, and then at most one row to add.
     equations around: XLA fuses them where it pleases, and then multiplies and adds
-        without rounding in between. So tiles have a barrier on either side.
+        without rounding in between. So tiles have a barrier on either side. For a CPU
+        that is gone by then: there each tile is a round of a loop, which nothing is
+        fused with.
 """
 
 from __future__ import annotations
