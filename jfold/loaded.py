@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import jax
 
 from jfold.budget import FixedBudget
+from jfold.data.containers import plain
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.predict import predictions
@@ -97,7 +98,8 @@ class LoadedModel(Scheduling):
         """Runs a batch, as `Model.apply` with `deterministic=True`.
 
         Args:
-          params: those of `params`, or others of the same shapes.
+          params: those of `params`, or others of the same shapes, in any containers
+            that `jfold.save` takes.
           schedule: as `schedule` returns it.
 
         Returns:
@@ -115,6 +117,8 @@ class LoadedModel(Scheduling):
             raise ValueError(
                 f'expected a schedule made by this model, got one of another: {hint}'
             )
+        if jax.tree.structure(params) != jax.tree.structure(self.params):
+            params = plain(params)  # others may have their leaves in another order
         check_params(self.program.layers, params)
         own = {name: params[name] for name in self.params}
         return step(jax.tree.leaves(own), schedule.indices, schedule.constants)

@@ -233,7 +233,8 @@ def _tree(value: object, where: str, leaves: list[Array]) -> Any:
     if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.holds(
         value.dtype
     ):
-        leaves.append(np.asarray(value))
+        # As JAX holds it now: where it is read, it may hold others.
+        leaves.append(np.asarray(value, jax.dtypes.canonicalize_dtype(value.dtype)))
         return len(leaves) - 1
     if value is None:
         return None

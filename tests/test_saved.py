@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,24 @@ def test_other_parameters_of_the_same_shapes(path: Path) -> None:
         loaded.apply(given, 3)  # type: ignore[arg-type]
 
 
+def test_parameters_in_other_containers(tmp_path: Path) -> None:
+    """Their leaves are told by name, in whatever order they come."""
+
+    def init(key: jax.Array, x: Any) -> dict[str, jax.Array]:
+        return {'scale': jnp.float32(2), 'add': jnp.float32(10)}
+
+    line = jf.Function(lambda p, x: p['scale'] * x + p['add'], init, name='line')
+    loaded = check(jf.Scalar() >> line, [3], tmp_path)
+    schedule = loaded.schedule([3])
+    ordered = OrderedDict(scale=jnp.float32(3), add=jnp.float32(1))
+    assert loaded.apply({'line': ordered}, schedule).tolist() == [10]
+    block, examples = BLOCKS['nnx with dropout']()
+    loaded = check(block, examples, tmp_path)
+    given = jf.compile(block).init(jax.random.key(0))
+    schedule = loaded.schedule(examples)
+    same(loaded.apply(given, schedule), loaded.apply(loaded.params, schedule))
+
+
 def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
     """All of them, and none a second time."""
     loaded = jf.load(path)
@@ -433,6 +452,18 @@ def test_arrays_of_64_bits(tmp_path: Path) -> None:
     )
     with refuses(text, ValueError):
         jf.load(tmp_path / 'm')
+
+
+def test_parameters_are_of_the_width_that_jax_held(tmp_path: Path) -> None:
+    """Whatever it would hold where they are read."""
+    given = {'scale': {'by': np.float64(3)}}
+    scale = jf.Function(
+        lambda p, x: p['by'] * x, lambda *_: {'by': jnp.float32(2)}, name='scale'
+    )
+    made = jf.compile(jf.Scalar() >> scale)
+    jf.save(tmp_path / 'm', made, given, made.trace([1]).capacities(1))
+    with jax.enable_x64(True):
+        assert jf.load(tmp_path / 'm').predict([2]).tolist() == [6]
 
 
 # ---- what is not saved ---------------------------------------------------------------
