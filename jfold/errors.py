@@ -170,7 +170,7 @@ def gradient_of(layer: str) -> Iterator[None]:
         raise
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """The type and the first line of the text of an exception."""
     try:
         text = str(error).partition('\n')[0]

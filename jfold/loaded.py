@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import jax
+from jax.custom_batching import custom_vmap
+from jax.export import Exported
 
 from jfold.budget import FixedBudget
+from jfold.data.containers import plain
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.predict import predictions
@@ -29,12 +33,28 @@ from jfold.tracebacks import boundary
 Step: TypeAlias = Callable[[list[Any], Any, Any], Any]
 
 
+def make_step(program: Exported) -> Step:
+    """What runs a program, and refuses transformations that it was not written for."""
+    step = jax.custom_jvp(program.call)
+    step.defjvp(functools.partial(_refuse, 'gradients', 'what `jf.compile` returned'))
+    mapped = custom_vmap(step)
+    mapped.def_vmap(functools.partial(_refuse, '`jax.vmap`', 'a loop'))
+    return jax.jit(mapped)
+
+
+def _refuse(what: str, instead: str, *_: object) -> NoReturn:
+    raise NotImplementedError(
+        f'expected a loaded model to be applied as it was saved, got {what} of it, '
+        f'which its file does not hold: use {instead}'
+    )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class LoadedModel(Scheduling):
     """A model without the code that built it; read by `jfold.load`.
 
     Its programs are those in the file, one for each of `capacities`: what fits none of
-    them is an error. It predicts, and has no gradients.
+    them is an error. It predicts, and has neither gradients nor `jax.vmap`.
 
     Attributes:
       program: the half of the expression that runs on the host; printable.
@@ -97,7 +117,8 @@ class LoadedModel(Scheduling):
         """Runs a batch, as `Model.apply` with `deterministic=True`.
 
         Args:
-          params: those of `params`, or others of the same shapes.
+          params: those of `params`, or others of the same shapes, in any containers
+            that `jfold.save` takes.
           schedule: as `schedule` returns it.
 
         Returns:
@@ -106,6 +127,7 @@ class LoadedModel(Scheduling):
         Raises:
           ValueError: the schedule is another model's.
           TypeError: `params` are not such as were saved.
+          NotImplementedError: it is differentiated, or under `jax.vmap`.
         """
         hint = 'call `loaded.apply(loaded.params, loaded.schedule(examples))`'
         is_schedule = isinstance(schedule, Schedule)
@@ -115,6 +137,9 @@ class LoadedModel(Scheduling):
             raise ValueError(
                 f'expected a schedule made by this model, got one of another: {hint}'
             )
+        saved: Any = jax.tree.structure(self.params)
+        if jax.tree.structure(params) != saved:
+            params = plain(params)  # others may have their leaves in another order
         check_params(self.program.layers, params)
         own = {name: params[name] for name in self.params}
         return step(jax.tree.leaves(own), schedule.indices, schedule.constants)

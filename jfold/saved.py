@@ -29,7 +29,7 @@ from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.storage import DamagedError, UnknownFormatError
 from jfold.errors import expect, reason, shown
 from jfold.language.parameter_checks import check_params
-from jfold.loaded import LoadedModel
+from jfold.loaded import LoadedModel, make_step
 from jfold.model import Model
 from jfold.planning.layout import layout
 from jfold.program import Program, check_program
@@ -234,7 +234,8 @@ def _tree(value: object, where: str, leaves: list[Array]) -> Any:
     if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.holds(
         value.dtype
     ):
-        leaves.append(np.asarray(value))
+        # As JAX holds it now: where it is read, it may hold others.
+        leaves.append(np.asarray(value, jax.dtypes.canonicalize_dtype(value.dtype)))
         return len(leaves) - 1
     if value is None:
         return None
@@ -272,6 +273,8 @@ def _exported(
     try:
         # Leaves in a list, since JAX writes no dicts but those with strings as keys.
         return run(leaves_of(params), shapes.indices, shapes.constants).serialize()
+    except ImportError:  # of what writes it
+        raise
     except Exception as error:
         error.add_note(
             'expected functions that `jax.export` can write, got this error: callbacks '
@@ -324,6 +327,26 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     >>> loaded.apply(loaded.params, loaded.schedule([3])).tolist()
     [3.0]
     """
+    arrays, saved = _opened(path)
+    _check_versions(path, saved)
+    with _malformed(path):
+        program, specs, params = _content(arrays, saved)
+        data = [bytearray(arrays[f'{PROGRAM}{n}']) for n, _ in enumerate(specs)]
+        is_laid_out = [*map(_layout, specs)] == saved['layouts']
+    if check_functions:
+        _check_functions(path, saved, program)
+    if not is_laid_out:
+        raise _unknown(path, saved, 'another layout of schedules')
+    programs = _deserialized(path, saved, data)
+    _check_here(path, programs[0])
+    steps = {s: make_step(x) for s, x in zip(specs, programs, strict=True)}
+    params = jax.tree.map(jnp.asarray, params)
+    platforms = tuple(programs[0].platforms)
+    return LoadedModel(program, params, platforms, FixedBudget(specs), steps)
+
+
+def _opened(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays of a file, and what it says of its model."""
     check_path(path)
     with noted('a model in a file, got none: write it by `jf.save`'):
         maps, found = storage.read(path)
@@ -334,25 +357,21 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
             f'{path}: expected a model, got {got}: write one by `jf.save(path, model, '
             'params)`'
         )
-    _check_versions(path, saved)
     # Whoever copies another file over this one does not change what is served.
-    arrays = {name: np.array(each) for name, each in maps.items()}
-    with _malformed(path):
-        program = _read_program(arrays, saved['program'])
-        specs = tuple(_specs_read(program, saved))
-        params = _params_read(saved['params'], arrays)
-        data = [arrays[f'{PROGRAM}{n}'].tobytes() for n, _ in enumerate(specs)]
-        is_laid_out = [*map(_layout, specs)] == saved['layouts']
-    if check_functions:
-        _check_functions(path, saved, program)
-    if not is_laid_out:
-        raise _unknown(path, saved, 'another layout of schedules')
-    programs = _deserialized(path, saved, data)
-    _check_here(path, programs[0])
-    steps = {s: jax.jit(x.call) for s, x in zip(specs, programs, strict=True)}
-    params = jax.tree.map(jnp.asarray, params)
-    platforms = tuple(programs[0].platforms)
-    return LoadedModel(program, params, platforms, FixedBudget(specs), steps)
+    return {name: np.array(each) for name, each in maps.items()}, saved
+
+
+def _content(
+    arrays: Mapping[str, Array], saved: Mapping[str, Any]
+) -> tuple[Program, tuple[Spec, ...], Any]:
+    """The program, its specs and parameters, which fit one another."""
+    program = _read_program(arrays, saved['program'])
+    specs = tuple(_specs_read(program, saved))
+    if not specs:
+        raise ValueError('expected a capacity at least, got none')
+    params = _params_read(saved['params'], arrays)
+    check_params(program.layers, params)
+    return program, specs, params
 
 
 @contextlib.contextmanager
@@ -374,6 +393,7 @@ def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
     with _malformed(path):
         form, classes = saved['format'], dict(saved['program']['classes'])
         known = fields_of(classes)
+        _told(saved['versions'])
     if form != FORMAT:
         raise _unknown(path, saved, f'format {form!r}, not {FORMAT}')
     for name, names in classes.items():
@@ -382,7 +402,7 @@ def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
-    then, now = (_told(x) for x in (saved.get('versions', {}), _versions()))
+    then, now = (_told(x) for x in (saved['versions'], _versions()))
     return UnknownFormatError(
         f'{path}: expected a model of {now}, got one of {then}, with {what}: save it '
         'again, or load it with the versions that wrote it'
@@ -408,6 +428,8 @@ def _read_program(arrays: Mapping[str, Array], said: Mapping[str, Any]) -> Progr
 def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
     for each in saved['capacities']:
         capacity = Capacity(**{name: _tuples(x) for name, x in each.items()})
+        if capacity.shards or {*map(type, capacity.numbers)} != {int}:
+            raise TypeError(f'expected whole numbers for one device, got {capacity}')
         options = saved['residuals'], saved['strategy'], saved['reproducible']
         yield Spec(program, capacity, *options)
 
@@ -441,11 +463,11 @@ def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> 
 
 
 def _deserialized(
-    path: Path, saved: Mapping[str, Any], data: Iterable[bytes]
+    path: Path, saved: Mapping[str, Any], data: Iterable[bytearray]
 ) -> list[export.Exported]:
     """The programs, if this version of JAX can read them."""
     try:
-        return [export.deserialize(bytearray(each)) for each in data]
+        return [export.deserialize(each) for each in data]
     except ImportError:
         raise
     except Exception as error:

@@ -54,6 +54,13 @@ class Colour(enum.Enum):
         return self.value
 
 
+class Flags(enum.Flag):
+    """Of which several at once have no name."""
+
+    A = enum.auto()
+    B = enum.auto()
+
+
 class Number(enum.IntEnum):
     """Equal to a number, and not that."""
 
@@ -171,6 +178,8 @@ REFUSED = [
     (np.array([None]), 'an object of numpy.ndarray'),
     (np.datetime64('2020-01-01'), 'an object of numpy.datetime64'),
     (recursive_list(), 'a list inside itself'),
+    (Flags.A | Flags.B, 'an object of test_encoding.Flags'),
+    (Flags(0), 'an object of test_encoding.Flags'),
 ]
 
 
@@ -301,6 +310,18 @@ def found_in(program: Program) -> set[type]:
     return {type(x) for x in found.values() if is_dataclass(x)} - {type}
 
 
+class Calls:
+    """Ends the test when it is called, in any of the ways that readers know."""
+
+    def type(self, *_: Any) -> Any:
+        raise AssertionError('called')
+
+    __array__ = __jax_array__ = __float__ = __index__ = __getitem__ = type
+
+
+CALLS = Calls()
+
+
 def test_values_may_be_nested_without_limit() -> None:
     deep: Any = jf.TensorType(())
     data: Any = 1
@@ -324,9 +345,15 @@ def test_values_may_be_nested_without_limit() -> None:
         [['array', '<f4', 0, 5]],
         [['dict', 1]],
         [[]],
+        [['name', 'test_encoding', 'CALLS'], ['scalar', [0], 'x']],
+        [['dtype', 'f4'], ['name', 'test_encoding', 'CALLS'], ['scalar', [0], [1]]],
+        *([['name', 'test_encoding', 'CALLS'], [x, [0]]] for x in ('float', 'of jax')),
+        [['name', 'test_encoding', 'CALLS'], ['range', 0, [0], 1]],
+        [['name', 'test_encoding', 'CALLS'], ['enum', [0], 'type']],
     ],
 )
 def test_records_that_none_writes(records: Any) -> None:
+    """Nor does reading them call what they name."""
     with pytest.raises((ValueError, TypeError, KeyError)):
         Decoder({'<f4': np.zeros(3, 'float32')}).read(records)
 

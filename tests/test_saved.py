@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,45 @@ def test_other_parameters_of_the_same_shapes(path: Path) -> None:
         loaded.apply(given, 3)  # type: ignore[arg-type]
 
 
+def test_parameters_in_other_containers(tmp_path: Path) -> None:
+    """Their leaves are told by name, in whatever order they come."""
+
+    def init(key: jax.Array, x: Any) -> dict[str, jax.Array]:
+        return {'scale': jnp.float32(2), 'add': jnp.float32(10)}
+
+    line = jf.Function(lambda p, x: p['scale'] * x + p['add'], init, name='line')
+    loaded = check(jf.Scalar() >> line, [3], tmp_path)
+    schedule = loaded.schedule([3])
+    ordered = OrderedDict(scale=jnp.float32(3), add=jnp.float32(1))
+    assert loaded.apply({'line': ordered}, schedule).tolist() == [10]
+    block, examples = BLOCKS['nnx with dropout']()
+    loaded = check(block, examples, tmp_path)
+    given = jf.compile(block).init(jax.random.key(0))
+    schedule = loaded.schedule(examples)
+    same(loaded.apply(given, schedule), loaded.apply(loaded.params, schedule))
+
+
+def test_transformations_that_are_no_part_of_a_file(path: Path) -> None:
+    """Each is refused with what to do; `jax.jit` alone is none of them."""
+    loaded = jf.load(path)
+    schedule = loaded.schedule(TREES)
+
+    def total(given: Any) -> Any:
+        (vectors, *_), _ = loaded.apply(given, schedule)
+        return vectors.sum()
+
+    want = total(loaded.params)
+    np.testing.assert_allclose(jax.jit(total)(loaded.params), want, rtol=1e-6)
+    gradients = 'got gradients of it, which .*: use what `jf.compile` returned'
+    for each in jax.grad, jax.jacfwd:
+        with pytest.raises(NotImplementedError, match=gradients):
+            each(total)(loaded.params)
+    two = jax.tree.map(lambda x: jnp.stack([x, x]), loaded.params)
+    text = 'got `jax.vmap` of it, which its file does not hold: use a loop'
+    with pytest.raises(NotImplementedError, match=re.escape(text)):
+        jax.vmap(total)(two)
+
+
 def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
     """All of them, and none a second time."""
     loaded = jf.load(path)
@@ -443,6 +483,18 @@ def test_arrays_of_64_bits(tmp_path: Path) -> None:
         jf.load(tmp_path / 'm')
 
 
+def test_parameters_are_of_the_width_that_jax_held(tmp_path: Path) -> None:
+    """Whatever it would hold where they are read."""
+    given = {'scale': {'by': np.float64(3)}}
+    scale = jf.Function(
+        lambda p, x: p['by'] * x, lambda *_: {'by': jnp.float32(2)}, name='scale'
+    )
+    made = jf.compile(jf.Scalar() >> scale)
+    jf.save(tmp_path / 'm', made, given, made.trace([1]).capacities(1))
+    with jax.enable_x64(True):
+        assert jf.load(tmp_path / 'm').predict([2]).tolist() == [6]
+
+
 # ---- what is not saved ---------------------------------------------------------------
 
 
@@ -556,6 +608,16 @@ def test_functions_that_jax_does_not_export(tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match='host_callbacks') as caught:
         jf.save(tmp_path / 'm', made, {}, made.trace([1]).capacities(1))
     assert 'expected functions that `jax.export` can write' in caught.value.__notes__[0]
+
+
+def test_what_writes_programs_is_missing(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its error, which has nothing to do with functions."""
+    made = sums()
+    monkeypatch.setitem(sys.modules, 'flatbuffers', None)
+    monkeypatch.delitem(sys.modules, 'jax._src.export.serialization', raising=False)
+    with pytest.raises(ImportError, match='flatbuffers') as caught:
+        jf.save(tmp_path / 'm', made, {}, rooms(made, 2, 1))
+    assert not getattr(caught.value, '__notes__', [])
 
 
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
@@ -696,6 +758,8 @@ def test_programs_that_jax_cannot_read(path: Path, tmp_path: Path) -> None:
         jf.load(tmp_path / 'm')
 
 
+NUMBERS = 'constants', 'rows', 'fans', 'sums', 'metrics', 'profiles'
+ROOM = {'examples': 1, 'stages': 0, **{name: [] for name in NUMBERS}}
 NONSENSE: list[dict[str, Any]] = [
     {'program': {}},
     {'program': {'classes': {}, 'records': [['tuple']], 'root': [0]}},
@@ -704,10 +768,15 @@ NONSENSE: list[dict[str, Any]] = [
     {'capacities': 3},
     {'params': ['dict', [['word', 99]]]},
     {'params': ['set', []]},
+    {'params': ['dict', []]},
+    {'versions': 3},
+    {'capacities': [], 'layouts': []},
+    {'capacities': [{'levels': 'many', **ROOM}]},
+    {'capacities': [{'levels': 1, 'shards': [2], **ROOM}]},
 ]
 
 
-@pytest.mark.parametrize('changes', NONSENSE, ids=range(7))
+@pytest.mark.parametrize('changes', NONSENSE, ids=range(len(NONSENSE)))
 def test_a_file_that_says_nonsense(changes: Any, path: Path, tmp_path: Path) -> None:
     """Right checksums, whoever wrote it."""
     with pytest.raises(

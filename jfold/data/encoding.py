@@ -178,8 +178,8 @@ class Encoder:
             return 'array', self._placed(value)
         if kind in _WRITERS:
             return _WRITERS[kind](value)
-        if isinstance(value, enum.Enum):
-            return 'enum', (kind, value.name)
+        if isinstance(value, enum.Enum) and value.name in kind.__members__:
+            return 'enum', (kind, value.name)  # several flags at once have no name
         if isinstance(value, np.dtype) and _is_scalar(value):
             return 'dtype', [_dtype_name(value)]
         if isinstance(value, jax.Array) and holds(value.dtype):
@@ -287,12 +287,23 @@ class Decoder:
         if tag in _BY_NAME:
             return _BY_NAME[tag].make(*parts)
         if tag in _READERS:
+            _check_parts(tag, parts)
             return _READERS[tag](*parts)
         raise ValueError(f'expected a tag that is known, got {tag!r}')
 
     def _array(self, name: str, start: int, *shape: int) -> Array:
         stop = start + math.prod(shape)
         return self.arrays[name][start:stop].reshape(shape)
+
+
+def _check_parts(tag: str, parts: list[Any]) -> None:
+    """Refuses what is of another class, whose methods the file would have called."""
+    kinds = _KINDS_OF_PARTS.get(tag)
+    if kinds is None:
+        return
+    for part, kind in zip(parts, kinds, strict=True):
+        if not isinstance(part, kind):
+            raise TypeError(f'expected parts of {tag!r} as {kind}, got {type(part)}')
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -327,7 +338,24 @@ _READERS: dict[str, Callable[..., Any]] = {
     'struct': _struct,
     'dtype': _dtype,
     'scalar': lambda dtype, item: dtype.type(item),
-    'enum': getattr,
+    'enum': operator.getitem,
     'name': named,
     'of jax': jnp.asarray,
+}
+# Without those that take anything as it is.
+_KINDS_OF_PARTS: dict[str, tuple[Any, ...]] = {
+    'int': (str,),
+    'float': (str,),
+    'complex': (float, float),
+    'bytes': (str,),
+    'range': (int, int, int),
+    'ellipsis': (),
+    'partial': (object, tuple, dict),
+    'methodcaller': (tuple, dict),
+    'struct': (tuple, np.dtype),
+    'dtype': (str,),
+    'scalar': (np.dtype, bool | int | float | complex | str | bytes),
+    'enum': (enum.EnumMeta, str),
+    'name': (str, str),
+    'of jax': (np.ndarray,),
 }

@@ -67,7 +67,7 @@ def named(module: str, name: str) -> Any:
     """
     try:
         found = importlib.import_module(module)
-    except Exception as error:  # whatever a module may raise
+    except (Exception, SystemExit) as error:  # whatever a module may raise
         raise ImportError(
             f'expected a module {module!r}, for `{name}`, got {reason(error)}: install '
             'it where this program runs, or put it on the path'
