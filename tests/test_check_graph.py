@@ -250,15 +250,21 @@ def test_what_was_traced_elsewhere_is_checked_once(
     assert len(looked) == 3
 
 
-def test_own_traces_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They fit by construction."""
+def test_own_traces_are_not_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They fit by construction; and a corpus in a file is checked as it is opened."""
+    model, path = observed(), tmp_path / 'corpus.npz'
+    model.trace(TREES, progress=False).save(path)
+    opened = jf.Corpus.load(path, model)
 
     def never(*_: Any) -> None:
         raise AssertionError
 
     for name in '_check_tables', '_check_values':
         monkeypatch.setattr(graphs, name, never)
-    model = observed()
+    opened.schedule([0])
+    model.join([opened, opened]).schedule([0, 3])
     model.schedule(TREES)
     model.schedule(model.tracer()(TREES))
     model.trace(TREES, progress=False).schedule([0])

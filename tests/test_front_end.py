@@ -17,7 +17,7 @@ import pytest
 from checking import refuses
 
 from jfold.checking import graphs
-from jfold.graph import Graph, Table, concatenate
+from jfold.graph import Graph, Table, concatenate, numbering
 from jfold.operations import (
     Layer,
     Operation,
@@ -164,7 +164,18 @@ def test_a_graph_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     make_uses(operations, concatenate([graph, graph]))
     assert len(seen) == 1
     make_uses(operations, concatenate([graph, graph_of(LISTS)]))
-    assert len(seen) == 2
+    make_uses(operations, graph_of(LISTS).pick(np.array([2, 0])))
+    assert len(seen) == 3
+
+
+def test_numbers_of_values_that_nobody_looked_at_are_not_used() -> None:
+    operations, graph = walk(SOURCES), graph_of(LISTS)
+    others = numbering(operations, graph.pick(np.array([1, 0, 3, 2])))
+    uses = make_uses(operations, replace(graph, numbers=others))
+    expected = numbering(operations, graph)
+    for t in range(len(operations.types)):
+        np.testing.assert_array_equal(uses.numbers.first[t], expected.first[t])
+    assert uses.graph.numbers is uses.numbers  # which are found once
 
 
 def test_operations_print_without_a_plan() -> None:

@@ -24,7 +24,15 @@ from typing import NoReturn
 
 import numpy as np
 
-from jfold.graph import Array, Graph, Table, number_values, ranges, values_before
+from jfold.graph import (
+    Array,
+    Graph,
+    Table,
+    number_values,
+    numbering,
+    ranges,
+    values_before,
+)
 from jfold.kept import Owner, kept
 from jfold.operations import Makers, Operations, check_operations
 from jfold.recurrence import (
@@ -53,8 +61,9 @@ def checked(operations: Operations, graph: Graph) -> Graph:
         return graph
     _check_once(operations)
     check_graph(operations, graph)
-    # How its values are numbered, if it says so, was not looked at.
-    return replace(graph, numbers=None, fits=True)
+    # How it says that its values are numbered was not looked at.
+    numbers = numbering(operations, replace(graph, numbers=None))
+    return replace(graph, numbers=numbers, fits=True)
 
 
 @kept
