@@ -42,6 +42,8 @@ from jfold.spec import RESIDUALS, STRATEGIES
 
 PROGRAM = Path(__file__).with_name('reproducible_models.py')
 ALL = [(name, strategy) for name in CASES for strategy in STRATEGIES]
+# In processes of their own, which take a minute each; by hand others: see the program.
+SOME = [('tree-LSTM', 'counted'), ('messages', 'fixed'), ('shared', 'counted')]
 
 
 def printed(*arguments: object, **env: str) -> str:
@@ -71,7 +73,7 @@ def test_an_example_gives_the_same_alone_and_in_company(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('name', 'strategy'), [*ALL])
+@pytest.mark.parametrize(('name', 'strategy'), SOME)
 def test_in_many_batches_as_users_have_it(name: str, strategy: str) -> None:
     """A thousand of trees, in loops that run as often as the batch says."""
     many = (name, strategy) == ('tree-LSTM', 'counted')
@@ -111,7 +113,7 @@ def of_expression(model: jf.Model, params: Any, examples: list[Any]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('dtype', ['float32'])
 def test_functions_of_all_kinds(dtype: str) -> None:
     """A row gives the same in each place of a tile, beside any others."""
     rng = np.random.default_rng(0)
@@ -228,7 +230,7 @@ def test_gradients_of_one_thread_and_of_several() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('name', 'strategy'), ALL)
+@pytest.mark.parametrize(('name', 'strategy'), SOME)
 def test_gradients_of_processes_and_numbers_of_threads(
     name: str, strategy: str
 ) -> None:

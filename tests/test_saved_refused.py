@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not saved, and which files are not read as models: each is told why."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import saved_functions
+from checking import refuses
+from jax.sharding import AxisType, NamedSharding
+from saved_models import TREES, model, params, rooms, sums
+
+import jfold as jf
+from jfold import saved as saving
+from jfold.data import storage
+
+
+@pytest.fixture(scope='module')
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that holds the model."""
+    path = tmp_path_factory.mktemp('saved') / 'model.jfold'
+    jf.save(path, model(), params())
+    return path
+
+
+# ---- what is not saved ---------------------------------------------------------------
+
+
+def test_functions_without_a_name_are_all_told(tmp_path: Path) -> None:
+    """With their blocks; nothing is written."""
+
+    def inside(x: Any) -> Any:
+        return x
+
+    block = jf.Record(
+        {
+            'a': jf.InputTransform(lambda x: x) >> jf.Scalar(),
+            'b': jf.OneOf(inside, {1: jf.Scalar(), 2: jf.Scalar() >> jnp.sin}),
+            'c': jf.GetItem('d', default=object()) >> jf.Scalar(),
+        }
+    )
+    made = jf.compile(block)
+    with pytest.raises(TypeError) as caught:
+        jf.save(tmp_path / 'm', made, {}, made.trace([]).capacities(1))
+    told = re.sub(r'py:\d+', 'py:n', str(caught.value))
+    told = re.sub('0x[0-9a-f]+', '0x', told)
+    assert told == (
+        'expected an expression whose functions on the host can be imported by name, '
+        'and whose tables, keys and defaults are made of None, numbers, strings, '
+        'bytes, arrays, tuples, lists, dicts, sets, slices, got: a lambda '
+        '(test_saved.py:n), '
+        "in Record['a'].Pipe[0].InputTransform(function); `inside`, defined in a "
+        "function (test_saved.py:n), in Record['b'].OneOf(inside, {1: "
+        "Scalar('float32'), 2: Scalar('float32')...; an object of builtins.object, in "
+        "Record['c'].Pipe[0].GetItem('d', default=<object object at 0x>). Define "
+        'functions at the top of a module that can be imported'
+    )
+    assert os.listdir(tmp_path) == []
+
+
+def test_external_arrays_are_refused(tmp_path: Path) -> None:
+    made = jf.compile(jf.Map(jf.External('features', 2)) >> jf.Sum())
+    text = (
+        "expected a model without `External` blocks, got one with ['features']: save "
+        'one whose arrays are parameters, such as of `jf.layers.Embed`'
+    )
+    with refuses(text, ValueError):
+        jf.save(tmp_path / 'm', made, {}, made.trace([[1]]).capacities(1))
+
+
+def test_capacities_that_there_must_be(tmp_path: Path) -> None:
+    """Some, of this model, for one device."""
+    made, path = sums(), tmp_path / 'm'
+    text = (
+        'expected a capacity at least, got none: pass `capacities=` of '
+        '`model.trace(examples).capacities(batch_size)`, or call `model.reserve` with '
+        'it before'
+    )
+    for none in None, []:
+        with refuses(text, ValueError):
+            jf.save(path, made, {}, none)
+    with refuses('expected `capacities` as a list of capacities, got 3'):
+        jf.save(path, made, {}, 3)  # type: ignore[arg-type]
+    with refuses(
+        'expected a `Capacity`, got int: take it from '
+        '`model.trace(examples).capacities(batch_size)`'
+    ):
+        jf.save(path, made, {}, [3])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match='expected a `Capacity` of this model'):
+        jf.save(path, made, {}, model().trace(TREES).capacities(1))
+    with refuses('expected `model` as what `jfold.compile` returns, got 3'):
+        jf.save(path, 3, {})  # type: ignore[arg-type]
+
+
+def test_capacities_of_several_devices(tmp_path: Path) -> None:
+    """They are left out of what a model has, and refused where they are passed."""
+    made = sums()
+    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=jax.devices()[:2])
+    sharding = NamedSharding(mesh, jax.P('data'))
+    dealt = made.trace([[1], [2]]).capacities(2, sharding=sharding)
+    made.reserve(dealt)
+    with pytest.raises(ValueError, match='expected capacities for one device, got one'):
+        jf.save(tmp_path / 'm', made, {}, dealt)
+    with pytest.raises(ValueError, match='expected a capacity at least, got none'):
+        jf.save(tmp_path / 'm', made, {})
+    made.schedule([[1], [2]])
+    jf.save(tmp_path / 'm', made, {})
+    loaded = jf.load(tmp_path / 'm')
+    assert [each.examples for each in loaded.capacities] == [2]
+    corpus = loaded.trace([[1], [2]])
+    with pytest.raises(
+        ValueError, match='expected a batch for one device, as what was'
+    ):
+        corpus.schedule([0, 1], sharding=sharding)
+
+
+def test_platforms_that_there_are(tmp_path: Path) -> None:
+    """JAX would take any words."""
+    made = sums()
+    room = rooms(made, 2, 1)
+    text = "expected `platforms` of 'cpu', 'cuda', 'rocm', 'tpu', got 'gpu'"
+    with refuses(text, ValueError):
+        jf.save(tmp_path / 'm', made, {}, room, platforms=['cpu', 'gpu'])
+    hint = "pass `platforms=['cpu']`"
+    for wrong, shown in ('cpu', "'cpu'"), ([], '[] (list)'):
+        with refuses(f'expected `platforms` as a list of names, got {shown}: {hint}'):
+            jf.save(tmp_path / 'm', made, {}, room, platforms=wrong)
+
+
+def test_functions_that_jax_does_not_export(tmp_path: Path) -> None:
+    """Its error says why, and a note whose it is."""
+    struct: Any = jax.ShapeDtypeStruct
+    call = functools.partial(jax.pure_callback, vmap_method='broadcast_all')
+    fn = jf.Function(lambda x: call(np.sin, struct((), 'float32'), x))
+    made = jf.compile(jf.Scalar() >> fn)
+    with pytest.raises(NotImplementedError, match='host_callbacks') as caught:
+        jf.save(tmp_path / 'm', made, {}, made.trace([1]).capacities(1))
+    assert 'expected functions that `jax.export` can write' in caught.value.__notes__[0]
+
+
+def test_what_writes_programs_is_missing(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its error, which has nothing to do with functions."""
+    made = sums()
+    monkeypatch.setitem(sys.modules, 'flatbuffers', None)
+    monkeypatch.delitem(sys.modules, 'jax._src.export.serialization', raising=False)
+    with pytest.raises(ImportError, match='flatbuffers') as caught:
+        jf.save(tmp_path / 'm', made, {}, rooms(made, 2, 1))
+    assert not getattr(caught.value, '__notes__', [])
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    made = sums()
+    with pytest.raises(FileNotFoundError) as caught:
+        jf.save(tmp_path / 'none' / 'm', made, {}, rooms(made, 2, 1))
+    assert caught.value.__notes__ == [
+        'expected `path` in a folder that exists, got another: make the folder'
+    ]
+    with pytest.raises(FileNotFoundError) as caught:
+        jf.load(tmp_path / 'none')
+    assert caught.value.__notes__ == [
+        'expected a model in a file, got none: write it by `jf.save`'
+    ]
+    with refuses('expected `path` as the path of a file, got 3'):
+        jf.save(3, made, {})  # type: ignore[arg-type]
+
+
+def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    """No capacity is reserved for it."""
+    made = jf.compile(sums().block, max_programs=1)
+    jf.save(tmp_path / 'm', made, {}, rooms(made, 3, 1, 2, 3))
+    assert made.programs == 0
+    made.schedule([[1]])
+
+
+def test_parameters_that_are_no_arrays(tmp_path: Path) -> None:
+    def key(rng: jax.Array, x: Any) -> Any:
+        return {'keys': [jax.random.key(0)]}
+
+    made = jf.compile(jf.Scalar() >> jf.Function(lambda p, x: x, key, name='drawn'))
+    room = made.trace([1]).capacities(1)
+    with pytest.raises(TypeError) as caught:
+        jf.save(tmp_path / 'm', made, made.init(jax.random.key(0)), room)
+    assert str(caught.value).startswith(
+        'expected parameters that are arrays of numbers'
+    )
+    assert "params['drawn']['keys'][0]" in str(caught.value)
+    with pytest.raises(
+        TypeError, match=r"expected parameters for layers? 'word'|'join'"
+    ):
+        jf.save(tmp_path / 'm', model(), {})
+
+
+# ---- files that are not read ---------------------------------------------------------
+
+
+def changed(path: Path, into: Path, **changes: Any) -> Path:
+    """The file with other metadata, and right checksums."""
+    arrays, metadata = storage.read(path)
+    into = into / 'changed'
+    storage.write(into, arrays, {'model': metadata['model'] | changes})
+    return into
+
+
+def saved(path: Path) -> dict[str, Any]:
+    """What the metadata of the file say."""
+    return dict(storage.read(path)[1]['model'])
+
+
+def test_every_part_of_a_file_is_checked(path: Path, tmp_path: Path) -> None:
+    """Altered anywhere, or cut anywhere."""
+    whole, other = path.read_bytes(), tmp_path / 'other'
+    places = [*range(0, 3000, 7), *range(3000, len(whole), 997)]
+    for place in places:
+        other.write_bytes(whole[:place])
+        with pytest.raises(jf.DamagedError):
+            jf.load(other)
+        flipped = bytes([whole[place] ^ 0x10])
+        other.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+        with pytest.raises((jf.DamagedError, jf.UnknownFormatError)):
+            jf.load(other)
+
+
+def test_another_kind_of_file(tmp_path: Path) -> None:
+    path = tmp_path / 'c'
+    model().trace(TREES).save(path)
+    hint = 'write one by `jf.save(path, model, params)`'
+    with refuses(f'{path}: expected a model, got a corpus: {hint}', ValueError):
+        jf.load(path)
+    storage.write(path, {}, {})
+    with refuses(f'{path}: expected a model, got other arrays: {hint}', ValueError):
+        jf.load(path)
+    with refuses('expected `path` as the path of a file, got 3'):
+        jf.load(3)  # type: ignore[arg-type]
+    path.write_text('hello')
+    with pytest.raises(jf.DamagedError, match='not a file of this format'):
+        jf.load(path)
+
+
+def test_other_platforms(tmp_path: Path) -> None:
+    """Several may be named; where it runs has to be one of them."""
+    made, path = sums(), tmp_path / 'm'
+    jf.save(path, made, {}, rooms(made, 3, 2), platforms=['cuda', 'tpu'])
+    text = (
+        f"{path}: expected a model saved for 'cpu', where this program runs, got one "
+        "for 'cuda', 'tpu': save it by `jf.save(..., platforms=['cuda', 'tpu', 'cpu'])`"
+    )
+    with refuses(text, ValueError):
+        jf.load(path)
+    jf.save(path, made, {}, rooms(made, 3, 2), platforms=['cpu', 'cuda'])
+    loaded = jf.load(path)
+    assert loaded.platforms == ('cpu', 'cuda')
+    assert loaded.predict([[1, 2]]).tolist() == [3]
+
+
+def test_other_versions(path: Path, tmp_path: Path) -> None:
+    """What wrote it is told."""
+    versions = {'jax': '0.1', 'jfold': '9'}
+    now = f'jax {jax.__version__} and jfold {jf.__version__}'
+    end = 'save it again, or load it with the versions that wrote it'
+
+    def check_refused(what: str, **changes: Any) -> None:
+        other = changed(path, tmp_path, versions=versions, **changes)
+        begin = f'{other}: expected a model of {now}, got one of jax 0.1 and jfold 9'
+        with refuses(f'{begin}, with {what}: {end}', jf.UnknownFormatError):
+            jf.load(other)
+
+    check_refused('format 2, not 1', format=2)
+    program = saved(path)['program']
+    classes = program['classes'] | {'Apply': ['inputs']}
+    check_refused(
+        'a `Apply` that is made otherwise', program=program | {'classes': classes}
+    )
+    classes = program['classes'] | {'Later': []}
+    check_refused(
+        'a `Later` that is made otherwise', program=program | {'classes': classes}
+    )
+    check_refused('another layout of schedules', layouts=['', ''])
+    assert jf.load(changed(path, tmp_path, versions=versions)).capacities
+
+
+def test_programs_that_jax_cannot_read(path: Path, tmp_path: Path) -> None:
+    arrays, metadata = storage.read(path)
+    arrays['apply/0'] = np.zeros(100, np.uint8)
+    storage.write(tmp_path / 'm', arrays, metadata)
+    with pytest.raises(jf.UnknownFormatError, match='with programs that fail with'):
+        jf.load(tmp_path / 'm')
+
+
+NUMBERS = 'constants', 'rows', 'fans', 'sums', 'metrics', 'profiles'
+ROOM = {'examples': 1, 'stages': 0, **{name: [] for name in NUMBERS}}
+NONSENSE: list[dict[str, Any]] = [
+    {'program': {}},
+    {'program': {'classes': {}, 'records': [['tuple']], 'root': [0]}},
+    {'program': {'classes': {}, 'records': [['tuple', [3]]], 'root': [0]}},
+    {'capacities': [{'examples': 1}]},
+    {'capacities': 3},
+    {'params': ['dict', [['word', 99]]]},
+    {'params': ['set', []]},
+    {'params': ['dict', []]},
+    {'versions': 3},
+    {'capacities': [], 'layouts': []},
+    {'capacities': [{'levels': 'many', **ROOM}]},
+    {'capacities': [{'levels': 1, 'shards': [2], **ROOM}]},
+]
+
+
+@pytest.mark.parametrize('changes', NONSENSE, ids=range(len(NONSENSE)))
+def test_a_file_that_says_nonsense(changes: Any, path: Path, tmp_path: Path) -> None:
+    """Right checksums, whoever wrote it."""
+    with pytest.raises(
+        jf.DamagedError, match=r'/changed: malformed: .*; write it again'
+    ):
+        jf.load(changed(path, tmp_path, **changes))
+
+
+def test_a_wrong_program_is_not_run(path: Path, tmp_path: Path) -> None:
+    """It is checked as one that was lowered is."""
+    program = saved(path)['program']
+    records = [[*x] for x in program['records']]
+    (apply, *_) = (x for x in records if x[0] == 'Apply')
+    apply[-1] = 99
+    other = changed(path, tmp_path, program=program | {'records': records})
+    with pytest.raises(jf.DamagedError, match='malformed'):
+        jf.load(other)
+
+
+def test_functions_that_have_changed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are called by name, so they are compared with what they were."""
+
+    def lower(word: str) -> str:
+        return word.upper()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saved_functions, 'lower', lower)
+        text = (
+            f'{path}: expected the functions that the model was saved with, got others '
+            'of their names, with a different `Transform fn=lower` in '
+            "tree.OneOf['leaf'].Pipe[0].InputTransform(lower). Load it beside the code "
+            'as it was, save the model again, or pass `check_functions=False` if these '
+            'do the same'
+        )
+        with refuses(text, ValueError):
+            jf.load(path)
+        loaded = jf.load(path, check_functions=False)
+        changed, unknown = loaded.predict(['good', 'x'])[0][0]
+        np.testing.assert_array_equal(changed, unknown)
+    with monkeypatch.context() as patch:
+        patch.delattr(saved_functions, 'lower')
+        with pytest.raises(ImportError, match="expected `lower` in module 'saved_func"):
+            jf.load(path)
+    jf.load(path)
+
+
+def test_only_named_modules_are_imported(path: Path) -> None:
+    """And what they import themselves."""
+    names = {
+        record[1] for record in saved(path)['program']['records'] if record[0] == 'name'
+    }
+    assert names == {'builtins', 'jfold.result_tables', 'saved_functions'}
+
+
+def test_a_failure_leaves_the_old_file(
+    path: Path, monkeypatch: Any, tmp_path: Path
+) -> None:
+    """Nothing is written before all of it is there."""
+    made, file = sums(), tmp_path / 'm'
+    jf.save(file, made, {}, rooms(made, 3, 2))
+    before = file.read_bytes()
+    monkeypatch.setattr(saving, '_exported', lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        jf.save(file, made, {}, rooms(made, 3, 2))
+    assert file.read_bytes() == before
