@@ -57,9 +57,9 @@ def test_functions_without_a_name_are_all_told(tmp_path: Path) -> None:
         'expected an expression whose functions on the host can be imported by name, '
         'and whose tables, keys and defaults are made of None, numbers, strings, '
         'bytes, arrays, tuples, lists, dicts, sets, slices, got: a lambda '
-        '(test_saved.py:n), '
+        '(test_saved_refused.py:n), '
         "in Record['a'].Pipe[0].InputTransform(function); `inside`, defined in a "
-        "function (test_saved.py:n), in Record['b'].OneOf(inside, {1: "
+        "function (test_saved_refused.py:n), in Record['b'].OneOf(inside, {1: "
         "Scalar('float32'), 2: Scalar('float32')...; an object of builtins.object, in "
         "Record['c'].Pipe[0].GetItem('d', default=<object object at 0x>). Define "
         'functions at the top of a module that can be imported'
