@@ -454,9 +454,9 @@ def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> 
     if found:
         raise ValueError(
             f'{path}: expected the functions that the model was saved with, got others '
-            f'of their names, with {"; ".join(found)}. Load it beside the code as it '
-            'was, save the model again, or pass `check_functions=False` if these do '
-            'the same'
+            'of their names, or other data that they use at module level, with '
+            f'{"; ".join(found)}. Load it beside the code as it was, save the model '
+            'again, or pass `check_functions=False` if these do the same'
         )
 
 

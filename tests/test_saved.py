@@ -800,7 +800,8 @@ def test_functions_that_have_changed(
         patch.setattr(saved_functions, 'lower', lower)
         text = (
             f'{path}: expected the functions that the model was saved with, got others '
-            'of their names, with a different `Transform fn=lower` in '
+            'of their names, or other data that they use at module level, with a '
+            'different `Transform fn=lower` in '
             "tree.OneOf['leaf'].Pipe[0].InputTransform(lower). Load it beside the code "
             'as it was, save the model again, or pass `check_functions=False` if these '
             'do the same'
