@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter, OrderedDict, namedtuple
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -192,15 +193,16 @@ def test_what_has_no_name_is_told(value: Any, text: str) -> None:
     assert where == 'the block' and re.fullmatch(text, what)
 
 
+@pytest.mark.parametrize('main', ['__main__', '__mp_main__'])
 def test_what_is_in_the_main_program_has_no_name(
-    monkeypatch: pytest.MonkeyPatch,
+    main: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There another program is, where the file is read."""
-    monkeypatch.setitem(sys.modules, '__main__', sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, main, sys.modules[__name__])
     assert name_of(local) == (__name__, 'local')
-    monkeypatch.setattr(local, '__module__', '__main__')
+    monkeypatch.setattr(local, '__module__', main)
     assert name_of(local) is None
-    assert told(local) == '`local` of the program that runs, `__main__`'
+    assert told(local) == f'`local` of the program that runs, `{main}`'
 
 
 def test_what_is_not_under_its_name_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +225,18 @@ def test_names_that_are_not_there() -> None:
     )
     with refuses(text, ImportError):
         named('json', 'none.such')
+
+
+def test_a_module_that_ends_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the file goes on."""
+    (tmp_path / 'ending.py').write_text('import sys; sys.exit(3)')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ImportError, match="module 'ending', for `f`, got SystemExit: 3"
+    ):
+        named('ending', 'f')
 
 
 # ---- programs ------------------------------------------------------------------------

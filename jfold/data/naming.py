@@ -15,6 +15,8 @@ from jfold.errors import reason
 
 Name: TypeAlias = tuple[str, str]  # of a module, and within it
 
+MAIN = '__main__', '__mp_main__'  # the latter in the workers of `multiprocessing`
+
 # Classes that no module holds under their own name, such as that of `None`.
 _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 
@@ -29,7 +31,7 @@ def name_of(value: object) -> Name | None:
     (('json', 'loads'), ('builtins', 'str.lower'), None)
     """
     for module, name in _names(value):
-        if module != '__main__' and '<' not in name and _is_there(value, module, name):
+        if module not in MAIN and '<' not in name and _is_there(value, module, name):
             return module, name
     return None
 
@@ -93,7 +95,8 @@ def told(value: Any) -> str:
             return f'a lambda ({file})'
         if '<locals>' in name:
             return f'`{name.rpartition(".")[2]}`, defined in a function ({file})'
-    if getattr(value, '__module__', None) == '__main__' and callable(value):
-        return f'`{name}` of the program that runs, `__main__`'
+    module = getattr(value, '__module__', None)
+    if module in MAIN and callable(value):
+        return f'`{name}` of the program that runs, `{module}`'
     kind = type(value)
     return f'an object of {kind.__module__}.{kind.__qualname__}'
