@@ -198,6 +198,7 @@ def set_up(
     checks: list[Any],
     count: Callable[[Any], int],
     names: Any = None,
+    strategy: str | None = None,
 ) -> Setup:
     """Compiles a model for batches of one size, and checks it.
 
@@ -209,11 +210,13 @@ def set_up(
         give what the eager twin gives.
       count: how many nodes an example has.
       names: of the layers that the perfect batch counts; all when left out.
+      strategy: as of `jf.compile`.
 
     Raises:
       Disagreement: they do not.
     """
-    model, size = jf.compile(block, max_programs=64), len(batches[0])
+    model = jf.compile(block, max_programs=64, strategy=strategy)
+    size = len(batches[0])
     params = model.init(jax.random.key(0))
     corpus = model.trace([*checks, *(x for b in batches for x in b)], progress=False)
     places = [

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measuring import MODES, agree, begin, jax_parser, set_up
+from measuring import MODES, Setup, agree, begin, jax_parser, set_up
 from options import fill, say
 from report import Row
 from trees import Params
@@ -30,6 +30,7 @@ import jfold as jf
 FEATURES = 16  # of an atom
 FEWEST, MOST = 8, 29  # atoms of a molecule
 POOL = 4  # batches that take turns
+OWN = {'jfold, once': 'once', 'jfold, in loops': None}  # by name, the strategy
 
 Atom = dict[str, Any]
 Network = Callable[..., jax.Array]  # of parameters and arrays, to results [molecules]
@@ -178,35 +179,18 @@ def compare(options: argparse.Namespace) -> Iterator[Row]:
     """Rows of times, then ratios to the faster network by hand, round by round."""
     rng = np.random.default_rng(0)
     batches = [[molecule(rng) for _ in range(options.batch)] for _ in range(POOL)]
-    block = expression(options.width, options.rounds)
-    say('jfold: compiling and checking')
-    setup = set_up('jfold', block, batches, batches[0][:2], len)
-    contenders = setup.contenders()
-    contenders |= {
-        f'merged {mode}': lambda i, m=mode: setup.steps[m](setup.params, setup.merge(i))
-        for mode in MODES
-    }
-    compiling = {}
-    for name, (network, make) in by_hand(options, batches).items():
+    block, contenders = expression(options.width, options.rounds), {}
+    setups = {}
+    for name, strategy in OWN.items():
         say(f'{name}: compiling and checking')
-        given = [jax.device_put(make(batch)) for batch in batches]
-        training = jax.value_and_grad(functools.partial(half_square, network))
-        for mode, function in zip(MODES, (network, training), strict=True):
-            step, taken = compiled(function, setup.params, *given[0])
-            agree(name, step(setup.params, *given[0]), setup.run(mode, 0))
-            compiling[name, mode] = taken
-            contenders |= {
-                f'{name}: {mode}': lambda i, s=step, g=given: s(
-                    setup.params, *g[i % POOL]
-                ),
-                f'{name}: whole {mode}': lambda i, s=step, make=make: s(
-                    setup.params, *make(batches[i % POOL])
-                ),
-            }
+        setup = set_up(name, block, batches, batches[0][:2], len, strategy=strategy)
+        setups[name] = setup
+        contenders |= setup.contenders() | merging(name, setup)
+    made, compiling = hand_written(options, batches, setup)
     say('timing')
-    times = take_turns(contenders, options.repeats, options.limit)
+    times = take_turns(contenders | made, options.repeats, options.limit)
     for mode in MODES:
-        yield setup.row(mode, times)
+        yield from (setup.row(mode, times) for setup in setups.values())
         for name in ('flat', 'padded'):
             device, whole = (times[f'{name}: {part}{mode}'] for part in ('', 'whole '))
             yield {
@@ -216,19 +200,58 @@ def compare(options: argparse.Namespace) -> Iterator[Row]:
                 'device ms': device.ms,
                 'whole ms': whole.ms,
             }
-        yield from ratios(times, mode)
+        for name in setups:
+            yield from ratios(name, times, mode)
 
 
-def ratios(times: dict[str, Any], mode: str) -> Iterator[Row]:
+def merging(name: str, setup: Setup) -> dict[str, Callable[[int], Any]]:
+    """Steps on batches that are merged from a corpus."""
+    return {
+        f'{name}: merged {mode}': lambda i, m=mode: setup.steps[m](
+            setup.params, setup.merge(i)
+        )
+        for mode in MODES
+    }
+
+
+def hand_written(
+    options: argparse.Namespace, batches: list[list[list[Atom]]], twin: Setup
+) -> tuple[dict[str, Callable[[int], Any]], dict[tuple[str, str], float]]:
+    """The steps by hand, which give what jfold's do, and the seconds of compiling."""
+    made: dict[str, Callable[[int], Any]] = {}
+    compiling = {}
+    for name, (network, make) in by_hand(options, batches).items():
+        say(f'{name}: compiling and checking')
+        given = [jax.device_put(make(batch)) for batch in batches]
+        training = jax.value_and_grad(functools.partial(half_square, network))
+        for mode, function in zip(MODES, (network, training), strict=True):
+            step, taken = compiled(function, twin.params, *given[0])
+            agree(name, step(twin.params, *given[0]), twin.run(mode, 0))
+            compiling[name, mode] = taken
+            made |= {
+                f'{name}: {mode}': lambda i, s=step, g=given: s(
+                    twin.params, *g[i % POOL]
+                ),
+                f'{name}: whole {mode}': lambda i, s=step, make=make: s(
+                    twin.params, *make(batches[i % POOL])
+                ),
+            }
+    return made, compiling
+
+
+def ratios(name: str, times: dict[str, Any], mode: str) -> Iterator[Row]:
     """Of the device alone, and of schedules and arrays too."""
-    best = min(('flat', 'padded'), key=lambda name: times[f'{name}: {mode}'].median)
-    own, other = times[f'jfold: {mode}'], times[f'{best}: {mode}']
-    yield ratio_row(f'jfold / {best}', mode, own / other)
-    merged = times[f'merged {mode}']
-    yield ratio_row(f'jfold, merging a corpus too / {best}', mode, merged / other)
-    best = min(('flat', 'padded'), key=lambda n: times[f'{n}: whole {mode}'].median)
-    whole = times[f'jfold: whole {mode}'] / times[f'{best}: whole {mode}']
-    yield ratio_row(f'jfold / {best}, both from objects', mode, whole)
+    best = min(('flat', 'padded'), key=lambda hand: times[f'{hand}: {mode}'].median)
+    own, other = times[f'{name}: {mode}'], times[f'{best}: {mode}']
+    yield ratio_row(f'{name} / {best}', mode, own / other)
+    merged = times[f'{name}: merged {mode}']
+    yield ratio_row(f'{name}, merging a corpus too / {best}', mode, merged / other)
+    hand = min(('flat', 'padded'), key=lambda x: times[f'{x}: whole {mode}'].median)
+    made = times[f'{hand}: whole {mode}']
+    text = f'{name}, merging a corpus / {hand}, arrays from objects'
+    yield ratio_row(text, mode, merged / made)
+    whole = times[f'{name}: whole {mode}'] / made
+    yield ratio_row(f'{name} / {hand}, both from objects', mode, whole)
 
 
 # ---- command line --------------------------------------------------------------------

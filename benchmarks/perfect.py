@@ -79,7 +79,8 @@ def perfect_functions(
         outputs = jax.tree.leaves(infer(*arguments))
         return sum((x.sum() for x in outputs if _moves(x)), jnp.zeros(()))
 
-    used = {operation.layer.name for operation in chosen.values()}
+    layers = [operation.layer for operation in chosen.values()]
+    used = {name for layer in layers for name in layer.parts or (layer.name,)}
     own = {name: value for name, value in params.items() if name in used}
     return (own, moving, fixed), infer, jax.value_and_grad(total, argnums=(0, 1))
 
@@ -94,7 +95,7 @@ def _moves(x: Any) -> bool:
 
 
 def _call(operation: Any, params: Params, inputs: tuple[Any, ...]) -> Any:
-    own = params.get(operation.layer.name)
+    own = operation.layer.own(params)
     if operation.layer.batched:
         return operation.call(own, *inputs)
     return jax.vmap(operation.call, (None, *(0 for _ in inputs)))(own, *inputs)

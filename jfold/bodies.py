@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
 from jfold.kept import Owner
-from jfold.registers import OBJECTS, RegisterType, owners_of
+from jfold.registers import LISTED, RegisterType, owners_of
 from jfold.traits import Effect, Traits, Visiting
 
 CHECK = {'check': True}  # marks an option that no value depends on
@@ -152,8 +152,8 @@ class Body(Owner):
 
     @functools.cached_property
     def lists(self) -> tuple[bool, ...]:
-        """Of each result, whether it is a list of objects rather than an array."""
-        return tuple(each.kind == OBJECTS for each in self.results)
+        """Of each result, whether it is a list rather than an array."""
+        return tuple(each.kind in LISTED for each in self.results)
 
     @functools.cached_property
     def owners(self) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from jfold.errors import ProgramBudgetError
 from jfold.kept import lazy
 from jfold.planning.growth import Chance, grow
-from jfold.planning.tiles import best_strategy, strategy_named, strategy_of
+from jfold.planning.tiles import asked, best_strategy, strategy_named, strategy_of
 from jfold.program import Program
 from jfold.shards import Shards
 from jfold.spec import Capacity, Spec
@@ -59,6 +59,7 @@ class Budget:
         Raises:
           ProgramBudgetError: it would be one too many; nothing has changed then.
         """
+        need = asked(self.program, need, self.strategy)
         # The smallest that holds it, though a larger one would too: what a program
         # costs to run goes by its capacity, and compiling it is paid already.
         chain = self.current.get(_batches(need), ())
@@ -88,6 +89,7 @@ class Budget:
           ProgramBudgetError: as of `reserve`.
         """
         self._check(capacity)
+        capacity = asked(self.program, capacity, self.strategy)
         chain = self.current.get(_batches(capacity), ())
         spec = next((x for x in chain if x.capacity.holds(capacity)), None)
         if spec is None:
@@ -173,6 +175,7 @@ class FixedBudget:
         Raises:
           ValueError: none does.
         """
+        need = asked(self.specs[0].program, need, self.specs[0].strategy)
         for spec in self.specs:
             if need.shards is None and spec.capacity.holds(need):
                 return spec

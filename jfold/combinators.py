@@ -9,7 +9,7 @@ meanings follow TensorFlow Fold (Looks et al. 2017, section 3).
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
@@ -241,6 +241,9 @@ class OneHotFromList(Block):
         given = tuple(items)
         if not given:
             raise ValueError('OneHotFromList: expected at least one item, got none')
+        for item in given:
+            hint = 'make keys of them by an InputTransform before'
+            expect('items', item, isinstance(item, Hashable), 'hashable values', hint)
         if len(set(given)) < len(given):
             twice = {repr(x) for x in given if given.count(x) > 1}
             got = f'{", ".join(sorted(twice))} more than once'

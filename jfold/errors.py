@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -55,13 +55,18 @@ class BadItem(Exception):
         self.index = index
 
 
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether a value is an int, of Python or of NumPy, and no bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def whole(name: str, value: object, least: int) -> int:
     """An argument that is an int, and large enough.
 
     Raises:
       TypeError, ValueError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    if not is_int(value):
         raise TypeError(f'expected `{name}` as int, got {value!r}')
     if value < least:
         raise ValueError(f'expected `{name}` of at least {least}, got {value}')
@@ -85,9 +90,9 @@ def integer(name: str, value: object) -> int:
     Raises:
       TypeError: it is not.
     """
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    expect(name, value, is_int, 'int')
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    if not is_int(value):
+        raise TypeError(f'expected `{name}` as int, got {shown(value)}')
+    return int(value)
 
 
 MAX_SPARE_ROWS = 1 << 20

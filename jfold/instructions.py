@@ -35,6 +35,8 @@ from jfold.sequence_instructions import Ranges as Ranges
 from jfold.sequence_instructions import Regroup as Regroup
 from jfold.sequence_instructions import Shortest as Shortest
 from jfold.sequence_instructions import Total as Total
+from jfold.sequence_instructions import Unwrap as Unwrap
+from jfold.sequence_instructions import Wrap as Wrap
 from jfold.traits import Effect, Ordering, Pass, Traits, Visiting, refusal
 from jfold.types import TensorType
 
@@ -137,7 +139,9 @@ class Convert(ConstantMaker):
 class Numbers(ConstantMaker):
     """Lengths to tensors []."""
 
-    traits = Traits('lengths[a: b] places[a] -> tensors[a]', Effect.MAKES)
+    traits = Traits(
+        'lengths[a: b] places[a] -> tensors[a]', Effect.RAISES | Effect.MAKES
+    )
 
 
 @dataclass(frozen=True, eq=False)

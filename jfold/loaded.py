@@ -25,7 +25,7 @@ from jfold.errors import expect, several, whole
 from jfold.language.parameter_checks import check_params
 from jfold.planning.uses import make_uses
 from jfold.program import Program
-from jfold.schedule import Schedule, build
+from jfold.schedule import Schedule, build, check_one
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
 
@@ -132,6 +132,7 @@ class LoadedModel(Scheduling):
         hint = 'call `loaded.apply(loaded.params, loaded.schedule(examples))`'
         is_schedule = isinstance(schedule, Schedule)
         expect('schedule', schedule, is_schedule, 'a schedule', hint)
+        check_one(schedule)
         step = self._steps.get(schedule.spec)
         if step is None:
             raise ValueError(

@@ -26,6 +26,7 @@ from jfold.language import (
     wiring,
 )
 from jfold.language.emission import write_body
+from jfold.language.fusion import fused
 from jfold.language.inference import infer, input_type, result_type
 from jfold.language.outputs import check_output, list_results, write_expression
 from jfold.language.writer import Builder
@@ -40,8 +41,12 @@ FAMILIES = (
 )
 
 
-def lower(root: c.Block) -> Program:
+def lower(root: c.Block, fuses: bool = True) -> Program:
     """Compiles an expression.
+
+    Args:
+      fuses: whether functions in a row are one operation, where that costs nothing; if
+        not each is one of its own.
 
     Raises:
       TypeError: the types clash, cannot be determined, or the result is not made of
@@ -65,6 +70,7 @@ def lower(root: c.Block) -> Program:
         sources=follow(body, plan.declarations, operations, results, 0),
         plan=plan,
     )
+    result = fused(result) if fuses else result
     check_program(result)
     return result
 

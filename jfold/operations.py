@@ -10,8 +10,8 @@ checked where planning begins, `make_uses`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -47,6 +47,13 @@ class Layer:
     evaluating: Callable[..., Any] | None = None  # the call where nothing is drawn
     owner: Hashable = None  # of the parameters, where several layers have the same
     adds: bool = False  # the sum of its arguments, elementwise
+    parts: tuple[str, ...] = ()  # the names of others, whose parameters it has
+
+    def own(self, params: Mapping[str, ArrayTree]) -> ArrayTree | None:
+        """Its parameters, of those of all layers by name."""
+        if self.parts:
+            return {name: params[name] for name in self.parts}
+        return None if self.params is None else params.get(self.name)
 
     @functools.cached_property
     def leaves(self) -> tuple[list[Any], Any]:
@@ -71,6 +78,9 @@ class Operation(Owner):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     from_left: bool = False  # the layer takes two of the arguments, then a third, ...
+    # Whether it may be one with what it reads: it has no loops, cases or reverse rules
+    # inside, which would decide how the reverse of all runs.
+    is_straight: bool = field(default=False, compare=False)
 
     @property
     def is_sum(self) -> bool:

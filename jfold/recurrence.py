@@ -41,15 +41,15 @@ class Component:
 @kept
 def components(operations: Operations) -> tuple[Component, ...]:
     """All operations, so that each component reads itself and earlier ones alone."""
-    reads = _closure(_reads(operations))
-    reached = [made | 1 << o for o, made in enumerate(reads)]
+    closure = _closure(reads(operations))
+    reached = [made | 1 << o for o, made in enumerate(closure)]
     groups: dict[Makers, list[int]] = {}
     for o, made in enumerate(reached):  # equal for those that read each other
         groups.setdefault(made, []).append(o)
     # What a component reads reaches less than it does.
     ordered = sorted(groups.values(), key=lambda group: reached[group[0]].bit_count())
     return tuple(
-        Component(tuple(group), bool(reads[group[0]] >> group[0] & 1))
+        Component(tuple(group), bool(closure[group[0]] >> group[0] & 1))
         for group in ordered
     )
 
@@ -111,7 +111,7 @@ def sources(operations: Operations) -> Sources:
     )
 
 
-def _reads(operations: Operations) -> list[Makers]:
+def reads(operations: Operations) -> list[Makers]:
     """Per operation, which operations' results it may read directly."""
     counts = enumerate(len(each.outputs) for each in operations.operations)
     owner = [o for o, count in counts for _ in range(count)]

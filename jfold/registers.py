@@ -12,7 +12,8 @@ sequences that have the items `b`, one after another. `x` is any column of value
 same wherever it stands. A term with a star stands for any number of registers, in each
 of which a capital letter is another. `+B` are the rows of all of them, one after
 another, `n*a` those of n columns in turns, item by item. `cases[a: /B]` are numbers of
-cases, of which each has rows of its own. Rows `@0` are the items of the first
+cases, of which each has rows of its own. `sequences[a]` are whole sequences, each as
+one value. Rows `@0` are the items of the first
 declaration, of all waves in which data is taken apart.
 """
 
@@ -25,8 +26,10 @@ import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from jfold.trampoline import Steps, in_turn, run
 from jfold.types import (
     BroadcastType,
+    Nested,
     SequenceType,
     TensorType,
     TupleType,
@@ -34,9 +37,32 @@ from jfold.types import (
     VoidType,
 )
 
-# What columns hold: Python objects, value ids, places, numbers of cases.
-VALUES = OBJECTS, TENSORS, PLACES, CASES = 'objects', 'tensors', 'places', 'cases'
+# What columns hold: Python objects, value ids, places, numbers of cases, sequences.
+OBJECTS, TENSORS, PLACES, CASES = 'objects', 'tensors', 'places', 'cases'
+SEQUENCES = 'sequences'
+VALUES = OBJECTS, TENSORS, PLACES, CASES, SEQUENCES
+LISTED = OBJECTS, SEQUENCES  # in lists rather than arrays
 POSITIONS, LENGTHS = 'positions', 'lengths'
+
+
+@dataclass(frozen=True)
+class Wrapped(Type):
+    """A sequence as one value, as loops carry it along."""
+
+    sequence: SequenceType
+
+
+def wrapped(type_: Type) -> Type:
+    """A type with each sequence in it as one value."""
+    return run(_wrapped(type_))
+
+
+def _wrapped(type_: Type) -> Steps[Type]:
+    if isinstance(type_, SequenceType):
+        return Wrapped(type_)
+    if isinstance(type_, Nested):
+        return type_.around((yield in_turn(map(_wrapped, type_.parts))))
+    return type_
 
 
 @dataclass(frozen=True)
@@ -44,17 +70,17 @@ class RegisterType:
     """What a register holds.
 
     Attributes:
-      kind: objects, tensors, places, cases, positions or lengths.
+      kind: objects, tensors, places, cases, sequences, positions or lengths.
       rows: the name of its rows.
       of: of positions, the rows that they number; of lengths, those of the items; of
         cases, those of each, with '/' between.
-      tensor: of value ids, the type.
+      tensor: of value ids, the type; of sequences, theirs.
     """
 
     kind: str
     rows: str
     of: str = ''
-    tensor: TensorType | None = None
+    tensor: TensorType | SequenceType | None = None
 
     def __str__(self) -> str:
         if self.kind == POSITIONS:
@@ -92,8 +118,19 @@ def types_of(type_: Type, names: Iterator[str], rows: str) -> Iterator[RegisterT
             waiting.append((type_.item, rows))
         elif isinstance(type_, TensorType):
             yield RegisterType(TENSORS, rows, tensor=type_)
+        elif isinstance(type_, Wrapped):
+            yield RegisterType(SEQUENCES, rows, tensor=type_.sequence)
         elif not isinstance(type_, VoidType):
             yield RegisterType(OBJECTS, rows)
+
+
+ITEM_ROWS = 'b'  # of the items of a sequence that is unwrapped
+
+
+@functools.cache
+def items_of(sequence: SequenceType) -> tuple[RegisterType, ...]:
+    """The types of the registers that the items of a wrapped sequence have."""
+    return tuple(types_of(wrapped(sequence.item), iter(()), ITEM_ROWS))
 
 
 def owners_of(types: Sequence[RegisterType]) -> tuple[int, ...]:
@@ -166,7 +203,9 @@ class Match:
     names: Iterator[str]
     times: int = 0
     rows: dict[str, str] = field(default_factory=dict)
-    columns: dict[str, tuple[str, TensorType | None]] = field(default_factory=dict)
+    columns: dict[str, tuple[str, TensorType | SequenceType | None]] = field(
+        default_factory=dict
+    )
     only: int | None = None
 
     def take(self, term: RegisterType, number: int, got: RegisterType) -> None:

@@ -23,6 +23,7 @@ from jfold.device.backward import backward, crossing_specs
 from jfold.device.derivatives import TwoWays
 from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import Sparse
+from jfold.device.once import kept_bytes, run_once
 from jfold.device.plan import Plan, make_plan
 from jfold.device.random_keys import Draws, with_keys
 from jfold.device.residuals import RECOMPUTE
@@ -31,7 +32,7 @@ from jfold.device.sections import Batch
 from jfold.result_tables import packed
 from jfold.schedule import Schedule, over_shards
 from jfold.shards import Shards
-from jfold.spec import Spec
+from jfold.spec import ONCE, Spec
 from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
@@ -86,22 +87,30 @@ def _run_shard(
     used, indices, constants = jax.tree.map(
         lambda x: varied(x, varying), (used, indices, constants)
     )
-    plan = make_plan(schedule.spec, used, varying)
+    spec = schedule.spec
+    plan = make_plan(spec, used, varying)
     given = _weights(plan, used), indices, constants
-    leaves, structure = jax.tree.flatten(given)
-    parts = functools.partial(jax.tree.unflatten, structure)
-    tensors = TwoWays(
-        lambda given: _run(plan, *parts(given)),
-        lambda given: _save(plan, *parts(given)),
-        lambda given, saved, cotangents: _pull(plan, parts(given), saved, cotangents),
-        lambda tangents: _check_traced(plan, parts(tangents)[0]),
-    )(leaves)
+    tensors = (
+        run_once(plan, *given) if spec.strategy == ONCE else _in_loops(plan, given)
+    )
     results = grouped(plan.program, tensors)
     for r in plan.program.observed:
         count = schedule.sections.header.rows[r].of(schedule.indices)
         real = jnp.arange(plan.layout.results[r], dtype=jnp.int32) < count
         results[r] = [masked(x, real) for x in results[r]]
     return results
+
+
+def _in_loops(plan: Plan, given: Given) -> Arrays:
+    """The tensors of all results [rows, *shape] each, and both passes written out."""
+    leaves, structure = jax.tree.flatten(given)
+    parts = functools.partial(jax.tree.unflatten, structure)
+    return TwoWays(
+        lambda given: _run(plan, *parts(given)),
+        lambda given: _save(plan, *parts(given)),
+        lambda given, saved, cotangents: _pull(plan, parts(given), saved, cotangents),
+        lambda tangents: _check_traced(plan, parts(tangents)[0]),
+    )(leaves)
 
 
 def _packed(results: Results, schedule: Schedule) -> Results:
@@ -137,7 +146,7 @@ def _weights(plan: Plan, params: Params) -> ByOperation:
     """The weights [*shape each] by operation, from parameters by layer."""
     return plan.apart(
         {
-            o: kernel.weights_of(params.get(kernel.operation.layer.name))
+            o: kernel.weights_of(kernel.operation.layer.own(params))
             for o, kernel in plan.kernels.items()
         }
     )
@@ -191,6 +200,8 @@ def residual_bytes(spec: Spec) -> int:
     """
     layers = spec.program.layers
     plan = make_plan(spec, {layer.name: layer.params for layer in layers})
+    if spec.strategy == ONCE:
+        return kept_bytes(plan)
     pullbacks = plan.pullbacks([True for _ in plan.tensors])
     specs = list(itertools.chain(*saved_specs(plan, plan.policies).values()))
     for o, pullback in pullbacks.items():

@@ -119,6 +119,7 @@ class Schedule:
         Arrays of the host, to look at. What a part says of examples counts from its
         first.
         """
+        check_one(self)
         if self.spec.shards is None:
             return (self,)
         arrays = zip(_parts(self.indices), *map(_parts, self.constants), strict=True)
@@ -126,6 +127,7 @@ class Schedule:
         return tuple(Schedule(x, tuple(others), spec) for x, *others in arrays)
 
     @property
+    @boundary
     def mask(self) -> jax.Array:
         """Which rows of the results are examples [examples] bool.
 
@@ -200,13 +202,38 @@ class Schedule:
         first = places.column[operation]
         return table[: int(self.depths[component]), first : first + size]
 
+    @property
+    def stacked(self) -> tuple[int, ...]:
+        """The leading axes that `stack` has made; none of the schedule of a batch."""
+        own = 1 if self.spec.shards is None else 2
+        return np.shape(self.indices)[:-own]
+
     def __repr__(self) -> str:
-        try:
-            data = f'{int(self.counts.sum())} nodes, depth {self.depth}'
-        except (TypeError, ValueError, jax.errors.JAXTypeError):
-            data = 'traced'
         shards = f', {shards.count} shards' if (shards := self.spec.shards) else ''
-        return f'Schedule({self.examples} examples{shards}, {data})'
+        return f'Schedule({self.examples} examples{shards}, {self._told()})'
+
+    def _told(self) -> str:
+        """What it prints of its arrays."""
+        if self.stacked:
+            return f'stacked {list(self.stacked)}'
+        try:
+            return f'{int(self.counts.sum())} nodes, depth {self.depth}'
+        except (TypeError, ValueError, jax.errors.JAXTypeError):
+            return 'traced'
+
+
+def check_one(schedule: Schedule) -> None:
+    """Refuses what `Schedule.stack` has made.
+
+    Raises:
+      ValueError: it is of several batches.
+    """
+    if schedule.stacked:
+        got = f'{list(schedule.stacked)} of them stacked'
+        raise ValueError(
+            f'expected `schedule` as that of one batch, got {got}: take one after '
+            'another by `jax.lax.scan`, or all at once by `jax.vmap`'
+        )
 
 
 def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
@@ -260,6 +287,7 @@ def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
     Returns:
       What it gives [shards * rows, ...], those of one shard after those of another.
     """
+    check_one(schedule)
     shards, spec = schedule.spec.shards, schedule.spec
     if shards is None:
         return fn(schedule, *others)

@@ -16,6 +16,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.blocks import Block, Convertible, Function, Pipe, block, convert_to_block
+from jfold.errors import is_int
 from jfold.printing import Printed, in_call
 from jfold.types import TensorType
 
@@ -182,7 +183,7 @@ class Reduce(Block):
 class Length(Block):
     """The length of a sequence, a tuple or a Python value with `len`, as a scalar.
 
-    Mappings and sets have one too.
+    Mappings and sets have one too. A length that the dtype cannot hold is an error.
     """
 
     dtype: DTypeLike = 'float32'
@@ -334,12 +335,13 @@ def Slice(
     Raises:
       TypeError: an argument is no int; ValueError: `step` is 0.
     """
-    for name, value in (('start', start), ('stop', stop), ('step', step)):
-        if value is not None and (not isinstance(value, int) or value is True):
+    given = {'start': start, 'stop': stop, 'step': step}
+    for name, value in given.items():
+        if value is not None and not is_int(value):
             raise TypeError(f'Slice: expected `{name}` as int or None, got {value!r}')
     if step == 0:
         raise ValueError('Slice: expected `step` other than 0, got 0')
-    return GetItem(slice(start, stop, step))
+    return GetItem(slice(*(x if x is None else int(x) for x in given.values())))
 
 
 # ---- several sequences ---------------------------------------------------------------

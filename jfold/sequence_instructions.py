@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jfold.bodies import Instruction
 from jfold.traits import Effect, Ordering, Traits, Visiting
+from jfold.types import SequenceType
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +151,22 @@ class Padded(Instruction):
     """
 
     traits = Traits('lengths[a: b] -> positions[a of b+a]*', Effect.RAISES)
+
+
+@dataclass(frozen=True, eq=False)
+class Wrap(Instruction):
+    """Lengths and items to whole sequences, each as one value: what a loop carries."""
+
+    traits = Traits('lengths[a: b] X[b]* -> sequences[a]')
+    sequence: SequenceType
+
+
+@dataclass(frozen=True, eq=False)
+class Unwrap(Instruction):
+    """Whole sequences to lengths and items."""
+
+    traits = Traits('sequences[a] -> lengths[a: b] X[b]*', order=Ordering.EXPANDS)
+    sequence: SequenceType
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,8 @@ from jfold.shards import Shards
 from jfold.staircase import Profile, fits, larger
 
 RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
-STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'
+STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'  # for loops
+ONCE = 'once'  # without loops
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,10 @@ class Spec(Owner):
 
     Attributes:
       residuals: what the forward pass keeps; one of `RESIDUALS`.
-      strategy: how often loops run; one of `STRATEGIES`. 'counted': as often as the
-        batch says, level by level, with tiles of several widths. 'fixed': as often as
-        the capacity says, with one tile of each operation a step, whose widths follow
-        its profiles.
+      strategy: how often loops run; one of `STRATEGIES`, or `ONCE`. 'counted': as
+        often as the batch says, level by level, with tiles of several widths. 'fixed':
+        as often as the capacity says, with one tile of each operation a step, whose
+        widths follow its profiles. 'once': there are none, as no operation takes turns.
       reproducible: whether sums have an order that neither the capacity nor the number
         of threads decides; then each operation has tiles of one width.
     """

@@ -10,6 +10,7 @@ value: equal by content, hashable, readable when printed.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias
@@ -63,14 +64,17 @@ class Type:
 
         Raises:
           TypeError: a broadcast is inside, which has items without end.
+          ValueError: the value is of another type.
         """
         waiting, found = [(self, value)], list[Any]()
         while waiting:
             type_, each = waiting.pop()
             if isinstance(type_, TupleType):
-                waiting += reversed([*zip(type_.items, each, strict=True)])
+                waiting += reversed(
+                    [*zip(type_.items, _parts(type_, each), strict=True)]
+                )
             elif isinstance(type_, SequenceType):
-                waiting += [(type_.item, item) for item in reversed([*each])]
+                waiting += [(type_.item, x) for x in reversed(_parts(type_, each))]
             elif not isinstance(type_, VoidType):
                 found.append(_of_terminal(type_, each))
         return found
@@ -85,7 +89,8 @@ class Type:
         (4, [5, 6])
 
         Raises:
-          ValueError: there are more values, or fewer, or `like` is needed.
+          ValueError: there are more values, or fewer; `like` is needed, or is of
+            another type.
           TypeError: a broadcast is inside.
         """
         rest = iter(values)
@@ -360,6 +365,13 @@ def _converted(spec: TypeLike) -> Steps[Type]:
     )
 
 
+def item_of(sequence: Type) -> Type:
+    """The type of the items of what is taken as a sequence."""
+    if isinstance(sequence, TupleType):
+        return sequence[0]
+    return sequence.item if isinstance(sequence, SequenceType) else sequence
+
+
 def terminals(type_: Type) -> Iterator[Type]:
     """The types at the leaves of nested tuples, left to right, void left out."""
     waiting = [type_]
@@ -369,6 +381,11 @@ def terminals(type_: Type) -> Iterator[Type]:
             waiting.extend(reversed(each.items))
         elif not isinstance(each, VoidType):
             yield each
+
+
+def tensors(type_: Type) -> Iterator[TensorType]:
+    """The types of the tensors in nested tuples and sequences, left to right."""
+    return (each for each in terminals(type_) if isinstance(each, TensorType))
 
 
 def count_terminals(type_: Type) -> int:
@@ -393,19 +410,30 @@ def _total(
 
 def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:
     if isinstance(type_, TupleType):
-        likes = [None] * len(type_) if like is None else like
+        likes = [None] * len(type_) if like is None else _parts(type_, like)
         pairs = zip(type_.items, likes, strict=True)
         return tuple((yield in_turn(_unflattened(x, values, y) for x, y in pairs)))
     if isinstance(type_, SequenceType):
         if like is None:
             raise ValueError(f'expected `like`, for the length of {type_}, got none')
-        parts = (_unflattened(type_.item, values, each) for each in like)
+        parts = (_unflattened(type_.item, values, x) for x in _parts(type_, like))
         return list((yield in_turn(parts)))
     if isinstance(type_, VoidType):
         return None
     for value in values:
         return _of_terminal(type_, value)
     raise ValueError('expected as many values as terminals, got fewer')
+
+
+def _parts(type_: TupleType | SequenceType, value: Any) -> list[Any]:
+    """The items of a value of a type."""
+    try:
+        parts = [*value]
+    except TypeError:
+        parts = None
+    if parts is None or (isinstance(type_, TupleType) and len(parts) != len(type_)):
+        raise ValueError(f'expected a value of type {type_}, got {reprlib.repr(value)}')
+    return parts
 
 
 def _of_terminal(type_: Type, value: Any) -> Any:

@@ -55,6 +55,24 @@ class Wire:
             'known yet; choose by OneOf, or by jnp.where in a Function'
         )
 
+    def _no_value(self, *_: object) -> NoReturn:
+        raise TypeError(self._called_for())
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_value
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = _no_value
+    __neg__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __array__ = _no_value
+
+    @property
+    def __jax_array__(self) -> NoReturn:
+        raise ValueError(self._called_for())  # JAX says something else of a TypeError
+
+    def _called_for(self) -> str:
+        return (
+            f'{self!r}: expected a block to be called on it, got a function or an '
+            'operator, though its value is not known yet; write '
+            '`jf.Function(jnp.add)(x, y)` for `x + y`'
+        )
+
     def __repr__(self) -> str:
         return '<the input>' if self.block is None else f'<what {self.block!r} gives>'
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import jfold as jf
-from jfold.types import TensorType, TupleType
+from jfold.types import SequenceType, TensorType, TupleType
 
 
 class Reducers:
@@ -55,6 +55,29 @@ class Reducers:
         both = jf.RNN(cell, state) >> jf.Record((rest, jf.Identity()))
         return both >> self.function(TupleType(want, want), want)
 
+    def whole_sequences(self, item: Any, want: Any, depth: int) -> Any:
+        """Loops over sequences, or with one as their state."""
+        rest = self.pick([self.fold, self.reduce])
+        kind = self.pick(['beside', 'gathered', 'joined'])
+        if kind == 'gathered':
+            longer = jf.AllOf(jf.GetItem(0), jf.AllOf(jf.GetItem(1))) >> jf.Chain()
+            start = jf.Zeros(SequenceType(item))
+            return jf.Fold(longer, start) >> rest(item, want, depth)
+        if kind == 'joined':
+            rows = jf.NGrams(2) >> jf.Map(jf.Map(jf.Identity()))
+            return rows >> jf.Reduce(jf.Chain()) >> rest(item, want, depth)
+        given, state = self.type(), self.constant(want)
+        inner = jf.GetItem(1) >> rest(item, given, depth - 1)
+        both = jf.AllOf(jf.Identity(), jf.Broadcast()) >> jf.Zip()
+        if self.pick([False, True]):  # of each item alone, so for all of them at once
+            pair = jf.Record((jf.Identity(), inner))
+            combine = pair >> self.function(TupleType(want, given), want)
+            return both >> jf.Fold(combine, state)
+        of_item = jf.GetItem(1) >> jf.AllOf(jf.GetItem(0), inner)
+        pair = jf.AllOf(jf.GetItem(0), of_item)
+        types = TupleType(want, TupleType(item, given))
+        return both >> jf.Fold(pair >> self.function(types, want), state)
+
     def windows(self, item: Any, want: Any, depth: int) -> Any:
         """Neighbours together."""
         size = self.pick([1, 2, 3])
@@ -86,9 +109,12 @@ class Reducers:
         return both >> self.function(TupleType(want, self.tensor()), want)
 
     def chained(self, item: Any, want: Any, depth: int) -> Any:
-        """Sequences one behind the other, then the rest of the way."""
+        """Sequences one behind the other, or loops over whole ones."""
+        kind = self.pick(['joined', 'windows', 'whole'])
+        if kind == 'whole':
+            return self.whole_sequences(item, want, depth)
         rest = self.pick([self.fold, self.reduce])(item, want, depth)
-        if self.pick([False, True]):
+        if kind == 'windows':
             return jf.NGrams(self.pick([1, 2])) >> jf.Chain() >> rest
         back = jf.Slice(step=-1) >> jf.Map(self.between(item, item, depth - 1))
         return jf.AllOf(jf.Identity(), back) >> jf.Chain() >> rest

@@ -86,6 +86,7 @@ _OPCODE = re.compile(r'^(\(.*?\)|\S+) ([\w\-]+)\(([^()]*)\)?')
 _ARRAY = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\]')
 _OPERAND = re.compile(r'%([\w.\-]+)')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_PLACE = re.compile(r'\bindex=(\d+)')
 _LOOP = re.compile(r'condition=%?([\w.\-]+), body=%?([\w.\-]+)')
 _CALL = re.compile(
     r'(?:body|condition|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)'
@@ -269,20 +270,62 @@ def is_kernel(i: Instruction) -> bool:
 
 # ---- what must not be in a loop ------------------------------------------------------
 
+MOVES = {'bitcast', 'copy-start', 'copy-done', 'slice-start', 'slice-done'}
 SMALL = 1 << 20  # bytes; what is smaller is fetched to be near, and not written back
 
 
-def copies(module: Module) -> list[str]:
-    """Copies, in a loop of the entry or one inside it, of what the former carries from
-    trip to trip: buffers and tables. What loops of a tile carry is as small as a tile.
+def copies(module: Module, indices: int | None = None) -> list[str]:
+    """Copies, in a loop of the entry or one inside it, of buffers that the former
+    writes to, and of large tables and matrices that it is given.
+
+    What it is given may be moved between memories of a TPU, which its products read it
+    from in any case. A tile may have the shape of a matrix, but is not what the loop is
+    given.
+
+    Args:
+      indices: if only loops over tiles are meant, all of which carry an index array of
+        so many numbers. A user's function may have a loop, that copies a tile of its
+        own; where there is one step, it is of the entry.
     """
     return [
         str(i)
         for loop in loops(module)
-        for i, _ in loop.kernels
-        if i.opcode == 'copy' or (i.opcode == 'copy-start' and i.bytes >= SMALL)
-        if any(x.shape and x in loop.start.arrays for x in i.arrays)
+        if indices is None or reads_indices(loop, indices)
+        for i in _copies(module, loop)
     ]
+
+
+def reads_indices(loop: Loop, count: int) -> bool:
+    """Whether a loop carries an index array of so many numbers."""
+    return Array('s32', (count,)) in loop.start.arrays
+
+
+def _copies(module: Module, loop: Loop) -> Iterator[Instruction]:
+    """Those of one loop of the entry."""
+    body = module[body_of(loop.start)]
+    by_name = {i.name: i for i in body}
+    given = [_given(by_name, name) for name in body[-1].operands]
+    pairs = zip(loop.start.arrays, given, strict=True)
+    written = {x for place, (x, at) in enumerate(pairs) if x.shape and place != at}
+    for i, _ in loop.kernels:
+        if i.opcode == 'copy' or (i.opcode == 'copy-start' and i.bytes >= SMALL):
+            if written.intersection(i.arrays):
+                yield i
+            elif i.opcode == 'copy' and i.bytes >= SMALL and i in body:
+                if _given(by_name, i.operands[0]) is not None:
+                    yield i
+
+
+def _given(body: dict[str, Instruction], name: str) -> int | None:
+    """Which part of what a body is given an instruction passes on, if it does, be it
+    by way of another memory."""
+    i = body[name]
+    while i.opcode in MOVES or '"ConcatBitcast"' in i.attributes:
+        i = body[i.operands[0]]
+    place = _PLACE.search(i.attributes)
+    is_part = i.opcode == 'get-tuple-element' and place
+    is_given = is_part and body[i.operands[0]].opcode == 'parameter'
+    return int(place[1]) if place and is_given else None
 
 
 def unbounded(module: Module) -> list[str]:

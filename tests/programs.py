@@ -152,6 +152,13 @@ def picked() -> Program:
 
 
 @functools.cache
+def carried() -> Program:
+    """A loop that carries sequences along."""
+    rows = jf.Map(NUMBERS) >> jf.Reduce(jf.ZipWith(jf.Function(jnp.add)))
+    return jf.compile(rows >> jf.Sum()).program
+
+
+@functools.cache
 def objects() -> Program:
     """What becomes of Python objects: a pair, a list, an entry of a table, a length."""
     pair = jf.AllOf(jf.GetItem(0), jf.GetItem(1)) >> jf.InputTransform(len)

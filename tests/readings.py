@@ -16,7 +16,7 @@ import jfold as jf
 from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
 from jfold.planning.layout import active_types, layout, running
-from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section
+from jfold.planning.sections import SUM_ARITY, Section
 from jfold.program import Program
 from jfold.recurrence import component_of, components
 from jfold.schedule import Schedule
@@ -235,8 +235,8 @@ def uses(r: Reading, t: int) -> Iterator[tuple[int, int | Cotangent]]:
                     base = places.value_base[o][0]
                     yield from ((row, Cotangent(base + i)) for i, row in used)
                 else:
-                    base = places.edge_base[o][a]
-                    yield from ((row, base + i) for i, row in used)
+                    base, step = places.edges[o][a]
+                    yield from ((row, base + step * i) for i, row in used)
     for n, result in enumerate(r.program.results):
         for j, number in enumerate(result.tensors):
             if number == t:
@@ -279,7 +279,7 @@ def sums(r: Reading, t: int) -> dict[int, list[int]]:
     if not r.capacity.sums[t]:
         return {}
     table = part(r, r.schedule.sections.sums[t])
-    assert table.shape == (SUM_ARITY, r.capacity.sums[t] + SUM_WIDTH)
+    assert table.shape == (SUM_ARITY, r.capacity.sums[t] + places.sum_width[t])
     return {
         places.edge_sums[t] + i: [x for x in each if x != zero]
         for i, each in enumerate(table.T.tolist())
@@ -291,13 +291,14 @@ def summed_at(r: Reading, t: int) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     if not r.capacity.sums[t]:
         return found
-    base = layout(r.schedule.spec).edge_sums[t]
+    places = layout(r.schedule.spec)
+    base, width = places.edge_sums[t], places.sum_width[t]
     steps = part(r, r.schedule.sections.steps[t])
     for level, stage in np.argwhere(steps[:, :, 1]).tolist():
         first, count = steps[level, stage].tolist()
         # A tile runs past its end into sums that come before it in reverse, or after
         # it at the same level: a row belongs to the last that covers it.
-        rows = range(base + first, base + first + count * SUM_WIDTH)
+        rows = range(base + first, base + first + count * width)
         found |= dict.fromkeys(rows, (level + 1, stage))
     return found
 

@@ -231,7 +231,7 @@ def test_use_does_not_change_a_fingerprint() -> None:
         # Layers of the same name, at the same types, for the same data.
         (jf.Vector(3) >> jf.GetItem(0), jf.Vector(3) >> jf.GetItem(1)),
         (
-            jf.Scalar() >> jf.Function(lambda x: x, name='f'),
+            jf.Scalar() >> jf.Function(lambda x: 3 * x, name='f'),
             jf.Scalar() >> jf.Function(lambda x: 2 * x, name='f'),
         ),
     ],

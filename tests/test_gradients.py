@@ -463,4 +463,4 @@ def test_what_sums_read_has_their_cotangent(residuals: str, strategy: str) -> No
     close(gradient(model, params, batch), eager_gradient(block, params, batch))
     places = layout(model.schedule(batch).spec)
     (add,) = (o for o, x in enumerate(model.program.operations) if x.is_sum)
-    assert max(places.edge_base[add]) < 0
+    assert max(first for first, _ in places.edges[add]) < 0

@@ -193,6 +193,42 @@ def test_kernels_are_counted() -> None:
     assert [i.split()[0] for i in scatters(module)] == ['w']
 
 
+GIVEN = """
+%body (t: (s32[], s32[4], f32[2,2], f32[9,2])) -> (s32[], s32[4], f32[2,2], f32[9,2]) {
+  %t = (s32[], s32[4]{0}, f32[2,2]{1,0}, f32[9,2]{1,0}) parameter(0)
+  %j = s32[] get-tuple-element(%t), index=0
+  %n = s32[4]{0} get-tuple-element(%t), index=1
+  %m = f32[2,2]{1,0} get-tuple-element(%t), index=2
+  %b = f32[9,2]{1,0} get-tuple-element(%t), index=3
+  %k = f32[2,2]{1,0} copy(%SOURCE)
+  %x = f32[2,2]{1,0} add(%k, %m)
+  %u = f32[9,2]{1,0} dynamic-update-slice(%b, %x, %j, %j)
+  ROOT %r = (s32[], s32[4]{0}, f32[2,2]{1,0}, f32[9,2]{1,0}) tuple(%j, %n, %m, %u)
+}
+
+%check (t: (s32[], s32[4], f32[2,2], f32[9,2])) -> pred[] {
+  ROOT %t = pred[] parameter(0)
+}
+
+ENTRY %main (t: (s32[], s32[4], f32[2,2], f32[9,2])) -> f32[9,2] {
+  %t = (s32[], s32[4]{0}, f32[2,2]{1,0}, f32[9,2]{1,0}) parameter(0)
+  ROOT %w = (s32[], s32[4]{0}, f32[2,2]{1,0}, f32[9,2]{1,0}) while(%t), OUTER
+}
+"""
+
+
+@pytest.mark.parametrize(('source', 'found'), [('m', ['k']), ('s', [])])
+def test_a_tile_may_have_the_shape_of_a_matrix(source: str, found: list[str]) -> None:
+    """A copy of the large matrix that a loop is given is told, one of a tile is not;
+    nor what loops copy that carry no indices."""
+    tile = '  %s = f32[2,2]{1,0} dynamic-slice(%b, %j, %j)\n  %k ='
+    text = GIVEN.replace('OUTER', LOOPS['OUTER']).replace('  %k =', tile)
+    text = text.replace('[2,2]', '[512,512]').replace('[9,2]', '[999,512]')
+    module = parse(text.replace('SOURCE', source))
+    assert [i.split()[0] for i in copies(module, 4)] == found
+    assert copies(module, 5) == []
+
+
 # ---- jfold's own programs ------------------------------------------------------------
 
 C, H = 7, 5

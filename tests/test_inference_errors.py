@@ -195,11 +195,6 @@ MISMATCHES: list[tuple[Any, str]] = [
         'float32[], got float32[2]',
     ),
     (
-        jf.Map(numbers) >> jf.Fold(jf.GetItem(0), jf.Zeros([])),
-        "Pipe[1].Fold(GetItem(0), Zeros(float32[])): expected items and states of "
-        'tensors or objects, got (float32[], [float32[]])',
-    ),
-    (
         number >> jf.Length(),
         "Pipe[1].Length('float32'): expected a sequence, a tuple or an object, got "
         'float32[]',

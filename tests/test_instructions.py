@@ -17,13 +17,13 @@ from jfold.checking.sources import follow
 from jfold.host import evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import graph_of, trace
-from jfold.host.frames import LOOPS
+from jfold.host.loops import LOOPS
 from jfold.host.objects import Reread
 from jfold.host.origin import previous
+from jfold.host.prepared_rules import MAKERS
 from jfold.host.promises import promising
 from jfold.host.row_order import ByMoment
 from jfold.host.rules import RULES
-from jfold.host.steps import MAKERS
 from jfold.host.visits import Visits
 from jfold.program import HostPlan, check_program
 from jfold.traits import Effect, Ordering, Pass, Traits

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
+from flax import nnx
 from layer_checks import RNG, affine, same, vectors
 
 import jfold as jf
@@ -304,3 +306,15 @@ def test_every_layer_is_tested_here() -> None:
     files = Path(__file__).parent.glob('test_layers*.py')
     text = '\n'.join(file.read_text(encoding='utf-8') for file in files)
     assert [name for name in layers.__all__ if f'{name}(' not in text] == []
+
+
+def test_linen_modules_that_hold_those_of_nnx() -> None:
+    """Their parameters would be constants, without a word."""
+    cell = jf.Function(jf.layers.Cell(nnx.GRUCell(2, 3, rngs=nnx.Rngs(0))))
+    text = (
+        'expected modules of Linen in Cell, got the NNX module GRUCell as `inner`, '
+        'whose parameters Linen does not see: take one of Linen, or write an NNX '
+        'module that calls it'
+    )
+    with pytest.raises(TypeError, match=re.escape(text)):
+        jf.compile(jf.Map(jf.Vector(2)) >> jf.RNN(cell, jf.Zeros([3])))

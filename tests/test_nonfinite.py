@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.host.evaluation import trace
 from jfold.interpreters.nonfinite import Search, sum_of_floats
+from jfold.lower import lower
 from jfold.results import returned
 
 number = jf.Scalar()
@@ -209,7 +210,8 @@ def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
     model = jf.compile(expression.block)
     params = {**model.init(jax.random.key(0)), **tables(model)}
     examples = expression.batch(np.random.default_rng(seed), 3)
-    search = Search(model.program, params, trace(model.program, examples))
+    program = lower(expression.block, fuses=False)
+    search = Search(program, params, trace(program, examples))
     found = search.first(sum_of_floats)
     if isinstance(found, jf.NonFinite):
         assert 'loss' in found.message

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.graph import Graph
-from jfold.host import pieces, rules, steps
+from jfold.host import pieces, prepared_rules, rules
 from jfold.host.evaluation import trace
 
 number = jf.Scalar()
@@ -98,7 +98,7 @@ def test_graphs_are_those_of_copies(name: str, short: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pieces, 'SHORT', short)
             got = trace(left, batch)
-            patch.setattr(steps, '_collects', lambda _: False)
+            patch.setattr(prepared_rules, '_collects', lambda _: False)
             same(got, trace(right, batch))
 
     equal()
@@ -179,11 +179,11 @@ def test_errors_tell_the_way_through_pieces() -> None:
         lambda made, at: jf.Nth()(made[1], at)
     )
     told = []
-    for collects in steps._collects, lambda _: False:
+    for collects in prepared_rules._collects, lambda _: False:
         for block, example in (states >> few, (1, (2, 3))), (outside, ((1, 2), 9)):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(pieces, 'SHORT', 0)
-                patch.setattr(steps, '_collects', collects)
+                patch.setattr(prepared_rules, '_collects', collects)
                 with pytest.raises(jf.InputError) as caught:
                     jf.compile(block).schedule([example])
             told.append(str(caught.value))

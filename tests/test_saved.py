@@ -190,6 +190,8 @@ def test_other_parameters_of_the_same_shapes(path: Path) -> None:
     text = f'expected a schedule made by this model, got one of another: {hint}'
     with refuses(text, ValueError):
         loaded.apply(given, model().schedule(TREES, size=4))
+    with pytest.raises(ValueError, match=r'that of one batch, got \[2\] of them'):
+        loaded.apply(given, jf.Schedule.stack([schedule] * 2))
     with refuses(
         f'expected `schedule` as a schedule, got 3 (int): {hint}'.replace(' (int)', '')
     ):

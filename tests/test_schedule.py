@@ -151,6 +151,28 @@ def test_schedules_that_do_not_stack_say_so_in_a_line() -> None:
     assert len(set(told)) == 4  # of both, and marked as what differs
 
 
+def test_stacked_schedules_are_no_schedule_of_one_batch() -> None:
+    """They print as what they are, and whatever takes one schedule says so."""
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    stacked = jf.Schedule.stack(model.schedules([[[1], [2, 3]], [[], [4]]]))
+    assert repr(stacked) == 'Schedule(2 examples, stacked [2])'
+    twice = jax.tree.map(lambda x: jnp.stack([x] * 3), stacked)
+    assert repr(twice) == 'Schedule(2 examples, stacked [3, 2])'
+    seen = jax.vmap(lambda x: (x.mask, x.mean(jnp.arange(2.0))))(stacked)
+    assert [x.tolist() for x in seen] == [[[True, True]] * 2, [0.5, 0.5]]
+    expected = r'expected `schedule` as that of one batch, got \[2\] of them stacked'
+    for use in (
+        lambda: model.apply({}, stacked),
+        lambda: model.explain(stacked),
+        lambda: stacked.mean(jnp.ones(2)),
+        lambda: stacked.mask,
+        lambda: stacked.counts,
+        lambda: stacked.depth,
+    ):
+        with pytest.raises(ValueError, match=expected):
+            use()
+
+
 def test_one_shape_of_a_schedule_is_told_from_another() -> None:
     """Also of as many nodes, examples and operations."""
     capacity = Capacity(1, 32, (128,), (128, 256), (1,), (0,), 0, ())

@@ -265,7 +265,7 @@ SAME: dict[str, tuple[Any, int]] = {
     'functions': (lambda: jf.Scalar() >> jf.Function(squared), 1),
     'functions of functions': (
         lambda: jf.Scalar() >> jf.Function(squared) >> jf.Function(jnp.tanh),
-        2,
+        1,  # both in one
     ),
     'items': (lambda: jf.AllOf(jf.Scalar(), jf.Scalar()) >> jf.Function(jnp.add), 1),
     'layers of one name': (lambda: jf.Scalar() >> scaled('scale'), 1),

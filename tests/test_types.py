@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from checking import refuses
 
 import jfold as jf
 from jfold.language.unification import Mismatch, Unifier
@@ -288,6 +289,11 @@ def test_values_are_flattened_and_put_together() -> None:
         pair.unflatten('1234'[:2] + '4')
     with pytest.raises(ValueError, match=r'expected `like`, for the length of .*none'):
         NESTED.unflatten('xyzw')
+    for wrong in (1,), 3, (1, [None]):
+        with pytest.raises(ValueError, match=r'expected a value of type .*, got '):
+            NESTED.flatten(wrong)
+    with refuses('expected a value of type [float32[2]], got 1', ValueError):
+        jf.SequenceType(2).unflatten([1], 1)
     repeated = jf.TupleType(2, jf.BroadcastType(2))
     refused = r'expected a type of finite values, got \[float32\[2\] ...\]'
     with pytest.raises(TypeError, match=refused):

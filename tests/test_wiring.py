@@ -237,6 +237,32 @@ def test_what_a_wire_refuses() -> None:
         jf.compose(unpacked)
 
 
+@pytest.mark.parametrize(
+    ('function', 'error'),
+    [
+        (lambda x: x + 1, TypeError),
+        (lambda x: 1 - x, TypeError),
+        (lambda x: np.ones(2) * x, TypeError),
+        (lambda x: x / jnp.ones(2), TypeError),
+        (lambda x: x < 3, TypeError),
+        (len, TypeError),
+        (np.sin, TypeError),
+        (jnp.sin, ValueError),
+        (lambda x: jnp.concatenate([x, x]), ValueError),
+    ],
+)
+def test_functions_and_operators_are_no_blocks(
+    function: Any, error: type[Exception]
+) -> None:
+    text = (
+        "<what Scalar('float32') gives>: expected a block to be called on it, got a "
+        'function or an operator, though its value is not known yet; write '
+        '`jf.Function(jnp.add)(x, y)` for `x + y`'
+    )
+    with pytest.raises(error, match=f'^{re.escape(text)}'):  # JAX adds a note
+        jf.compose(lambda x: function(number(x)))
+
+
 def test_what_can_be_called() -> None:
     with refuses(
         "Scalar('float32'): expected to be wired within `jf.compose` or the scope of a "

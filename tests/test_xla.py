@@ -76,10 +76,11 @@ def test_loops_that_are_not_chained_copy_buffers(
             return jnp.tanh(w @ jnp.concatenate([left, right]))
 
         def second(w: Any, x: Any) -> Any:
-            return jnp.tanh(w @ x)
+            return jnp.tanh(x @ w.T)
 
-        cells = layer(first, 4, 6) >> layer(second, 5, 4) >> layer(jnp.matmul, 3, 5)
-        return trees(3, cells)
+        # What takes whole tiles stays an operation of its own, between two others.
+        middle = jf.Function(second, normal(5, 4), batched=True)
+        return trees(3, layer(first, 4, 6) >> middle >> layer(jnp.matmul, 3, 5))
 
     def unchained(step: Any, count: Any, state: Any) -> Any:
         return Chained(0, xla.loop_after(step, count, state).carry)
@@ -181,6 +182,26 @@ def test_products_that_are_not_written_rows_first_turn_tiles_round(
     assert turned() == 0
     monkeypatch.setattr(xla, 'rows_first', lambda closed, *_: closed)
     assert turned() > 0
+
+
+def test_rows_that_are_gathered_at_once_are_those_gathered_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The form for a TPU, run here."""
+    buffer, places = (
+        np.arange(20.0).reshape(10, 2),
+        [np.array([3, 1]), np.array([9, 0])],
+    )
+    expected = [buffer[each] for each in places]
+    found = xla.gathered(jnp.asarray(buffer), [jnp.asarray(x) for x in places])
+    np.testing.assert_array_equal(found, expected)
+
+    def as_on_tpu(*arrays: Any, tpu: Any, default: Any) -> Any:
+        return tpu(*arrays)
+
+    monkeypatch.setattr(jax.lax, 'platform_dependent', as_on_tpu)
+    found = xla.gathered(jnp.asarray(buffer), [jnp.asarray(x) for x in places])
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_equations_that_nothing_owns_outlive_their_model(

@@ -17,6 +17,7 @@ from programs import (
     NUMBERS,
     aligned,
     calls,
+    carried,
     cases,
     chained,
     changed,
@@ -224,6 +225,21 @@ WRONG_KINDS: dict[str, tuple[Callable[[], Program], str]] = {
         lambda: edited(chained(), ir.Total, inputs=(4, 21)),
         '<expression>: r25 = Total r4 r21: expected r21 to be lengths[b: f], got '
         'lengths[e: f]',
+    ),
+    'sequences of other items as values': (
+        lambda: edited(carried(), ir.Wrap, sequence=jf.SequenceType([2])),
+        '<expression>: r9 = Wrap r5 r8 sequence=[float32[2]]: expected r8 to be '
+        'tensors[c, float32[2]], got tensors[c, float32[]]',
+    ),
+    'items of sequences of others': (
+        lambda: edited(carried(), ir.Unwrap, sequence=jf.SequenceType([2])),
+        '<expression>: r11, r12 = Unwrap r10 sequence=[float32[2]]: expected r10 '
+        'to be sequences[a, [float32[2]]], got sequences[a, [float32[]]]',
+    ),
+    'items of what is no sequence': (
+        lambda: edited(carried(), ir.Unwrap, inputs=(0,)),
+        '<expression>: r11, r12 = Unwrap r0 sequence=[float32[]]: expected r0 to '
+        'be sequences[a, [float32[]]], got places[a]',
     ),
     'owners of what has no items': (
         lambda: edited(aligned(), ir.Owners, inputs=(0,)),

@@ -23,8 +23,11 @@ from jfold import instructions as ir
 from jfold.operations import Operations
 from jfold.registers import (
     BODY_ROWS,
+    ITEM_ROWS,
+    LENGTHS,
     PLACES,
     POSITIONS,
+    SEQUENCES,
     TENSORS,
     WAVES,
     Match,
@@ -33,6 +36,7 @@ from jfold.registers import (
     Term,
     TypeClash,
     expanded,
+    items_of,
     parts_of,
     row_names,
     signature,
@@ -161,10 +165,20 @@ def _signature(i: ir.Instruction, state: Checked) -> Signature:
             if i.owners != body.owners:
                 raise TypeClash(f'owners {body.owners}, got {i.owners}')
         return Signature(_terms(body.inputs), _terms(_given(i, body, state)))
+    if isinstance(i, ir.Wrap | ir.Unwrap):
+        return _of_sequence(i)
     first, *others = i.traits.signatures
     kinds = [each.kind for each in state.read(i.inputs[:1])]
     fitting = [each for each in others if each.takes[0].type.kind in kinds]
     return fitting[0] if fitting else first
+
+
+def _of_sequence(i: ir.Wrap | ir.Unwrap) -> Signature:
+    """The signature for sequences of the type that is stated."""
+    lengths = RegisterType(LENGTHS, BODY_ROWS, ITEM_ROWS)
+    apart = _terms([lengths, *items_of(i.sequence)])
+    whole = _terms([RegisterType(SEQUENCES, BODY_ROWS, tensor=i.sequence)])
+    return Signature(*((apart, whole) if isinstance(i, ir.Wrap) else (whole, apart)))
 
 
 def _check_called(body: ir.Body) -> None:

@@ -114,14 +114,14 @@ def predictions(
     total = operator.length_hint(source, -1)
     with (
         batches(model, source, batch_size, sharding=sharding) as given,
-        progress_bar('predict', total if total >= 0 else None, progress) as bar,
+        progress_bar('predict', total if total >= 0 else None, progress) as update,
     ):
         if isinstance(source, Corpus) and len(source):  # it is known what they need
             model._budget.prepare(given.capacities)
         parts = []
         for batch, results in _ahead(run_batch, given):
             parts.append(_real(batch, results, model.program))
-            bar.update(batch.count)
+            update(batch.count)
     return run(_joined(parts or [_nothing(model.program)]))
 
 

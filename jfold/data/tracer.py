@@ -104,7 +104,8 @@ def _outline(layer: Layer) -> Layer:
     """Tells what parameters there are, without their structure, which may be made of
     a user's classes: what has a gradient is asked when examples are measured."""
     params = None if layer.params is None else jax.tree.leaves(layer.params)
-    return Layer(layer.name, _missing, None, params, adds=layer.adds)
+    adds, parts = layer.adds, layer.parts
+    return Layer(layer.name, _missing, None, params, adds=adds, parts=parts)
 
 
 def _missing(*inputs: object) -> NoReturn:

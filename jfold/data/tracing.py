@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,6 @@ from jfold.planning.demands import Demands, demands, join_demands
 from jfold.planning.uses import make_uses
 from jfold.program import Program
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
 Array = np.ndarray[Any, Any]
 CHUNK_WORK = 1 << 17  # nodes and numbers traced at once: fast, and little memory
 FIRST_CHUNK, LARGEST_CHUNK = 64, 4096  # examples; the next may be larger than any yet
@@ -36,11 +34,11 @@ def trace_corpus(
     """See `Model.trace`."""
     tracing = Tracing(model.program, skip_errors)
     size = operator.length_hint(examples, -1)
-    with progress_bar('trace', size if size >= 0 else None, progress) as bar:
+    with progress_bar('trace', size if size >= 0 else None, progress) as update:
         rest = iter(examples)
         while chunk := list(itertools.islice(rest, tracing.chunk)):
             tracing.add(chunk)
-            bar.update(len(chunk))
+            update(len(chunk))
             del chunk  # before there is another
     return tracing.corpus(model)
 
@@ -110,15 +108,17 @@ class Tracing:
         return graph, demands(make_uses(self.program, graph)), source
 
 
-def progress_bar(what: str, total: int | None, progress: bool) -> tqdm[object]:
-    """A progress bar on the terminal, once it takes a while."""
+@contextlib.contextmanager
+def progress_bar(
+    what: str, total: int | None, progress: bool
+) -> Iterator[Callable[[int], object]]:
+    """A progress bar on the terminal, once it takes a while: what tells it how many
+    examples are done more."""
+    if not progress:  # a bar that shows nothing takes 2 % of tracing a small batch
+        yield lambda count: None
+        return
     from tqdm import tqdm
 
-    return tqdm(
-        desc=what,
-        total=total,
-        unit=' examples',
-        delay=BAR_DELAY,
-        disable=None if progress else True,
-        leave=False,
-    )
+    options: dict[str, Any] = {'unit': ' examples', 'delay': BAR_DELAY, 'leave': False}
+    with tqdm(desc=what, total=total, disable=None, **options) as bar:
+        yield bar.update

@@ -32,8 +32,9 @@ from jfold.device.buffers import (
     Edges,
     Residuals,
     Values,
+    added,
+    beside,
     buffer_of,
-    gather_sum,
     new_buffer,
     repeated,
     slice_rows,
@@ -119,23 +120,42 @@ def _pull_level(
     """The reverse of one level of a component."""
     # Whoever reads what this level made is of a later level, or a later component.
     state = _sum_uses(reads, c, level.number, state)
-    tile = functools.partial(_pull_tile, reads)
+    # All that reads can come before an only write.
+    several = has_sums(reads.plan, operations) + _edge_writes(reads, operations) > 1
+    tile = functools.partial(_pull_tile, reads, several)
     for o in operations:
         if reads.pullbacks[o].to_inputs:
             state = reads.loops.tiles(o, level, tile, state)
     return state
 
 
-def _pull_tile(reads: Reads, tile: Tile, carry: Carry) -> Carry:
+def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
+    """How often operations write, each in a tile, to edges that they read too."""
+    plan, running = reads.plan, [o for o in operations if reads.pullbacks[o].to_inputs]
+    flows = {o: reads.pullbacks[o].reverse.flow for o in running}
+    read = {plan.operations[o].outputs[k] for o in running for k in flows[o].live}
+    return sum(
+        plan.operations[o].inputs[group[0]] in read
+        and any(flows[o].active[a] for a in group)
+        for o in running
+        for group in plan.layout.together[o]
+    )
+
+
+def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
     """The reverse of a tile, rows past the end of its level and all.
 
     These are of a level that is done; from the same edges and residuals they give the
     same again, and are written to the same places.
+
+    Args:
+      several: whether edges are written more than once in a level.
     """
     edges, residuals = carry
     pullback = reads.pullbacks[tile.operation]
     given = reads.plan.apart(_rows(reads, tile, edges, residuals))
-    given = replace(given, cotangents=reads.loops.read_once(given.cotangents))
+    if several:
+        given = replace(given, cotangents=reads.loops.read_once(given.cotangents))
     moving, crossing = reads.plan.apart(pullback.reverse.pull_to_inputs(given))
     edges = _write_edges(reads, tile, edges, moving, given.cotangents)
     if pullback.defers:
@@ -153,7 +173,7 @@ def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Ar
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
     edges, residuals = state.carry
-    edges = sum_uses(reads.plan, reads.batch, c, level, edges)
+    edges = sum_uses(reads.plan, reads.loops, c, level, edges)
     return Chained(state.zero, (edges, residuals))
 
 
@@ -169,7 +189,7 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
     o, rows = tile.operation, tile.rows
     pullback, weights = reads.pullbacks[o], reads.weights[o]
     # Inputs are gathered once more rather than stored.
-    inputs = gather_inputs(reads.plan, reads.batch, reads.values, tile)
+    inputs = gather_inputs(reads.plan, reads.loops, reads.values, tile)
     cotangents = list(_cotangents(reads, tile, edges))
     real = jnp.arange(rows) < (rows if tile.count is None else tile.count)
     real = varied(real, reads.plan.varying)
@@ -195,7 +215,7 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
         at = bases[k] - capacity.constants[t] + tile.first
         uses = reads.batch.sections.consumers[t].rows
         indices = [reads.batch.read(each, at, tile.rows) for each in uses]
-        yield gather_sum(edges.buffers[t], indices)
+        yield added(reads.loops.gather(edges.buffers[t], indices))
 
 
 def _write_edges(
@@ -206,15 +226,20 @@ def _write_edges(
     operation = reads.plan.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
     live = [operation.outputs[k] for k in reverse.flow.live]
+    own = reverse.flow.chosen(list(enumerate(operation.inputs)))
+    made: dict[int, Array] = {}
+    for (a, t), x, known in zip(own, moving, reverse.cotangents_read, strict=True):
+        read = xla.others(t, live, cotangents, known)
+        made[a] = xla.after(read, x.astype(edges.buffers[t].dtype), tile.first)
     # Each use of a value has edge rows of its own, as many as the operation has rows:
     # what is written is dense, and no two uses write to one place.
-    bases = reads.plan.layout.edge_base[tile.operation]
-    places = reverse.flow.chosen(list(zip(operation.inputs, bases, strict=True)))
-    for (t, base), x, known in zip(
-        places, moving, reverse.cotangents_read, strict=True
-    ):
-        read = xla.others(t, live, cotangents, known)
-        edges = edges.written(t, xla.after(read, x, tile.first), base + tile.first)
+    for group in reads.plan.layout.together[tile.operation]:
+        if chosen := [made[a] for a in group if a in made]:
+            none = jnp.zeros_like(chosen[0])
+            rows = beside([made.get(a, none) for a in group])
+            base, step = reads.plan.layout.edges[tile.operation][group[0]]
+            t = operation.inputs[group[0]]
+            edges = edges.written(t, rows, base + step * tile.first)
     return edges
 
 

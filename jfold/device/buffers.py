@@ -8,7 +8,7 @@ inside a conditional, so that XLA copies none of them in a loop.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
@@ -96,23 +96,37 @@ def take(buffer: Array, rows: Array) -> Array:
     """Rows [count, ...] of a buffer [size, ...] at the given places [count]."""
     if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
         return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)
-    return buffer.at[rows].get(mode='promise_in_bounds')
+    return buffer.at[rows].get(mode='promise_in_bounds', wrap_negative_indices=False)
 
 
 def slice_rows(buffer: Array, first: Number, rows: int) -> Array:
     """Rows of a buffer [size, ...], one after another [rows, ...]."""
-    return lax.dynamic_slice_in_dim(buffer, first, rows)
+    return lax.dynamic_slice_in_dim(buffer, first, rows, allow_negative_indices=False)
 
 
 def write(buffer: Array, rows: Array, first: Number) -> Array:
     """The buffer [size, ...] with rows [count, ...] written from number `first` on."""
     rows = rows.astype(buffer.dtype)
-    return lax.dynamic_update_slice_in_dim(buffer, rows, first, 0)
+    return lax.dynamic_update_slice_in_dim(
+        buffer, rows, first, 0, allow_negative_indices=False
+    )
 
 
-def gather_sum(buffer: Array, indices: Sequence[Array]) -> Array:
-    """Sums [count, ...] of rows of a buffer [size, ...] at several indices [count]."""
-    return functools.reduce(jnp.add, [take(buffer, rows) for rows in indices])
+def beside(rows: Arrays) -> Array:
+    """The first row of each of several [count, ...], then all second ones, and so on
+    [several * count, ...]."""
+    if len(rows) == 1:
+        return rows[0]
+    count, *shape = rows[0].shape
+    if not shape:
+        return jnp.stack(rows, 1).reshape(-1)
+    # Long rows, which are then cut: a TPU turns arrays of [count, several] round.
+    return jnp.concatenate(rows, 1).reshape(count * len(rows), *shape)
+
+
+def added(rows: Arrays) -> Array:
+    """The sum [count, ...] of rows [count, ...] each, from the first on."""
+    return functools.reduce(jnp.add, rows)
 
 
 def repeated(x: Array, real: Array) -> Array:

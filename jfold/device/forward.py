@@ -19,11 +19,12 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import jax.numpy as jnp
+from jax import Array
 
 from jfold.device import xla
 from jfold.device.arrays import Arrays, ByOperation, Specs, array_spec, varied
-from jfold.device.buffers import Residuals, Values, new_buffer, take, write
-from jfold.device.loops import Level, Tile, make_loops
+from jfold.device.buffers import Residuals, Values, new_buffer, write
+from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.plan import Plan
 from jfold.device.residuals import Policy
 from jfold.device.sections import Batch
@@ -49,7 +50,7 @@ def forward(
     def run_tile(tile: Tile, carry: Carry) -> Carry:
         values, residuals = carry
         o = tile.operation
-        inputs = plan.apart(gather_inputs(plan, batch, values, tile))
+        inputs = plan.apart(gather_inputs(plan, loops, values, tile))
         kernel = plan.kernels[o]
         made = policies[o].run(kernel, weights[o], inputs, tile.rows)
         outputs, saved = plan.apart(made)
@@ -73,19 +74,28 @@ def forward(
     return state.carry
 
 
-def gather_inputs(plan: Plan, batch: Batch, values: Values, tile: Tile) -> Arrays:
+def gather_inputs(plan: Plan, loops: Loops, values: Values, tile: Tile) -> Arrays:
     """The inputs of a tile [rows, *shape] each.
 
     Spare rows, if they are told from others, repeat the first: what they read may not
     be there yet.
     """
-    o, inputs = tile.operation, []
-    for place, t in enumerate(plan.operations[o].inputs):
-        index = batch.read(batch.sections.inputs[o][place], tile.first, tile.rows)
-        if tile.count is not None:
-            index = jnp.where(jnp.arange(tile.rows) < tile.count, index, index[0])
-        inputs.append(take(values.of(batch, t), index))
-    return inputs
+    batch, types = loops.batch, plan.operations[tile.operation].inputs
+    found: dict[int, Array] = {}
+    for group in plan.layout.together[tile.operation]:
+        rows = [_input_rows(batch, tile, place) for place in group]
+        made = loops.gather(values.of(batch, types[group[0]]), rows)
+        found |= dict(zip(group, made, strict=True))
+    return [found[place] for place in range(len(types))]
+
+
+def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
+    """Where one input of a tile is in the buffer of its type [rows]."""
+    section = batch.sections.inputs[tile.operation][place]
+    index = batch.read(section, tile.first, tile.rows)
+    if tile.count is None:
+        return index
+    return jnp.where(jnp.arange(tile.rows) < tile.count, index, index[0])
 
 
 def _write_outputs(

@@ -111,8 +111,13 @@ def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
     """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
     # Traced twice, to have no nested `jit` in it: as one equation it would depend on
     # all that any equation within depends on.
-    nested = jax.make_jaxpr(fn)(*specs)
-    return jax.make_jaxpr(lambda *leaves: evaluate(nested, leaves))(*specs)
+    return inlined(jax.make_jaxpr(fn)(*specs))
+
+
+def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A jaxpr without nested `jit`s."""
+    specs = [spec(v) for v in opened(closed)[0].invars]
+    return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves))(*specs)
 
 
 def check_rules(closed: core.ClosedJaxpr) -> None:
@@ -154,6 +159,65 @@ def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
         for variable, places in zip(equation.outvars, used, strict=True):
             found[variable] = set().union(*(given[place] for place in places))
     return list(map(read, jaxpr.outvars))
+
+
+def passed(closed: core.ClosedJaxpr) -> list[int | None]:
+    """Of each output of a jaxpr, the argument that it is, if it is one; looks into
+    `jit`s."""
+    jaxpr, _ = opened(closed)
+    found = {variable: place for place, variable in enumerate(jaxpr.invars)}
+
+    def read(atom: Atom) -> int | None:
+        return None if isinstance(atom, core.Literal) else found.get(atom)
+
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == 'jit':
+            given = list(map(read, equation.invars))
+            places = passed(equation.params['jaxpr'])
+            for variable, place in zip(equation.outvars, places, strict=True):
+                if place is not None and (argument := given[place]) is not None:
+                    found[variable] = argument
+    return list(map(read, jaxpr.outvars))
+
+
+def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
+    """An output of a jaxpr [*shape] that depends on no argument; `None` if it does on
+    what an enclosing transformation traces."""
+    jaxpr, constants = opened(inlined(closed))
+    known = zip(jaxpr.constvars, constants, strict=True)
+    env = {v: x for v, x in known if not isinstance(x, jax.core.Tracer)}
+    wanted = jaxpr.outvars[output : output + 1]
+    steps = needed(jaxpr.eqns, wanted)
+    made = {v for each in steps for v in each.outvars} | env.keys()
+    read = variables([*wanted, *(v for each in steps for v in each.invars)])
+    if not made.issuperset(read):
+        return None
+    with jax.ensure_compile_time_eval():  # also where a model is made inside of a trace
+        return run(steps, env, wanted)[0]
+
+
+def is_straight(closed: core.ClosedJaxpr) -> bool:
+    """Whether each equation runs once, and its reverse is JAX's own: there are no
+    loops, cases, checkpoints or reverse rules of a user's inside, and no effects."""
+    return all(
+        not equation.effects
+        and (equation.primitive.name in _INLINED or not inside(equation))
+        and all(map(is_straight, inside(equation)))
+        for equation in opened(closed)[0].eqns
+    )
+
+
+_INLINED = 'jit', 'custom_jvp_call'
+
+
+def inside(equation: core.JaxprEqn) -> list[core.ClosedJaxpr]:
+    """The jaxprs that an equation has inside."""
+    found = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
+    return list(filter(_is_jaxpr, found))
+
+
+def _is_jaxpr(value: object) -> bool:
+    return hasattr(opened(value)[0], 'eqns')
 
 
 def dependent(

@@ -76,15 +76,19 @@ class Kernel(Owner):
     varying: Varying | None
     reproducible: bool
 
-    def outputs(self, weights: Weights, inputs: Arrays, rows: int) -> Arrays:
+    def outputs(
+        self, weights: Weights, inputs: Arrays, rows: int, real: jax.Array | None = None
+    ) -> Arrays:
         """Runs the operation on rows; gives [rows, *shape] each.
 
         Args:
           inputs: [rows, *shape] each.
+          real: which rows stand for nodes [rows] bool; all if left out.
         """
         closed = self.forward(rows)
         known = self.shared(closed, weights.forward, rows)
-        arguments = [*weights.arrays, *inputs, self.all_real(rows)]
+        real = self.all_real(rows) if real is None else real
+        arguments = [*weights.arrays, *inputs, real]
         return jaxprs.evaluate(closed, arguments, self.rules, known)
 
     def product(self, equation: core.JaxprEqn, operands: Arrays) -> jax.Array:

@@ -2,11 +2,13 @@
 """The loops of both passes, in two strategies.
 
 The passes say what happens to a tile; a strategy says how often, and in which order.
-Both have four methods:
+Both have six methods:
 
     levels     of a component: `step(level, state)`, of steps if they are fixed
     tiles      of an operation on a level: `step(tile, carry)`
     chunks     of an operation, after all loops: `step(chunk, edges)`, gradients summed
+    sums       tiles of a round of sums: `step(i, carry)`
+    gather     rows of a buffer at several places
     read_once  rows of a buffer that a tile goes on to write to
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each,
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -26,7 +28,7 @@ from jax import Array, lax
 
 from jfold.device import xla
 from jfold.device.arrays import Arrays
-from jfold.device.buffers import Edges
+from jfold.device.buffers import Edges, take
 from jfold.device.sections import Batch, Number
 from jfold.device.xla import Chained, loop_after
 from jfold.planning.layout import running
@@ -70,6 +72,7 @@ class Level:
 Summed: TypeAlias = tuple[Edges, Arrays]  # the edges; gradients of weights [*shape]
 LevelStep: TypeAlias = Callable[[Level, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
+SumStep: TypeAlias = Callable[[Number, Carry], Carry]
 ChunkStep: TypeAlias = Callable[[Tile, Edges], Summed]
 
 
@@ -145,6 +148,16 @@ class CountedLoops(_Pass):
 
         return loop_after(run, -(-self.batch.nodes(o) // rows), state)
 
+    def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
+        """As many [] as the batch has."""
+        done: Carry = lax.fori_loop(0, count, step, carry)
+        return done
+
+    def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
+        """Rows [n, *shape] each of a buffer [size, *shape] at places [n] each: a CPU
+        reads them where they are needed."""
+        return [take(buffer, each) for each in places]
+
     def read_once(self, rows: Arrays) -> Arrays:
         """As they are [rows, *shape] each: what XLA does for a CPU copies nothing."""
         return rows
@@ -194,6 +207,15 @@ class FixedLoops(_Pass):
 
         trips = -(-self.spec.capacity.rows[o] // rows)
         return Chained(state.zero, _repeated(trips, run, state.carry))
+
+    def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
+        """As many as there is room for, mostly one; what is too many is made again."""
+        room, rows = self.spec.capacity.sums[t], self.batch.layout.sum_width[t]
+        return _repeated(-(-room // rows), step, carry)
+
+    def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
+        """Rows [n, *shape] each of a buffer [size, *shape] at places [n] each."""
+        return xla.gathered(buffer, places)
 
     def read_once(self, rows: Arrays) -> Arrays:
         """Made [rows, *shape] each, before anything that depends on them."""

@@ -207,7 +207,7 @@ def make_plan(
     kernels = {
         o: make_kernel(
             operation,
-            params.get(operation.layer.name),
+            operation.layer.own(params),
             tuple(program.types[t] for t in operation.inputs),
             varying,
             spec.reproducible,

@@ -59,7 +59,9 @@ class Batch:
     def read(self, section: Section, first: Number, size: int) -> Array:
         """Numbers of a section [rows], from the first on [size]."""
         begin = section.start + first
-        return lax.dynamic_slice(self.indices, (begin,), (size,))
+        return lax.dynamic_slice(
+            self.indices, (begin,), (size,), allow_negative_indices=False
+        )
 
     def _number(self, section: Section, place: int) -> Array:
         """One number of a section []."""

@@ -232,13 +232,8 @@ def _has_own_reverse(equation: core.JaxprEqn) -> bool:
     """Whether an equation is, or has inside, a function with a reverse rule."""
     if equation.primitive.name.startswith('custom_vjp_call'):
         return True
-    inner = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
-    found = (jaxprs.opened(each)[0].eqns for each in inner if _is_jaxpr(each))
+    found = (jaxprs.opened(each)[0].eqns for each in jaxprs.inside(equation))
     return any(map(_has_own_reverse, itertools.chain(*found)))
-
-
-def _is_jaxpr(value: object) -> bool:
-    return hasattr(jaxprs.opened(value)[0], 'eqns')
 
 
 def _is_linear(equation: core.JaxprEqn) -> bool:

@@ -26,10 +26,10 @@ from collections.abc import Sequence
 
 from jax import Array, lax
 
-from jfold.device.buffers import Edges, gather_sum, write
+from jfold.device.buffers import Edges, added, write
+from jfold.device.loops import Loops
 from jfold.device.plan import Plan
-from jfold.device.sections import Batch, Number
-from jfold.planning.sections import SUM_WIDTH
+from jfold.device.sections import Number
 
 
 def has_sums(plan: Plan, operations: Sequence[int]) -> bool:
@@ -38,7 +38,7 @@ def has_sums(plan: Plan, operations: Sequence[int]) -> bool:
     return any(plan.spec.capacity.sums[t] for t in made)
 
 
-def sum_uses(plan: Plan, batch: Batch, c: int, level: Number, edges: Edges) -> Edges:
+def sum_uses(plan: Plan, loops: Loops, c: int, level: Number, edges: Edges) -> Edges:
     """The edges, with the sums of what a level of a component made."""
     operations = [plan.operations[o] for o in plan.components[c].operations]
     made = {t for each in operations for t in each.outputs}
@@ -47,29 +47,28 @@ def sum_uses(plan: Plan, batch: Batch, c: int, level: Number, edges: Edges) -> E
     buffers = dict(edges.buffers)
     for t in sorted(made & buffers.keys()):
         if plan.spec.capacity.sums[t]:
-            buffers[t] = _sum_type(plan, batch, t, before + level, buffers[t])
+            buffers[t] = _sum_type(plan, loops, t, before + level, buffers[t])
     return Edges(buffers)
 
 
-def _sum_type(plan: Plan, batch: Batch, t: int, step: Number, buffer: Array) -> Array:
+def _sum_type(plan: Plan, loops: Loops, t: int, step: Number, buffer: Array) -> Array:
     """An edge buffer [uses, *shape], round after round: later ones add up sums."""
-    base = plan.layout.edge_sums[t]
+    batch, base, width = loops.batch, plan.layout.edge_sums[t], plan.layout.sum_width[t]
 
     # A tile may run past the last sum of a round. What it writes there is made again by
     # the rounds that follow; of later levels, whose edges are there, it is the same.
-    def tile(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def tile(i: Number, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         """The first sum of the round [], and edges [uses, *shape]."""
         first, buffer = carry
-        row = first + i * SUM_WIDTH
+        row = first + i * width
         sums = batch.sections.sums[t].rows
-        summands = [batch.read(each, row, SUM_WIDTH) for each in sums]
-        return first, write(buffer, gather_sum(buffer, summands), base + row)
+        summands = [batch.read(each, row, width) for each in sums]
+        return first, write(buffer, added(loops.gather(buffer, summands)), base + row)
 
     def stage(s: Array, buffer: Array) -> Array:
         """The edges [uses, *shape] with the sums of a round."""
         first, count = batch.sums(t, step, s)
-        summed: Array = lax.fori_loop(0, count, tile, (first, buffer))[1]
-        return summed
+        return loops.sums(t, count, tile, (first, buffer))[1]
 
     done: Array = lax.fori_loop(0, plan.spec.capacity.stages, stage, buffer)
     return done

@@ -20,6 +20,7 @@ from jax.extend import core
 
 from jfold.device import jaxprs
 from jfold.device.arrays import Arrays, Specs
+from jfold.device.buffers import take
 from jfold.staircase import NARROW
 
 if TYPE_CHECKING:
@@ -90,12 +91,33 @@ def at_hand(rows: Arrays) -> Arrays:
     """Rows [rows, *shape] each, which XLA then reads from their buffer once.
 
     For a GPU it gathers rows again wherever that saves a kernel, and so beside the
-    writes to the same buffer, which it then copies as a whole: in training 32 trees of
-    32 leaves at H = 128, twice in each step. Now a step has one kernel more and neither
-    copy. `make accelerators` compiles it, and the plain form beside it.
+    writes to the same buffer, which it then copies as a whole if there are several:
+    twice in each step of training the child-sum trees of `benchmarks/kernels.py`. Now a
+    step has one kernel more and neither copy. `make accelerators` compiles it, and the
+    plain form beside it.
     """
     made: Arrays = lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
     return made
+
+
+def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
+    """Rows [n, *shape] each of a buffer [size, *shape] at places [n] each.
+
+    A TPU starts three kernels for each gather, so it gathers all rows at once. For a
+    GPU XLA makes one kernel of several gathers that are apart; parts of one that was
+    made at once it copies before it multiplies them.
+    """
+
+    def at_once(buffer: Array, *places: Array) -> Arrays:
+        return jnp.split(take(buffer, jnp.concatenate(places)), len(places))
+
+    def apart(buffer: Array, *places: Array) -> Arrays:
+        return [take(buffer, each) for each in places]
+
+    if len(places) == 1:
+        return [take(buffer, places[0])]
+    found: Arrays = lax.platform_dependent(buffer, *places, tpu=at_once, default=apart)
+    return found
 
 
 def others(

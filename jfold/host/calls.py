@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from jfold import instructions as ir
-from jfold.host.frames import Running
+from jfold.host.loops import Running
 from jfold.host.origin import Frame, Origin, start
 from jfold.host.pieces import part, whole
 from jfold.host.rules import NONE, Column, join

@@ -40,6 +40,25 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
     return result
 
 
+def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
+    """Lengths [n] as numbers of a type.
+
+    Raises:
+      BadItem: it cannot hold one.
+    """
+    made = _quick_cast(lengths, type_.dtype)
+    if made is None:
+        with np.errstate(all='ignore'):
+            made = lengths.astype(type_.dtype)
+            kept = _kept(lengths, made)
+        if not kept.all():
+            index = int(np.argmin(kept))
+            name = type_.dtype.name
+            text = f'expected {type_}, got the length {lengths[index]}'
+            raise BadItem(index, f'{text}, which {name} cannot hold')
+    return made
+
+
 def check_below(values: Array, below: int) -> None:
     """Refuses ints [items, *shape] that are negative, or not below a number.
 

@@ -25,7 +25,7 @@ from jfold.host import cycles
 from jfold.host.calls import Callers, Made, Ready, merge, wait
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.deferred import deferred
-from jfold.host.frames import run
+from jfold.host.loops import run
 from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
 from jfold.host.pieces import whole

@@ -19,7 +19,7 @@ import numpy as np
 from jfold import instructions as ir
 from jfold.errors import BadItem
 from jfold.graph import first_of, ranges
-from jfold.host.convert import check_below, to_array
+from jfold.host.convert import check_below, lengths_to_array, to_array
 from jfold.host.objects import (
     check_lengths,
     each,
@@ -33,6 +33,7 @@ from jfold.host.objects import (
 from jfold.host.pieces import Pieces, Spans, joined, picked, whole
 from jfold.host.promises import Promises
 from jfold.host.trace import Trace
+from jfold.registers import LISTED, items_of
 
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
@@ -117,7 +118,7 @@ def _choose(i: ir.Choose, r: list[Column], state: Trace) -> None:
 
 def _numbers(i: ir.Numbers, r: list[Column], state: Trace) -> None:
     lengths, places = (r[k] for k in i.inputs)
-    values = lengths.astype(i.tensor.dtype)
+    values = lengths_to_array(lengths, i.tensor)
     r[i.outputs[0]] = state.constants(i.type, state.at(i.way, places), values)
 
 
@@ -332,6 +333,24 @@ def _padded(i: ir.Padded, r: list[Column], state: Trace) -> None:
         r[register] = np.where(there, starts(lengths) + number, missing)
 
 
+def _wrap(i: ir.Wrap, r: list[Column], state: Trace) -> None:
+    lengths, *items = (r[k] for k in i.inputs)
+    ends = lengths.cumsum().tolist()
+    r[i.outputs[0]] = [
+        (length, *(column[end - length : end] for column in items))
+        for length, end in zip(lengths.tolist(), ends, strict=True)
+    ]
+
+
+def _unwrap(i: ir.Unwrap, r: list[Column], state: Trace) -> None:
+    sequences = r[i.inputs[0]]
+    counts = (length for length, *_ in sequences)
+    r[i.outputs[0]] = np.fromiter(counts, np.int64, len(sequences))
+    for k, type_ in enumerate(items_of(i.sequence), 1):
+        empty: Column = [] if type_.kind in LISTED else NONE
+        r[i.outputs[k]] = join([empty, *(each[k] for each in sequences)])
+
+
 def _owners(i: ir.Owners, r: list[Column], state: Trace) -> None:
     lengths = r[i.inputs[0]]
     r[i.outputs[0]] = np.arange(len(lengths)).repeat(lengths)
@@ -451,6 +470,8 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Chain: _chain,
     ir.Total: _total,
     ir.Padded: _padded,
+    ir.Wrap: _wrap,
+    ir.Unwrap: _unwrap,
     ir.Owners: _owners,
     ir.Shortest: _shortest,
     ir.Leading: _leading,

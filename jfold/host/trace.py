@@ -246,33 +246,31 @@ class Trace:
         ]
         nodes = [
             self._sorted(chunks, (NO_NUMBERS,) * (1 + len(operation.inputs)))
-            for chunks, operation in zip(
-                self.made.nodes, program.operations, strict=True
-            )
+            for chunks, operation in zip(made.nodes, program.operations, strict=True)
         ]
-        collected = self._collected()
-        results = [
-            collected[r] if r in collected else self._rows(r, outputs)
-            for r in range(len(program.results))
-        ]
+        results = self._results(outputs)
         numbering, numbers = self._numbers(constants, nodes)
+        pairs = zip(nodes, program.operations, strict=True)
+        rows = zip(results, program.results, strict=True)
+        labels = ((results[r].table.first, (x,)) for r, x in self.labels.items())
         return Graph(
             self.examples,
             tuple(x.table for x in constants),
-            tuple(
-                x.renumbered(numbers, operation.inputs, heights=1)
-                for x, operation in zip(nodes, program.operations, strict=True)
-            ),
-            tuple(
-                x.renumbered(numbers, result.tensors)
-                for x, result in zip(results, program.results, strict=True)
-            ),
+            tuple(x.renumbered(numbers, o.inputs, heights=1) for x, o in pairs),
+            tuple(x.renumbered(numbers, result.tensors) for x, result in rows),
             numbering,
-            tuple(
-                Table(results[r].table.first, (self.labels[r],)) for r in self.labels
-            ),
+            tuple(itertools.starmap(Table, labels)),
             fits=True,
         )
+
+    def _results(self, outputs: list[Array]) -> list[_Sorted]:
+        """The rows of each result; `outputs` [examples] are those of the expression's
+        own."""
+        collected = self._collected()
+        return [
+            collected[r] if r in collected else self._rows(r, outputs)
+            for r in range(len(self.program.results))
+        ]
 
     def _rows(self, r: int, outputs: list[Array]) -> _Sorted:
         """The rows of a result that come in the order of examples, and have to stay."""

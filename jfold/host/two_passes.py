@@ -36,6 +36,7 @@ from jfold.kept import kept
 from jfold.program import HostPlan, Program, check_program, is_breadth_first, shares
 from jfold.registers import OBJECTS, TENSORS, RegisterType
 from jfold.traits import Effect, Ordering
+from jfold.types import TensorType
 
 Instructions = list[ir.Instruction]
 Types = dict[int, RegisterType]  # of registers
@@ -375,7 +376,9 @@ def _result_types(
     numbers = {type_: t for t, type_ in enumerate(program.types)}
     return {
         d: tuple(
-            numbers[x.tensor] for x in halves[d].body.results if x.tensor is not None
+            numbers[x.tensor]
+            for x in halves[d].body.results
+            if isinstance(x.tensor, TensorType)
         )
         for d in called
         if halves[d].body.results

@@ -21,11 +21,11 @@ from jfold import instructions as ir
 from jfold.graph import ranges
 from jfold.host import cycles
 from jfold.host.cycles import EVERY, WIDE, SuspicionError, Watch
+from jfold.host.prepared_rules import Step, reader, steps
 from jfold.host.promises import Promises
 from jfold.host.rules import NONE, Column, join
-from jfold.host.steps import Step, reader, steps
 from jfold.kept import kept
-from jfold.registers import CASES, LENGTHS, OBJECTS, POSITIONS, RegisterType
+from jfold.registers import CASES, LENGTHS, LISTED, POSITIONS, RegisterType
 from jfold.traits import refusal
 
 Array = np.ndarray[Any, Any]
@@ -151,7 +151,7 @@ def _run(
 def _joined(types: Sequence[RegisterType], items: _Items) -> list[Column]:
     """The results of all waves, one wave after another."""
     if not items.results:  # nothing was sent: no column shows what kind it would be
-        return [[] if type_.kind in (OBJECTS, CASES) else NONE for type_ in types]
+        return [[] if type_.kind in (*LISTED, CASES) else NONE for type_ in types]
     named = list(zip(types, zip(*items.results, strict=True), strict=True))
     lengths = {type_.of: parts for type_, parts in named if type_.kind == LENGTHS}
     return [_of_all_waves(type_, parts, lengths) for type_, parts in named]

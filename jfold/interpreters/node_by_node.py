@@ -104,7 +104,7 @@ def _values(
         _put(values[t], numbers, own)
     for o, nodes in walk.waves():
         operation = program.operations[o]
-        own_params = params.get(operation.layer.name)
+        own_params = operation.layer.own(params)
         for j in nodes.tolist():
             pairs = zip(operation.inputs, walk.uses.inputs[o], strict=True)
             inputs = [values[t][numbers[j]] for t, numbers in pairs]

@@ -25,7 +25,7 @@ from jfold.device.random_keys import drawing_nothing
 from jfold.errors import expect, several
 from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
-from jfold.host.search import CONSTANTS, NODES, where_made
+from jfold.host.where_made import CONSTANTS, NODES, where_made
 from jfold.interpreters.rowwise import (
     Runner,
     chunks,
@@ -38,6 +38,7 @@ from jfold.interpreters.rowwise import (
 )
 from jfold.interpreters.walk import make_walk
 from jfold.language.parameter_checks import check_params, with_external
+from jfold.lower import lower
 from jfold.model import Model
 from jfold.planning.demands import needed
 from jfold.planning.layout import has_gradient
@@ -130,7 +131,8 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     expect('model', model, is_model, 'a model', 'pass what `jfold.compile` returns')
     is_function = loss is None or callable(loss)
     expect('loss', loss, is_function, 'a function of what `Model.apply` returns')
-    program = model.program
+    # Each function is looked at, so none is one with others.
+    program = lower(model.block, fuses=False)
     params = with_external(program.layers, params, external)
     check_params(program.layers, params)
     if (bad := _bad_parameter(program, params)) is not None:
@@ -176,8 +178,7 @@ class Search:
         self.program, self.walk = program, make_walk(program, graph)
         self.uses, self.made = self.walk.uses, self.walk.made
         self.runners = [
-            Runner(x, None if x.layer.params is None else params[x.layer.name])
-            for x in drawing_nothing(program).operations
+            Runner(x, x.layer.own(params)) for x in drawing_nothing(program).operations
         ]
         self.values = [
             np.zeros((count, *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))

@@ -7,7 +7,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from jfold import combinators as c
 from jfold import instructions as p
@@ -100,12 +100,13 @@ def _of_sequence(node: Typed, head: Type, state: Inference) -> Type | None:
 @emit.register
 def _(block: c.Zip, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert isinstance(value, tuple)
-    finite = [each for each in value if not isinstance(each, Repeated)]
+    parts = zip(value, cast(TupleType, node.input), strict=True)
+    finite = [each for each in parts if not isinstance(each[0], Repeated)]
     if not finite:
         return Repeated(tuple(x.item for x in value if isinstance(x, Repeated)))
     sequences = []
     for each in finite:
-        sequences.append((yield w.sequence(each, places, node)))
+        sequences.append((yield w.sequence(*each, places, node)))
     zipped = yield w.aligned(sequences, node)
     if len(finite) == len(value):
         return zipped
@@ -144,7 +145,7 @@ def _(block: c.NGrams, node: Typed, state: Inference) -> Type:
 def _(block: c.NGrams, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     if isinstance(value, Repeated):
         return Repeated((value.item,) * block.n)
-    given = yield w.sequence(value, places, node)
+    given = yield w.sequence(value, node.input, places, node)
     parts = []
     for first in range(block.n):
         # The last items that no window begins with, or has at this place, are left out.
@@ -242,7 +243,7 @@ _PICKED = functools.partial(_sequence_item, 'a sequence beside the numbers')
 @emit.register
 def _(block: c.Nth, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert isinstance(value, tuple)
-    given = yield w.sequence(value[0], places, node)
+    given = yield w.sequence(value[0], cast(TupleType, node.input)[0], places, node)
     position = w.one(p.Index, (given.lengths, value[1]), node)
     return (yield w.select(given.items, position, node))
 
@@ -266,7 +267,7 @@ def _(block: c.Pick, node: Typed, state: Inference) -> Type:
 @emit.register
 def _(block: c.Pick, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert isinstance(value, tuple)
-    given = yield w.sequence(value[0], places, node)
+    given = yield w.sequence(value[0], cast(TupleType, node.input)[0], places, node)
     inputs = value[1], given.lengths
     return (yield w.ranges(p.Pick, inputs, given.items, node))
 
@@ -293,8 +294,8 @@ def _in_groups(item: Type) -> Type:
 @emit.register
 def _(block: c.Regroup, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert isinstance(value, tuple)
-    given = yield w.sequence(value[0], places, node)
-    groups = yield w.sequence(value[2], places, node)
+    given = yield w.sequence(value[0], cast(TupleType, node.input)[0], places, node)
+    groups = yield w.sequence(value[2], cast(TupleType, node.input)[2], places, node)
     inputs = value[1], given.lengths, groups.lengths
     items = yield w.ranges(p.Regroup, inputs, given.items, node)
     return SequenceValue(groups.lengths, items)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from jfold import combinators as c
 from jfold import instructions as p
@@ -17,7 +17,7 @@ from jfold.language.sequences import in_order, items
 from jfold.language.typed import Typed
 from jfold.language.writer import SequenceValue, Value, Writer, Writing
 from jfold.trampoline import Steps
-from jfold.types import ObjectType, SequenceType, TupleType, Type, terminals
+from jfold.types import ObjectType, SequenceType, TupleType, Type, item_of, terminals
 
 # ---- Chain ---------------------------------------------------------------------------
 
@@ -43,9 +43,9 @@ def _(block: c.Chain, node: Typed, state: Inference) -> Type:
 def _(block: c.Chain, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     if isinstance(value, tuple):
         return (yield _side_by_side(node, value, places, w))
-    outer = yield w.sequence(value, places, node)
+    outer = yield w.sequence(value, node.input, places, node)
     inside = w.item_places(outer.lengths, places, node)
-    inner = yield w.sequence(outer.items, inside, node)
+    inner = yield w.sequence(outer.items, item_of(node.input), inside, node)
     lengths = w.one(p.Total, (outer.lengths, inner.lengths), node)
     return SequenceValue(lengths, inner.items)
 
@@ -55,8 +55,8 @@ def _side_by_side(
 ) -> Steps[SequenceValue]:
     """The items of the sequences of a tuple, those of the first part first."""
     given = []
-    for part in parts:
-        given.append((yield w.sequence(part, places, node)))
+    for part, type_ in zip(parts, cast(TupleType, node.input), strict=True):
+        given.append((yield w.sequence(part, type_, places, node)))
     joined = yield w.join([each.items for each in given], node)
     lengths = [each.lengths for each in given]
     chained: SequenceValue = yield w.ranges(p.Chain, lengths, joined, node)
@@ -85,7 +85,7 @@ def _(block: c.Padded, node: Typed, value: Value, places: int, w: Writer) -> Wri
     item = node.output[0]
     if any(isinstance(leaf, ObjectType) for leaf in terminals(item)):
         fail(node, 'items of tensors, which have zeros', str(item))
-    given = yield w.sequence(value, places, node)
+    given = yield w.sequence(value, node.input, places, node)
     zero = yield emit_zeros(item, node, places, w)
     all_items = yield w.join([given.items, zero], node)
     chosen = w.add(p.Padded, (given.lengths,), node, outputs=block.length)

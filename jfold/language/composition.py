@@ -16,7 +16,7 @@ from jfold.language.eager import Eager, eval_part, get_or, value_of
 from jfold.language.emission import emit, emit_part
 from jfold.language.inference import Inference, output_type
 from jfold.language.paths import fail, further
-from jfold.language.tensors import apply_layer
+from jfold.language.tensors import apply_layer, emit_layer
 from jfold.language.typed import Typed
 from jfold.language.writer import SequenceValue, Value, Writer, Writing
 from jfold.trampoline import Steps, in_turn
@@ -264,8 +264,7 @@ def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Wr
         positions = w.one(p.Position, (value.lengths,), node, key=block.key)
         return (yield w.select(value.items, positions, node))
     if node.layer is not None:
-        number = w.builder.operation(node.layer, node.input, node.output)
-        return w.one(p.Apply, (places, value), node, operation=number)
+        return (yield emit_layer(node, value, places, w))
     default = block.default or None
     return w.one(p.Field, (value,), node, key=block.key, default=default)
 

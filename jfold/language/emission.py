@@ -8,7 +8,8 @@ blocks inside, or parts of a value, are emitted on the way.
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,8 +24,11 @@ from jfold.language.writer import (
     Writing,
     flatten,
 )
+from jfold.registers import wrapped
 from jfold.trampoline import Steps, in_turn
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
+
+Lines: TypeAlias = Callable[[Value, int, Writer], Writing]  # of a value, at places
 
 
 @functools.singledispatch
@@ -83,3 +87,26 @@ def write_lines(node: Typed, writer: Writer) -> Steps[tuple[int, Value]]:
     value = yield writer.like(node.input)
     writer.untouched = set(flatten(value))
     return places, (yield emit_part(node, value, places, writer))
+
+
+def write_loop(
+    builder: Builder, node: Typed, given: Type, made: Type, lines: Lines
+) -> Steps[p.Body]:
+    """Writes the body of a loop, which carries sequences along whole.
+
+    Args:
+      given, made: the types of what it takes, and gives.
+      lines: writes what is between.
+    """
+    w = Writer(builder, None)
+    places = w.new()
+    value = yield w.unwrap((yield w.like(wrapped(given))), given, node)
+    result = yield w.wrap((yield lines(value, places, w)), made, node)
+    return w.finish(str(node), wrapped(given), result, wrapped(made))
+
+
+def write_in_loop(
+    builder: Builder, part: Typed, given: Type, made: Type
+) -> Steps[p.Body]:
+    """Writes a block as the body of a loop, which it may take nothing of."""
+    return write_loop(builder, part, given, made, functools.partial(emit_part, part))

@@ -8,6 +8,7 @@ Flax module has imported Flax.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import re
@@ -102,7 +103,22 @@ def _state(kinds: Iterable[str]) -> TypeError:
 _WANTED = re.compile(r'needs PRNG for "(\w+)"')
 
 
+def _check_fields(module: Module) -> None:
+    """Refuses a Linen module that holds an NNX one, whose parameters would be lost."""
+    for each in dataclasses.fields(module):
+        value = getattr(module, each.name, None)
+        if _is_instance(value, 'flax.nnx'):
+            raise TypeError(
+                f'expected modules of Linen in {type(module).__name__}, got the NNX '
+                f'module {type(value).__name__} as `{each.name}`, whose parameters '
+                'Linen does not see: take one of Linen, or write an NNX module that '
+                'calls it'
+            )
+
+
 def _linen(module: Module, method: str) -> Called:
+    _check_fields(module)
+
     def init(key: jax.Array, *specs: object) -> ArrayTree:
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), specs)
         with _decided(module, method, True):

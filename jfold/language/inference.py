@@ -20,6 +20,7 @@ import jax
 
 from jfold import combinators as c
 from jfold.language.analysis import constants, observing, users
+from jfold.language.origins import Origins
 from jfold.language.paths import fail, further
 from jfold.language.shared_parameters import numbered
 from jfold.language.typed import Typed, Typing
@@ -79,7 +80,9 @@ class Inference:
     layers: dict[Any, Layer] = field(default_factory=dict)
     functions: dict[Layer, c.Function] = field(default_factory=dict)
     guesses: list[tuple[Typed, Type]] = field(default_factory=list)
-    results: dict[tuple[Any, tuple[Type, ...]], Type] = field(default_factory=dict)
+    results: dict[tuple[Any, tuple[Type, ...]], tuple[Type, Origins]] = field(
+        default_factory=dict
+    )
     calls: dict[tuple[c.Block, Type | None], c.Reference] = field(default_factory=dict)
 
     def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:

@@ -52,12 +52,12 @@ def _(block: c.Tensor, node: Typed, x: object, state: Eager) -> Array:
         ):
             text = f'ints from 0 to {block.below - 1}, as `below={block.below}` says'
             raise ValueError(f'{node}: expected {text}, got {x!r}')
-        if _is_same(given, made):
+        if is_same(given, made):
             return made
     raise TypeError(f'{node}: expected {block.type}, got {x!r}')
 
 
-def _is_same(given: Array, made: Array) -> bool:
+def is_same(given: Array, made: Array) -> bool:
     """Whether no number was changed, but for rounding a float to a float."""
     kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (given, made)]
     if all(kinds):

@@ -21,10 +21,11 @@ from jfold.combinators import Function
 from jfold.external import Rows
 from jfold.keys import as_key
 from jfold.language.flax_modules import Called, called, module_of
+from jfold.language.origins import Origins, origins_of
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import PROBES, Layer
 from jfold.printing import callable_name
-from jfold.types import TensorType, TupleType, Type, VoidType
+from jfold.types import KeyType, TensorType, TupleType, Type, VoidType
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -183,10 +184,8 @@ def arguments_of(type_: Type) -> tuple[Type, ...]:
     return () if isinstance(type_, VoidType) else (type_,)
 
 
-def result_type(
-    call: Callable[..., Any], params: Any, arguments: Sequence[Type], batched: bool
-) -> Type:
-    """The type that `call(params, *arguments)` gives, found without computing.
+def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Origins]:
+    """The type that a layer gives, and where it comes from, found without computing.
 
     A function of whole tiles is tried on tiles of several numbers of rows, since a
     result may have an axis that is just as long as one of them.
@@ -194,17 +193,22 @@ def result_type(
     Raises:
       TypeError: it gives something else than arrays, or no row for each row.
     """
-    found = {}
-    for rows in PROBES if batched else (None,):
-        specs = [to_spec(argument, rows) for argument in arguments]
-        found[rows] = to_type(jax.eval_shape(call, params, *specs), rows)
+    found, traces = {}, []
+    keys = tuple(map(KeyType, layer.rngs))
+    for rows in PROBES if layer.batched else (None,):
+        specs = [to_spec(each, rows) for each in (*keys, *arguments)]
+        trace = jax.make_jaxpr(layer.call, return_shape=True)
+        closed, made = trace(layer.params, *specs)
+        found[rows] = to_type(made, rows)
+        traces.append(closed)
     if len(set(found.values())) > 1:
         given = ', '.join(f'{type_} of {rows}' for rows, type_ in found.items())
         raise TypeError(
             f'expected rows of one type for any number of rows, got {given}; make each '
             'row of the same row of the inputs alone, or leave out `batched=True`'
         )
-    return next(iter(found.values()))
+    result = next(iter(found.values()))
+    return result, origins_of(layer, traces, arguments, result)
 
 
 def hint(error: Exception, function: Function, given: Type) -> str:

@@ -14,9 +14,9 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.functions import neutral
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
-from jfold.language.emission import emit, write_body
+from jfold.language.emission import emit, write_in_loop
 from jfold.language.inference import Inference, output_type
-from jfold.language.sequences import check_state, in_order, items
+from jfold.language.sequences import in_order, items
 from jfold.language.typed import Typed
 from jfold.language.writer import Kind, Value, Writer, Writing, flatten
 from jfold.trampoline import Steps, in_turn
@@ -45,28 +45,29 @@ def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
 def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     combine, default = node.parts
     assert combine is not None
-    check_state(node, combine.input)
-    given = yield w.sequence(value, places, node)
+    given = yield w.sequence(value, node.input, places, node)
     # Types are known only now, so that zeros have no use that was typed with the rest.
     if default is None:
         zeros = c.Zeros(node.output)
         default = Typed(zeros, str(node), VoidType(), node.output)
     kind: Kind = p.ReduceLoop
+    item, pair = node.output, TupleType(node.output, node.output)
     if _is_by_groups(block, combine):
         kind, of_kind = p.ReduceGroups, _of_groups(combine, node, w)
     else:
-        of_kind = {'combine': (yield write_body(w.builder, str(combine), combine))}
-    reduced = w.shaped(
+        of_kind = {'combine': (yield write_in_loop(w.builder, combine, pair, item))}
+    items = yield w.wrap(given.items, item, node)
+    reduced = yield w.shaped(
         kind,
-        (given.lengths, places, *flatten(given.items)),
+        (given.lengths, places, *flatten(items)),
         node,
-        given.items,
+        items,
         **of_kind,
-        default=(yield write_body(w.builder, str(default), default)),
+        default=(yield write_in_loop(w.builder, default, VoidType(), item)),
         way=next(w.builder.ways),
         visit=w.builder.visit(node),
     )
-    return (yield reduced)
+    return (yield w.unwrap(reduced, item, node))
 
 
 def _fn(combine: Typed) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sized
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,8 +13,15 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.host.objects import why_no_sequence
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
-from jfold.language.emission import emit, emit_part, emit_zeros, write_body
+from jfold.language.emission import (
+    emit,
+    emit_part,
+    emit_zeros,
+    write_in_loop,
+    write_loop,
+)
 from jfold.language.inference import Inference, check_dtype, output_type
+from jfold.language.inputs import is_same
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
 from jfold.language.writer import (
@@ -25,18 +32,17 @@ from jfold.language.writer import (
     Writer,
     Writing,
     flatten,
-    rebuild,
 )
+from jfold.registers import wrapped
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
     ObjectType,
     SequenceType,
-    TensorType,
     TupleType,
     Type,
     VoidType,
-    terminals,
+    item_of,
 )
 
 Array = np.ndarray[Any, Any]
@@ -69,13 +75,6 @@ def items(
             fail(node, expected, str(state.types.resolve(head)))
 
     state.when_head(node, link, of)
-
-
-def check_state(node: Typed, type_: Type) -> None:
-    """Refuses items and states that a loop over sequences cannot carry along."""
-    for leaf in terminals(type_):
-        if not isinstance(leaf, TensorType | ObjectType):
-            fail(node, 'items and states of tensors or objects', str(type_))
 
 
 def sequence_as_given(node: Typed, state: Inference, item: Type) -> Type:
@@ -113,7 +112,7 @@ def _(block: c.Map, node: Typed, state: Inference) -> Steps[Type]:
 def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     if isinstance(value, Repeated):
         return Repeated((yield emit_part(node.parts[0], value.item, places, w)))
-    given = yield w.sequence(value, places, node)
+    given = yield w.sequence(value, node.input, places, node)
     inner = w.item_places(given.lengths, places, node, w.builder.visit(node))
     items = yield emit_part(node.parts[0], given.items, inner, w)
     return SequenceValue(given.lengths, items)
@@ -146,25 +145,31 @@ def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
 
 @emit.register
 def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    start, combine = node.parts
+    _, combine = node.parts
     assert combine is not None
-    assert start is not None
-    check_state(node, combine.input)
-    given = yield w.sequence(value, places, node)
+    given = yield w.sequence(value, node.input, places, node)
     items, inner = yield emit_of_items(combine, given, places, w)
-    state = yield emit_part(start, None, places, w)
-    states = list(flatten(state))
-    folded = w.shaped(
+    before = yield emit_part(node.parts[0], None, places, w)
+    taken = _taken(combine, node)
+    state, *rest = yield w.wrap((before, *items), taken, node)
+    states, at = list(flatten(state)), places if inner is None else inner
+    folded = yield w.shaped(
         p.FoldLoop if inner is None else p.FoldEntered,
-        (given.lengths, places if inner is None else inner, *states, *flatten(items)),
+        (given.lengths, at, *states, *flatten(tuple(rest))),
         node,
         state,
-        combine=(yield write_combine(w.builder, combine, state, items)),
+        combine=(yield write_combine(w.builder, combine, taken, node.output)),
         states=len(states),
         way=next(w.builder.ways),
         visit=w.builder.visit(combine),
     )
-    return (yield folded)
+    return (yield w.unwrap(folded, node.output, node))
+
+
+def _taken(combine: Typed, node: Typed) -> TupleType:
+    """The type of what a fold's body takes: a state, and what is made of an item."""
+    ready = [part.output for part in fields_of_item(combine)]
+    return TupleType(node.output, *(ready or [item_of(node.input)]))
 
 
 def fields_of_item(combine: Typed) -> list[Typed]:
@@ -183,15 +188,15 @@ def fields_of_item(combine: Typed) -> list[Typed]:
 
 def emit_of_items(
     combine: Typed, given: SequenceValue, places: int, w: Writer
-) -> Steps[tuple[Value, int | None]]:
-    """What a fold's body takes as its items: what can be computed for all at once is.
+) -> Steps[tuple[tuple[Value, ...], int | None]]:
+    """What a fold's body takes of its items: what can be computed for all at once is.
 
     A recursion in there then runs for all items together, not position by position. If
     something is observed there, the body needs the places of items too.
     """
     parts = fields_of_item(combine)
     if not parts:
-        return given.items, None
+        return (given.items,), None
     seen = any(w.builder.visit(part) is not None for part in parts)
     visit = w.builder.visit(combine) if seen else None
     inner = w.item_places(given.lengths, places, combine, visit)
@@ -200,35 +205,34 @@ def emit_of_items(
 
 
 def write_combine(
-    builder: Builder, combine: Typed, state: Value, items: Value
+    builder: Builder, combine: Typed, taken: TupleType, state: Type
 ) -> Steps[p.Body]:
     """The body of a fold, whose items are as `emit_of_items` makes them."""
-    ready = fields_of_item(combine)
-    if not ready:
-        body: p.Body = yield write_body(builder, str(combine), combine)
+    if not fields_of_item(combine):
+        body: p.Body = yield write_in_loop(builder, combine, taken, state)
         return body
     # Its arguments are the state and what was made of the items, not the items: so the
     # leading record is taken apart here, and only its fields of the state are emitted.
-    w = Writer(builder, None)
-    places = w.new()
-    before = yield rebuild(state, iter(w.new, None))
-    item = yield rebuild(items, iter(w.new, None))
     piped = isinstance(combine.block, c.Pipe)
     record = combine.parts[0] if piped else combine
     assert record is not None
     assert isinstance(record.block, c.Record)
-    assert isinstance(item, tuple)
-    assert isinstance(combine.input, TupleType)
-    start, _ = combine.input
-    rest = iter(item)
-    given: list[Value] = []
-    for (key, _), part in zip(record.block.fields, record.parts, strict=True):
-        given.append(next(rest) if key else (yield emit_part(part, before, places, w)))
-    value: Value = tuple(given)
-    for part in combine.parts[1:] if piped else ():
-        value = yield emit_part(part, value, places, w)
-    taken = TupleType(start, *(part.output for part in ready))
-    return w.finish(str(combine), taken, value, combine.output)
+    fields = list(zip(record.block.fields, record.parts, strict=True))
+
+    def lines(value: Value, places: int, w: Writer) -> Writing:
+        assert isinstance(value, tuple)
+        before, *rest = value
+        items, given = iter(rest), list[Value]()
+        for (key, _), part in fields:
+            of_state = None if key else emit_part(part, before, places, w)
+            given.append((yield of_state) if of_state else next(items))
+        value = tuple(given)
+        for part in combine.parts[1:] if piped else ():
+            value = yield emit_part(part, value, places, w)
+        return value
+
+    body = yield write_loop(builder, combine, taken, state, lines)
+    return body
 
 
 @value_of.register
@@ -268,42 +272,46 @@ def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
 def _(block: c.RNN, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     start, cell = node.parts
     assert cell is not None
-    for type_ in (cell.input, cell.output):
-        check_state(node, type_)
+    sequence, carried = cast(tuple[SequenceType, Type], node.output)
     state: Value
+    type_ = node.input
     if block.initial_state_from_input:
-        assert isinstance(value, tuple)
-        value, state = value
+        (value, state), type_ = cast(Any, value), cast(TupleType, type_)[0]
     elif start is None:
-        assert isinstance(node.output, TupleType)
-        state = yield emit_zeros(node.output[1], node, places, w)
+        state = yield emit_zeros(carried, node, places, w)
     else:
         state = yield emit_part(start, None, places, w)
-    given = yield w.sequence(value, places, node)
+    given = yield w.sequence(value, type_, places, node)
+    taken = TupleType(carried, item_of(type_))
+    state, items = yield w.wrap((state, given.items), taken, node)
     states = list(flatten(state))
-    last, made = yield w.shaped(
+    both = TupleType(carried, sequence.item)
+    shape = yield w.shape_of(wrapped(both))
+    made = yield w.shaped(
         p.FoldLoop,
-        (given.lengths, places, *states, *flatten(given.items)),
+        (given.lengths, places, *states, *flatten(items)),
         node,
-        (state, (yield w.shape_of(cell.output))[0]),
-        combine=(yield _write_cell(w.builder, cell)),
+        shape,
+        combine=(yield _write_cell(w.builder, cell, taken, both)),
         states=len(states),
         way=next(w.builder.ways),
         visit=w.builder.visit(cell),
     )
-    return SequenceValue(given.lengths, made), last
+    last, outputs = yield w.unwrap(made, both, node)
+    return SequenceValue(given.lengths, outputs), last
 
 
-def _write_cell(builder: Builder, cell: Typed) -> Steps[p.Body]:
+def _write_cell(
+    builder: Builder, cell: Typed, taken: Type, both: Type
+) -> Steps[p.Body]:
     """The body of a loop, which takes and gives the state first."""
-    assert isinstance(cell.input, TupleType)
-    assert isinstance(cell.output, TupleType)
-    w = Writer(builder, None)
-    places, (item, state) = w.new(), cell.input
-    before, given = (yield w.like(state)), (yield w.like(item))
-    made, after = yield emit_part(cell, (given, before), places, w)
-    result = TupleType(cell.output[1], cell.output[0])
-    return w.finish(str(cell), TupleType(state, item), (after, made), result)
+
+    def lines(value: Value, places: int, w: Writer) -> Writing:
+        assert isinstance(value, tuple)
+        made = yield emit_part(cell, value[::-1], places, w)
+        return made[::-1]
+
+    return write_loop(builder, cell, taken, both, lines)
 
 
 @value_of.register
@@ -354,4 +362,10 @@ def _(block: c.Length, node: Typed, value: Value, places: int, w: Writer) -> Val
 
 @value_of.register
 def _(block: c.Length, node: Typed, x: Sized, state: Eager) -> Array:
-    return np.asarray(len(x), block.type.dtype)
+    length = np.asarray(len(x))
+    made = length.astype(block.type.dtype)
+    if not is_same(length, made):
+        name = block.type.dtype.name
+        text = f'expected {block.type}, got the length {length}'
+        raise TypeError(f'{node}: {text}, which {name} cannot hold')
+    return made

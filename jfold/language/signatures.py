@@ -74,6 +74,9 @@ def call_hint(error: Exception, function: Function, count: int, parts: bool) -> 
       count: of the inputs.
       parts: whether they are the parts of a tuple.
     """
+    if function.init is not None and _takes_shape(function.init):
+        shaped = 'init=lambda key: initializer(key, (2, 3))'
+        return f'an initializer takes a shape: write `{shaped}`, for one of [2, 3]'
     names = _names(count)
     tail = ', with the parts of the tuple as separate arguments' if parts else ''
     if function.init is not None and not _init_binds(function.init, count, error):
@@ -99,6 +102,11 @@ def _init_binds(init: Callable[..., Any], count: int, error: Exception) -> bool:
         return True
     settings = filter(_is_setting, _positional(init)[: 1 + count])
     return not any(settings) and _binds(init, 1 + count, error)
+
+
+def _takes_shape(init: Callable[..., Any]) -> bool:
+    """Whether an `init` is one of `jax.nn.initializers`, by the names of its inputs."""
+    return [each.name for each in _positional(init)[1:3]] == ['shape', 'dtype']
 
 
 def _binds(

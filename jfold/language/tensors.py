@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from jfold import combinators as c
 from jfold import instructions as p
@@ -12,13 +15,12 @@ from jfold.language import eager
 from jfold.language.eager import Eager, value_of
 from jfold.language.emission import emit
 from jfold.language.inference import TO_TENSORS, Inference, output_type
-from jfold.language.layers import arguments_of, hint, identity, make_layer, result_type
+from jfold.language.layers import arguments_of, hint, identity, make_layer, traced
 from jfold.language.paths import fail
 from jfold.language.signatures import settings_of
 from jfold.language.typed import Typed
-from jfold.language.writer import Value, Writer, Writing, flatten
+from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
 from jfold.types import (
-    KeyType,
     SequenceType,
     TensorType,
     TupleType,
@@ -82,10 +84,7 @@ def apply_layer(
             if key not in state.layers:
                 state.layers[key] = make_layer(function, arguments)
                 state.functions[state.layers[key]] = function
-            layer = state.layers[key]
-            given_types = *map(KeyType, layer.rngs), *arguments
-            of_call = layer.call, layer.params, given_types, layer.batched
-            state.results[key, arguments] = result_type(*of_call)
+            state.results[key, arguments] = traced(state.layers[key], arguments)
         except Exception as error:
             shown = ', '.join(map(repr, arguments))
             advice = hint(error, function, given)
@@ -94,7 +93,8 @@ def apply_layer(
                 f'{advice and f"; {advice}"}'
             ) from error
     node.layer = state.layers[key]
-    return state.results[key, arguments]
+    result, node.origins = state.results[key, arguments]
+    return result
 
 
 def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
@@ -113,11 +113,28 @@ def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
 
 @emit.register
 def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    assert node.layer is not None
-    number = w.builder.operation(node.layer, node.input, node.output)
-    keys = w.keys(node.layer, places, node)
-    inputs, shape = (places, *keys, *flatten(value)), (yield w.shape_of(node.output))
-    return (yield w.shaped(p.Apply, inputs, node, shape, operation=number))
+    return (yield emit_layer(node, value, places, w))
+
+
+def emit_layer(node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    """Writes what a layer computes; the rest of its result is where it was."""
+    assert node.layer is not None and node.origins is not None
+    origins, given = node.origins, [*w.keys(node.layer, places, node), *flatten(value)]
+    made: Iterator[int] = iter(())
+    if count := len(origins.computed):
+        inputs = places, *(given[i] for i in origins.reads)
+        number = w.builder.computing(node)
+        made = iter(w.add(p.Apply, inputs, node, count, operation=number))
+    registers = []
+    for origin in origins.outputs:
+        if isinstance(origin, np.ndarray):
+            index = w.builder.constant(
+                (origin.dtype, origin.shape, origin.tobytes()), origin
+            )
+            registers.append(w.one(p.Constant, (places,), node, index=index))
+        else:
+            registers.append(next(made) if origin is None else given[origin])
+    return (yield rebuild((yield w.shape_of(node.output)), iter(registers)))
 
 
 @value_of.register

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jfold import combinators as c
+from jfold.language.origins import Origins
 from jfold.language.paths import path_of
 from jfold.operations import Layer
 from jfold.printing import short
@@ -25,6 +26,7 @@ class Typed:
       parts: the uses inside, in the order of their evaluation, as the rule says that
         types the block; `None` where an optional one is absent.
       layer: of a function, and of an item of a tensor.
+      origins: where its outputs come from.
       shared: whether it is used more than once.
       draws: whether something random is inside, so that each use is another.
     """
@@ -35,6 +37,7 @@ class Typed:
     output: Type
     parts: tuple[Typed | None, ...] = ()
     layer: Layer | None = None
+    origins: Origins | None = None
     shared: bool = False
     draws: bool = False
 

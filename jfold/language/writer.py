@@ -15,12 +15,19 @@ import numpy as np
 from jfold import combinators as c
 from jfold import instructions as p
 from jfold.language.layers import arguments_of
-from jfold.language.paths import fail
+from jfold.language.numbering import gives_objects, value_number
+from jfold.language.origins import computing
 from jfold.language.typed import Typed, Typing
 from jfold.language.visits import number_visits
 from jfold.operations import Layer, Operation
-from jfold.registers import OBJECTS, PLACES, RegisterType, row_names, types_of
-from jfold.traits import Effect, Traits
+from jfold.registers import (
+    PLACES,
+    RegisterType,
+    row_names,
+    types_of,
+    wrapped,
+)
+from jfold.traits import Effect
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
@@ -30,7 +37,8 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    terminals,
+    item_of,
+    tensors,
 )
 
 
@@ -66,6 +74,7 @@ class Builder:
     operations: dict[Operation, int] = field(default_factory=dict)
     constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
     known: dict[Hashable, int] = field(default_factory=dict)
+    parts: dict[tuple[Layer, tuple[Type, ...]], Layer] = field(default_factory=dict)
     declarations: dict[c.ForwardDeclaration, int] = field(default_factory=dict)
     bodies: list[p.Body] = field(default_factory=list)
     unconsumed: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
@@ -77,18 +86,40 @@ class Builder:
 
     def type_numbers(self, type_: Type) -> tuple[int, ...]:
         """The numbers of the tensors in nested tuples."""
-        leaves = [t for t in terminals(type_) if isinstance(t, TensorType)]
-        return tuple(map(self.type_number, leaves))
+        return tuple(map(self.type_number, tensors(type_)))
 
     def operation(
-        self, layer: Layer, given: Type, result: Type, from_left: bool = False
+        self,
+        layer: Layer,
+        given: Type,
+        result: Type,
+        from_left: bool = False,
+        is_straight: bool = False,
     ) -> int:
         """The number of a layer at given types: equal ones are one operation."""
         keys = map(KeyType, layer.rngs)
         arguments = *keys, *arguments_of(given)
         numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
-        made = Operation(layer, arguments, result, *numbers, from_left)
+        made = Operation(layer, arguments, result, *numbers, from_left, is_straight)
         return self.operations.setdefault(made, len(self.operations))
+
+    def computing(self, node: Typed) -> int:
+        """The number of the operation that computes what the layer of a node has to."""
+        layer, origins, arguments = node.layer, node.origins, arguments_of(node.input)
+        assert layer is not None and origins is not None
+        given, made = (list(tensors(x)) for x in (TupleType(arguments), node.output))
+        computed, reads, read = origins.computed, origins.reads, node.input
+        result, count = node.output, len(layer.rngs) + len(given)
+        if (len(computed), len(reads)) != (len(made), count):
+            if (layer, arguments) not in self.parts:
+                self.parts[layer, arguments] = computing(layer, arguments, origins)
+            layer, read = (
+                self.parts[layer, arguments],
+                TupleType(given[i] for i in reads),
+            )
+            results = [made[k] for k in computed]
+            result = results[0] if len(results) == 1 else TupleType(results)
+        return self.operation(layer, read, result, is_straight=origins.is_straight)
 
     def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
         """The number of a constant; equal keys are one."""
@@ -153,10 +184,10 @@ class Writer:
         """Appends an instruction, if there is no such one; the registers it writes."""
         registers = cast(tuple[int, ...], tuple(inputs))
         alike = [self.alike.get(r, r) for r in registers]
-        number = _value_number(kind, alike, outputs, options)
+        number = value_number(kind, alike, outputs, options)
         known = self.numbered.get(number) if number else None
         is_seen = self._is_seen(kind, registers, options)
-        if known and not is_seen and not _gives_objects(kind):
+        if known and not is_seen and not gives_objects(kind):
             return known
         written = tuple(self.new() for _ in range(outputs))
         self.instructions.append(kind(registers, written, str(node), **options))
@@ -284,15 +315,56 @@ class Writer:
         way = next(self.builder.ways)
         return self.one(p.Enter, (lengths, places), node, way=way, visit=visit)
 
-    def sequence(self, value: Value, places: int, node: Typed) -> Steps[SequenceValue]:
-        """A value that a sequence block takes as a sequence."""
+    def sequence(
+        self, value: Value, type_: Type, places: int, node: Typed
+    ) -> Steps[SequenceValue]:
+        """A value of a type that a sequence block takes as a sequence."""
         if isinstance(value, int):  # a column of objects
             return SequenceValue(*self.add(p.Iterate, (value,), node, outputs=2))
         if isinstance(value, tuple):
-            length = len(value)
-            lengths = self.one(p.Fixed, (places,), node, length=length)
-            return SequenceValue(lengths, (yield self.interleave(list(value), node)))
+            item = item_of(type_)
+            made: SequenceValue = yield self.of_tuple(value, item, places, node)
+            return made
         assert isinstance(value, SequenceValue)
+        return value
+
+    def of_tuple(
+        self, value: tuple[Value, ...], item: Type, places: int, node: Typed
+    ) -> Steps[SequenceValue]:
+        """A tuple of items of a type as a sequence."""
+        lengths = self.one(p.Fixed, (places,), node, length=len(value))
+        parts = yield in_turn(self.wrap(each, item, node) for each in value)
+        items = yield self.interleave(parts, node)
+        return SequenceValue(lengths, (yield self.unwrap(items, item, node)))
+
+    def wrap(self, value: Value, type_: Type, node: Typed) -> Writing:
+        """A value with each sequence in it in one register."""
+        if isinstance(value, tuple):
+            parts = zip(value, cast(TupleType, type_), strict=True)
+            return tuple((yield in_turn(self.wrap(*each, node) for each in parts)))
+        if isinstance(value, Repeated):
+            item = cast(BroadcastType, type_).item
+            return Repeated((yield self.wrap(value.item, item, node)))
+        if isinstance(value, SequenceValue):
+            sequence = cast(SequenceType, type_)
+            items = yield self.wrap(value.items, sequence.item, node)
+            inputs = value.lengths, *flatten(items)
+            return self.one(p.Wrap, inputs, node, sequence=sequence)
+        return value
+
+    def unwrap(self, value: Value, type_: Type, node: Typed) -> Writing:
+        """The inverse of `wrap`."""
+        if isinstance(value, tuple):
+            parts = zip(value, cast(TupleType, type_), strict=True)
+            return tuple((yield in_turn(self.unwrap(*each, node) for each in parts)))
+        if isinstance(value, Repeated):
+            item = cast(BroadcastType, type_).item
+            return Repeated((yield self.unwrap(value.item, item, node)))
+        if isinstance(type_, SequenceType):
+            shape = SequenceValue(0, (yield self.shape_of(wrapped(type_.item))))
+            made = yield self.shaped(p.Unwrap, (value,), node, shape, sequence=type_)
+            items = yield self.unwrap(made.items, type_.item, node)
+            return SequenceValue(made.lengths, items)
         return value
 
     def aligned(
@@ -313,8 +385,9 @@ class Writer:
         """The items of a tuple of one type, as those of a sequence."""
         if isinstance(values[0], tuple):
             return (yield _by_item(values, lambda part: self.interleave(part, node)))
-        if isinstance(values[0], SequenceValue):
-            fail(node, 'a tuple of tensors or objects', str(node.input))
+        if isinstance(values[0], Repeated):
+            repeated = [v.item for v in values if isinstance(v, Repeated)]
+            return Repeated((yield self.interleave(repeated, node)))
         return None if values[0] is None else self.one(p.Interleave, values, node)
 
     def finish(self, name: str, given: Type, result: Value, type_: Type) -> p.Body:
@@ -344,43 +417,6 @@ class Writer:
             else each
             for each in instructions
         ]
-
-
-_APART = 'way', 'visit'  # options that tell rows apart, and change no value
-
-
-def _value_number(
-    kind: Any, inputs: Iterable[int], outputs: int, options: dict[str, Any]
-) -> Hashable:
-    """What instructions that do the same have in common; `None` if that is not told, as
-    of functions of the data, or if each does something beside."""
-    traits: Traits = kind.traits
-    if traits.holds or traits.effect & Effect.RECORDS or traits.anew:
-        return None
-    try:  # ways tell rows apart, and are given anew where they have to
-        told = [(k, _comparable(v)) for k, v in options.items() if k not in _APART]
-    except TypeError:
-        return None
-    return kind, tuple(inputs), outputs, tuple(told)
-
-
-def _comparable(value: object) -> Hashable:
-    """An option as it compares, with its type.
-
-    Raises:
-      TypeError: equal ones might do something else.
-    """
-    if isinstance(value, tuple):
-        return tuple(map(_comparable, value))
-    if isinstance(value, slice):
-        return slice, _comparable((value.start, value.stop, value.step))
-    if value is None or isinstance(value, int | str | TensorType):
-        return type(value), value
-    raise TypeError(f'expected an option that can be compared, got {value!r}')
-
-
-def _gives_objects(kind: Any) -> bool:
-    return any(each.gives_any(OBJECTS) for each in kind.traits.signatures)
 
 
 def _by_item(tuples: list[Any], fn: Callable[[list[Value]], Writing]) -> Writing:

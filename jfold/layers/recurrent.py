@@ -34,7 +34,7 @@ class Cell(nn.Module):
     ([2, 0], (2, 4))
     """
 
-    inner: Any  # a `flax.linen.RNNCellBase`
+    inner: Any  # a `flax.linen.RNNCellBase`, none of NNX
 
     def __call__(self, item: Array, state: Any) -> tuple[Array, Any]:
         state, output = self.inner(state, item)

@@ -15,7 +15,13 @@ import numpy as np
 
 from jfold.graph import Array, Graph, Table, concatenated, gather, ranges, shared_counts
 from jfold.planning.layout import Layout, active_types, layout, running
-from jfold.planning.sections import SUM_ARITY, SUM_WIDTH, Section, Sections
+from jfold.planning.sections import (
+    NOWHERE,
+    SUM_ARITY,
+    Section,
+    Sections,
+    summed_at_once,
+)
 from jfold.planning.tiles import strategy_of
 from jfold.planning.uses import (
     NO_USES,
@@ -23,13 +29,14 @@ from jfold.planning.uses import (
     SumTree,
     Uses,
     adding,
+    end_summands,
     followed,
     in_order,
     sum_tree,
     whole_cotangents,
 )
 from jfold.recurrence import Component
-from jfold.spec import Spec
+from jfold.spec import ONCE, Spec
 from jfold.types import KeyType
 
 
@@ -75,13 +82,20 @@ def fill(uses: Uses, spec: Spec, devices: int = 1) -> tuple[Array, tuple[Array, 
     # Not cleared before: each section is written whole.
     indices = np.empty(places.sections.size, np.int32)
     batch = _Batch(uses, spec, places, running(spec), indices, devices)
-    order = _order_of(batch)
+    at_once = spec.strategy == ONCE
+    order = _order_at_once(batch) if at_once else _order_of(batch)
+    rows = _value_rows(batch, order)
     _write_header(batch, order)
     _write_tiles(batch, order)
     _write_owners(batch)
-    used = _write_rows(batch, order, _value_rows(batch, order))
-    for t in sorted(active_types(spec.program)):
-        _write_consumers(batch, order, t, used[t])
+    if at_once:
+        _write_rows(batch, order, rows, frozenset())
+        _write_summands(batch, rows)
+    else:
+        active = active_types(spec.program)
+        used = _write_rows(batch, order, rows, active)
+        for t in sorted(active):
+            _write_consumers(batch, order, t, used[t])
     return indices, _constants(uses.graph, spec)
 
 
@@ -120,6 +134,16 @@ def _order_of(batch: _Batch) -> _Order:
     )
     depths = tuple(int(last[-1]) + 1 if len(last) else 0 for last in steps)
     return _Order(counts, tuple(map(_by_level, levels, counts)), steps, depths)
+
+
+def _order_at_once(batch: _Batch) -> _Order:
+    """The same where no operation takes turns: nodes stay as they were traced."""
+    counts = tuple(np.array([len(x)]) for x in batch.graph.operations)
+    depths = tuple(
+        int(any(counts[o][0] for o in each.operations)) for each in batch.components
+    )
+    steps = tuple(np.zeros(depth, np.int64) for depth in depths)
+    return _Order(counts, tuple(slice(None) for _ in counts), steps, depths)
 
 
 def _by_level(levels: Array, counts: Array) -> Array | slice:
@@ -222,38 +246,74 @@ def _write_owners(batch: _Batch) -> None:
             section.fill(batch.indices, owners, none)
 
 
-def _write_rows(batch: _Batch, order: _Order, rows: list[Array]) -> list[list[RowUses]]:
+def _write_rows(
+    batch: _Batch, order: _Order, rows: list[Array], active: frozenset[int]
+) -> list[list[RowUses]]:
     """The rows that operations read and results consist of; per type that cotangents
     flow through, its uses, constants' too, in parts.
 
     Args:
       rows: per type, the row of each value [values].
+      active: types of which uses are asked for.
     """
     program, uses, places = batch.spec.program, batch.uses, batch.places
     sections = places.sections
     used: list[list[RowUses]] = [[] for _ in program.types]
-    active = active_types(program)
 
-    def write(t: int, section: Section, values: Array, edge: int) -> None:
+    def write(
+        t: int, section: Section, values: Array, edge: int, step: int = 1
+    ) -> None:
         """Fills a section [n or more] by values [n], whose edges begin at `edge`."""
         found = gather(rows[t], values)
         # Spare rows repeat a real one: on zeros a function may give no number.
         section.fill(batch.indices, found, found[-1] if len(found) else 0)
         if t in active:
-            of_sum = edge < 0
-            end = edge - len(found) if of_sum else edge + len(found)
-            edges = np.arange(edge, end, -1 if of_sum else 1, dtype=np.int32)
+            end = edge + step * len(found)
+            edges = np.arange(edge, end, step, dtype=np.int32)
             used[t].append(RowUses(found, edges))
 
     for o, operation in enumerate(program.operations):
+        if summed_at_once(batch.spec, places.component[o]):
+            continue
         for a, t in enumerate(operation.inputs):
             values = uses.inputs[o][a][order.nodes[o]]
-            write(t, sections.inputs[o][a], values, places.edge_base[o][a])
+            write(t, sections.inputs[o][a], values, *places.edges[o][a])
     for r, result in enumerate(program.results):
         for j, t in enumerate(result.tensors):
             values = uses.results[r][j]
             write(t, sections.results[r][j], values, places.edge_results[r][j])
     return used
+
+
+def _write_summands(batch: _Batch, rows: list[Array]) -> None:
+    """What is added up in components that are sums, and in which of their rows.
+
+    Args:
+      rows: per type, the row of each value [values].
+    """
+    for c, component in enumerate(batch.components):
+        if component.operations and summed_at_once(batch.spec, c):
+            read, made = _summands(batch, component, rows)
+            read, sums = end_summands(read, made)
+            section = batch.sections.summands[c]
+            section.fill(batch.indices, read, read[-1] if len(read) else 0)
+            # Spare ones are added to a row that is not there.
+            begin = batch.places.value_base[component.operations[0]][0]
+            batch.sections.sums_of[c].fill(batch.indices, sums - begin, NOWHERE)
+
+
+def _summands(
+    batch: _Batch, component: Component, rows: list[Array]
+) -> tuple[Array, Array]:
+    """The rows of values that the operations of a component read, and those that they
+    make of each [reads]."""
+    read, made, operations = [], [], batch.spec.program.operations
+    for o in component.operations:
+        (first,) = batch.places.value_base[o]
+        for t, values in zip(operations[o].inputs, batch.uses.inputs[o], strict=True):
+            read.append(gather(rows[t], values))
+            made.append(np.arange(first, first + len(values)))
+    return concatenated(read), concatenated(made)
 
 
 # ---- what the reverse pass reads -----------------------------------------------------
@@ -355,7 +415,8 @@ def _write_sums(batch: _Batch, t: int, tree: SumTree, rounds: Array) -> None:
         sections.sums[t][f].fill(batch.indices, edges, zero)
     taken, count = np.unique(rounds, return_counts=True)
     flat = steps.reshape(-1, 2)
-    flat[taken, 0], flat[taken, 1] = count.cumsum() - count, -(-count // SUM_WIDTH)
+    width = places.sum_width[t]
+    flat[taken, 0], flat[taken, 1] = count.cumsum() - count, -(-count // width)
 
 
 def _row_steps(batch: _Batch, order: _Order, t: int) -> Array:

@@ -10,6 +10,7 @@ cotangent:
 
     | rows of operation 0, input 0 | input 1 | ... | results | sums | a row of zeros |
 
+or, where each write starts a kernel, the rows of all inputs of the type by turns.
 All indices of a batch are one array, whose sections `jfold.planning.sections` lays out.
 """
 
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
-from jfold.planning.sections import SUM_WIDTH, Cursor, Room, Sections, lay_out
+from jfold.planning.sections import Cursor, Room, Sections, lay_out
 from jfold.planning.tiles import chunk_rows, strategy_of, tile_widths
 from jfold.recurrence import Component, component_of, components
 from jfold.spec import Spec
@@ -69,6 +70,7 @@ def running(spec: Spec) -> tuple[Component, ...]:
 # ---- layout --------------------------------------------------------------------------
 
 Numbers: TypeAlias = tuple[int, ...]
+Steps: TypeAlias = tuple[tuple[int, int], ...]  # first ones, and how far to the next
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +91,15 @@ class Layout:
       trips: per component, of loops over so many of these rows, one behind another.
       value_base: per operation and output, the first row in the value buffer.
       value_rows: [types].
-      edge_base: per operation and input, the edge row of the first; -1 where no
-        gradient flows; of sums `~row`, the computed row of the first that they make.
-      edge_results: per result and tensor, likewise.
+      together: per operation, its inputs in groups, each of one type, that are read and
+        whose cotangents are written at once.
+      edges: per operation and input, the edge row of the first, and how far it is to
+        that of the next; of sums `~row`, the computed row of the first that they make;
+        -1 where no gradient flows.
+      edge_results: per result and tensor, the edge row of the first, likewise.
       edge_sums: [types] likewise.
       edge_rows: [types] the row of zeros at the end included.
+      sum_width: [types] sums that are taken at once.
       sections: of the index array.
     """
 
@@ -107,10 +113,12 @@ class Layout:
     trips: tuple[Numbers, ...]
     value_base: tuple[Numbers, ...]
     value_rows: Numbers
-    edge_base: tuple[Numbers, ...]
+    together: tuple[tuple[Numbers, ...], ...]
+    edges: tuple[Steps, ...]
     edge_results: tuple[Numbers, ...]
     edge_sums: Numbers
     edge_rows: Numbers
+    sum_width: Numbers
     sections: Sections
 
 
@@ -124,10 +132,12 @@ def layout(spec: Spec) -> Layout:
     column, tables, trips = _tables(spec)
     base, rows = _values(spec, region)
     computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
-    edges = _edges(spec, region, results, base)
-    sections = lay_out(Room(spec, tables, region, results, computed))
+    together, sums = _together(spec), _sum_width(spec)
+    edges = _edges(spec, region, results, base, together, sums)
+    sections = lay_out(Room(spec, tables, region, results, computed, sums))
     of_rows = region, results, chunk, widths, component_of(program), column
-    return Layout(*of_rows, tables, trips, base, rows, *edges, sections)
+    of_values = tables, trips, base, rows, together
+    return Layout(*of_rows, *of_values, *edges, sums, sections)
 
 
 def _regions(spec: Spec, widths: Sequence[Numbers], chunk: Numbers) -> Numbers:
@@ -160,35 +170,61 @@ def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
     return base, tuple(cursor.next for cursor in cursors)
 
 
+def _together(spec: Spec) -> tuple[tuple[Numbers, ...], ...]:
+    """`Layout.together`."""
+    together = strategy_of(spec).together
+    return tuple(together(operation.inputs) for operation in spec.program.operations)
+
+
+def _sum_width(spec: Spec) -> Numbers:
+    """`Layout.sum_width`."""
+    types, width = spec.program.types, strategy_of(spec).sum_width
+    pairs = zip(spec.capacity.sums, types, strict=True)
+    return tuple(width(rows, t.size * t.dtype.itemsize) for rows, t in pairs)
+
+
 def _edges(
-    spec: Spec, region: Numbers, results: Numbers, values: Sequence[Numbers]
-) -> tuple[tuple[Numbers, ...], tuple[Numbers, ...], Numbers, Numbers]:
-    """`Layout.edge_base`, `edge_results`, `edge_sums` and `edge_rows`."""
+    spec: Spec,
+    region: Numbers,
+    results: Numbers,
+    values: Sequence[Numbers],
+    together: Sequence[tuple[Numbers, ...]],
+    sum_width: Numbers,
+) -> tuple[tuple[Steps, ...], tuple[Numbers, ...], Numbers, Numbers]:
+    """`Layout.edges`, `edge_results`, `edge_sums` and `edge_rows`."""
     program, active = spec.program, active_types(spec.program)
     cursors = [Cursor() for _ in program.types]
 
     def take(types: Sequence[int], rows: int) -> Numbers:
         return tuple(cursors[t].take(rows) if t in active else -1 for t in types)
 
-    def of_inputs(o: int, rows: int) -> Numbers:
+    def of_inputs(o: int, rows: int) -> Steps:
         operation = program.operations[o]
-        if not operation.is_sum:
-            return take(operation.inputs, rows)
-        # What a sum reads has the cotangent of the sum, wherever that is.
-        (t,), (first,) = operation.outputs, values[o]
-        return tuple(~(first - spec.capacity.constants[t]) for _ in operation.inputs)
+        if operation.is_sum:
+            # What a sum reads has the cotangent of the sum, wherever that is.
+            (t,), (first,) = operation.outputs, values[o]
+            return ((~(first - spec.capacity.constants[t]), -1),) * len(
+                operation.inputs
+            )
+        found = [(-1, 1) for _ in operation.inputs]
+        for group in together[o]:
+            if (t := operation.inputs[group[0]]) in active:
+                base, step = cursors[t].take(rows * len(group)), len(group)
+                for number, a in enumerate(group):
+                    found[a] = base + number, step
+        return tuple(found)
 
-    base = tuple(itertools.starmap(of_inputs, enumerate(region)))
+    of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
     of_results = tuple(
         take(result.tensors, rows)
         for result, rows in zip(program.results, results, strict=True)
     )
     sums: list[int] = []
     for t, rows in enumerate(spec.capacity.sums):
-        sums += take([t], rows + SUM_WIDTH if rows else 0)
+        sums += take([t], rows + sum_width[t] if rows else 0)
     # Behind all that is written, so the zeros that a new buffer is made of stay there.
     ends = tuple(cursor.take(1) + 1 for cursor in cursors)
-    return base, of_results, tuple(sums), ends
+    return of_rows, of_results, tuple(sums), ends
 
 
 def _tables(

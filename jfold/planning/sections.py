@@ -26,12 +26,12 @@ import jax
 
 from jfold.graph import Array
 from jfold.operations import Operations
-from jfold.recurrence import components
-from jfold.spec import Spec
+from jfold.recurrence import component_of, components
+from jfold.spec import ONCE, Spec
 
 Indices = TypeVar('Indices', bound=Array | jax.Array)  # of host or device
 SUM_ARITY = 4  # edges that one gather adds up; more are summed in a tree
-SUM_WIDTH = 64  # sums that are taken at once
+NOWHERE = 1 << 30  # a row that no buffer has
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ class Room:
       regions: [operations] rows of each in a buffer.
       results: [results] rows of each.
       computed: [types] rows of the value buffer that are no constants.
+      sum_width: [types] sums that are taken at once.
     """
 
     spec: Spec
@@ -128,6 +129,7 @@ class Room:
     regions: Sequence[int]
     results: Sequence[int]
     computed: Sequence[int]
+    sum_width: Sequence[int]
 
     @property
     def levels(self) -> int:
@@ -169,8 +171,25 @@ def _each(
 # ---- declarations --------------------------------------------------------------------
 
 
+def summed_at_once(spec: Spec, c: int) -> bool:
+    """Whether a component is sums that are all taken at once, of what is in the end
+    added up."""
+    component = components(spec.program)[c]
+    return spec.strategy == ONCE and component.recurrent
+
+
+def _summands(room: Room, c: int) -> Shape:
+    if not summed_at_once(room.spec, c):
+        return (0,)
+    operations = room.spec.program.operations
+    own = components(room.spec.program)[c].operations
+    return (sum(room.regions[o] * len(operations[o].inputs) for o in own),)
+
+
 def _inputs(room: Room, o: int) -> list[Shape]:
-    return [(room.regions[o],) for _ in room.spec.program.operations[o].inputs]
+    at_once = summed_at_once(room.spec, component_of(room.spec.program)[o])
+    rows = 0 if at_once else room.regions[o]
+    return [(rows,) for _ in room.spec.program.operations[o].inputs]
 
 
 def _owners(room: Room, r: int) -> Shape:
@@ -182,18 +201,23 @@ def _results(room: Room, r: int) -> list[Shape]:
 
 
 def _consumers(room: Room, t: int) -> Shape:
-    return room.spec.capacity.fans[t], room.computed[t]
+    # Where nothing is in loops, JAX itself takes gradients.
+    fan = 0 if room.spec.strategy == ONCE else room.spec.capacity.fans[t]
+    return fan, room.computed[t]
 
 
 def _steps(room: Room, t: int) -> Shape:
-    capacity = room.spec.capacity
-    return room.levels if capacity.sums[t] else 0, capacity.stages, 2
+    return room.levels if _rows_of_sums(room, t) else 0, room.spec.capacity.stages, 2
+
+
+def _rows_of_sums(room: Room, t: int) -> int:
+    return 0 if room.spec.strategy == ONCE else room.spec.capacity.sums[t]
 
 
 def _sums(room: Room, t: int) -> Shape:
-    summed = room.spec.capacity.sums[t]
+    summed = _rows_of_sums(room, t)
     # The last tile of sums may run past their end.
-    return SUM_ARITY, summed + SUM_WIDTH if summed else 0
+    return SUM_ARITY, summed + room.sum_width[t] if summed else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +229,11 @@ class Sections:
       size: of the index array.
       tiles: per component [levels, columns], for each of its operations first row, end
         and tiles per width; a row for each step, if their number is fixed.
-      inputs: per operation and input [region], rows of the value buffer.
+      summands: per component that is sums, where these are taken at once [summands],
+        rows of the value buffer; [0] of others.
+      sums_of: likewise, to which row of the component each is added.
+      inputs: per operation and input [region], rows of the value buffer; [0] of sums
+        that are taken at once.
       owners: per result [rows], the example of each; [0] where each has one.
       results: per result and tensor [rows], rows of the value buffer.
       consumers: per type [fan, rows], of each computed row the edge rows to sum.
@@ -217,6 +245,8 @@ class Sections:
     header: Header
     size: int
     tiles: tuple[Section, ...] = _each(COMPONENTS, lambda room, c: room.tables[c])
+    summands: tuple[Section, ...] = _each(COMPONENTS, _summands)
+    sums_of: tuple[Section, ...] = _each(COMPONENTS, _summands)
     inputs: tuple[tuple[Section, ...], ...] = _each(OPERATIONS, _inputs)
     owners: tuple[Section, ...] = _each(RESULTS, _owners)
     results: tuple[tuple[Section, ...], ...] = _each(RESULTS, _results)

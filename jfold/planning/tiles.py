@@ -2,7 +2,8 @@
 """Tiles: how many rows of an operation are computed at once, and in which rounds.
 
 Rows of an operation are sorted by level. A tile is a number of them that is fixed when
-the program is compiled; how many tiles a level takes is data. There are two strategies:
+the program is compiled; how many tiles a level takes is data. With loops there are two
+strategies:
 
     counted   a level of 172 rows, at widths 128, 32 and 4, is run in three loops:
               |------------- 128 -------------|--32--|4|4|4|
@@ -27,15 +28,18 @@ import numpy as np
 from jfold.graph import Array, concatenated
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
+from jfold.planning.costs import balanced_chunk, looks_up, parameter_bytes, row_bytes
 from jfold.planning.growth import power_of_two
+from jfold.planning.sections import SUM_ARITY
 from jfold.recurrence import Component, component_of, components
-from jfold.spec import COUNTED, FIXED, Capacity, Spec
+from jfold.spec import COUNTED, FIXED, ONCE, Capacity, Spec
 from jfold.staircase import NARROW, Profile, cut, is_cut, last_steps, steps
 
 Widths: TypeAlias = tuple[int, ...]  # rows per tile; counted ones widest first
 Trips: TypeAlias = tuple[int, ...]  # of loops one behind another
+Groups: TypeAlias = tuple[tuple[int, ...], ...]  # of inputs
 
-CACHE = 1 << 20  # bytes that most cores have near
+SUM_WIDTH = 64  # sums that are taken at once
 MANY = 4096  # rows of an operation; tiles of fewer are looked up
 MEMORY = 1 << 27  # bytes that an accelerator spares for what a tile reads and makes
 START = 1 << 28  # bytes that it moves while the kernels of a step start, both ways
@@ -60,40 +64,7 @@ def cores(devices: int) -> int:
     return max(found // devices, 1)
 
 
-# ---- what an operation costs ---------------------------------------------------------
-
-
-def parameter_bytes(operation: Operation) -> int:
-    """The size of an operation's parameters."""
-    leaves, _ = operation.layer.leaves
-    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves)
-
-
-def row_bytes(program: Operations, operation: Operation) -> int:
-    """The size of one node's inputs and outputs."""
-    types = [program.types[n] for n in operation.inputs + operation.outputs]
-    return sum(t.size * t.dtype.itemsize for t in types) or 4
-
-
-def balanced_chunk(program: Operations, operation: Operation, rows: int) -> int:
-    """Rows whose parameter gradients are taken at once, of the room for `rows`.
-
-    Each chunk costs a pass over the parameters, so a chunk's rows should outweigh them:
-    one chunk for a large embedding table, several for a matrix. Beyond that, a chunk
-    that stays in cache is faster.
-    """
-    if operation.layer.external:  # nobody knows how large it is
-        return max(rows, 1)
-    size = row_bytes(program, operation)
-    balanced = parameter_bytes(operation) // size
-    near = power_of_two(min(512, CACHE // size) + 1) // 2
-    return max(min(max(near, balanced), rows), 1)
-
-
-def looks_up(program: Operations, operation: Operation) -> bool:
-    """Whether whole numbers are all that an operation is given, as of words."""
-    types = [program.types[t] for t in operation.inputs]
-    return bool(types) and not any(t.differentiable for t in types)
+# ---- of all operations ---------------------------------------------------------------
 
 
 @kept
@@ -115,12 +86,15 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 # ---- strategies ----------------------------------------------------------------------
 
 
-# Either has seven methods:
+# Each has nine methods:
 #
 #   fitted      a capacity as its specs have it
 #   widths      of an operation
 #   chunk       rows of an operation whose parameter gradients are taken at once
 #   region      rows of a buffer that tiles of an operation reach
+#   sum_width   how many sums, of so many and of so many bytes each, are taken at once
+#   together    the numbers of inputs of given types, in groups of one type each, that
+#               are read, and whose cotangents are written, at once
 #   trips       of each loop over the steps of a component, one behind another: as many
 #               as there are rows in the table of its tiles
 #   last_steps  the step at which each level of a component ends [levels], from 0; of
@@ -168,6 +142,14 @@ class Counted:
     def region(self, rows: int, widths: Widths, component: Component) -> int:
         """A tile may begin in the last row that stands for a node."""
         return rows + widths[0]
+
+    def sum_width(self, rows: int, size: int) -> int:
+        """A few: a round takes as many tiles as it needs."""
+        return SUM_WIDTH
+
+    def together(self, types: Sequence[int]) -> Groups:
+        """Each on its own: what is apart needs no copy to be put together."""
+        return tuple((a,) for a in range(len(types)))
 
     def trips(self, spec: Spec, component: Component) -> Trips:
         """A step for each level."""
@@ -255,6 +237,16 @@ class Fixed:
             return rows + max(widths)
         return -(-rows // widths[0]) * widths[0]
 
+    def sum_width(self, rows: int, size: int) -> int:
+        """All, if memory allows: the rounds of every step take as many tiles. What is
+        of another round is the same as it was, or made again before it is read."""
+        return even_parts(rows, size * (SUM_ARITY + 1), MEMORY)[1]
+
+    def together(self, types: Sequence[int]) -> Groups:
+        """All of a type: each read and each write starts kernels."""
+        kinds = dict.fromkeys(types)
+        return tuple(tuple(a for a, t in enumerate(types) if t == k) for k in kinds)
+
     def trips(self, spec: Spec, component: Component) -> Trips:
         """As the staircase says."""
         return tuple(count for count, _ in _stairs(spec, component))
@@ -300,6 +292,60 @@ class Fixed:
         np.maximum.accumulate(first, out=first)
         table[: len(level), 0], table[: len(level), 1] = first, end[level]
         table[len(level) :, :2] = first[-1], end[-1]
+
+
+class Once:
+    """No loops: every operation runs once, on all rows that there is room for."""
+
+    fixed: ClassVar[bool] = False
+
+    def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
+        """Whatever the levels are, and however often values are used."""
+        none = tuple(0 for _ in program.types)
+        made = replace(capacity, fans=none, sums=none, profiles=())
+        return replace(made, levels=0, stages=0)
+
+    def widths(self, spec: Spec, o: int, component: Component) -> Widths:
+        """All rows."""
+        return (spec.capacity.rows[o],)
+
+    def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
+        """All rows."""
+        return max(rows, 1)
+
+    def region(self, rows: int, widths: Widths, component: Component) -> int:
+        """Nothing runs past their end."""
+        return rows
+
+    def sum_width(self, rows: int, size: int) -> int:
+        """Whatever: nothing is summed in rounds."""
+        return SUM_WIDTH
+
+    def together(self, types: Sequence[int]) -> Groups:
+        """Each on its own."""
+        return tuple((a,) for a in range(len(types)))
+
+    def trips(self, spec: Spec, component: Component) -> Trips:
+        """One."""
+        return (1,)
+
+    def last_steps(
+        self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
+    ) -> Array:
+        """All levels are one step [1], if there are any."""
+        return np.zeros(any(map(len, counts)), np.int64)
+
+    def write(
+        self,
+        table: Array,
+        counts: Array,
+        widths: Widths,
+        last: Array,
+        trips: Trips,
+        devices: int,
+    ) -> None:
+        """Into a table [1, 3], one tile from the first row on."""
+        table[...] = 0, counts.sum(), 1
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
@@ -425,8 +471,9 @@ def _alike(profile: Profile, operations: int) -> Profile:
 
 # ---- which there are -----------------------------------------------------------------
 
-Strategy: TypeAlias = Counted | Fixed
+Strategy: TypeAlias = Counted | Fixed | Once
 _STRATEGIES: dict[tuple[str, bool], Strategy] = {
+    (ONCE, False): Once(),
     (COUNTED, False): Counted(),
     (FIXED, False): Fixed(),
     (COUNTED, True): CountedAlike(),
@@ -442,3 +489,8 @@ def strategy_named(name: str | None, reproducible: bool) -> Strategy:
 def strategy_of(spec: Spec) -> Strategy:
     """The strategy that a spec names."""
     return strategy_named(spec.strategy, spec.reproducible)
+
+
+def asked(program: Operations, need: Capacity, strategy: str | None) -> Capacity:
+    """What a batch needs of a capacity, without numbers that no shape follows from."""
+    return Once().fitted(program, need) if strategy == ONCE else need

@@ -205,6 +205,27 @@ def whole_cotangents(uses: RowUses, rows: int, zero: int) -> Array:
     return whole
 
 
+def end_summands(read: Array, made: Array) -> tuple[Array, Array]:
+    """What sums add up in the end, of trees of sums: what is read that is no sum, and
+    the last sum that it gets into, of rows [reads] that are read, and made of each.
+
+        made   read
+          8    0 1 2 3           8 is read by 10, so 10 is the sum of 0 to 5
+          9    4 5
+         10    8 9
+
+    A sum that others read has one reader.
+    """
+    reader = np.full(int(max(read.max(initial=0), made.max(initial=0))) + 1, -1)
+    reader[made] = made
+    inner = reader[read] >= 0
+    reader[read[inner]] = made[inner]
+    sums = made[~inner]
+    while (reader[sums] != sums).any():  # trees are not deep
+        sums = reader[sums]
+    return read[~inner], sums
+
+
 @dataclass(frozen=True, eq=False)
 class SumTree:
     """Sums over the uses of values that have more than may be left.

@@ -217,6 +217,13 @@ MISTAKES = [
         lacks='got',
     ),
     Mistake(
+        'stacked schedules for one',
+        lambda: summed.apply({}, jf.Schedule.stack(summed.schedules([[[1]]] * 3))),
+        ValueError,
+        'expected `schedule` as that of one batch, got [3] of them stacked: take one '
+        'after another by `jax.lax.scan`, or all at once by `jax.vmap`',
+    ),
+    Mistake(
         'schedules of two models stacked',
         stacked_of_two_models,
         ValueError,

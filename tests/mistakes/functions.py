@@ -210,6 +210,14 @@ MISTAKES = [
         'arguments',
     ),
     Mistake(
+        'an initializer of JAX for init',
+        lambda: compiled(pair, jf.Function(product, init=jax.nn.initializers.normal())),
+        TypeError,
+        'Pipe[1].Function(product): expected to run on inputs (float32[], '
+        'float32[]), got TypeError: …; an initializer takes a shape: write '
+        '`init=lambda key: initializer(key, (2, 3))`, for one of [2, 3]',
+    ),
+    Mistake(
         'parameters of a wrong shape',
         lambda: compiled(vector, jf.Function(product, init=matrix)),
         TypeError,

@@ -322,14 +322,6 @@ MISTAKES = [
         lacks='do',
     ),
     Mistake(
-        'a sequence as a state',
-        lambda: compiled(jf.Map(numbers), jf.Reduce(jf.GetItem(0)), jf.Sum()),
-        TypeError,
-        'Pipe[1].Reduce(GetItem(0)): expected items and states of tensors or '
-        'objects, got ([float32[]], [float32[]])',
-        lacks='do',
-    ),
-    Mistake(
         'a double where JAX has none',
         lambda: compiled(jf.Scalar('float64')),
         TypeError,

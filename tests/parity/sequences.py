@@ -385,7 +385,12 @@ ROWS = [
                 lambda: jf.Slice(1),
                 TypeError,
                 'Slice() takes 0 positional arguments but 1 was given',
-            )
+            ),
+            (
+                lambda: jf.Slice(start=False),
+                TypeError,
+                'Slice: expected `start` as int or None, got False',
+            ),
         ],
     ),
     Row(
@@ -396,6 +401,24 @@ ROWS = [
         [([1, 2], 2.0)],
         [([], 0.0), ((), 0.0)],
         [
+            (
+                read(jf.Length('int8'), [0] * 128),
+                jf.InputError,
+                'example 0: expected int8[], got the length 128, which int8 cannot '
+                "hold; in Length('int8')",
+            ),
+            (
+                read(numbers >> jf.Length('bool'), [1, 2]),
+                jf.InputError,
+                'example 0: expected bool[], got the length 2, which bool cannot '
+                "hold; in Pipe[1].Length('bool')",
+            ),
+            (
+                lambda: jf.Length('float16').eval([0] * 2049),
+                TypeError,
+                "Length('float16'): expected float16[], got the length 2049, which "
+                'float16 cannot hold',
+            ),
             (
                 read(jf.Length(), 5),
                 jf.InputError,

@@ -141,6 +141,12 @@ ROWS = [
                 "admit others), got 'c'; in OneHotFromList(['a', 'b'], 'float32')",
             ),
             (
+                lambda: jf.OneHotFromList([[1]]),
+                TypeError,
+                'expected `items` as hashable values, got [1] (list): make keys of '
+                'them by an InputTransform before',
+            ),
+            (
                 lambda: jf.OneHotFromList('aa'),
                 ValueError,
                 "OneHotFromList: expected different items, got 'a' more than once",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies at work on columns, and loops over sequences."""
+"""Loops over sequences, and the bodies that they and calls run, on columns."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from jfold.errors import BadItem
 from jfold.host.groups import Cut, Left, cut, merged
 from jfold.host.origin import Frame, Origin, located, start
 from jfold.host.pieces import whole
+from jfold.host.prepared_rules import make_whole, steps
 from jfold.host.promises import Promises
 from jfold.host.rules import Column, put, starts, take
-from jfold.host.steps import make_whole, steps
 from jfold.host.trace import Trace
 from jfold.host.waves import take_apart
 from jfold.traits import refusal

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs without loops, `strategy='once'`: what they give, and what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree, close
+from checking import refuses
+from drawing_models import compiled
+from expressions import Expression, expressions
+from hlo import compiled_text, loops, parse
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold.planning.uses import end_summands
+from jfold.recurrence import components
+from jfold.spec import RESIDUALS
+
+WIDTH = 3
+KEY = jax.random.key(0)
+Atoms = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def wide() -> Iterator[None]:
+    """What differs in float32 would be rounding and nothing else."""
+    with jax.enable_x64(True):
+        yield
+
+
+# ---- rounds of messages --------------------------------------------------------------
+
+
+def update(p: Any, own: Any, around: Any) -> Any:
+    return jnp.tanh(own @ p[0] + around @ p[1])
+
+
+def init_update(key: Any) -> Any:
+    return jax.random.normal(key, (2, WIDTH, WIDTH), 'float64') / 4
+
+
+def network(rounds: int) -> jf.Block:
+    """A number of atoms, from states that pass along their bonds so often."""
+    layer = nn.Dense(WIDTH, param_dtype='float64')
+    first = jf.Vector(2, 'float64') >> jf.Function(layer, name='first')
+    state: jf.Block = jf.Share(jf.GetItem('x') >> first)
+    for i in range(rounds):
+        around = jf.GetItem('bonds') >> jf.Map(state) >> jf.Sum()
+        step = jf.Function(update, init_update, name=f'round {i}')
+        state = jf.Share(jf.AllOf(state, around) >> step)
+    return jf.Map(state) >> jf.Sum() >> jf.Function(jnp.sum, name='last')
+
+
+def molecule(rng: np.random.Generator, count: int) -> Atoms:
+    """Atoms, each bound to any number of others."""
+    atoms: Atoms = [{'x': rng.normal(size=2), 'bonds': []} for _ in range(count)]
+    for atom in atoms:
+        for other in rng.integers(count, size=rng.integers(12)):
+            atom['bonds'].append(atoms[other])
+    return atoms
+
+
+def molecules(*counts: int) -> list[Atoms]:
+    rng = np.random.default_rng(0)
+    return [molecule(rng, count) for count in counts]
+
+
+@pytest.mark.parametrize('residuals', RESIDUALS)
+def test_rounds_of_messages(residuals: str) -> None:
+    """Sums of more than eight numbers, of one and of none, to twelve digits."""
+    model = jf.compile(network(2), residuals=residuals, strategy='once')
+    params = model.init(KEY)
+    for counts in (3, 1, 9), (1, 0, 1):
+        agree(model, params, molecules(*counts), 1e-12, forward=True)
+
+
+def test_operations_are_told_apart_and_nothing_is_in_a_loop() -> None:
+    """One sum for each round, and one of all atoms; by three operations each."""
+    model = jf.compile(network(2), strategy='once')
+    names = [each.layer.name for each in model.program.operations]
+    assert names.count('add') == 9
+    assert sorted({*names} - {'add'}) == ['first', 'last', 'round 0', 'round 1']
+    sums = [each for each in components(model.program) if each.recurrent]
+    assert [len(each.operations) for each in sums] == [3, 3, 3]
+    params = model.init(KEY)
+    schedule = model.schedule(molecules(3, 5))
+
+    def loss(params: Any, schedule: jf.Schedule) -> Any:
+        return model.apply(params, schedule).sum()
+
+    assert not loops(parse(compiled_text(jax.grad(loss), params, schedule)))
+
+
+def test_uses_beside_each_other_stay_one_operation() -> None:
+    """Two that stand one behind the other are two."""
+    layer = nn.Dense(WIDTH)
+    beside = jf.AllOf(jf.GetItem(0), jf.GetItem(1)) >> jf.Record(
+        (jf.Vector(WIDTH) >> jf.Function(layer), jf.Vector(WIDTH) >> jf.Function(layer))
+    )
+    behind = jf.Vector(WIDTH) >> jf.Function(layer) >> jf.Function(layer)
+    for block, count in (beside, 1), (behind, 2):
+        model = jf.compile(block, strategy='once')
+        assert len(model.program.operations) == count
+    params = model.init(KEY)
+    assert list(params) == ['Dense']
+    agree(model, params, [np.ones(WIDTH), np.arange(WIDTH)])
+
+
+# ---- any expression ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('root', ['whole', 'sequences', 'sequence'])
+def test_expressions_without_loops_equal_their_eager_twins(root: str) -> None:
+    """In double precision; those that have loops are told."""
+
+    @settings(max_examples=2)
+    @given(expressions(root, 'float64'), st.sampled_from(RESIDUALS))
+    def equal(expression: Expression, residuals: str) -> None:
+        with jax.enable_x64(True):
+            check(expression, residuals)
+
+    equal()
+
+
+def check(expression: Expression, residuals: str) -> None:
+    """Two batches agree, if the expression can be run like that."""
+    try:
+        model = jf.compile(expression.block, residuals=residuals, strategy='once')
+    except TypeError as error:
+        assert 'expected nothing that runs on its own results' in str(error)
+        assume(False)
+    params, rng = model.init(jax.random.key(1)), np.random.default_rng(2)
+    for size in (3, 3):
+        agree(model, params, expression.batch(rng, size), 1e-12, forward=True)
+
+
+def kinds() -> jf.Block:
+    """Items of two kinds, one of which is not defined everywhere."""
+    log = jf.Scalar() >> jf.Function(
+        lambda w, x: jnp.log(x - w), lambda key: jnp.float32(0.5)
+    )
+    square = jf.Scalar() >> jf.Function(
+        lambda w, x: w * x * x, lambda key: jnp.float32(3)
+    )
+    item = jf.OneOf(
+        jf.GetItem(0), {'log': jf.GetItem(1) >> log, 'square': jf.GetItem(1) >> square}
+    )
+    return (
+        jf.Map(item)
+        >> jf.AllOf(jf.Sum(), jf.Map(jf.Metric('items')) >> jf.Void())
+        >> jf.GetItem(0)
+    )
+
+
+def test_operations_that_do_not_occur_have_no_gradient() -> None:
+    """Room for them is there, and zero times infinity is no number."""
+    model = jf.compile(kinds(), strategy='once')
+    params = model.init(KEY)
+    agree(model, params, [[('log', 2), ('square', 4)], [('log', 0.75)] * 5])
+    agree(model, params, [[('square', 4)], []])
+    agree(model, params, [[('log', 3)], [('log', 4)]])
+    agree(model, params, [[], []])
+    schedule = model.schedule([], size=2)
+    grads = jax.grad(lambda p: model.apply(p, schedule)[0].sum())(params)
+    assert not any(x.any() for x in jax.tree.leaves(grads))
+
+
+def test_what_is_drawn() -> None:
+    """It is what an example draws by itself."""
+    model, params, examples = compiled('graph', strategy='once')
+    agree(model, params, examples, rngs=jax.random.key(3))
+    schedule = model.schedule(examples)
+    values = model.apply(params, schedule, deterministic=True)
+    close(values[1], model.eval(examples[1], params, deterministic=True), 1e-5)
+
+
+def test_rows_of_arrays_that_are_passed() -> None:
+    """And gradients of these."""
+    rows = jf.External('rows', [WIDTH])
+    block = jf.Map(rows >> jf.Function(nn.Dense(2))) >> jf.Sum()
+    model = jf.compile(block, strategy='once')
+    agree(model, model.init(KEY), [[0, 1, 1], [], [2] * 9])
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_long_sums_of_16_bits(dtype: str) -> None:
+    """Forward, and of cotangents in reverse."""
+    model = jf.compile(jf.Map(jf.Scalar(dtype)) >> jf.Sum(), strategy='once')
+    assert model.apply({}, model.schedule([[1.0] * 1000])).tolist() == [1000.0]
+    scale = jf.Function(lambda w, x: w * x, lambda key: jnp.ones((), dtype), name='w')
+    one = jf.GetItem(0) >> jf.Scalar(dtype) >> scale >> jf.Broadcast()
+    items = jf.GetItem(1) >> jf.Map(jf.Scalar(dtype))
+    block = jf.AllOf(one, items) >> jf.ZipWith(jnp.multiply) >> jf.Sum()
+    model = jf.compile(block, strategy='once')
+    schedule = model.schedule([(1.0, [1.0] * 1000)])
+    grads = jax.grad(lambda p: model.apply(p, schedule).sum())(model.init(KEY))
+    assert grads['w'].tolist() == 1000.0
+
+
+def test_sums_of_several_families() -> None:
+    """Of one type, at one stage, with operations in common or not."""
+    plus = jf.Reduce(jf.Function(jnp.add, name='plus'), associative=True)
+    pair = jf.Record((jf.Scalar(), jf.Scalar())) >> jf.Function(jnp.add)
+    items = jf.Map(jf.Scalar())
+    three = jf.Record((pair, items >> plus, items >> jf.Sum()))
+    model = jf.compile(three >> jf.AllOf(plus, jf.Sum()), strategy='once')
+    examples = [((1, 2), [3, 4], [5, 6, 7]), ((0, 1), [], [1] * 20)]
+    agree(model, {}, examples)
+    assert model.apply({}, model.schedule(examples))[0].tolist() == [28, 21]
+
+
+# ---- around it -----------------------------------------------------------------------
+
+
+def test_schedules_of_a_corpus_are_those_of_its_examples() -> None:
+    """To the bit, and so is what a file gives; a stream has few programs."""
+    model, examples = jf.compile(network(2), strategy='once'), molecules(*range(1, 9))
+    corpus = model.trace(examples, progress=False)
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        chosen = rng.permutation(8)[:4]
+        one, other = (
+            corpus.schedule(chosen),
+            model.schedule([examples[i] for i in chosen]),
+        )
+        assert one.spec == other.spec
+        assert (np.asarray(one.indices) == np.asarray(other.indices)).all()
+    assert model.programs <= 4
+    room = model.reserve(corpus.capacities(4))
+    assert model.schedule(examples[-4:]).spec.capacity == room
+    assert '1x' in model.explain(model.schedule(examples[:4]))
+
+
+def test_devices_and_files(tmp_path: Path) -> None:
+    """A batch dealt to two devices, and a model in a file, give the same."""
+    model, examples = jf.compile(network(2), strategy='once'), molecules(3, 9, 1, 4, 2)
+    params = model.init(KEY)
+    mesh = jax.make_mesh(
+        (2,), ('data',), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
+    )
+    agree(model, params, examples, sharding=jax.NamedSharding(mesh, jax.P('data')))
+    corpus = model.trace(examples, progress=False)
+    path = tmp_path / 'model.jfold'
+    jf.save(path, model, params, [corpus.capacities(5)])
+    found, want = jf.load(path).predict(examples), model.predict(params, examples)
+    np.testing.assert_array_equal(found, want)
+
+
+def test_transformations() -> None:
+    """Those of plain JAX: forward mode, second derivatives, models at once."""
+    model, examples = jf.compile(network(1), strategy='once'), molecules(3, 4)
+    loops, schedule = jf.compile(network(1)), model.schedule(examples)
+    params, other = model.init(KEY), loops.schedule(examples)
+
+    def losses(params: Any) -> Any:
+        return (model.apply(params, schedule) ** 2).sum()
+
+    def in_loops(params: Any) -> Any:
+        return (loops.apply(params, other) ** 2).sum()
+
+    def curved(loss: Any) -> Any:
+        return jax.jvp(jax.grad(loss), (params,), (params,))[1]
+
+    close(curved(losses), curved(in_loops), 1e-10)
+    two = jax.tree.map(lambda x: jnp.stack([x, -x]), params)
+    close(jax.vmap(losses)(two), jax.vmap(in_loops)(two), 1e-12)
+
+
+def test_sums_that_sums_read() -> None:
+    """What is added up in the end, and where."""
+    read, made = np.array([4, 0, 1, 2, 3, 8]), np.array([9, 4, 4, 6, 6, 9])
+    found, sums = end_summands(read, made)
+    assert found.tolist() == [0, 1, 2, 3, 8]
+    assert sums.tolist() == [9, 9, 6, 6, 9]
+
+
+# ---- what has loops ------------------------------------------------------------------
+
+nested = jf.ForwardDeclaration(name='nested')
+nested.resolve_to(
+    jf.OneOf(type, {int: jf.Scalar(), list: jf.Map(nested()) >> jf.Sum()})
+)
+twice = jf.ForwardDeclaration(name='twice', output_type=[])
+twice.resolve_to(jf.Function(jnp.sin))
+summed = jf.ForwardDeclaration(name='summed', output_type=[])
+summed.resolve_to(jf.Sum())
+AGAIN = 'a declaration that may be given its own result'
+TURNS = {
+    'a recursion': nested(),
+    'a loop over a sequence': jf.Map(jf.Scalar())
+    >> jf.Fold(jnp.add, jf.Zeros('float32')),
+    'a reduction that is no sum of numbers': jf.Map(jf.Scalar()) >> jf.Max(),
+}
+
+
+GIVEN_AGAIN = {
+    'a function': jf.Scalar() >> twice() >> twice(),
+    'a sum': jf.Map(jf.Map(jf.Scalar()) >> summed()) >> summed(),
+}
+
+
+@pytest.mark.parametrize('name', GIVEN_AGAIN)
+def test_declarations_that_are_given_their_own_results(name: str) -> None:
+    what_is_told(GIVEN_AGAIN[name], AGAIN)
+
+
+def test_declarations_in_several_places() -> None:
+    """Which nothing of theirs gets back to."""
+    block = jf.Record((jf.Scalar() >> twice(), jf.Scalar() >> twice()))
+    agree(jf.compile(block, strategy='once'), {}, [(1.0, 2.0), (3.0, 4.0)])
+
+
+@pytest.mark.parametrize('got', TURNS)
+def test_what_takes_turns_is_told(got: str) -> None:
+    what_is_told(TURNS[got], got)
+
+
+def what_is_told(block: jf.Block, got: str) -> None:
+    """With the block at fault."""
+    with pytest.raises(TypeError) as caught:
+        jf.compile(block, strategy='once')
+    where, told = str(caught.value).split(': expected ', 1)
+    assert where
+    assert told == (
+        "nothing that runs on its own results, as `strategy='once'` says, got "
+        f'{got}: leave `strategy` out'
+    )
+
+
+def test_a_fixed_order_needs_loops() -> None:
+    text = (
+        "expected `strategy` as 'counted' or 'fixed' or None beside "
+        "`reproducible=True`, got 'once'"
+    )
+    with refuses(text, ValueError):
+        jf.compile(jf.Scalar(), strategy='once', reproducible=True)
