@@ -6,14 +6,15 @@
 Atoms are objects that hold their neighbours, so each molecule contains itself. `Share`
 evaluates every atom once a round. By hand: one list of edges for the whole batch
 (`segment_sum`), and molecules padded to one size, with matrices of neighbours. Their
-arrays are made by Python loops, which is timed apart, as schedules are.
+arrays are made by Python loops, or put together of those of each molecule, which were
+made once: as a schedule is made of objects, or merged from a corpus.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +34,7 @@ POOL = 4  # batches that take turns
 OWN = {'jfold, once': 'once', 'jfold, in loops': None}  # by name, the strategy
 
 Atom = dict[str, Any]
+Arrays = tuple[np.ndarray, ...]
 Network = Callable[..., jax.Array]  # of parameters and arrays, to results [molecules]
 
 
@@ -107,18 +109,28 @@ def expression(width: int, rounds: int) -> jf.Block:
 # ---- by hand -------------------------------------------------------------------------
 
 
-def flat(batch: list[list[Atom]], atoms: int, edges: int) -> tuple[np.ndarray, ...]:
-    """Features [atoms, FEATURES], molecules [atoms], edges [edges] from and to."""
+def read(atoms: list[Atom]) -> Arrays:
+    """Features [atoms, FEATURES], ends of edges [2, edges]."""
+    x = np.array([atom['x'] for atom in atoms])
+    return x, np.array(neighbours(atoms), 'int32').T
+
+
+def flat(parts: Sequence[Arrays], atoms: int, edges: int) -> Arrays:
+    """Features [atoms, FEATURES], molecules [atoms], edges [edges] from and to.
+
+    Args:
+      parts: what `read` gives of each molecule.
+    """
+    counts = [len(x) for x, _ in parts]
+    sizes = [ends.shape[1] for _, ends in parts]
+    n, e = sum(counts), sum(sizes)
     x = np.zeros((atoms, FEATURES), 'float32')
-    owner = np.full(atoms, len(batch), 'int32')
+    owner = np.full(atoms, len(parts), 'int32')
     ends = np.full((2, edges), atoms - 1, 'int32')
-    n = e = 0
-    for number, each in enumerate(batch):
-        pairs = np.array(neighbours(each), 'int32').T
-        x[n : n + len(each)] = [atom['x'] for atom in each]
-        owner[n : n + len(each)] = number
-        ends[:, e : e + pairs.shape[1]] = pairs + n
-        n, e = n + len(each), e + pairs.shape[1]
+    np.concatenate([x for x, _ in parts], out=x[:n])
+    owner[:n] = np.arange(len(parts)).repeat(counts)
+    np.concatenate([each for _, each in parts], axis=1, out=ends[:, :e])
+    ends[:, :e] += (np.cumsum(counts, dtype='int32') - counts).repeat(sizes)
     return x, owner, *ends
 
 
@@ -133,15 +145,15 @@ def flat_network(rounds: int, molecules: int, p: Params, *arrays: Any) -> jax.Ar
     return answer(p['answer'], total)
 
 
-def padded(batch: list[list[Atom]]) -> tuple[np.ndarray, ...]:
+def padded(parts: Sequence[Arrays]) -> Arrays:
     """Features [molecules, MOST, FEATURES], neighbours [.., MOST, MOST], mask."""
-    x = np.zeros((len(batch), MOST, FEATURES), 'float32')
-    near = np.zeros((len(batch), MOST, MOST), 'float32')
-    mask = np.zeros((len(batch), MOST, 1), 'float32')
-    for number, each in enumerate(batch):
-        x[number, : len(each)] = [atom['x'] for atom in each]
-        mask[number, : len(each)] = 1
-        near[number][tuple(np.array(neighbours(each)).T)] = 1
+    x = np.zeros((len(parts), MOST, FEATURES), 'float32')
+    near = np.zeros((len(parts), MOST, MOST), 'float32')
+    mask = np.zeros((len(parts), MOST, 1), 'float32')
+    for number, (features, ends) in enumerate(parts):
+        x[number, : len(features)] = features
+        mask[number, : len(features)] = 1
+        near[number][tuple(ends)] = 1
     return x, near, mask
 
 
@@ -160,7 +172,7 @@ def padded_network(rounds: int, p: Params, *arrays: Any) -> jax.Array:
 def by_hand(
     options: argparse.Namespace, batches: list[list[list[Atom]]]
 ) -> dict[str, tuple[Network, Callable[..., Any]]]:
-    """The networks by hand, and what makes their arrays of a batch."""
+    """The networks by hand, and what makes their arrays of what `read` gives."""
     atoms = max(sum(map(len, batch)) for batch in batches) + 1
     edges = max(sum(len(neighbours(each)) for each in batch) for batch in batches)
     edge_list = functools.partial(flat_network, options.rounds, options.batch)
@@ -192,12 +204,14 @@ def compare(options: argparse.Namespace) -> Iterator[Row]:
     for mode in MODES:
         yield from (setup.row(mode, times) for setup in setups.values())
         for name in ('flat', 'padded'):
-            device, whole = (times[f'{name}: {part}{mode}'] for part in ('', 'whole '))
+            parts = ('', 'merged ', 'whole ')
+            device, merged, whole = (times[f'{name}: {part}{mode}'] for part in parts)
             yield {
                 'by hand': name,
                 'mode': mode,
                 'compile s': compiling[name, mode],
                 'device ms': device.ms,
+                'merged ms': merged.ms,
                 'whole ms': whole.ms,
             }
         for name in setups:
@@ -222,7 +236,8 @@ def hand_written(
     compiling = {}
     for name, (network, make) in by_hand(options, batches).items():
         say(f'{name}: compiling and checking')
-        given = [jax.device_put(make(batch)) for batch in batches]
+        kept = [[read(x) for x in batch] for batch in batches]
+        given = [jax.device_put(make(parts)) for parts in kept]
         training = jax.value_and_grad(functools.partial(half_square, network))
         for mode, function in zip(MODES, (network, training), strict=True):
             step, taken = compiled(function, twin.params, *given[0])
@@ -232,34 +247,37 @@ def hand_written(
                 f'{name}: {mode}': lambda i, s=step, g=given: s(
                     twin.params, *g[i % POOL]
                 ),
+                f'{name}: merged {mode}': lambda i, s=step, make=make, kept=kept: s(
+                    twin.params, *make(kept[i % POOL])
+                ),
                 f'{name}: whole {mode}': lambda i, s=step, make=make: s(
-                    twin.params, *make(batches[i % POOL])
+                    twin.params, *make([read(x) for x in batches[i % POOL]])
                 ),
             }
     return made, compiling
 
 
 def ratios(name: str, times: dict[str, Any], mode: str) -> Iterator[Row]:
-    """Of the device alone, and of schedules and arrays too."""
-    best = min(('flat', 'padded'), key=lambda hand: times[f'{hand}: {mode}'].median)
-    own, other = times[f'{name}: {mode}'], times[f'{best}: {mode}']
-    yield ratio_row(f'{name} / {best}', mode, own / other)
-    merged = times[f'{name}: merged {mode}']
-    yield ratio_row(f'{name}, merging a corpus too / {best}', mode, merged / other)
-    hand = min(('flat', 'padded'), key=lambda x: times[f'{x}: whole {mode}'].median)
-    made = times[f'{hand}: whole {mode}']
-    text = f'{name}, merging a corpus / {hand}, arrays from objects'
-    yield ratio_row(text, mode, merged / made)
-    whole = times[f'{name}: whole {mode}'] / made
-    yield ratio_row(f'{name} / {hand}, both from objects', mode, whole)
+    """To the faster network by hand: of the device alone, of what was read once, and of
+    objects too."""
+    parts = {
+        '': 'the device alone',
+        'merged ': 'from a corpus, and from arrays of each molecule',
+        'whole ': 'both from objects',
+    }
+    for part, text in parts.items():
+        hand = min(('flat', 'padded'), key=lambda x: times[f'{x}: {part}{mode}'].median)
+        ratio = times[f'{name}: {part}{mode}'] / times[f'{hand}: {part}{mode}']
+        yield ratio_row(f'{name} / {hand}, {text}', mode, ratio)
 
 
 # ---- command line --------------------------------------------------------------------
 
 NOTE = (
     'schedule: from objects to indices; merge: from a corpus instead; device: with '
-    'arrays on the device; whole: from objects to results. What is timed has given the '
-    'same values, loss and gradients.'
+    'arrays on the device; merged: put together of what was read of each molecule '
+    'once; whole: from objects to results. What is timed has given the same values, '
+    'loss and gradients.'
 )
 
 

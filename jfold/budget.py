@@ -16,11 +16,11 @@ from typing import TypeAlias
 
 from jfold.errors import ProgramBudgetError
 from jfold.kept import lazy
-from jfold.planning.growth import Chance, grow
+from jfold.planning.growth import COARSE, FINE, Chance, grow
 from jfold.planning.tiles import asked, best_strategy, strategy_named, strategy_of
 from jfold.program import Program
 from jfold.shards import Shards
-from jfold.spec import Capacity, Spec
+from jfold.spec import ONCE, Capacity, Spec
 from jfold.staircase import fits
 
 Batches: TypeAlias = tuple[int, Shards | None]  # rows of the results, and shards
@@ -69,7 +69,8 @@ class Budget:
         old = chain[-1].capacity if chain else None
         # What was reserved was to be enough, so a user is warned, and not only told.
         outgrown = bool(chain) and chain[-1] in self.reserved
-        spec = self._use(need, grow(old, need, chance), chain)
+        sizes = FINE if self.strategy == ONCE else COARSE
+        spec = self._use(need, grow(old, need, chance, sizes), chain)
         LOG.log(logging.WARNING if outgrown else logging.INFO, self._told(old, need))
         return spec
 

@@ -32,7 +32,7 @@ import jfold as jf
 from jfold.host.evaluation import trace
 from jfold.planning.build import fill
 from jfold.planning.demands import demands
-from jfold.planning.growth import grow
+from jfold.planning.growth import COARSE, FINE, grow
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.tiles import cores, tiles
 from jfold.planning.uses import make_uses
@@ -217,12 +217,12 @@ def fits(need: Capacity, capacity: Capacity) -> bool:
     return all(a <= b for (_, a), (_, b) in pairs)
 
 
-@given(st.lists(capacities(), min_size=1, max_size=8))
-def test_capacities_only_grow(stream: list[Capacity]) -> None:
+@given(st.lists(capacities(), min_size=1, max_size=8), st.sampled_from([COARSE, FINE]))
+def test_capacities_only_grow(stream: list[Capacity], sizes: int) -> None:
     """A capacity holds all that came before, and stays if the next one fits."""
     capacity: Capacity | None = None
     for need in stream:
-        before, capacity = capacity, grow(capacity, need)
+        before, capacity = capacity, grow(capacity, need, sizes=sizes)
         assert fits(need, capacity)
         if before is not None:
             assert fits(before, capacity)
@@ -241,6 +241,18 @@ def test_capacities_have_room_to_spare(need: Capacity) -> None:
     )
     capacity = grow(None, need)
     assert grow(capacity, larger) is capacity
+
+
+@given(st.integers(128, 10**6))
+def test_fine_sizes_leave_little_room(rows: int) -> None:
+    """Where all of it is computed, no more than chance asks for."""
+    need = Capacity(4, 1, (rows,), (rows,), (1,), (0,), 0, (rows,))
+
+    def chance() -> Any:
+        return {'rows': (0,)}
+
+    assert rows <= grow(None, need, chance, FINE).rows[0] <= rows * (1 + 1 / FINE) + 1
+    assert grow(None, need, chance).rows[0] <= rows * (1 + 1 / COARSE) + 1
 
 
 @given(st.integers(1, 10**6), st.integers(1, 100))

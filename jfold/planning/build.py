@@ -307,13 +307,17 @@ def _summands(
 ) -> tuple[Array, Array]:
     """The rows of values that the operations of a component read, and those that they
     make of each [reads]."""
-    read, made, operations = [], [], batch.spec.program.operations
+    read: list[Array] = []
+    made: list[Array] = []
+    inputs = batch.uses.inputs
     for o in component.operations:
         (first,) = batch.places.value_base[o]
-        for t, values in zip(operations[o].inputs, batch.uses.inputs[o], strict=True):
-            read.append(gather(rows[t], values))
-            made.append(np.arange(first, first + len(values)))
-    return concatenated(read), concatenated(made)
+        read += inputs[o]
+        nodes = len(batch.graph.operations[o])
+        made += [np.arange(first, first + nodes)] * len(inputs[o])
+    (t,) = batch.spec.program.operations[component.operations[0]].outputs
+    # All at once, for most columns are of a few rows.
+    return gather(rows[t], concatenated(read)), concatenated(made)
 
 
 # ---- what the reverse pass reads -----------------------------------------------------

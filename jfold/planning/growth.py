@@ -17,9 +17,15 @@ from jfold.staircase import Profile, larger, runs, steps
 
 Chance: TypeAlias = Mapping[str, tuple[Any, ...]]
 
+COARSE = 8  # sizes an octave, so that models share few shapes
+FINE = 64  # where each row of room is computed
+
 
 def grow(
-    old: Capacity | None, need: Capacity, chance: Callable[[], Chance] = dict
+    old: Capacity | None,
+    need: Capacity,
+    chance: Callable[[], Chance] = dict,
+    sizes: int = COARSE,
 ) -> Capacity:
     """The capacity for `need`: `old` if it fits, else one with room to spare.
 
@@ -31,6 +37,7 @@ def grow(
       chance: gives, for dimensions that add up over examples, how much more another
         batch may need by chance; a first capacity spares no more than that. A stream
         that outgrows it is more than chance.
+      sizes: of which there are so many an octave: `COARSE` or `FINE`.
     """
     if old is not None and old.holds(need):
         return old
@@ -41,7 +48,8 @@ def grow(
     def rows(name: str) -> tuple[int, ...]:
         wanted = getattr(need, name)
         had = getattr(old, name) if old is not None else (0,) * len(wanted)
-        return tuple(map(_room, had, wanted, more.get(name, wanted)))
+        rooms = zip(had, wanted, more.get(name, wanted), strict=True)
+        return tuple(_room(*each, sizes) for each in rooms)
 
     # A level costs no more than a row of a table: their number may double.
     levels = max(need.levels + need.levels // 4, 32)
@@ -96,19 +104,19 @@ def _fans(need: Capacity) -> tuple[int, ...]:
     return tuple(power_of_two(fan) if fan else 0 for fan in need.fans)
 
 
-def _room(had: int, wanted: int, chance: int) -> int:
+def _room(had: int, wanted: int, chance: int, sizes: int) -> int:
     """Room in one dimension, where `chance` more than `wanted` may be needed."""
     if not had and not wanted:  # what no batch has had so far costs nothing
         return 0
     # A stream that grows would otherwise outgrow each new capacity with the next batch.
     if had and wanted > had:
         wanted = chance = max(wanted, int(had * 1.5))
-    return max(had, _step(max(wanted + min(wanted // 4, chance), 128)))
+    return max(had, _step(max(wanted + min(wanted // 4, chance), 128), sizes))
 
 
-def _step(number: int) -> int:
-    """Rounded up to one of eight steps an octave, so that models share few shapes."""
-    unit = max(power_of_two(number + 1) // 16, 1)
+def _step(number: int, sizes: int) -> int:
+    """Rounded up to one of so many sizes an octave."""
+    unit = max(power_of_two(number + 1) // (2 * sizes), 1)
     return -(-number // unit) * unit
 
 
