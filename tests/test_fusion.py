@@ -304,7 +304,7 @@ def test_sums_in_a_fixed_order() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(expressions())
 def test_drawn_expressions(drawn: Expression) -> None:
     """There are no more operations and levels, no larger recurrence, no more memory,

@@ -182,7 +182,7 @@ def test_rows_are_in_the_order_of_evaluation(
 
 
 @pytest.mark.slow
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(any_expressions())
 def test_any_expression_in_one_pass(expression: Expression) -> None:
     """Whatever the order in which frames go on; `agree` looks at two passes."""

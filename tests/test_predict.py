@@ -122,8 +122,9 @@ def test_sequences_can_be_padded() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
-@pytest.mark.parametrize('corpus', [False, True])
+@pytest.mark.parametrize(
+    ('kind', 'corpus'), [(AxisType.Auto, True), (AxisType.Explicit, False)]
+)
 def test_over_devices(kind: AxisType, corpus: bool) -> None:
     """The order is that of the examples, wherever they ran."""
     model, plain = nested(), nested()

@@ -58,9 +58,15 @@ LISTS: list[Any] = [[1, [2, 3, [4]], 5], [], [[1, 1, 1]], [7, 8], [[[[3]]]], [2]
 # ---- equality ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize(
-    ('examples', 'count'), [(0, 2), (1, 8), (3, 4), (7, 2), (7, 1)]
+    ('examples', 'count', 'kind'),
+    [
+        (0, 2, AxisType.Auto),
+        (1, 8, AxisType.Explicit),
+        (3, 4, AxisType.Auto),
+        (7, 2, AxisType.Explicit),
+        (7, 1, AxisType.Auto),
+    ],
 )
 def test_sequences_and_metrics(examples: int, count: int, kind: AxisType) -> None:
     """Of as many shards or more than examples: among them shards of no example."""

@@ -87,7 +87,7 @@ def same_metric(got: Any, expected: Any, count: int, size: int, rtol: float) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     st.sampled_from(['tree', 'whole']).flatmap(expressions),
     st.integers(0, 3),
