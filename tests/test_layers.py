@@ -273,6 +273,7 @@ def test_json_by_its_schema() -> None:
     small = {'name': 'screw', 'kind': 'bolt', 'parts': [], 'count': 3}
     large = {'parts': [small, {}], 'size': {'width': 2.5}, 'weight': None, 'maker': 'x'}
     model, params = checked(RecordEncoder(SCHEMA, 4), [small, large, {}])
+    assert not any(name.startswith('parts') for name in params)  # they are records
     unknown = model.schedule([{'kind': 'rivet'}])
     assert model.apply(params, unknown).shape == (1, 4)
 

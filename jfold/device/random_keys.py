@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jfold.errors import shown
+from jfold.errors import expect, shown
 from jfold.kept import kept
 from jfold.keys import Rngs, key_of
 from jfold.operations import Layer, Operations
@@ -54,12 +54,15 @@ def make_draws(
     """What a batch of so many rows draws; `None` if no layer does.
 
     Raises:
-      TypeError: a stream has no key, or `ids` are no integers; ValueError: they are of
-        another number.
+      TypeError: a stream has no key, `ids` are no integers, or `deterministic` is
+        traced; ValueError: `ids` are of another number.
     """
     layers = [layer for layer in layers if layer.rngs]
     if not layers:
         return None
+    is_known = not isinstance(deterministic, jax.core.Tracer)
+    hint = 'pass `functools.partial(model.apply, deterministic=True)`'
+    expect('deterministic', deterministic, is_known, 'a bool, not traced', hint)
     if deterministic:
         return Draws({}, None, evaluates=True)
     seeds = {name: _seed(layer, name, rngs) for layer in layers for name in layer.rngs}

@@ -68,9 +68,17 @@ def module_of(fn: object) -> object:
     return fn.__self__ if is_of_one else fn
 
 
-def _is_instance(fn: object, library: str) -> bool:
-    module = getattr(sys.modules.get(library), 'Module', None)
-    return module is not None and isinstance(fn, module)
+def cell_library(fn: object) -> str:
+    """The part of Flax that a recurrent cell is of, which takes a state and then an
+    item; '' of all else."""
+    libraries = 'flax.linen', 'flax.nnx'
+    found = (x for x in libraries if _is_instance(module_of(fn), x, 'RNNCellBase'))
+    return next(found, '')
+
+
+def _is_instance(fn: object, library: str, kind: str = 'Module') -> bool:
+    found = getattr(sys.modules.get(library), kind, None)
+    return found is not None and isinstance(fn, found)
 
 
 def _evaluates(keys: Keys) -> bool:

@@ -20,6 +20,7 @@ from jfold.language.emission import (
     write_in_loop,
     write_loop,
 )
+from jfold.language.flax_modules import cell_library, module_of
 from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.inputs import is_same
 from jfold.language.paths import fail
@@ -249,6 +250,7 @@ def _(block: c.Fold, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
 
 @output_type.register
 def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
+    _check_cell(node, block.cell)
     item, carried, made = (state.types.fresh() for _ in range(3))
     if block.initial_state_from_input:
         given = TupleType(state.types.fresh(), carried)
@@ -266,6 +268,24 @@ def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
     state.equal(cell, cell.output, both, 'to give an output and a state,')
     node.parts = (start, cell)
     return TupleType(SequenceType(made), carried)
+
+
+def _check_cell(node: Typed, cell: c.Block) -> None:
+    """Refuses a cell of Flax as it is: where an item has the type of the state, one
+    would be taken for the other."""
+    if not isinstance(cell, c.Function) or not (library := cell_library(cell.fn)):
+        return
+    name = type(module_of(cell.fn)).__name__
+    hint = {
+        'flax.linen': f'pass `jf.layers.Cell({name}(...))`',
+        'flax.nnx': 'pass a module that calls it the other way round',
+    }
+    fail(
+        node,
+        'a cell that takes an item and a state and gives an output and a state',
+        f'{name} of {library}, which takes and gives the state first',
+        hint[library],
+    )
 
 
 @emit.register

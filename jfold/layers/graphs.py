@@ -69,12 +69,19 @@ def MessagePassing(
 
 
 class _GRU(nn.Module):
-    """The next state of a node [n], of the last one and of what arrived [n]."""
+    """The next state of a node [features], of the last one and of what arrived [n]."""
+
+    features: int
 
     @nn.compact
     def __call__(self, own: jax.Array, around: jax.Array) -> jax.Array:
+        if own.shape != (self.features,):
+            raise TypeError(
+                f'expected states [{self.features}], as `features` of GatedGraph says, '
+                f'got {list(own.shape)}: make them by `jf.layers.FC({self.features})`'
+            )
         state: jax.Array
-        state, _ = nn.GRUCell(len(own))(own, around)
+        state, _ = nn.GRUCell(self.features)(own, around)
         return state
 
 
@@ -96,10 +103,13 @@ def GatedGraph(
       message: as of `MessagePassing`; affine if left out, as in the paper for edges of
         one kind.
       edges: likewise.
+
+    Raises:
+      TypeError: at `jf.compile`, where states are of another width.
     """
     features = whole('features', features, 1)
     say = FC(features, None, name='message') if message is None else message
-    update = Function(_GRU(), name='update')
+    update = Function(_GRU(features), name='update')
     return MessagePassing(say, update, rounds, edges=edges)
 
 

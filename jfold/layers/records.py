@@ -59,7 +59,10 @@ def RecordEncoder(
     >>> model.apply(params, model.schedule([screw, Part(2, 'green', [screw])])).shape
     (2, 4)
     """
-    return _Encoder(features, buckets, description).block(description, '')
+    encoder = _Encoder(features, buckets, description)
+    return encoder.block(
+        {'$ref': '#'} if _names_itself(description) else description, ''
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +201,13 @@ class _Encoder:
             'RecordEncoder: expected numbers, texts, known values, lists, records, or '
             f'one of these or nothing, got {kind!r}{_at(path)}'
         )
+
+
+def _names_itself(part: Any) -> bool:
+    """Whether a JSON schema, or a part of one, has the whole of it within."""
+    if isinstance(part, Mapping):
+        return part.get('$ref') == '#' or any(map(_names_itself, part.values()))
+    return isinstance(part, list | tuple) and any(map(_names_itself, part))
 
 
 def _at(path: str) -> str:

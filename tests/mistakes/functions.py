@@ -61,7 +61,40 @@ class Normed(nn.Module):
 
 vector = jf.Vector(3)
 
+vectors = jf.Map(vector)
+
+TURNED = (
+    'expected a cell that takes an item and a state and gives an output and a state, '
+    'got GRUCell of {}, which takes and gives the state first; pass {}'
+)
+
 MISTAKES = [
+    Mistake(
+        'a cell of Linen in an RNN',
+        lambda: compiled(vectors, jf.RNN(nn.GRUCell(3), jf.Zeros([3]))),
+        TypeError,
+        'Pipe[1].RNN(Function(GRUCell), Zeros(float32[3])): '
+        + TURNED.format('flax.linen', '`jf.layers.Cell(GRUCell(...))`'),
+    ),
+    Mistake(
+        'a cell of NNX in an RNN',
+        lambda: compiled(
+            vectors, jf.RNN(nnx.GRUCell(3, 3, rngs=nnx.Rngs(0)), jf.Zeros([3]))
+        ),
+        TypeError,
+        'Pipe[1].RNN(Function(GRUCell), Zeros(float32[3])): '
+        + TURNED.format('flax.nnx', 'a module that calls it the other way round'),
+    ),
+    Mistake(
+        'states of another width than the gated graph has',
+        lambda: compiled(
+            jf.AllOf(vectors, jf.Identity(), jf.Identity()), jf.layers.GatedGraph(5, 1)
+        ),
+        TypeError,
+        'Pipe[1].plain.…Map.Function(update): expected to run on inputs (float32[3], '
+        'float32[5]), got TypeError: expected states [5], as `features` of GatedGraph '
+        'says, got [3]: make them by `jf.layers.FC(5)`',
+    ),
     Mistake(
         'too many arguments',
         lambda: compiled(pair, jnp.tanh),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import flax.linen as nn
 import jax.numpy as jnp
 
 import jfold as jf
@@ -14,6 +15,8 @@ from mistakes.common import Mistake, numbers
 summed = jf.compile(numbers >> jf.Reduce(jnp.add))
 
 other = jf.compile(jf.Vector(3))
+
+drawing = jf.compile(jf.Vector(3) >> jf.Function(nn.Dropout(0.5, deterministic=False)))
 
 LISTS = [[1], [1, 2], [1, 2, 3]]
 
@@ -47,6 +50,18 @@ MISTAKES = [
         'expected a `Capacity` among the arguments, in place of the schedule, '
         'got none: call `model.precompile(step, params, '
         'corpus.capacities(batch_size))`',
+    ),
+    Mistake(
+        'precompile with a bool that decides what is compiled',
+        lambda: drawing.precompile(
+            drawing.apply,
+            {},
+            drawing.trace([[1, 2, 3]]).capacities(1),
+            deterministic=True,
+        ),
+        TypeError,
+        'expected `deterministic` as a bool, not traced, got …: pass '
+        '`functools.partial(model.apply, deterministic=True)`',
     ),
     Mistake(
         'the capacity of another model',
