@@ -24,7 +24,7 @@ from jfold.checking.bodies import infer
 from jfold.checking.order import wrong_order
 from jfold.checking.sources import follow
 from jfold.checking.waves import wrong_waves
-from jfold.instructions import Body, CallOnce, Numbers, Observe
+from jfold.instructions import Body, CallOnce, Instruction, Numbers, Observe
 from jfold.kept import kept
 from jfold.operations import Makers, Operations, check_operations
 from jfold.recurrence import results_in, sources
@@ -52,6 +52,11 @@ class HostPlan:
         for body in waiting:  # which grows meanwhile
             yield body
             waiting += [inner for i in body.instructions for inner in i.bodies]
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        """Those of all bodies."""
+        return itertools.chain(*(body.instructions for body in self.bodies))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,20 +93,17 @@ def is_breadth_first(program: Program) -> bool:
 
     Then a call runs when the depth of the data says, whatever else is in the batch.
     """
-    bodies = list(program.plan.bodies)
-    instructions = itertools.chain(*(body.instructions for body in bodies))
-    held = {id(inner) for i in instructions for inner in i.bodies}
+    held = {id(inner) for i in program.plan.instructions for inner in i.bodies}
     return all(
         not any(stage.calls for stage in body.stages[0 if id(body) in held else 1 :])
-        for body in bodies
+        for body in program.plan.bodies
     )
 
 
 @kept
 def shares(program: Program) -> bool:
     """Whether some calls run once for each object of an example."""
-    bodies = program.plan.bodies
-    return any(isinstance(i, CallOnce) for body in bodies for i in body.instructions)
+    return any(isinstance(i, CallOnce) for i in program.plan.instructions)
 
 
 def check_program(program: Program) -> None:

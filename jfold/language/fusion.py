@@ -25,10 +25,10 @@ import jax
 import jax.numpy as jnp
 
 from jfold import instructions as ir
-from jfold.checking.sources import follow
+from jfold.language.rewriting import rewritten
 from jfold.operations import Layer, Operation
 from jfold.planning.costs import looks_up, parameter_bytes
-from jfold.program import HostPlan, Program
+from jfold.program import Program
 from jfold.recurrence import component_of, components
 from jfold.types import TupleType, pack, tensors
 
@@ -50,25 +50,14 @@ def fused(program: Program) -> Program:
     applies is none."""
     joined = _joined(program)
     inside = {feed[0] for feeds in joined.values() for feed in feeds if feed}
-    used = {o for i in _instructions(program) for o in _applied(i)}
+    used = {o for i in program.plan.instructions for o in _applied(i)}
     kept = sorted(used - inside)
     if len(kept) == len(program.operations):
         return program
     operations = tuple(_whole(o, program.operations, joined) for o in kept)
-    new = _Rewriting(joined, {o: n for n, o in enumerate(kept)}, inside)
-    body = new.body(program.plan.body)
-    declarations = tuple(map(new.body, program.plan.declarations))
-    own = program.value_results[0]
-    return replace(
-        program,
-        operations=operations,
-        sources=follow(body, declarations, operations, program.results, own),
-        plan=HostPlan(body, declarations),
-    )
-
-
-def _instructions(program: Program) -> Iterator[ir.Instruction]:
-    return itertools.chain(*(body.instructions for body in program.plan.bodies))
+    number = {o: n for n, o in enumerate(kept)}
+    change = _Change(joined, number, inside)
+    return rewritten(program, change, lambda: operations)
 
 
 def _applied(i: ir.Instruction) -> tuple[int, ...]:
@@ -130,7 +119,7 @@ def _uses(program: Program) -> dict[int, list[_Use]]:
                 found[i.operation].append(_Use(i, read))
     grouped = {
         o
-        for i in _instructions(program)
+        for i in program.plan.instructions
         if isinstance(i, ir.ReduceGroups)
         for o in i.operations
     }
@@ -252,7 +241,7 @@ def _calling(
 
 
 @dataclass(frozen=True)
-class _Rewriting:
+class _Change:
     """How bodies apply other operations than before.
 
     Attributes:
@@ -264,30 +253,16 @@ class _Rewriting:
     number: Mapping[int, int]
     inside: Set[int]
 
-    def body(self, body: ir.Body) -> ir.Body:
-        """A body, rewritten."""
-        stages = tuple(
-            ir.Stage(tuple(self._instructions(stage, body)), stage.calls)
-            for stage in body.stages
-        )
-        writer = {r: i for stage in stages for i in stage for r in i.outputs}
-        return replace(body, stages=stages, writer=writer)
-
-    def _instructions(self, stage: ir.Stage, body: ir.Body) -> Iterator[ir.Instruction]:
-        for i in stage.instructions:
-            inner = self._inner(i)
-            if isinstance(i, ir.ReduceGroups):
-                operations = tuple(self.number[o] for o in i.operations)
-                yield replace(i, operations=operations, **inner)
-            elif not isinstance(i, ir.Apply):
-                yield replace(i, **inner) if inner else i
-            elif i.operation not in self.inside:
-                inputs = i.inputs[0], *self._given(i, body)
-                yield replace(i, inputs=inputs, operation=self.number[i.operation])
-
-    def _inner(self, i: ir.Instruction) -> dict[str, Any]:
-        """The bodies inside of an instruction, by field."""
-        return {name: self.body(getattr(i, name)) for name in i.traits.holds}
+    def __call__(self, i: ir.Instruction, body: ir.Body) -> Iterable[ir.Instruction]:
+        """What stands in the place of an instruction of a body."""
+        if isinstance(i, ir.ReduceGroups):
+            return [replace(i, operations=tuple(self.number[o] for o in i.operations))]
+        if not isinstance(i, ir.Apply):
+            return [i]
+        if i.operation in self.inside:
+            return []
+        inputs = i.inputs[0], *self._given(i, body)
+        return [replace(i, inputs=inputs, operation=self.number[i.operation])]
 
     def _given(self, i: ir.Apply, body: ir.Body) -> Iterator[int]:
         """What an operation with all that are joined to it is given where it is

@@ -21,14 +21,13 @@ Sums of sequences take turns as well, in groups of groups, but these are summed 
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from jfold import instructions as ir
-from jfold.checking.sources import follow
+from jfold.language.rewriting import rewritten
 from jfold.operations import Operation
 from jfold.program import HostPlan, Program, check_program
 from jfold.recurrence import component_of, components, reads, results_in
@@ -45,12 +44,12 @@ def without_turns(program: Program) -> Program:
       TypeError: the data decide how often something runs on its own results; the
         message names the block.
     """
-    for loop in _instructions(program.plan, LOOPS):
+    for loop in _of_kind(program.plan, LOOPS):
         raise _takes_turns(loop.where, 'a loop over a sequence')
     for call in _recursive(program.plan):
         raise _takes_turns(call.where, 'a recursion')
     made = _by_component(_told_apart(program))
-    for groups in _instructions(made.plan, ir.ReduceGroups):
+    for groups in _of_kind(made.plan, ir.ReduceGroups):
         if not _adds(made, groups):
             raise _takes_turns(groups.where, 'a reduction that is no sum of numbers')
     for call in _used_again(made):
@@ -59,10 +58,9 @@ def without_turns(program: Program) -> Program:
     return made
 
 
-def _instructions(plan: HostPlan, kind: Any) -> Iterator[Any]:
-    """All of a kind, or of several."""
-    every = itertools.chain(*(body.instructions for body in plan.bodies))
-    return (i for i in every if isinstance(i, kind))
+def _of_kind(plan: HostPlan, kind: Any) -> Iterator[Any]:
+    """All instructions of a kind, or of several."""
+    return (i for i in plan.instructions if isinstance(i, kind))
 
 
 def _takes_turns(where: str, got: str) -> TypeError:
@@ -190,38 +188,12 @@ def _renumbered(
     program: Program, number: Number, operations: Callable[[], Sequence[Operation]]
 ) -> Program:
     """The program with operations of other numbers, asked for use by use, in order."""
-    plan = program.plan
-    body = _body(plan.body, number)
-    declarations = tuple(_body(each, number) for each in plan.declarations)
-    made = tuple(operations())
-    own = program.value_results[0]
-    return replace(
-        program,
-        operations=made,
-        sources=follow(body, declarations, made, program.results, own),
-        plan=HostPlan(body, declarations),
-    )
 
+    def change(i: ir.Instruction, body: ir.Body) -> Iterable[ir.Instruction]:
+        if isinstance(i, ir.Apply):
+            i = replace(i, operation=number(i.operation))
+        if isinstance(i, ir.ReduceGroups):
+            i = replace(i, operations=tuple(map(number, i.operations)))
+        return [i]
 
-def _body(body: ir.Body, number: Number) -> ir.Body:
-    """A body whose instructions name operations by other numbers."""
-    stages = tuple(_stage(stage, number) for stage in body.stages)
-    writer = {r: i for stage in stages for i in stage for r in i.outputs}
-    return replace(body, stages=stages, writer=writer)
-
-
-def _stage(stage: ir.Stage, number: Number) -> ir.Stage:
-    made = tuple(_instruction(i, number) for i in stage.instructions)
-    return replace(stage, instructions=made)
-
-
-def _instruction(i: ir.Instruction, number: Number) -> ir.Instruction:
-    """The same, by other numbers, and so with the bodies inside."""
-    inner: dict[str, Any] = {
-        name: _body(getattr(i, name), number) for name in i.traits.holds
-    }
-    if isinstance(i, ir.Apply):
-        return replace(i, operation=number(i.operation))
-    if isinstance(i, ir.ReduceGroups):
-        return replace(i, operations=tuple(map(number, i.operations)), **inner)
-    return replace(i, **inner) if inner else i
+    return rewritten(program, change, operations)
