@@ -279,6 +279,28 @@ def test_json_by_its_schema() -> None:
 
 
 @dataclasses.dataclass
+class Kit:
+    price: float
+    kits: list[Kit]
+
+
+def test_an_error_names_the_field_of_a_dataclass() -> None:
+    model = jf.compile(RecordEncoder(Kit, 2))
+    with pytest.raises(jf.InputError, match=re.escape('at .kits[0].price: expected')):
+        model.schedule([Kit(1.0, [Kit('much', [])])])
+
+
+@pytest.mark.parametrize('root', ['#', '#/', ''])
+def test_a_schema_within_itself_has_its_weights_once(root: str) -> None:
+    parts = {'n': {'type': 'integer'}, 'next': {'$ref': root}}
+    encoder = RecordEncoder({'type': 'object', 'properties': parts}, 2)
+    assert [x.name for x in jf.compile(encoder).program.layers if x.params] == [
+        'n',
+        'record',
+    ]
+
+
+@dataclasses.dataclass
 class Odd:
     inner: list[bytes]
 

@@ -22,6 +22,8 @@ from jfold.sequence_blocks import GetItem, Map
 from jfold.tracebacks import boundary
 
 BUCKETS = 4096  # rows of the table of texts
+ROOT = '#'  # the whole of a JSON schema, as it is named within
+ROOTS = ROOT, '#/', ''
 
 
 @boundary
@@ -61,7 +63,7 @@ def RecordEncoder(
     """
     encoder = _Encoder(features, buckets, description)
     return encoder.block(
-        {'$ref': '#'} if _names_itself(description) else description, ''
+        {'$ref': ROOT} if _names_itself(description) else description, ''
     )
 
 
@@ -105,7 +107,7 @@ class _Encoder:
     def _of_dataclass(self, kind: Any, path: str) -> Block:
         hints = self._hints(kind)
         fields = {
-            each.name: InputTransform(operator.attrgetter(each.name))
+            each.name: _field(kind, each.name)
             >> self.block(hints[each.name], f'{path}.{each.name}')
             for each in dataclasses.fields(kind)
         }
@@ -119,7 +121,7 @@ class _Encoder:
 
     def _of_schema(self, kind: Mapping[str, Any], path: str) -> Block:
         if '$ref' in kind:
-            target = kind['$ref']
+            target = ROOT if kind['$ref'] in ROOTS else kind['$ref']
             found = self._found(target, path)
             return self._once(target, lambda: self._of_schema(found, path))
         if 'enum' in kind:
@@ -203,10 +205,17 @@ class _Encoder:
         )
 
 
+def _field(kind: Any, name: str) -> Block:
+    """From a dataclass to a field, which errors then name."""
+    if hasattr(kind, '__getitem__'):  # its items may be something else
+        return InputTransform(operator.attrgetter(name))
+    return GetItem(name)
+
+
 def _names_itself(part: Any) -> bool:
     """Whether a JSON schema, or a part of one, has the whole of it within."""
     if isinstance(part, Mapping):
-        return part.get('$ref') == '#' or any(map(_names_itself, part.values()))
+        return part.get('$ref') in ROOTS or any(map(_names_itself, part.values()))
     return isinstance(part, list | tuple) and any(map(_names_itself, part))
 
 
