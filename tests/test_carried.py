@@ -109,7 +109,7 @@ BLOCKS: dict[str, tuple[jf.Block, list[Any]]] = {
 def test_sequences_in_loops(name: str) -> None:
     block, examples = BLOCKS[name]
     model = jf.compile(block)
-    agree(model, model.init(jax.random.key(0)), examples, forward=True)
+    agree(model, model.init(jax.random.key(0)), examples, 1e-4, forward=True)
 
 
 def test_rows_are_added_up() -> None:
@@ -127,7 +127,7 @@ def test_in_a_recursion() -> None:
     tree.resolve_to(jf.OneOf(type, {int: leaf, tuple: below}))
     model = jf.compile(tree() >> jf.Softmax())
     examples = [1, (1, 2), ((1,), (), (2, (3, 4))), ()]
-    agree(model, model.init(jax.random.key(0)), examples, forward=True)
+    agree(model, model.init(jax.random.key(0)), examples, 1e-4, forward=True)
 
 
 def test_in_waves() -> None:
@@ -143,8 +143,8 @@ def test_in_waves() -> None:
     assert {ir.Wrap, ir.Unwrap} <= set(map(type, early.instructions))
     examples = [1, ([1, 2], [3]), ([], [([1], [2, 3]), 4]), ([([], [])], [([1], [2])])]
     params = model.init(jax.random.key(0))
-    agree(model, params, examples, forward=True)
-    agree(model, params, examples[3:])
+    agree(model, params, examples, 1e-4, forward=True)
+    agree(model, params, examples[3:], 1e-4)
 
 
 constant = jf.FromTensor(np.float32(3))
