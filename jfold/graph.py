@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -27,19 +27,6 @@ from jfold.operations import Operations
 
 Array: TypeAlias = np.ndarray[Any, Any]
 NO_NUMBERS = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True, eq=False)
-class Runs:
-    """Rows of a table that belong to some examples, one run an example.
-
-    Attributes:
-      first: [examples + 1] where each begins among them, and the last ends.
-      rows: [rows] their numbers.
-    """
-
-    first: Array
-    rows: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,23 +54,17 @@ class Table:
         """Whether each example has one row."""
         return bool((self.counts == 1).all())
 
-    def runs(self, examples: Array) -> Runs:
-        """Where the rows of the given examples [n] are."""
-        if self.single:
-            return Runs(np.arange(len(examples) + 1), examples)
-        begin, counts = self.first[examples], self.counts[examples]
-        first = first_of(counts)
-        return Runs(first, ranges(begin, counts, first))
-
-    def take(self, runs: Runs) -> Table:
-        """Some of the rows."""
-        if not len(self):
-            return Table(runs.first, self.columns)
-        return Table(runs.first, tuple(x.take(runs.rows, 0) for x in self.columns))
-
     def pick(self, examples: Array) -> Table:
         """The rows of the given examples [n], in that order."""
-        return self.take(self.runs(examples))
+        if not len(self):
+            return Table(np.zeros(len(examples) + 1, np.int64), self.columns)
+        if self.single:
+            columns = tuple(column.take(examples, 0) for column in self.columns)
+            return Table(np.arange(len(examples) + 1), columns)
+        begin, counts = self.first[examples], self.counts[examples]
+        first = first_of(counts)
+        rows = ranges(begin, counts, first)
+        return Table(first, tuple(column.take(rows, 0) for column in self.columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,27 +123,11 @@ class Graph:
         return Graph(
             len(examples),
             tuple(table.pick(examples) for table in self.constants),
-            tuple(map(Table.take, self.operations, self._runs(examples))),
+            tuple(table.pick(examples) for table in self.operations),
             tuple(table.pick(examples) for table in self.results),
             labels=tuple(table.pick(examples) for table in self.labels),
             fits=self.fits,
         )
-
-    def _runs(self, examples: Array) -> Iterator[Runs]:
-        """Where the nodes of the given examples [n] are, of each operation."""
-        found: dict[int, Runs] = {}
-        for o in self._alike:
-            if o not in found:
-                found[o] = self.operations[o].runs(examples)
-            yield found[o]
-
-    @lazy
-    def _alike(self) -> tuple[int, ...]:
-        """Of each operation, the first one that has as many nodes in each example: as
-        rounds of messages have."""
-        seen: dict[bytes, int] = {}
-        tables = enumerate(self.operations)
-        return tuple(seen.setdefault(x.first.tobytes(), o) for o, x in tables)
 
     def __str__(self) -> str:
         counts = ', '.join(str(len(x)) for x in self.operations)

@@ -80,14 +80,6 @@ def make_uses(program: Operations, graph: Graph) -> Uses:
     """
     graph = checked(program, graph)
     numbers = numbering(program, graph)
-    # Once for each type and each table, or all that share where their rows begin.
-    known: dict[tuple[int, int], Array] = {}
-
-    def before(t: int, table: Table) -> Array:
-        key = t, id(table.first)
-        if key not in known:
-            known[key] = values_before(numbers.first[t], table.counts)
-        return known[key]
 
     def among(
         types: Sequence[int], table: Table, columns: Sequence[Array]
@@ -95,7 +87,9 @@ def make_uses(program: Operations, graph: Graph) -> Uses:
         """Numbers of values [rows] each, among those of all examples."""
         if graph.examples == 1:  # whose numbers are those of all
             return tuple(columns)
-        return tuple(x + before(t, table) for t, x in zip(types, columns, strict=True))
+        # Once for each type: most operations have several inputs of one.
+        before = {t: values_before(numbers.first[t], table.counts) for t in {*types}}
+        return tuple(x + before[t] for t, x in zip(types, columns, strict=True))
 
     of_nodes = zip(program.operations, graph.operations, strict=True)
     of_rows = zip(program.results, graph.results, strict=True)
