@@ -134,12 +134,14 @@ class Graph:
         return f'Graph({self.examples} examples, nodes ({counts}), depth {self.depth})'
 
 
-def labels_of(program: Operations, graphs: Sequence[Graph]) -> dict[str, Array]:
+def labels_of(
+    program: Operations, parts: Sequence[Sequence[Table]]
+) -> dict[str, Array]:
     """By name of a metric that has any, the labels [rows] of its rows in graphs, one
-    behind the other."""
+    behind the other, given the tables of labels of each."""
     return {
         str(program.results[r].kind.name): np.concatenate(
-            [graph.labels[k].columns[0] for graph in graphs]
+            [labels[k].columns[0] for labels in parts]
         )
         for k, r in enumerate(program.labelled)
     }

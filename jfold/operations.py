@@ -138,6 +138,7 @@ class Operations(Owner):
         sequences.
       sources: which results may be read where, so what is recurrent; any of its type,
         if that is `None`.
+      once: whether it is to run without loops: no operation takes turns, but for sums.
     """
 
     types: tuple[TensorType, ...]
@@ -146,6 +147,7 @@ class Operations(Owner):
     constants: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     results: tuple[Result, ...]
     sources: Sources | None
+    once: bool = field(default=False, kw_only=True)
 
     @property
     def own(self) -> Result:

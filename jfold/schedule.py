@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,17 @@ from jax import lax
 from jfold.errors import expect
 from jfold.functions import ratio
 from jfold.graph import Array
-from jfold.planning.build import fill
+from jfold.planning import at_once
+from jfold.planning import build as in_loops
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
 from jfold.planning.uses import Uses
 from jfold.shards import EVERYWHERE
-from jfold.spec import Capacity, Spec, SpecKey, of_one_shard
+from jfold.spec import ONCE, Capacity, Spec, SpecKey, of_one_shard
 from jfold.tracebacks import boundary
 
 T = TypeVar('T')
+Source: TypeAlias = Uses | at_once.Choice
 
 
 @jax.tree_util.register_pytree_node_class
@@ -309,7 +311,7 @@ def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 
 def build_shards(
-    parts: Sequence[Uses],
+    parts: Sequence[Source],
     spec: Spec,
     begin: float | None = None,
     labels: Mapping[str, Array] | None = None,
@@ -317,13 +319,13 @@ def build_shards(
     """The schedule of a batch that is dealt to shards.
 
     Args:
-      parts: what each shard of this process uses.
+      parts: of each shard of this process, what it uses, or which examples it has.
       spec: must hold each of them.
       begin, labels: as of `build`.
     """
     assert spec.shards is not None
     local, devices = of_one_shard(spec), spec.shards.own_devices
-    filled = [fill(uses, local, devices) for uses in parts]
+    filled = [_filled(source, local, devices) for source in parts]
     indices, constants = zip(*filled, strict=True)
     stacked = np.stack(indices), tuple(map(np.stack, zip(*constants, strict=True)))
     made, others = jax.tree.map(spec.shards.gathered, stacked)
@@ -332,20 +334,32 @@ def build_shards(
 
 
 def build(
-    uses: Uses,
+    source: Source,
     spec: Spec,
     begin: float | None = None,
     labels: Mapping[str, Array] | None = None,
 ) -> Schedule:
-    """The schedule of a graph, given where it uses its values; `spec` must hold it.
+    """The schedule of a graph, given where it uses its values, or of examples that are
+    chosen from one; `spec` must hold it.
 
     Args:
       begin: when the work on it began, if its time is to be told.
       labels: of the rows of metrics.
     """
-    indices, constants = fill(uses, spec)
+    indices, constants = _filled(source, spec)
     seconds = None if begin is None else time.perf_counter() - begin
     return Schedule(indices, constants, spec, seconds, labels)
+
+
+def _filled(
+    source: Source, spec: Spec, devices: int = 1
+) -> tuple[Array, tuple[Array, ...]]:
+    """The index array [size] int32, and the constants of each type."""
+    if spec.strategy != ONCE:
+        assert isinstance(source, Uses)
+        return in_loops.fill(source, spec, devices)
+    choice = at_once.every(source) if isinstance(source, Uses) else source
+    return at_once.fill(choice, spec)
 
 
 def abstract(spec: Spec) -> Schedule:

@@ -40,6 +40,10 @@ class Capacity:
       stages: how many rounds such sums take.
       metrics: rows of the results that have any number of them: those of metrics,
         then the items of sequences.
+      indexed: per slot, whether it has an index for each row, and is not read in
+        place; none where there are loops.
+      summands: per slot, what is added up in it, if sums have no rows.
+      kept: whether they have, since some are read more than once.
       profiles: per component the rows of its levels, if it has several, or of the steps
         that they are to fit in; none where steps do not depend on that.
       shards: over which devices examples are dealt; `None` if they are not.
@@ -53,6 +57,9 @@ class Capacity:
     sums: tuple[int, ...]
     stages: int
     metrics: tuple[int, ...]
+    indexed: tuple[int, ...] = field(default=(), repr=False)
+    summands: tuple[int, ...] = field(default=(), repr=False)
+    kept: int = field(default=0, repr=False)
     profiles: tuple[Profile, ...] = field(default=(), repr=False)
     shards: Shards | None = field(default=None, repr=False)
 
@@ -97,7 +104,8 @@ class Capacity:
         """All numbers in a row, but for profiles."""
         of_types = *self.constants, *self.fans, *self.sums
         rows = *self.rows, *self.metrics
-        return self.examples, self.levels, self.stages, *of_types, *rows
+        of_slots = *self.indexed, *self.summands, self.kept
+        return self.examples, self.levels, self.stages, *of_types, *rows, *of_slots
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
         """Every number with a name that tells what it counts, but for profiles."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,12 +20,13 @@ from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, in_parts
-from jfold.data.scheduling import Scheduling
+from jfold.data.scheduling import Chosen, Scheduling
 from jfold.errors import expect, whole
 from jfold.graph import Graph, Table, labels_of
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.planning.demands import Demands, join_demands, make_capacity
 from jfold.planning.profiles import Profiles, most, profiles
+from jfold.planning.reads import Readable
 from jfold.program import Program
 from jfold.schedule import Schedule, on_device
 from jfold.shards import Sharding, make_shards
@@ -76,7 +78,7 @@ class Corpus:
         see `Schedule.labels`."""
         graph = self.graph
         parts = graph.graphs if isinstance(graph, Parts) else [graph]
-        return labels_of(self.model.program, parts)
+        return labels_of(self.model.program, [part.labels for part in parts])
 
     @boundary
     def schedule(
@@ -97,14 +99,25 @@ class Corpus:
           TypeError: the indices are no sequence of ints.
           ValueError, ProgramBudgetError: as of `Model.schedule`.
         """
-        chosen = self._checked(indices)
-        graph, demanded = self.graph.pick(chosen), self.demands.pick(chosen)
+        places = self._checked(indices)
+        chosen, demanded = self._chosen(places), self.demands.pick(places)
         if sharding is None:
-            return self.model._build(graph, demanded, size)
+            return self.model._build_chosen(chosen, demanded, size)
         shards = make_shards(sharding)
-        rows = rows_of_shard('size', shards, len(chosen), size)
-        deal = in_order(shards, rows, len(chosen))
-        return on_device(self.model._build_demanded(graph, demanded, deal))
+        rows = rows_of_shard('size', shards, len(places), size)
+        deal = in_order(shards, rows, len(places))
+        return on_device(self.model._build_dealt_chosen(chosen, demanded, deal))
+
+    def _chosen(self, places: Array) -> Chosen:
+        return Chosen(self.model.program, self.graph, places, self._readable)
+
+    @functools.cached_property
+    def _readable(self) -> Readable | None:
+        """What keeps all that examples read; where they lie in several files, that is
+        found for each batch."""
+        if isinstance(self.graph, Parts) or not self.model.program.once:
+            return None
+        return Readable(self.model.program, self.graph)
 
     def _checked(self, indices: Indices) -> Array:
         chosen = _whole_numbers(indices)

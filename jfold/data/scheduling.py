@@ -7,24 +7,60 @@ import functools
 import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jfold.budget import Budget, FixedBudget
 from jfold.data.agreement import Agreement
+from jfold.data.parts import Parts
 from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import rows_asked, several
 from jfold.graph import Array, Graph, labels_of
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
+from jfold.planning.at_once import Choice
 from jfold.planning.deals import Deal
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
 from jfold.planning.profiles import Profiles, margins, profiles
+from jfold.planning.reads import Readable, reads
 from jfold.planning.uses import Uses, make_uses
 from jfold.program import Program
-from jfold.schedule import Schedule, build, build_shards
+from jfold.schedule import Schedule, Source, build, build_shards
 from jfold.spec import Capacity, Spec
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Examples of a corpus.
+
+    Attributes:
+      graph: that of all its examples.
+      examples: [n] which of them, in order.
+      readable: what keeps all that they read, if the program has no loops.
+    """
+
+    program: Program
+    graph: Graph | Parts
+    examples: Array
+    readable: Readable | None
+
+    def pick(self, which: Array) -> Chosen:
+        """Some of them [n], in that order."""
+        return replace(self, examples=self.examples[which])
+
+    @property
+    def picked(self) -> Graph:
+        """The graph of them alone."""
+        return self.graph.pick(self.examples)
+
+    @property
+    def source(self) -> Source:
+        """What a schedule of them is made of."""
+        if self.readable is None:
+            return make_uses(self.program, self.picked)
+        read = functools.partial(reads, self.readable)
+        return Choice(self.readable.graph, self.examples, read)
 
 
 class Scheduling:
@@ -60,14 +96,12 @@ class Scheduling:
     def _build(
         self,
         graph: Graph,
-        demanded: Demands | None = None,
         size: int | None = None,
         begin: float | None = None,
     ) -> Schedule:
         """The schedule of a graph that was traced for this model's program.
 
         Args:
-          demanded: of its examples, if that is known.
           begin: when the work on the schedule began, if it has.
 
         Raises:
@@ -76,15 +110,25 @@ class Scheduling:
         begin = time.perf_counter() if begin is None else begin
         rows = rows_asked(size, graph.examples)
         uses = make_uses(self.program, graph)
-        need = needed(uses, rows) if demanded is None else demanded.capacity(rows)
-
-        need = self._profiled(need, [graph])
+        need = self._profiled(needed(uses, rows), [graph])
 
         def chance() -> Chance:
-            return self._chance(graph, demanded or demands(uses), graph.examples)
+            return self._chance(graph, demands(uses), graph.examples)
 
-        labels = labels_of(self.program, [graph])
+        labels = labels_of(self.program, [graph.labels])
         return build(uses, self._budget.reserve(need, chance), begin, labels)
+
+    def _build_chosen(
+        self, chosen: Chosen, demanded: Demands, size: int | None
+    ) -> Schedule:
+        """The same, of examples of a corpus, of which it is known what they demand."""
+        begin = time.perf_counter()
+        source, examples = chosen.source, len(chosen.examples)
+        need = demanded.capacity(rows_asked(size, examples))
+        need = self._profiled(need, [source.graph])
+        chance = functools.partial(self._chance, source.graph, demanded, examples)
+        labels = labels_of(self.program, [source.labels])
+        return build(source, self._budget.reserve(need, chance), begin, labels)
 
     def _profiled(self, need: Capacity, graphs: Iterable[Graph]) -> Capacity:
         """What graphs need, with the rows of their levels if steps depend on them."""
@@ -122,22 +166,26 @@ class Scheduling:
         spec = self._budget.reserve(self._need(parts, deal), chance)
         return self._build_shards([parts[k] for k in deal.own], spec, begin)
 
-    def _build_demanded(self, graph: Graph, demanded: Demands, deal: Deal) -> Schedule:
-        """The same, where it is known what examples demand: uses are made of the shards
-        of this process alone."""
+    def _build_dealt_chosen(
+        self, chosen: Chosen, demanded: Demands, deal: Deal
+    ) -> Schedule:
+        """The same, of examples of a corpus, of which it is known what they demand:
+        uses are made of the shards of this process alone."""
         begin = time.perf_counter()
-        graphs = (graph.pick(x) for x in deal.examples)
-        need = self._profiled(deal.capacity(demanded), graphs)
-        chance = functools.partial(self._chance, graph, demanded, deal.rows)
+        parts = [chosen.pick(x) for x in deal.examples]
+        need = self._profiled(deal.capacity(demanded), (x.picked for x in parts))
+
+        def chance() -> Chance:
+            return self._chance(chosen.picked, demanded, deal.rows)
+
         spec = self._budget.reserve(need, chance)
-        parts = self._uses(graph, (deal.examples[k] for k in deal.own))
-        return self._build_shards(parts, spec, begin)
+        return self._build_shards([parts[k].source for k in deal.own], spec, begin)
 
     def _build_shards(
-        self, parts: Sequence[Uses], spec: Spec, begin: float | None
+        self, parts: Sequence[Source], spec: Spec, begin: float | None
     ) -> Schedule:
-        """The schedule of what each shard of this process uses."""
-        labels = labels_of(self.program, [uses.graph for uses in parts])
+        """The schedule of what each shard of this process has."""
+        labels = labels_of(self.program, [source.labels for source in parts])
         return build_shards(parts, spec, begin, labels)
 
     def _build_all(self, graphs: list[Graph], size: int | None) -> list[Schedule]:
@@ -155,7 +203,9 @@ class Scheduling:
             return self._chance(graphs[0], demands(uses[0]), graphs[0].examples)
 
         spec = self._budget.reserve(need, chance)
-        return [build(x, spec, begin, labels_of(self.program, [x.graph])) for x in uses]
+        return [
+            build(x, spec, begin, labels_of(self.program, [x.labels])) for x in uses
+        ]
 
     @functools.cached_property
     def _agreement(self) -> Agreement:

@@ -159,8 +159,8 @@ def _stored(
         return corpus.schedule(places, size=size), None
     work = corpus.nodes[places].tolist()
     deal = evenly(shards, size // shards.count, work)
-    graph, demanded = corpus.graph.pick(places), corpus.demands.pick(places)
-    return corpus.model._build_demanded(graph, demanded, deal), deal
+    chosen, demanded = corpus._chosen(places), corpus.demands.pick(places)
+    return corpus.model._build_dealt_chosen(chosen, demanded, deal), deal
 
 
 def _taken(given: Sequence[Any], length: int, places: Array) -> list[Any]:

@@ -2,12 +2,13 @@
 """Programs in which no operation takes turns: plain JAX, without loops.
 
 Every operation runs once, on all rows that there is room for, behind those that it
-reads. There is no buffer that all write to: an input is gathered from what those have
-made that it may read, one behind the other, and JAX takes the gradients.
+reads. There is no buffer that all write to: what an input reads is taken as it is, if
+it is all that an operation has made, in order; or is gathered from what those have made
+that it may read, one behind the other, and where it is of sums, added up. JAX takes the
+gradients.
 
-    round 0     [rows of atoms, 64] ──┐
-    sum 1 ◀── gathers and adds up     ├─ concatenated ─▶ gathered ─▶ round 1
-         └▶ [rows of sums, 64] ───────┘
+    round 0     [rows of atoms, 64] ──────── in place ────────▶ round 1
+                     └───── gathered, and added up by atom ────▶
 
 Spare rows repeat a real one, and no cotangent flows back through them: where a function
 is not defined, zero times infinity would be no number.
@@ -29,8 +30,10 @@ from jfold.device.jaxprs import is_inexact
 from jfold.device.kernel import Weights
 from jfold.device.plan import Plan
 from jfold.device.sections import Batch
+from jfold.graph import shared_counts, value_parts
 from jfold.operations import Makers
 from jfold.planning.sections import Section, summed_at_once
+from jfold.planning.slots import Way, read_ways, slots, sums_have_rows
 from jfold.recurrence import Component, first_results, results_in, sources, union
 from jfold.spec import RECOMPUTE_ALL
 
@@ -75,12 +78,13 @@ def run_once(
     """
     state = State(plan, Batch(plan.layout, indices, constants))
     for c, component in enumerate(plan.components):
-        if summed_at_once(plan.spec, c) and component.operations:
-            _add_up(state, c, component)
+        if summed_at_once(plan.spec, c):
+            if component.operations and sums_have_rows(plan.spec):
+                _add_up(state, c, component)
         else:
             for o in component.operations:
                 _apply(state, o, weights[o])
-    return [_read(state, x.type, x.makers, x.section) for x in plan.tensors]
+    return list(_results(state))
 
 
 def _apply(state: State, o: int, weights: Arrays) -> None:
@@ -88,13 +92,9 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
     plan, count = state.plan, state.batch.nodes(o)
     kernel, rows = plan.kernels[o], plan.layout.region[o]
     real = varied(jnp.arange(rows) < count, plan.varying)
-    tables = zip(
-        plan.operations[o].inputs,
-        sources(plan.program).inputs[o],
-        state.batch.sections.inputs[o],
-        strict=True,
-    )
-    inputs = [_kept_apart(_read(state, *table), real) for table in tables]
+    inputs = [
+        _kept_apart(_rows(state, read, rows, count), real) for read in _reads(plan, o)
+    ]
     own = [_kept_apart(x, count > 0) for x in weights]
 
     def run(own: Arrays, inputs: Arrays) -> Arrays:
@@ -115,13 +115,9 @@ def _add_up(state: State, c: int, component: Component) -> None:
     (t,) = plan.operations[operations[0]].outputs
     own = sum(1 << numbers[o] for o in operations)
     makers = union(union(sources(plan.program).inputs[o]) for o in operations) & ~own
-    summands = _read(state, t, makers, sections.summands[c])
-    to = state.batch.read(sections.sums_of[c], 0, *sections.sums_of[c].shape)
     rows = sum(plan.layout.region[o] for o in operations)
-    wide = _wide(summands)
-    zeros = varied(jnp.zeros((rows, *wide.shape[1:]), wide.dtype), plan.varying)
-    # In the order of the batch, on a CPU: its scatter adds one after another.
-    sums = zeros.at[to].add(wide, mode='drop').astype(summands.dtype)
+    summands = _read(state, t, makers, sections.summands[c])
+    sums = _sums(state, summands, sections.sums_of[c], rows)
     made = Made(plan.layout.value_base[operations[0]][0], sums)
     state.made.update(dict.fromkeys((numbers[o] for o in operations), made))
 
@@ -157,6 +153,93 @@ def kept_bytes(plan: Plan) -> int:
 
 
 # ---- what is read --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """A slot on the device.
+
+    Attributes:
+      type: number of its type.
+      makers: the operations' results that it may be of.
+      part: of which it is all rows, where it is read in place.
+      section: of what it reads.
+      sums: of the rows that this is added to.
+    """
+
+    way: Way
+    type: int
+    makers: Makers
+    part: int | None
+    section: Section
+    sums: Section
+
+
+def _reads(plan: Plan, table: int) -> list[Read]:
+    """The slots of an operation, or of a result after all of them."""
+    program, sections = plan.program, plan.layout.sections
+    types = [each.inputs for each in program.operations]
+    types += [each.tensors for each in program.results]
+    made, count = sources(program), len(types[table])
+    of_table = (
+        (made.inputs + made.results)[table],
+        [slot.part for slot in slots(program) if slot.table == table],
+        (sections.inputs + sections.results)[table],
+        (sections.input_sums + sections.result_sums)[table],
+    )
+    ways = read_ways(plan.spec, table, count)
+    return [Read(*x) for x in zip(ways, types[table], *of_table, strict=True)]
+
+
+def _results(state: State) -> Iterator[Array]:
+    """The tensors of all results [rows, *shape]."""
+    plan = state.plan
+    for r, rows in enumerate(plan.layout.results):
+        count = state.batch.rows(r)
+        for read in _reads(plan, len(plan.operations) + r):
+            yield _rows(state, read, rows, count)
+
+
+def _rows(state: State, read: Read, rows: int, count: Array) -> Array:
+    """What a slot of so many rows reads [rows, *shape], of which the first `count` []
+    are real. Others repeat the last of these."""
+    if read.way is Way.IN_PLACE:
+        found = _in_place(state, read, rows)
+    else:
+        found = _read(state, read.type, read.makers, read.section)
+    if read.way is Way.SUMMED:
+        found = _sums(state, found, read.sums, rows)
+    if read.way is Way.INDEXED or not rows:
+        return found
+    last = lax.dynamic_index_in_dim(found, jnp.maximum(count - 1, 0))
+    real = varied(jnp.arange(rows) < count, state.plan.varying)
+    return jnp.where(real.reshape(-1, *(1,) * (found.ndim - 1)), found, last)
+
+
+def _in_place(state: State, read: Read, rows: int) -> Array:
+    """All rows of a part [rows, *shape]."""
+    program = state.plan.program
+    assert read.part is not None
+    t, table, k = value_parts(program)[read.part]
+    if table < len(program.types):
+        own = jnp.asarray(state.batch.constants[t])[shared_counts(program)[t] :]
+    else:
+        own = state.made[first_results(program)[table - len(program.types)] + k].rows
+    # Of a capacity that was put together by hand one may have more room than the other.
+    spare = [(0, max(rows - len(own), 0)), *[(0, 0)] * (own.ndim - 1)]
+    return jnp.pad(own[:rows], spare)
+
+
+def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
+    """What is added up [rows, *shape], of summands [n, *shape] whose rows are in a
+    section [n]."""
+    wide, to = _wide(summands), state.batch.read(section, 0, *section.shape)
+    # Of floats, -0.0 is what makes no difference.
+    nothing = -0.0 if is_inexact(wide) else 0
+    zeros = jnp.full((rows, *wide.shape[1:]), nothing, wide.dtype)
+    # In the order of the batch, on a CPU: its scatter adds one after another.
+    sums = varied(zeros, state.plan.varying).at[to].add(wide, mode='drop')
+    return sums.astype(summands.dtype)
 
 
 def _read(state: State, t: int, makers: Makers, section: Section) -> Array:

@@ -41,6 +41,10 @@ class Batch:
         """How many rows of an operation stand for nodes []."""
         return self._number(self.sections.header.counts, operation)
 
+    def rows(self, result: int) -> Array:
+        """How many rows of a result are real []."""
+        return self._number(self.sections.header.rows, result)
+
     def tiles(self, operation: int, level: Number) -> list[Array]:
         """Of an operation on a level: first row, end, tiles of each width [] each."""
         component = self.layout.component[operation]

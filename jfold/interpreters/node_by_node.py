@@ -158,7 +158,7 @@ def _collected(program: Program, walk: Walk, r: int, rows: Iterator[Any]) -> lis
     """What a metric collects, in pairs with labels if it has any."""
     result = program.results[r]
     found = [pack(result.type, row) for row in rows]
-    labels = labels_of(program, [walk.graph]).get(str(result.kind.name))
+    labels = labels_of(program, [walk.graph.labels]).get(str(result.kind.name))
     return found if labels is None else list(zip(found, labels.tolist(), strict=True))
 
 

@@ -54,6 +54,7 @@ def without_turns(program: Program) -> Program:
             raise _takes_turns(groups.where, 'a reduction that is no sum of numbers')
     for call in _used_again(made):
         raise _takes_turns(call.where, 'a declaration that may be given its own result')
+    made = replace(made, once=True)
     check_program(made)
     return made
 

@@ -16,11 +16,9 @@ import numpy as np
 from jfold.graph import Array, Graph, Table, concatenated, gather, ranges, shared_counts
 from jfold.planning.layout import Layout, active_types, layout, running
 from jfold.planning.sections import (
-    NOWHERE,
     SUM_ARITY,
     Section,
     Sections,
-    summed_at_once,
 )
 from jfold.planning.tiles import strategy_of
 from jfold.planning.uses import (
@@ -29,14 +27,13 @@ from jfold.planning.uses import (
     SumTree,
     Uses,
     adding,
-    end_summands,
     followed,
     in_order,
     sum_tree,
     whole_cotangents,
 )
 from jfold.recurrence import Component
-from jfold.spec import ONCE, Spec
+from jfold.spec import Spec
 from jfold.types import KeyType
 
 
@@ -82,21 +79,17 @@ def fill(uses: Uses, spec: Spec, devices: int = 1) -> tuple[Array, tuple[Array, 
     # Not cleared before: each section is written whole.
     indices = np.empty(places.sections.size, np.int32)
     batch = _Batch(uses, spec, places, running(spec), indices, devices)
-    at_once = spec.strategy == ONCE
-    order = _order_at_once(batch) if at_once else _order_of(batch)
+    order = _order_of(batch)
     rows = _value_rows(batch, order)
     _write_header(batch, order)
     _write_tiles(batch, order)
-    _write_owners(batch)
-    if at_once:
-        _write_rows(batch, order, rows, frozenset())
-        _write_summands(batch, rows)
-    else:
-        active = active_types(spec.program)
-        used = _write_rows(batch, order, rows, active)
-        for t in sorted(active):
-            _write_consumers(batch, order, t, used[t])
-    return indices, _constants(uses.graph, spec)
+    counts = [table.counts for table in uses.graph.results]
+    write_owners(spec, places.sections, counts, indices)
+    active = active_types(spec.program)
+    used = _write_rows(batch, order, rows, active)
+    for t in sorted(active):
+        _write_consumers(batch, order, t, used[t])
+    return indices, constants_of(uses.graph.constants, spec)
 
 
 # ---- the order of nodes --------------------------------------------------------------
@@ -134,16 +127,6 @@ def _order_of(batch: _Batch) -> _Order:
     )
     depths = tuple(int(last[-1]) + 1 if len(last) else 0 for last in steps)
     return _Order(counts, tuple(map(_by_level, levels, counts)), steps, depths)
-
-
-def _order_at_once(batch: _Batch) -> _Order:
-    """The same where no operation takes turns: nodes stay as they were traced."""
-    counts = tuple(np.array([len(x)]) for x in batch.graph.operations)
-    depths = tuple(
-        int(any(counts[o][0] for o in each.operations)) for each in batch.components
-    )
-    steps = tuple(np.zeros(depth, np.int64) for depth in depths)
-    return _Order(counts, tuple(slice(None) for _ in counts), steps, depths)
 
 
 def _by_level(levels: Array, counts: Array) -> Array | slice:
@@ -192,20 +175,24 @@ def _put(rows: Array, begin: Array, table: Table, values: Array) -> None:
         rows[ranges(begin, table.counts)] = values
 
 
-def _constants(graph: Graph, spec: Spec) -> tuple[Array, ...]:
+def constants_of(tables: Sequence[Table], spec: Spec) -> tuple[Array, ...]:
     """The constants of each type [capacity, *shape], the program's first; of keys the
-    example and the number in it."""
+    example and the number in it.
+
+    Args:
+      tables: per type, the examples' own.
+    """
     made, ends = [], [0 for _ in spec.program.types]
-    for table, rows in zip(graph.constants, spec.capacity.constants, strict=True):
+    for table, rows in zip(tables, spec.capacity.constants, strict=True):
         own = table.columns[0]
         made.append(np.zeros((rows, *own.shape[1:]), own.dtype))
     for t, value in spec.program.constants:
         made[t][ends[t]] = value
         ends[t] += 1
-    for t, table in enumerate(graph.constants):
+    for t, table in enumerate(tables):
         own = made[t][ends[t] : ends[t] + len(table)]
         if isinstance(spec.program.types[t], KeyType):
-            own[:, 0] = np.arange(graph.examples).repeat(table.counts)
+            own[:, 0] = np.arange(len(table.counts)).repeat(table.counts)
             own[:, 1] = ranges(np.zeros_like(table.counts), table.counts)
         else:
             own[...] = table.columns[0]
@@ -236,14 +223,20 @@ def _write_tiles(batch: _Batch, order: _Order) -> None:
             write(part, order.counts[o], widths, *rest)
 
 
-def _write_owners(batch: _Batch) -> None:
-    """Whose the rows of results are, where there is room to say it."""
-    graph, none = batch.graph, batch.spec.capacity.examples
-    for table, section in zip(graph.results, batch.sections.owners, strict=True):
+def write_owners(
+    spec: Spec, sections: Sections, counts: Sequence[Array], indices: Array
+) -> None:
+    """Whose the rows of results are, where there is room to say it.
+
+    Args:
+      counts: per result, the rows of each example [examples].
+      indices: [size].
+    """
+    for each, section in zip(counts, sections.owners, strict=True):
         if section.shape != (0,):
             # Spare rows belong to an example that is not there.
-            owners = np.repeat(np.arange(graph.examples), table.counts)
-            section.fill(batch.indices, owners, none)
+            owners = np.repeat(np.arange(len(each)), each)
+            section.fill(indices, owners, spec.capacity.examples)
 
 
 def _write_rows(
@@ -273,8 +266,6 @@ def _write_rows(
             used[t].append(RowUses(found, edges))
 
     for o, operation in enumerate(program.operations):
-        if summed_at_once(batch.spec, places.component[o]):
-            continue
         for a, t in enumerate(operation.inputs):
             values = uses.inputs[o][a][order.nodes[o]]
             write(t, sections.inputs[o][a], values, *places.edges[o][a])
@@ -283,41 +274,6 @@ def _write_rows(
             values = uses.results[r][j]
             write(t, sections.results[r][j], values, places.edge_results[r][j])
     return used
-
-
-def _write_summands(batch: _Batch, rows: list[Array]) -> None:
-    """What is added up in components that are sums, and in which of their rows.
-
-    Args:
-      rows: per type, the row of each value [values].
-    """
-    for c, component in enumerate(batch.components):
-        if component.operations and summed_at_once(batch.spec, c):
-            read, made = _summands(batch, component, rows)
-            read, sums = end_summands(read, made)
-            section = batch.sections.summands[c]
-            section.fill(batch.indices, read, read[-1] if len(read) else 0)
-            # Spare ones are added to a row that is not there.
-            begin = batch.places.value_base[component.operations[0]][0]
-            batch.sections.sums_of[c].fill(batch.indices, sums - begin, NOWHERE)
-
-
-def _summands(
-    batch: _Batch, component: Component, rows: list[Array]
-) -> tuple[Array, Array]:
-    """The rows of values that the operations of a component read, and those that they
-    make of each [reads]."""
-    read: list[Array] = []
-    made: list[Array] = []
-    inputs = batch.uses.inputs
-    for o in component.operations:
-        (first,) = batch.places.value_base[o]
-        read += inputs[o]
-        nodes = len(batch.graph.operations[o])
-        made += [np.arange(first, first + nodes)] * len(inputs[o])
-    (t,) = batch.spec.program.operations[component.operations[0]].outputs
-    # All at once, for most columns are of a few rows.
-    return gather(rows[t], concatenated(read)), concatenated(made)
 
 
 # ---- what the reverse pass reads -----------------------------------------------------

@@ -24,12 +24,14 @@ from jfold.graph import Array, Table, shared_counts
 from jfold.operations import Operations
 from jfold.planning.growth import Chance
 from jfold.planning.layout import active_types
+from jfold.planning.reads import needs
 from jfold.planning.sections import SUM_ARITY
+from jfold.planning.slots import slots
 from jfold.planning.uses import Uses, adding, most_uses, sum_room, use_counts
 from jfold.shards import Shards
 from jfold.spec import Capacity
 
-ADDED = 'constants', 'rows', 'sums', 'metrics'  # the dimensions that add up
+ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # what adds up
 T = TypeVar('T')
 FEW = 16  # examples, whose spread tells nothing of others
 
@@ -41,9 +43,9 @@ class Demands:
     Attributes:
       program: what the examples were traced for.
       added: [examples, numbers], what adds up over a batch: constants per type, nodes
-        per operation, rows of sums per type, values per metric.
+        per operation, rows of sums per type, values per metric, summands per slot.
       highest: [examples, numbers], what only the largest decides: levels, fans per
-        type, stages.
+        type, stages; of each slot whether it is indexed, and whether sums are kept.
     """
 
     program: Operations
@@ -98,17 +100,22 @@ def make_capacity(
 ) -> Capacity:
     """A capacity from the sums and maxima of demands; those of one shard."""
     types, active = len(program.types), active_types(program)
-    constants, rows, sums, metrics = _parts(program, added)
+    constants, rows, sums, metrics, summands = _parts(program, added)
+    levels, *fans = highest[: 1 + types]
+    stages, *indexed, kept = highest[1 + types :]
     return Capacity(
         examples=size,
-        levels=highest[0],
+        levels=levels,
         constants=tuple(map(operator.add, shared_counts(program), constants)),
         rows=rows,
         # With no example at all, gradients still flow.
-        fans=tuple([max(highest[1 + t], int(t in active)) for t in range(types)]),
+        fans=tuple([max(fan, int(t in active)) for t, fan in enumerate(fans)]),
         sums=sums,
-        stages=highest[-1],
+        stages=stages,
         metrics=metrics,
+        indexed=tuple(indexed),
+        summands=summands,
+        kept=kept,
         shards=shards,
     )
 
@@ -116,7 +123,8 @@ def make_capacity(
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
     """Numbers that add up, by the dimensions of `ADDED`."""
     types, operations = len(program.types), len(program.operations)
-    ends = 0, types, types + operations, 2 * types + operations, len(numbers)
+    counts = types, operations, types, len(program.observed), len(slots(program))
+    ends = itertools.accumulate(counts, initial=0)
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(ends)]
 
 
@@ -132,8 +140,11 @@ def needed(uses: Uses, size: int) -> Capacity:
             fans[t] = int(counts.clip(max=most).max(initial=0))
             rows, rounds = sum_room(counts, most, uses.numbers.first[t])
             sums[t], stages = int(rows.sum()), max(stages, int(rounds.max(initial=0)))
-    added = _added(uses, sums, len)
-    return make_capacity(program, added, [graph.depth, *fans, stages], size)
+    of_slots = [int(x.sum()) for x in needs(uses).summands]
+    indexed = [int(x.any()) for x in needs(uses).indexed]
+    added = _added(uses, sums, len) + of_slots
+    highest = [graph.depth, *fans, stages, *indexed, int(needs(uses).kept.any())]
+    return make_capacity(program, added, highest, size)
 
 
 def _added(uses: Uses, sums: Iterable[T], size: Callable[[Table], T]) -> list[T]:
@@ -164,11 +175,11 @@ def demands(uses: Uses) -> Demands:
     depth = np.zeros(graph.examples, np.int64)
     for table in graph.operations:
         depth = np.maximum(depth, _largest(table.columns[0], table.first))
-    return Demands(
-        program,
-        _by_example(_added(uses, sums, operator.attrgetter('counts'))),
-        _by_example([depth, *fans, stages]),
-    )
+    of_slots = needs(uses)
+    added = _added(uses, sums, operator.attrgetter('counts'))
+    highest = [depth, *fans, stages, *of_slots.indexed, of_slots.kept]
+    added += of_slots.summands
+    return Demands(program, _by_example(added), _by_example(highest))
 
 
 def _by_example(numbers: list[Array]) -> Array:

@@ -7,6 +7,7 @@ costs memory alone.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -51,6 +52,10 @@ def grow(
         rooms = zip(had, wanted, more.get(name, wanted), strict=True)
         return tuple(_room(*each, sizes) for each in rooms)
 
+    # One slot that has to be indexed may be followed by others: all are at once, so
+    # that there is one program more at most.
+    more_indexed = old is not None and any(map(operator.gt, need.indexed, old.indexed))
+    indexed = [1 if more_indexed else number for number in need.indexed]
     # A level costs no more than a row of a table: their number may double.
     levels = max(need.levels + need.levels // 4, 32)
     return Capacity(
@@ -62,6 +67,9 @@ def grow(
         rows('sums'),
         max(2 * need.stages, old.stages if old else 0),
         rows('metrics'),
+        tuple(map(max, indexed, old.indexed if old else indexed)),
+        rows('summands'),
+        max(need.kept, old.kept if old else 0),
         _profiles(old, need, more),
         need.shards,
     )

@@ -26,6 +26,7 @@ import jax
 
 from jfold.graph import Array
 from jfold.operations import Operations
+from jfold.planning.slots import Way, read_ways, slot_numbers, sums_have_rows
 from jfold.recurrence import component_of, components
 from jfold.spec import ONCE, Spec
 
@@ -179,7 +180,7 @@ def summed_at_once(spec: Spec, c: int) -> bool:
 
 
 def _summands(room: Room, c: int) -> Shape:
-    if not summed_at_once(room.spec, c):
+    if not (summed_at_once(room.spec, c) and sums_have_rows(room.spec)):
         return (0,)
     operations = room.spec.program.operations
     own = components(room.spec.program)[c].operations
@@ -189,7 +190,7 @@ def _summands(room: Room, c: int) -> Shape:
 def _inputs(room: Room, o: int) -> list[Shape]:
     at_once = summed_at_once(room.spec, component_of(room.spec.program)[o])
     rows = 0 if at_once else room.regions[o]
-    return [(rows,) for _ in room.spec.program.operations[o].inputs]
+    return _slots(room, o, len(room.spec.program.operations[o].inputs), rows)
 
 
 def _owners(room: Room, r: int) -> Shape:
@@ -197,7 +198,35 @@ def _owners(room: Room, r: int) -> Shape:
 
 
 def _results(room: Room, r: int) -> list[Shape]:
-    return [(room.results[r],) for _ in room.spec.program.results[r].tensors]
+    program = room.spec.program
+    table, count = len(program.operations) + r, len(program.results[r].tensors)
+    return _slots(room, table, count, room.results[r])
+
+
+def _slots(room: Room, table: int, count: int, rows: int) -> list[Shape]:
+    """Of each of the slots of a table, so many as it has columns, what it reads."""
+    found = read_ways(room.spec, table, count)
+    return [_room_of(room.spec, table, a, way, rows) for a, way in enumerate(found)]
+
+
+def _room_of(spec: Spec, table: int, column: int, way: Way, rows: int) -> Shape:
+    if way is Way.SUMMED:
+        return (spec.capacity.summands[slot_numbers(spec.program)[table, column]],)
+    return (rows if way is Way.INDEXED else 0,)
+
+
+def _input_sums(room: Room, o: int) -> list[Shape]:
+    return _summed(room, o, _inputs(room, o))
+
+
+def _result_sums(room: Room, r: int) -> list[Shape]:
+    return _summed(room, len(room.spec.program.operations) + r, _results(room, r))
+
+
+def _summed(room: Room, table: int, shapes: list[Shape]) -> list[Shape]:
+    found = read_ways(room.spec, table, len(shapes))
+    pairs = zip(shapes, found, strict=True)
+    return [shape if way is Way.SUMMED else (0,) for shape, way in pairs]
 
 
 def _consumers(room: Room, t: int) -> Shape:
@@ -233,9 +262,13 @@ class Sections:
         rows of the value buffer; [0] of others.
       sums_of: likewise, to which row of the component each is added.
       inputs: per operation and input [region], rows of the value buffer; [0] of sums
-        that are taken at once.
+        that are taken at once, and of what is read in place; [summands] of a slot that
+        is summed.
+      input_sums: likewise, of a slot that is summed to which of its rows each is added;
+        [0] of others.
       owners: per result [rows], the example of each; [0] where each has one.
-      results: per result and tensor [rows], rows of the value buffer.
+      results: per result and tensor [rows], rows of the value buffer, or as of inputs.
+      result_sums: as `input_sums`.
       consumers: per type [fan, rows], of each computed row the edge rows to sum.
       steps: per type [levels of all components, stages, 2], first row and number of
         tiles of the sums that a level takes; [0, ...] where there are none.
@@ -248,8 +281,10 @@ class Sections:
     summands: tuple[Section, ...] = _each(COMPONENTS, _summands)
     sums_of: tuple[Section, ...] = _each(COMPONENTS, _summands)
     inputs: tuple[tuple[Section, ...], ...] = _each(OPERATIONS, _inputs)
+    input_sums: tuple[tuple[Section, ...], ...] = _each(OPERATIONS, _input_sums)
     owners: tuple[Section, ...] = _each(RESULTS, _owners)
     results: tuple[tuple[Section, ...], ...] = _each(RESULTS, _results)
+    result_sums: tuple[tuple[Section, ...], ...] = _each(RESULTS, _result_sums)
     consumers: tuple[Section, ...] = _each(TYPES, _consumers)
     steps: tuple[Section, ...] = _each(TYPES, _steps)
     sums: tuple[Section, ...] = _each(TYPES, _sums)

@@ -51,6 +51,11 @@ class Uses(Owner):
     inputs: tuple[tuple[Array, ...], ...]
     results: tuple[tuple[Array, ...], ...]
 
+    @property
+    def labels(self) -> tuple[Table, ...]:
+        """Of the graph."""
+        return self.graph.labels
+
     def of_type(self, t: int) -> list[Array]:
         """The values of a type, once for each use, in parts [uses]."""
         columns = self.inputs + self.results
