@@ -24,9 +24,16 @@ from jfold.data.scheduling import Chosen, Scheduling
 from jfold.errors import expect, whole
 from jfold.graph import Graph, Table, labels_of
 from jfold.planning.deals import in_order, rows_of_shard
-from jfold.planning.demands import Demands, join_demands, make_capacity
+from jfold.planning.demands import (
+    Demands,
+    demands,
+    fits,
+    join_demands,
+    make_capacity,
+)
 from jfold.planning.profiles import Profiles, most, profiles
 from jfold.planning.reads import Readable
+from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.schedule import Schedule, on_device
 from jfold.shards import Sharding, make_shards
@@ -428,7 +435,17 @@ def _corpus(
     )
     graph = replace(graph, labels=labels_of_text(program, graph, arrays))
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
-    return Corpus(model, graph, demanded, arrays['source'], skipped)
+    return suited(model, Corpus(model, graph, demanded, arrays['source'], skipped))
+
+
+def suited(model: Scheduling, corpus: Corpus) -> Corpus:
+    """A corpus that knows what its examples demand of a model, whose program may be
+    without loops where that which they were traced for had some."""
+    program, graph = model.program, corpus.graph
+    if fits(program, corpus.demands):
+        return corpus
+    graph = graph.whole() if isinstance(graph, Parts) else graph
+    return replace(corpus, demands=demands(make_uses(program, graph)))
 
 
 # ---- several -------------------------------------------------------------------------

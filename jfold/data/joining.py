@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jfold.data.corpus import Corpus, joined
+from jfold.data.corpus import Corpus, joined, suited
 from jfold.data.scheduling import Scheduling
 from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import expect
@@ -46,7 +46,7 @@ def _check(number: int, part: object, model: Scheduling, digest: str) -> None:
 
 def _corpus(model: Scheduling, part: Corpus | Traced) -> Corpus:
     if isinstance(part, Corpus):
-        return part
+        return suited(model, part)
     graph = graph_in(part, model.program)
     demanded = demands(make_uses(model.program, graph))
     return Corpus(model, graph, demanded, np.arange(len(part)))

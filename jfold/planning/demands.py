@@ -120,11 +120,23 @@ def make_capacity(
     )
 
 
+def fits(program: Operations, demanded: Demands) -> bool:
+    """Whether these are demands of a program: others may be of one with loops, whose
+    graphs are the same."""
+    highest = 3 + len(program.types) + len(slots(program))  # levels, stages, kept
+    widths = demanded.added.shape[1:], demanded.highest.shape[1:]
+    return widths == ((sum(_counts(program)),), (highest,))
+
+
+def _counts(program: Operations) -> tuple[int, ...]:
+    """How many numbers add up, by the dimensions of `ADDED`."""
+    types, operations = len(program.types), len(program.operations)
+    return types, operations, types, len(program.observed), len(slots(program))
+
+
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
     """Numbers that add up, by the dimensions of `ADDED`."""
-    types, operations = len(program.types), len(program.operations)
-    counts = types, operations, types, len(program.observed), len(slots(program))
-    ends = itertools.accumulate(counts, initial=0)
+    ends = itertools.accumulate(_counts(program), initial=0)
     return [tuple(numbers[a:b]) for a, b in itertools.pairwise(ends)]
 
 

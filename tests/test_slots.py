@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How programs without loops read: in place, as sums or by index; what changes that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree
+from hlo import compiled_text
+
+import jfold as jf
+from jfold.planning.slots import Way, slots, ways
+from jfold.spec import Spec
+
+KEY = jax.random.key(0)
+
+
+def told(model: jf.Model, spec: Spec) -> list[str]:
+    """Each slot with how it is read."""
+    names = [each.layer.name for each in model.program.operations]
+    names += ['result' for _ in model.program.results]
+    pairs = zip(slots(model.program), ways(spec), strict=True)
+    return [f'{names[x.table]} {x.column}: {way.name.lower()}' for x, way in pairs]
+
+
+def compiled(block: Any) -> tuple[jf.Model, Any]:
+    model = jf.compile(block, strategy='once')
+    return model, model.init(KEY)
+
+
+# ---- three ways ----------------------------------------------------------------------
+
+layer = jf.Function(nn.Dense(3), name='layer')
+items = jf.Map(jf.Vector(2) >> layer)
+total = items >> jf.Sum()
+other = jf.Function(nn.Dense(3), name='other')
+times = jf.ZipWith(jnp.multiply)
+# Each item times the sum of all, which is read as often.
+shared = jf.compose(lambda x: times(items(x), jf.Broadcast()(total(x))))
+
+
+def lists(*lengths: int) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [list(rng.normal(size=(n, 2)).astype('float32')) for n in lengths]
+
+
+def test_what_is_read_in_place() -> None:
+    """One function upon another, over the same rows; so are the results."""
+    chained = jf.Vector(2) >> layer >> jf.Function(jnp.sin) >> other
+    model, params = compiled(jf.AllOf(chained, jf.Vector(2) >> layer))
+    examples = [np.ones(2, 'float32') * i for i in range(3)]
+    schedule = model.schedule(examples, size=5)
+    assert {way for way in ways(schedule.spec)} == {Way.IN_PLACE}
+    agree(model, params, examples, forward=True, size=5)
+    text = compiled_text(model.apply, params, schedule)
+    assert ' gather(' not in text
+
+
+def test_spare_rows_repeat_the_last_one_in_place_too() -> None:
+    model, params = compiled(jf.Scalar() >> jf.Function(jnp.log))
+    schedule = model.schedule([2.0, 3.0], size=4)
+    assert told(model, schedule.spec) == ['log 0: in_place', 'result 0: in_place']
+    want = np.log(np.array([2, 3, 3, 3], 'float32'))
+    np.testing.assert_allclose(model.apply(params, schedule), want, rtol=1e-6)
+
+
+def test_sums_are_added_up_where_they_are_read() -> None:
+    """Of none, one, and of more than are grouped at once."""
+    model, params = compiled(total >> other)
+    examples = lists(3, 0, 1, 20)
+    schedule = model.schedule(examples)
+    assert told(model, schedule.spec) == [
+        'layer 0: in_place',
+        'other 0: summed',
+        'result 0: in_place',
+    ]
+    agree(model, params, examples, forward=True)
+
+
+def test_a_sum_may_be_a_result() -> None:
+    model, params = compiled(jf.AllOf(total, total >> other))
+    agree(model, params, lists(3, 0, 9), forward=True)
+    model, params = compiled(total)
+    schedule = model.schedule(lists(2, 3), size=4)
+    assert told(model, schedule.spec)[-1] == 'result 0: summed'
+    agree(model, params, lists(2, 3), forward=True, size=4)
+
+
+def test_whole_numbers_are_added_up() -> None:
+    block = jf.Map(jf.Scalar('int32')) >> jf.Sum() >> jf.Function(lambda x: 2 * x)
+    model, params = compiled(block)
+    schedule = model.schedule([[1, 2, 3], [], [2**24 + 1]])
+    assert model.apply(params, schedule).tolist() == [12, 0, 2**25 + 2]
+
+
+def test_the_sign_of_zero_stays() -> None:
+    block = jf.Map(jf.Scalar()) >> jf.Sum() >> jf.Function(jnp.signbit)
+    model, params = compiled(block)
+    examples = [[-0.0], [0.0], [], [-0.0, -0.0, -0.0], [-0.0, 0.0]]
+    want = [bool(block.eval(x)) for x in examples]
+    assert model.apply(params, model.schedule(examples)).tolist() == want
+    assert want[:2] == [True, False]
+
+
+# ---- what changes that ---------------------------------------------------------------
+
+
+def test_a_sum_that_is_read_often_has_a_row() -> None:
+    """Else its summands would be added up once for each item."""
+    model, params = compiled(shared >> jf.Map(other) >> jf.Sum())
+    schedule = model.schedule(lists(3, 5))
+    assert schedule.capacity.kept
+    assert Way.SUMMED not in ways(schedule.spec)
+    agree(model, params, lists(3, 0, 1, 9), forward=True)
+
+
+def test_of_short_sequences_no_sum_is_read_often() -> None:
+    """With a longer one there is a second program, which the shorter use as well."""
+    model, params = compiled(shared >> jf.Map(other) >> jf.Sum())
+    first = model.schedule(lists(1, 1))
+    assert not first.capacity.kept
+    second = model.schedule(lists(2, 1))
+    assert second.capacity.kept
+    third = model.schedule(lists(1, 1))
+    assert third.spec is second.spec
+    agree(model, params, lists(1, 1), forward=True)
+
+
+def test_what_was_in_place_may_be_indexed_from_then_on() -> None:
+    """All slots are, so that there is one program more and not one for each."""
+    kinds = jf.OneOf(len, {2: jf.Vector(2) >> layer, 3: jf.Vector(3) >> other})
+    block = jf.Map(kinds >> jf.Function(jnp.sin, name='sin')) >> jf.Sum()
+    model, params = compiled(block)
+    assert 'sin 0: indexed' in told(model, model.schedule([[np.ones(2)]]).spec)
+    once = jf.Share(jf.GetItem('x') >> jf.Vector(2) >> layer, key=lambda x: x['k'])
+    model, params = compiled(jf.Map(once >> jf.Function(jnp.sin)) >> jf.Sum())
+    apart = [{'k': i, 'x': np.ones(2, 'float32') * i} for i in range(3)]
+    first = model.schedule([apart])
+    assert told(model, first.spec)[1] == 'sin 0: in_place'
+    agree(model, params, [apart, apart[:1]], forward=True)
+    second = model.schedule([[*apart, apart[0]]])
+    assert {way for way in ways(second.spec)} <= {Way.INDEXED, Way.SUMMED}
+    agree(model, params, [apart, [apart[1], *apart], []], forward=True)
+    assert model.schedule([apart]).spec is second.spec
+
+
+# ---- batches of a corpus -------------------------------------------------------------
+
+
+def check_merged(model: jf.Model, examples: Sequence[Any], path: Path) -> None:
+    """Schedules of a corpus are those of its examples, to the bit."""
+    corpus = model.trace(examples, progress=False)
+    corpus.save(path)
+    model.schedule(examples, size=len(examples) + 1)
+    for source in corpus, jf.Corpus.load(path, model):
+        for places in ([1, 0, 2], [2], [], [0, 0, 2]):
+            given = [examples[i] for i in places]
+            got = source.schedule(places, size=len(examples) + 1)
+            want = model.schedule(given, size=len(examples) + 1)
+            assert got.spec is want.spec
+            jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+@pytest.mark.parametrize('name', ['summed', 'kept', 'labels'])
+def test_schedules_of_a_corpus(name: str, tmp_path: Path) -> None:
+    block: Any = total >> other
+    examples: list[Any] = lists(3, 0, 12)
+    if name == 'kept':
+        block = shared >> jf.Map(other) >> jf.Sum()
+    if name == 'labels':
+        pair = jf.AllOf(jf.GetItem(1) >> total, jf.GetItem(0))
+        named = jf.AllOf(jf.GetItem(1) >> total >> other, pair >> jf.Metric('m'))
+        block = named >> jf.GetItem(0)
+        examples = [(str(i), x) for i, x in enumerate(examples)]
+    model, _ = compiled(block)
+    check_merged(model, examples, tmp_path / 'corpus.npz')
+
+
+def test_a_corpus_of_the_same_program_with_loops(tmp_path: Path) -> None:
+    """What its examples demand is found again."""
+    path = tmp_path / 'corpus.npz'
+    jf.compile(total >> other).trace(lists(3, 1), progress=False).save(path)
+    model, params = compiled(total >> other)
+    corpus = jf.Corpus.load(path, model)
+    want = model.apply(params, model.schedule(lists(3, 1)))
+    np.testing.assert_array_equal(model.apply(params, corpus.schedule([0, 1])), want)
+
+
+def test_a_sum_takes_one_gather_and_one_scatter_each_way() -> None:
+    """Rows that are in place take none."""
+    model, params = compiled(total >> other)
+    schedule = model.schedule(lists(3, 4))
+
+    def loss(params: Any, schedule: jf.Schedule) -> Any:
+        return model.apply(params, schedule).sum()
+
+    for function in model.apply, jax.grad(loss):
+        text = compiled_text(function, params, schedule)
+        assert (text.count(' gather('), text.count(' scatter(')) <= (2, 2)
+
+
+def test_corpora_of_programs_with_loops_are_joined() -> None:
+    loops = jf.compile(total >> other)
+    model, params = compiled(total >> other)
+    parts = [loops.trace(lists(3, 1), progress=False), model.trace(lists(2))]
+    corpus = model.join(parts)
+    want = model.apply(params, model.schedule([*lists(3, 1), *lists(2)]))
+    np.testing.assert_array_equal(model.apply(params, corpus.schedule([0, 1, 2])), want)
