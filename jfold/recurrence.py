@@ -62,6 +62,13 @@ def component_of(operations: Operations) -> tuple[int, ...]:
     return tuple(found[o] for o in range(len(operations.operations)))
 
 
+@kept
+def are_recurrent(operations: Operations) -> tuple[bool, ...]:
+    """Per operation, whether its component is recurrent."""
+    parts = components(operations)
+    return tuple(parts[c].recurrent for c in component_of(operations))
+
+
 def _closure(reads: list[Makers]) -> list[Makers]:
     """What each operation reads, directly or through others."""
     reads = list(reads)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jfold.kept import Owner, kept
+from jfold.kept import Owner, kept, lazy
 from jfold.operations import Operations
 from jfold.shards import Shards
 from jfold.staircase import Profile, fits, larger
@@ -99,7 +99,7 @@ class Capacity:
             profiles = tuple(map(larger, self.profiles, other.profiles))
         return replace(self, **numbers, profiles=profiles)
 
-    @functools.cached_property
+    @lazy
     def numbers(self) -> tuple[int, ...]:
         """All numbers in a row, but for profiles."""
         of_types = *self.constants, *self.fans, *self.sums

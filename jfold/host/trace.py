@@ -29,7 +29,7 @@ from jfold.host.visits import Visits, Within, order_of
 from jfold.instructions import Call, Observe
 from jfold.kept import kept
 from jfold.program import Program
-from jfold.recurrence import component_of, components
+from jfold.recurrence import are_recurrent, component_of
 from jfold.result_tables import Making
 
 Array = np.ndarray[Any, Any]
@@ -43,8 +43,7 @@ LEVEL_BITS = 40
 def _bases(program: Program) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """Per operation, the height below all of its nodes, and whether it is recurrent."""
     of = component_of(program)
-    recurrent = [each.recurrent for each in components(program)]
-    return tuple(c << LEVEL_BITS for c in of), tuple(recurrent[c] for c in of)
+    return tuple(c << LEVEL_BITS for c in of), are_recurrent(program)
 
 
 class Chunk(NamedTuple):

@@ -20,7 +20,7 @@ from jfold.planning.sections import (
     Section,
     Sections,
 )
-from jfold.planning.tiles import strategy_of
+from jfold.planning.tiles import cores, strategy_of
 from jfold.planning.uses import (
     NO_USES,
     RowUses,
@@ -32,9 +32,11 @@ from jfold.planning.uses import (
     sum_tree,
     whole_cotangents,
 )
-from jfold.recurrence import Component
+from jfold.recurrence import Component, are_recurrent
 from jfold.spec import Spec
 from jfold.types import KeyType
+
+ALL = slice(None)  # nodes in the order in which they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,7 @@ class _Batch:
       places: the layout of the spec.
       components: those that run.
       indices: [size] int32, the index array.
-      devices: of this process, which share its cores.
+      cores: of this process, for each of its devices.
     """
 
     uses: Uses
@@ -55,7 +57,7 @@ class _Batch:
     places: Layout
     components: tuple[Component, ...]
     indices: Array
-    devices: int
+    cores: int
 
     @property
     def graph(self) -> Graph:
@@ -78,7 +80,7 @@ def fill(uses: Uses, spec: Spec, devices: int = 1) -> tuple[Array, tuple[Array, 
     places = layout(spec)
     # Not cleared before: each section is written whole.
     indices = np.empty(places.sections.size, np.int32)
-    batch = _Batch(uses, spec, places, running(spec), indices, devices)
+    batch = _Batch(uses, spec, places, running(spec), indices, cores(devices))
     order = _order_of(batch)
     rows = _value_rows(batch, order)
     _write_header(batch, order)
@@ -116,7 +118,7 @@ def _order_of(batch: _Batch) -> _Order:
     """The order of the nodes of a graph."""
     last_steps = strategy_of(batch.spec).last_steps
     levels, widths = batch.graph.levels, batch.places.widths
-    counts = tuple(np.bincount(x, minlength=1)[1:] for x in levels)
+    counts = tuple(map(_of_levels, levels, are_recurrent(batch.spec.program)))
     steps = tuple(
         last_steps(
             [counts[o] for o in each.operations],
@@ -129,10 +131,17 @@ def _order_of(batch: _Batch) -> _Order:
     return _Order(counts, tuple(map(_by_level, levels, counts)), steps, depths)
 
 
+def _of_levels(levels: Array, recurrent: bool) -> Array:
+    """How many nodes each level has [levels], of the levels of nodes [nodes]."""
+    if recurrent:
+        return np.bincount(levels, minlength=1)[1:]
+    return np.array([len(levels)] if len(levels) else [], np.intp)
+
+
 def _by_level(levels: Array, counts: Array) -> Array | slice:
     """The stable order of nodes by level [nodes], of which there are `counts` each."""
     if len(counts) < 2:
-        return slice(None)
+        return ALL
     small = len(counts) <= 1 << 15  # sixteen bits are sorted by radix
     return (levels.astype(np.int16) if small else levels).argsort(kind='stable')
 
@@ -156,8 +165,9 @@ def _value_rows(batch: _Batch, order: _Order) -> list[Array]:
     for o, operation in enumerate(program.operations):
         table = graph.operations[o]
         # Nodes are numbered as traced, rows go by level.
-        place = np.empty(len(table), np.intp)
-        place[order.nodes[o]] = np.arange(len(table))
+        place = np.arange(len(table))
+        if (nodes := order.nodes[o]) is not ALL:
+            place[nodes] = place.copy()
         outputs = zip(operation.outputs, numbers.outputs[o], bases[o], strict=True)
         for t, begin, base in outputs:
             _put(rows[t], begin, table, place + base)
@@ -219,7 +229,7 @@ def _write_tiles(batch: _Batch, order: _Order) -> None:
         for o in component.operations:
             column, widths = places.column[o], places.widths[o]
             part = table[:, column : column + 2 + len(widths)]
-            rest = order.last_steps[c], places.trips[c], batch.devices
+            rest = order.last_steps[c], places.trips[c], batch.cores
             write(part, order.counts[o], widths, *rest)
 
 

@@ -152,10 +152,12 @@ def needed(uses: Uses, size: int) -> Capacity:
             fans[t] = int(counts.clip(max=most).max(initial=0))
             rows, rounds = sum_room(counts, most, uses.numbers.first[t])
             sums[t], stages = int(rows.sum()), max(stages, int(rounds.max(initial=0)))
-    of_slots = [int(x.sum()) for x in needs(uses).summands]
-    indexed = [int(x.any()) for x in needs(uses).indexed]
-    added = _added(uses, sums, len) + of_slots
-    highest = [graph.depth, *fans, stages, *indexed, int(needs(uses).kept.any())]
+    added, highest = _added(uses, sums, len), [graph.depth, *fans, stages, 0]
+    if program.once:
+        of_slots = needs(uses)
+        added += [int(x.sum()) for x in of_slots.summands]
+        indexed = (int(x.any()) for x in of_slots.indexed)
+        highest[-1:] = *indexed, int(of_slots.kept.any())
     return make_capacity(program, added, highest, size)
 
 

@@ -103,7 +103,7 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 #   write       of an operation nodes per level [levels or fewer], with `last_steps`,
 #               into its part of the table [steps, 2 + widths] int32: first row, end and
 #               tiles per width; zero behind the last step; the trips, and how many
-#               devices share the cores
+#               cores there are
 #
 # and says whether steps are `fixed` by the capacity.
 
@@ -168,7 +168,7 @@ class Counted:
         widths: Widths,
         last: Array,
         trips: Trips,
-        devices: int,
+        cores: int,
     ) -> None:
         """Into a table [levels or more, 2 + widths], for counts [levels or fewer], as
         many tiles of each width as each level takes."""
@@ -178,9 +178,9 @@ class Counted:
         part[:, 1] = ends
         part[:, 0] = ends - counts
         if len(part) and ends[-1] < MANY:
-            part[:, 2:] = _tiles_of_few(widths, cores(devices)).take(counts, 0)
+            part[:, 2:] = _tiles_of_few(widths, cores).take(counts, 0)
         else:
-            part[:, 2:] = tiles(counts, widths, cores(devices))
+            part[:, 2:] = tiles(counts, widths, cores)
 
 
 @functools.lru_cache(maxsize=32)
@@ -270,7 +270,7 @@ class Fixed:
         widths: Widths,
         last: Array,
         trips: Trips,
-        devices: int,
+        cores: int,
     ) -> None:
         """Into a table [steps, 2 + widths], a tile of each step.
 
@@ -342,7 +342,7 @@ class Once:
         widths: Widths,
         last: Array,
         trips: Trips,
-        devices: int,
+        cores: int,
     ) -> None:
         """Into a table [1, 3], one tile from the first row on."""
         table[...] = 0, counts.sum(), 1
