@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from measuring import agree, begin, half_square, jax_parser, loss
 from molecules import expression as molecule_network
-from molecules import molecule, padded, padded_network
+from molecules import molecule, padded, padded_network, read
 from options import among, fill, say
 from report import Report
 from trees import Params, Workload, expression
@@ -167,7 +167,8 @@ def messages_job(options: argparse.Namespace) -> Job:
     block = functools.partial(molecule_network, width, rounds)
     by_hand = functools.partial(padded_network, rounds)
     name = f'{rounds} rounds of messages, {count} molecules, {width} wide'
-    return Job(name, block, batch, by_hand, padded(batch), strategy='once')
+    arrays = padded([read(x) for x in batch])
+    return Job(name, block, batch, by_hand, arrays, strategy='once')
 
 
 def inputs_job(options: argparse.Namespace) -> Job:
@@ -184,7 +185,8 @@ def inputs_job(options: argparse.Namespace) -> Job:
     def by_hand(_: Params, *xs: jax.Array) -> jax.Array:
         return jax.vmap(lambda *xs: jnp.tanh(sum(x * x for x in xs)))(*xs)
 
-    return Job(f'an operation with {inputs} inputs', block, batch, by_hand, columns)
+    name = f'an operation with {inputs} inputs'
+    return Job(name, block, batch, by_hand, columns, strategy='once')
 
 
 JOBS = {

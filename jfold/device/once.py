@@ -92,9 +92,7 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
     plan, count = state.plan, state.batch.nodes(o)
     kernel, rows = plan.kernels[o], plan.layout.region[o]
     real = varied(jnp.arange(rows) < count, plan.varying)
-    inputs = [
-        _kept_apart(_rows(state, read, rows, count), real) for read in _reads(plan, o)
-    ]
+    inputs = [_rows(state, read, rows, count) for read in _reads(plan, o)]
     own = [_kept_apart(x, count > 0) for x in weights]
 
     def run(own: Arrays, inputs: Arrays) -> Arrays:
@@ -122,13 +120,13 @@ def _add_up(state: State, c: int, component: Component) -> None:
     state.made.update(dict.fromkeys((numbers[o] for o in operations), made))
 
 
-def _kept_apart(x: Array, real: Array) -> Array:
-    """`x` [rows, ...], or [*shape] for one bool: no cotangent flows back from what is
-    not real."""
-    if not is_inexact(x):
+def _kept_apart(x: Array, real: Array, spare: Array | None = None) -> Array:
+    """`x` [rows, ...], or [*shape] for one bool; what is not real is `spare`, of the
+    same shape, or `x` still, and no cotangent flows back from it."""
+    if spare is None and not is_inexact(x):
         return x
     real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
-    return jnp.where(real, x, lax.stop_gradient(x))
+    return jnp.where(real, x, lax.stop_gradient(x if spare is None else spare))
 
 
 def kept_bytes(plan: Plan) -> int:
@@ -202,18 +200,31 @@ def _results(state: State) -> Iterator[Array]:
 
 def _rows(state: State, read: Read, rows: int, count: Array) -> Array:
     """What a slot of so many rows reads [rows, *shape], of which the first `count` []
-    are real. Others repeat the last of these."""
+    are real. Others repeat the last of these, and no cotangent flows back from them."""
     if read.way is Way.IN_PLACE:
         found = _in_place(state, read, rows)
     else:
         found = _read(state, read.type, read.makers, read.section)
     if read.way is Way.SUMMED:
         found = _sums(state, found, read.sums, rows)
-    if read.way is Way.INDEXED or not rows:
+    if not rows:
         return found
-    last = lax.dynamic_index_in_dim(found, jnp.maximum(count - 1, 0))
     real = varied(jnp.arange(rows) < count, state.plan.varying)
-    return jnp.where(real.reshape(-1, *(1,) * (found.ndim - 1)), found, last)
+    if read.way is Way.INDEXED or _repeats(state, read, rows):
+        return _kept_apart(found, real)
+    last = lax.dynamic_index_in_dim(found, jnp.maximum(count - 1, 0))
+    return _kept_apart(found, real, jnp.broadcast_to(last, found.shape))
+
+
+def _repeats(state: State, read: Read, rows: int) -> bool:
+    """Whether spare rows of what is read in place repeat the last real one: they do in
+    all that an operation has made, since in its inputs they do."""
+    program = state.plan.program
+    if read.part is None or read.way is not Way.IN_PLACE:
+        return False
+    _, table, _ = value_parts(program)[read.part]
+    o = table - len(program.types)
+    return o >= 0 and state.plan.layout.region[o] >= rows
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:
@@ -256,7 +267,8 @@ def _read(state: State, t: int, makers: Makers, section: Section) -> Array:
         return varied(zeros, state.plan.varying)
     values = jnp.concatenate([part.rows for part in parts])
     # In reverse the cotangents of a value are added up, as many as it has uses.
-    found = _wide(values).at[_among(parts, rows)].get(mode='clip')
+    at = _among(parts, rows)
+    found = _wide(values).at[at].get(mode='promise_in_bounds')
     return found.astype(values.dtype)
 
 
