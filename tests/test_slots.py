@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -213,3 +214,25 @@ def test_corpora_of_programs_with_loops_are_joined() -> None:
     corpus = model.join(parts)
     want = model.apply(params, model.schedule([*lists(3, 1), *lists(2)]))
     np.testing.assert_array_equal(model.apply(params, corpus.schedule([0, 1, 2])), want)
+
+
+VECTORS = [np.ones(2, 'float32'), np.arange(2, dtype='float32')]
+BLOCKS: list[Any] = [
+    (jf.Vector(2) >> layer, VECTORS),
+    (total, lists(3, 2)),
+    (total >> other, lists(3, 2)),
+]
+
+
+@pytest.mark.parametrize(('block', 'examples'), BLOCKS)
+def test_spare_rows_of_results_have_no_gradient(block: Any, examples: Any) -> None:
+    """As with loops, whatever is done with them."""
+
+    def grads(strategy: str | None) -> Any:
+        model = jf.compile(block, strategy=strategy)
+        schedule = model.schedule(examples, size=8)
+        loss = lambda params: model.apply(params, schedule).sum()  # noqa: E731
+        return jax.grad(loss)(model.init(KEY))
+
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, grads('once'), grads(None))
