@@ -204,6 +204,21 @@ def test_rounds_cost_what_nodes_and_edges_do(count: int) -> None:
     agree(model, params, [ring(3), ring(4)])
 
 
+@pytest.mark.parametrize('key', [id, lambda x: x[0]])
+def test_blocks_on_the_same_objects_and_then_on_others(key: Any) -> None:
+    """What numbers the objects of one numbers those of the other, as long as they are
+    the same, of the same examples."""
+    item = jf.GetItem(0) >> number
+    one = jf.Share(item >> jf.Function(jnp.sin), key=key)
+    two = jf.Share(jf.AllOf(one, item) >> jf.Function(jnp.multiply), key=key)
+    total = jf.AllOf(jf.Map(one) >> jf.Sum(), jf.Map(two) >> jf.Sum())
+    model = jf.compile(jf.Record((total, total)) >> jf.Function(lambda x, y: (x, y)))
+    a, b, c = ([float(i)] for i in range(3))
+    examples = [([a, b, a], [b, c]), ([c, b], [b, c, a]), ([], [a]), ([a], [])]
+    agree(model, model.init(KEY), examples)
+    agree(model, model.init(KEY), examples[::-1])
+
+
 def test_a_metric_observes_each_object_once() -> None:
     seen = number >> jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0)
     model = jf.compile(jf.Map(jf.Share(seen)) >> jf.Sum())

@@ -32,7 +32,7 @@ from jfold.host.pieces import whole
 from jfold.host.promises import CircularError, promising
 from jfold.host.row_order import MAX_EXAMPLES
 from jfold.host.rules import Column
-from jfold.host.sharing import Once, circle
+from jfold.host.sharing import First, Once, circle
 from jfold.host.trace import Trace
 from jfold.host.two_passes import in_two_passes
 from jfold.program import Program, is_breadth_first, shares
@@ -126,6 +126,7 @@ class _Evaluation:
 
     Attributes:
       once: of declarations that run once for each object, what they were called on.
+      firsts: by the id of a key, what such were called on first.
       depth: how often all that could run has run.
     """
 
@@ -133,6 +134,7 @@ class _Evaluation:
     state: Trace
     watch: Watch
     once: dict[int, Once] = field(default_factory=dict)
+    firsts: dict[int, list[First]] = field(default_factory=dict)
     depth: int = 0
 
     def started(self, pool: dict[int, list[Made]]) -> Iterator[Ready]:
@@ -144,7 +146,8 @@ class _Evaluation:
             body = self.program.plan.declarations[number]
             call = pool[number][0].call
             if isinstance(call, ir.CallOnce):
-                table = self.once.setdefault(number, Once(call.key))
+                firsts = self.firsts.setdefault(id(call.key), [])
+                table = self.once.setdefault(number, Once(call.key, firsts))
                 home, answered = table.ask(body, pool[number], self.state)
                 yield from answered
                 if home is not None:

@@ -12,6 +12,7 @@ No call waits: `a` may need what `b` gives, which runs beside it.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -56,12 +57,38 @@ class Home:
         yield from ()
 
 
+@dataclass(frozen=True, eq=False)
+class First:
+    """What a declaration was called on first.
+
+    Attributes:
+      examples: [n] of the objects.
+      column: [n] the objects.
+      numbers: [n] theirs.
+      numbered: these by example and key, in their order.
+    """
+
+    examples: Array
+    column: list[Any]
+    numbers: Array
+    numbered: Mapping[Any, int]
+
+    def is_on(self, examples: Array, column: list[Any]) -> bool:
+        """Whether these are the very objects, of the same examples."""
+        if len(column) != len(self.column):
+            return False
+        same = all(map(operator.is_, column, self.column))
+        return same and np.array_equal(examples, self.examples)
+
+
 @dataclass(eq=False)
 class Once:
     """What one declaration was called on so far.
 
     Attributes:
       key: what tells objects apart.
+      firsts: what declarations with this key were called on first, the last that was
+        another than those before.
       numbers: by example and key.
       homes: in the order of the numbers.
       calls: with the numbers of what they are on, to say what leads back to itself.
@@ -69,6 +96,7 @@ class Once:
     """
 
     key: Callable[[Any], Hashable]
+    firsts: list[First]
     numbers: defaultdict[Any, int] = field(
         default_factory=lambda: defaultdict(itertools.count().__next__)
     )
@@ -105,11 +133,25 @@ class Once:
 
     def _numbered(self, places: Array, column: list[Any], calls: list[Made]) -> Array:
         """The numbers [n] of objects at places [n]."""
+        examples = example_of(places)
+        if self.numbers:
+            return self._found(examples, column, calls)
+        # A round of messages is on the objects of the round before, in their order.
+        for first in self.firsts:
+            if first.is_on(examples, column):
+                self.numbers.update(first.numbered)
+                return first.numbers
+        numbers = self._found(examples, column, calls)
+        self.firsts[:] = [First(examples, column, numbers, self.numbers.copy())]
+        return numbers
+
+    def _found(self, examples: Array, column: list[Any], calls: list[Made]) -> Array:
+        """The numbers [n] of objects of examples [n], some of which may be new."""
         try:
             keys = objects.each(self.key, column, expected='what its key takes')
             # An object of two examples runs in both, so that the graph of an example
             # does not depend on what else is traced.
-            pairs = zip(example_of(places).tolist(), keys, strict=True)
+            pairs = zip(examples.tolist(), keys, strict=True)
             return np.array(_found(self.numbers, pairs, keys), np.intp)
         except BadItem as error:
             made, item = origin_in(calls, error.index)
