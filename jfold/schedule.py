@@ -31,7 +31,7 @@ from jfold.spec import ONCE, Capacity, Spec, SpecKey, of_one_shard
 from jfold.tracebacks import boundary
 
 T = TypeVar('T')
-Source: TypeAlias = Uses | at_once.Choice
+Source: TypeAlias = Uses | at_once.Selection
 
 
 @jax.tree_util.register_pytree_node_class
@@ -358,8 +358,8 @@ def _filled(
     if spec.strategy != ONCE:
         assert isinstance(source, Uses)
         return in_loops.fill(source, spec, devices)
-    choice = at_once.every(source) if isinstance(source, Uses) else source
-    return at_once.fill(choice, spec)
+    selection = at_once.every(source) if isinstance(source, Uses) else source
+    return at_once.fill(selection, spec)
 
 
 def abstract(spec: Spec) -> Schedule:

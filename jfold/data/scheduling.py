@@ -18,7 +18,7 @@ from jfold.errors import rows_asked, several
 from jfold.graph import Array, Graph, labels_of
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
-from jfold.planning.at_once import Choice
+from jfold.planning.at_once import Selection
 from jfold.planning.deals import Deal
 from jfold.planning.demands import Demands, demands, needed
 from jfold.planning.growth import Chance
@@ -60,7 +60,7 @@ class Chosen:
         if self.readable is None:
             return make_uses(self.program, self.picked)
         read = functools.partial(reads, self.readable)
-        return Choice(self.readable.graph, self.examples, read)
+        return Selection(self.readable.graph, self.examples, read)
 
 
 class Scheduling:

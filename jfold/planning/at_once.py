@@ -94,7 +94,7 @@ def _parts(spec: Spec) -> _Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Selection:
     """Examples that a batch is put together of.
 
     Attributes:
@@ -113,23 +113,23 @@ class Choice:
         return tuple(table.pick(self.examples) for table in self.graph.labels)
 
 
-def every(uses: Uses) -> Choice:
+def every(uses: Uses) -> Selection:
     """All examples of a graph, given where they use values."""
     graph = uses.graph
     reads = functools.partial(make_reads, uses)
-    return Choice(graph, np.arange(graph.examples), reads)
+    return Selection(graph, np.arange(graph.examples), reads)
 
 
-def fill(choice: Choice, spec: Spec) -> tuple[Array, tuple[Array, ...]]:
+def fill(selection: Selection, spec: Spec) -> tuple[Array, tuple[Array, ...]]:
     """As `jfold.planning.build.fill`, of chosen examples."""
-    sections, examples = layout(spec).sections, choice.examples
+    sections, examples = layout(spec).sections, selection.examples
     indices = np.empty(sections.size, np.int32)
-    reads = choice.reads(ways(spec))
+    reads = selection.reads(ways(spec))
     counts = reads.tables[:, examples]
     _write_counts(spec, counts, indices)
     _write_rows(spec, reads, examples, counts, indices)
     write_owners(spec, sections, [*counts[-len(sections.owners) :]], indices)
-    constants = [table.pick(examples) for table in choice.graph.constants]
+    constants = [table.pick(examples) for table in selection.graph.constants]
     return indices, constants_of(constants, spec)
 
 
