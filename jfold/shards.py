@@ -56,6 +56,11 @@ class Shards:
         return tuple(sorted({_start(where) for where in places.values()}))
 
     @functools.cached_property
+    def processes(self) -> tuple[int, ...]:
+        """The numbers of those that have devices of the mesh, in order."""
+        return tuple(sorted({each.process_index for each in self.mesh.devices.flat}))
+
+    @functools.cached_property
     def own_devices(self) -> int:
         """How many devices of this process they run on."""
         return len(self.sharding.addressable_devices)
@@ -67,8 +72,12 @@ class Shards:
 
     def gathered(self, parts: Array) -> Array | jax.Array:
         """The array [shards, ...] of which this process has parts [own, ...]; as it is
-        if these are all."""
-        if self.is_local:
+        if no other has devices of the mesh.
+
+        Where others have devices of the same shards, `jax.device_put` would compare
+        what all put, by a collective; see `agreement` about those.
+        """
+        if self.sharding.is_fully_addressable:
             return parts
         dtype = jax.dtypes.canonicalize_dtype(parts.dtype)
 
