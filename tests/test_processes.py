@@ -109,6 +109,16 @@ def sum_of(examples: list[Any]) -> float:
         return float(loss(params, model, model.schedule(examples), 1.0))
 
 
+def test_generated_expressions() -> None:
+    """To twelve digits, with metrics; of shards without an example, or without one of
+    the operations, and of fewer examples than shards."""
+    first, second = processes('of_expressions')
+    assert first == second
+    expressions, with_metrics = first
+    assert expressions == 3
+    assert with_metrics
+
+
 def test_devices_that_share_shards() -> None:
     """Along another axis of the mesh, over processes: all give all examples."""
     first, second = processes('of_shared_shards')
