@@ -95,8 +95,8 @@ def test_setup_counts_and_runs() -> None:
     assert setup.nodes == 4.0
     assert setup.operations == 8  # the mean of 10 and 6
     for i, expected in enumerate([[12.0, 18.0], [12.0, 30.0]]):
-        for run in (setup.run, setup.whole):
-            values, _ = run('infer', i)
+        for step in (setup.run, setup.whole):
+            values, _ = step('infer', i)
             np.testing.assert_array_equal(values[:, 0], expected)
     outputs = jax.tree.leaves(setup.perfect.run('infer'))
     assert sum(len(x) for x in outputs) == 8
