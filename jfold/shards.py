@@ -101,6 +101,19 @@ class Shards:
         spec = PartitionSpec(*map(self._without, jax.typeof(x).sharding.spec))  # type: ignore[no-untyped-call]
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
 
+    def alike(self, x: Any, spec: PartitionSpec = EVERYWHERE) -> Any:
+        """`x`, in forward and in reverse the same along all axes of the mesh that
+        `spec` does not name, where XLA chooses how arrays lie.
+
+        Else it might spread what loops compute over other axes than those of the
+        shards, and have devices of all shards meet in loops whose lengths differ.
+        """
+        types = set(self.mesh.axis_types)
+        if len(self.mesh.axis_names) == len(self.axes) or types != {AxisType.Auto}:
+            return x
+        where = NamedSharding(self.mesh, spec)
+        return jax.lax.with_sharding_constraint(x, where)
+
     def _without(self, axes: Any) -> Any:
         """Axes that an array lies along, less those of the shards."""
         names = axes if isinstance(axes, tuple) else (axes,)

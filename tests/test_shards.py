@@ -174,6 +174,26 @@ def test_parameters_in_parts(kind: AxisType) -> None:
         assert all(jax.tree.leaves(same))
 
 
+def test_parameters_in_parts_along_another_axis() -> None:
+    """They are gathered, too, before any loop: shards have loops of different lengths,
+    in which their devices must not wait for each other."""
+    mesh = jax.make_mesh((2, 2), ('data', 'model'), (AxisType.Auto,) * 2)
+    where = NamedSharding(mesh, jax.P('data'))
+    model = jf.compile(tree_block())
+    params = model.init(jax.random.key(0))
+    spread = jax.device_put(params, NamedSharding(mesh, jax.P('model')))
+
+    @jax.jit
+    def step(params: Any, schedule: Any) -> Any:
+        grads, _ = jax.grad(batched_loss, has_aux=True)(params, model, schedule)
+        return jax.tree.map(lambda x, g: x - 0.1 * g, params, grads)
+
+    rng = np.random.default_rng(0)
+    batch = [binary_tree(rng, n) for n in (2, 2, 30, 9)]
+    got = step(spread, model.schedule(batch, sharding=where))
+    close(got, step(params, model.schedule(batch)), 1e-5)
+
+
 # ---- training ------------------------------------------------------------------------
 
 
