@@ -112,7 +112,7 @@ class Shards:
         if len(self.mesh.axis_names) == len(self.axes) or types != {AxisType.Auto}:
             return x
         where = NamedSharding(self.mesh, spec)
-        return jax.lax.with_sharding_constraint(x, where)
+        return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
     def _without(self, axes: Any) -> Any:
         """Axes that an array lies along, less those of the shards."""
