@@ -102,16 +102,17 @@ class Shards:
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
 
     def alike(self, x: Any, spec: PartitionSpec = EVERYWHERE) -> Any:
-        """`x`, in forward and in reverse the same along all axes of the mesh that
-        `spec` does not name, where XLA chooses how arrays lie.
+        """`x`, in forward and in reverse the same along all axes of the mesh where XLA
+        chooses how arrays lie, but for those that `spec` names.
 
         Else it might spread what loops compute over other axes than those of the
         shards, and have devices of all shards meet in loops whose lengths differ.
         """
-        types = set(self.mesh.axis_types)
-        if len(self.mesh.axis_names) == len(self.axes) or types != {AxisType.Auto}:
+        types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
+        if not any(t == AxisType.Auto for axis, t in types if axis not in self.axes):
             return x
-        where = NamedSharding(self.mesh, spec)
+        # Of axes that are explicit the type tells, and the constraint may not.
+        where = NamedSharding(self.mesh, EVERYWHERE if self.is_explicit else spec)
         return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
     def _without(self, axes: Any) -> Any:

@@ -174,10 +174,11 @@ def test_parameters_in_parts(kind: AxisType) -> None:
         assert all(jax.tree.leaves(same))
 
 
-def test_parameters_in_parts_along_another_axis() -> None:
+@pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
+def test_parameters_in_parts_along_another_axis(kind: AxisType) -> None:
     """They are gathered, too, before any loop: shards have loops of different lengths,
     in which their devices must not wait for each other."""
-    mesh = jax.make_mesh((2, 2), ('data', 'model'), (AxisType.Auto,) * 2)
+    mesh = jax.make_mesh((2, 2), ('data', 'model'), (kind, AxisType.Auto))
     where = NamedSharding(mesh, jax.P('data'))
     model = jf.compile(tree_block())
     params = model.init(jax.random.key(0))
