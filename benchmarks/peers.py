@@ -76,11 +76,12 @@ QUICK = ['jfold', 'jax-scan', 'jax-stack', 'jax-levels', 'dynet']  # soon compil
 
 @dataclass(frozen=True)
 class Size:
-    """Batches of `batch` trees with `leaves` leaves."""
+    """Batches of `batch` trees with `leaves` leaves, or of chains."""
 
     leaves: int
     hidden: int
     batch: int
+    chains: bool = False
 
 
 SIZES = {
@@ -259,12 +260,22 @@ class Contender:
         self.log.close()
 
 
-def start(name: str, python: Path, size: Size, mode: str, threads: int) -> Contender:
-    """Starts the program of a peer."""
+def start(name: str, python: Any, size: Size, mode: str, threads: int) -> Contender:
+    """Starts the program of a peer.
+
+    Args:
+      python: as `prepared` gives it.
+
+    Raises:
+      Unable: it is not installed.
+    """
+    if isinstance(python, Unable):
+        raise python
     program = PROGRAMS / f'{PEERS[name].program}.py'
     command = [str(python), str(program), '--mode', mode, '--threads', str(threads)]
     for option in ('leaves', 'hidden', 'batch'):
         command += [f'--{option}', str(getattr(size, option))]
+    command += ['--chains'] if size.chains else []
     log = tempfile.TemporaryFile('w+', encoding='utf-8', errors='replace')
     process = subprocess.Popen(
         command,
@@ -332,10 +343,8 @@ def compare(names: list[str], pythons: dict[str, Any], match: Match) -> list[Row
 
 def started(name: str, pythons: dict[str, Any], match: Match) -> Contender:
     """A contender that has not been asked anything; `Unable` if it is not installed."""
-    python = pythons[PEERS[name].environment]
-    if isinstance(python, Unable):
-        raise python
-    return start(name, python, SIZES[match.size], match.mode, match.threads)
+    python, size = pythons[PEERS[name].environment], SIZES[match.size]
+    return start(name, python, size, match.mode, match.threads)
 
 
 def take_turns(

@@ -125,7 +125,8 @@ class Model(Scheduling):
             mesh of `jax.set_mesh`. Each shard has as many rows, `size` by their number.
             `apply` then runs each where it lies, and gradients are summed over all.
             Where other processes have some of the devices, each gives the examples of
-            its own shards, and all call this together.
+            its own shards, the same as those that share them, and all call this
+            together.
 
         Raises:
           TypeError: `examples` is a tuple, dict or string, which may be one example;
@@ -145,7 +146,8 @@ class Model(Scheduling):
         shards = make_shards(sharding)
         if not shards.is_local:
             make = functools.partial(self._graph, examples)
-            return schedule_part(self, make, size, shards, self._agreement, begin)[0]
+            talk = self._agreement.among(shards)
+            return schedule_part(self, make, size, shards, talk, begin)[0]
         graph = self._graph(examples)
         rows = rows_of_shard('size', shards, graph.examples, size)
         deal = in_order(shards, rows, graph.examples)

@@ -306,8 +306,10 @@ def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
         axis_names=set(shards.axes),
     )
     arrays = jax.tree.map(shards.parted, (schedule.indices, schedule.constants))
-    result: T = run(jax.tree.map(shards.whole, others), *arrays)
-    return result
+    others = jax.tree.map(lambda x: shards.alike(shards.whole(x)), others)
+    result = run(others, *arrays)
+    made: T = jax.tree.map(lambda x: shards.alike(x, shards.split), result)
+    return made
 
 
 def build_shards(

@@ -56,6 +56,11 @@ class Shards:
         return tuple(sorted({_start(where) for where in places.values()}))
 
     @functools.cached_property
+    def processes(self) -> tuple[int, ...]:
+        """The numbers of those that have devices of the mesh, in order."""
+        return tuple(sorted({each.process_index for each in self.mesh.devices.flat}))
+
+    @functools.cached_property
     def own_devices(self) -> int:
         """How many devices of this process they run on."""
         return len(self.sharding.addressable_devices)
@@ -67,8 +72,12 @@ class Shards:
 
     def gathered(self, parts: Array) -> Array | jax.Array:
         """The array [shards, ...] of which this process has parts [own, ...]; as it is
-        if these are all."""
-        if self.is_local:
+        if no other has devices of the mesh.
+
+        Where others have devices of the same shards, `jax.device_put` would compare
+        what all put, by a collective; see `agreement` about those.
+        """
+        if self.sharding.is_fully_addressable:
             return parts
         dtype = jax.dtypes.canonicalize_dtype(parts.dtype)
 
@@ -91,6 +100,20 @@ class Shards:
             return x
         spec = PartitionSpec(*map(self._without, jax.typeof(x).sharding.spec))  # type: ignore[no-untyped-call]
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
+
+    def alike(self, x: Any, spec: PartitionSpec = EVERYWHERE) -> Any:
+        """`x`, in forward and in reverse the same along all axes of the mesh where XLA
+        chooses how arrays lie, but for those that `spec` names.
+
+        Else it might spread what loops compute over other axes than those of the
+        shards, and have devices of all shards meet in loops whose lengths differ.
+        """
+        types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
+        if not any(t == AxisType.Auto for axis, t in types if axis not in self.axes):
+            return x
+        # Of axes that are explicit the type tells, and the constraint may not.
+        where = NamedSharding(self.mesh, EVERYWHERE if self.is_explicit else spec)
+        return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
     def _without(self, axes: Any) -> Any:
         """Axes that an array lies along, less those of the shards."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import chex
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from expression_parts import tables
+from jax.experimental import multihost_utils
 
 import jfold as jf
 from jfold.device.arrays import masked
@@ -84,11 +85,17 @@ def batched_loss(
     schedule: jf.Schedule,
     rngs: Any = None,
     external: Any = None,
+    salts: Any = None,
 ) -> Any:
-    """A number made of everything that `apply` returns, and what it returns."""
+    """A number made of everything that `apply` returns, and what it returns.
+
+    Its rows are weighed by the numbers of their examples, `salts` [examples], if those
+    are not 0, 1, ...
+    """
     made = model.apply(params, schedule, external, rngs=rngs)
     values, metrics = made if model.program.metric_results else (made, {})
-    salts = jnp.arange(schedule.examples)
+    if salts is None:
+        salts = jnp.arange(schedule.examples)
     total = weighted_rows(values, salts, schedule.mask)
     for metric in metrics.values():
         for x in jax.tree.leaves(metric.values):
@@ -124,6 +131,31 @@ _batched_grad = jax.jit(
     compiler_options={'xla_backend_optimization_level': 0},
 )
 _eager_grad = jax.value_and_grad(eager_loss, (0, 5), has_aux=True, allow_int=True)
+
+
+def agree_in_processes(
+    model: jf.Model, params: Any, examples: list[Any], own: list[Any], sharding: Any
+) -> None:
+    """What several processes give of a batch, each of its own examples of it, equals
+    what one device gives of all, in float64."""
+    given = None, tables(model)
+    dealt = model.schedule(own, sharding=sharding)
+    mask = _from_all(dealt.mask)
+    found = _batched_grad(params, model, dealt, *given, np.cumsum(mask) - 1)
+    (total, results), grads = jax.tree.map(_from_all, found)
+    schedule = model.schedule(examples)
+    (wanted, alone), want = _batched_grad(params, model, schedule, *given)
+    close(total, wanted, 1e-11)
+    close(floats(grads), floats(want), 1e-12)
+    rows = of_rows(*results, np.flatnonzero(mask).tolist())
+    same_results(*alone, rows, 1e-12)
+
+
+def _from_all(x: Any) -> Any:
+    """An array of which this process has a part, as it is in all."""
+    if x.dtype == jax.dtypes.float0:
+        return x
+    return multihost_utils.process_allgather(x, tiled=True)
 
 
 def agree(
@@ -162,16 +194,32 @@ def floats(grads: Any) -> list[Any]:
 
 def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> None:
     """A batch's values and metrics are those of its examples."""
+    rows = of_rows(values, metrics, range(len(found)))
+    for (mine, own), (value, theirs) in zip(rows, found, strict=True):
+        close(mine, value, rtol)
+        for name, each in own.items():
+            same_rows(each, theirs[name], rtol)
+
+
+def of_rows(values: Any, metrics: Any, rows: Iterable[int]) -> list[Any]:
+    """Of some rows of a batch the value, and the rows of each metric in order."""
+    for metric in metrics.values():
+        assert (np.diff(np.asarray(metric.example)[metric.mask]) >= 0).all()
     lists = by_example(values)
-    for i, (value, rows) in enumerate(found):
-        close(
-            jax.tree.map(lambda x, i=i: x[i], lists, is_leaf=is_sequence), value, rtol
+    return [
+        (
+            jax.tree.map(lambda x, i=i: x[i], lists, is_leaf=is_sequence),
+            {name: _rows_of(metric, i) for name, metric in metrics.items()},
         )
-        for name, metric in metrics.items():
-            assert (np.diff(np.asarray(metric.example)[metric.mask]) >= 0).all()
-            mine = np.asarray(metric.mask & (metric.example == i))
-            here = jax.tree.map(lambda x, mine=mine: np.asarray(x)[mine], metric.values)
-            same_rows(list(_rows(here, int(mine.sum()))), rows[name], rtol)
+        for i in rows
+    ]
+
+
+def _rows_of(metric: Any, i: int) -> list[Any]:
+    """Those of one example."""
+    mine = np.asarray(metric.mask & (metric.example == i))
+    here = jax.tree.map(lambda x: np.asarray(x)[mine], metric.values)
+    return list(_rows(here, int(mine.sum())))
 
 
 def by_example(values: Any) -> Any:

@@ -16,11 +16,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from agreement import agree_in_processes
 from binary_trees import binary_tree, tree_block
-from jax.sharding import AxisType, NamedSharding
+from expressions import Expression, expressions
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 import jfold as jf
-from jfold.data import agreement
+from jfold.data import agreement as talks
+from jfold.spec import RESIDUALS, STRATEGIES
 
 DEVICES = 2  # of each process
 SIZE, EXAMPLES = 8, 22
@@ -119,6 +125,105 @@ def of_workers(sharding: Any) -> Any:
     return [*values, model.programs]
 
 
+def of_expressions(sharding: Any) -> Any:
+    """Generated expressions, and how many of them have metrics."""
+    metrics, leaf_or_tree = 0, [1, 2, 3, (4, 5), ((6, 7), 8)]
+    blocks = [(tree_block(), {}, lambda _, count: leaf_or_tree[-count:])]
+    blocks += [(x.block, options, x.batch) for x, options in drawn(2)]
+    for block, options, batch in blocks:
+        model = jf.compile(block, **options)
+        params = model.init(jax.random.key(1))
+        for count in (5, 1):  # the second process has two, then none
+            examples = batch(np.random.default_rng(2), count)
+            own = examples[3:] if jax.process_index() else examples[:3]
+            agree_in_processes(model, params, examples, own, sharding)
+        metrics += len(model.program.metric_results) > 0
+    return [len(blocks), metrics]
+
+
+def drawn(count: int) -> list[Any]:
+    """Expressions and options of models, the same in each process."""
+    found: list[Any] = []
+    options = st.fixed_dictionaries(
+        {
+            'residuals': st.sampled_from(RESIDUALS),
+            'strategy': st.sampled_from(STRATEGIES),
+        }
+    )
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(expressions('whole', 'float64'), options)
+    def draw(expression: Expression, given_options: dict[str, Any]) -> None:
+        found.append((expression, given_options))
+
+    draw()
+    return found
+
+
+def of_shared_shards(sharding: Any) -> Any:
+    """All have devices of every shard, along an axis of their own; nobody compares what
+    each gives, from whatever thread."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError('expected no collective')
+
+    multihost_utils.assert_equal = refused
+    devices = np.array(jax.devices()).reshape(-1, DEVICES).T  # [shards, processes]
+    mesh = Mesh(devices, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+    shared = NamedSharding(mesh, jax.P('data'))
+    model, params = compiled()
+    data = trees(SIZE)
+    value = jax.jit(loss, static_argnums=1)
+    found = [value(params, model, model.schedule(data, sharding=shared), 1.0)]
+    for source in (model.trace(data, progress=False), iter(data)):
+        run = model.batches(source, SIZE, sharding=shared)
+        found += [value(params, model, batch.schedule, 1.0) for batch in run]
+    try:
+        model.predict(params, data, sharding=shared)
+    except ValueError as error:
+        return [*map(float, found), str(error)]
+    return None
+
+
+def of_some(sharding: Any) -> Any:
+    """The last process has no part in the first batches, but in those after them."""
+    model, params = compiled()
+    value = jax.jit(loss, static_argnums=1)
+    number, data, found = jax.process_index(), trees(SIZE), []
+    few = Mesh(jax.devices()[:-DEVICES], ('data',), axis_types=(AxisType.Auto,))
+    meshes = few, sharding.mesh
+    for mesh, count in zip(meshes, (2, 3), strict=True):
+        if number >= count:
+            continue
+        where = NamedSharding(mesh, jax.P('data'))
+        own = data[number * 2 : number * 2 + 2]
+        schedule = model.schedule(own, sharding=where)
+        run = model.batches(iter(own), 2 * count, sharding=where)
+        found += [value(params, model, schedule, 1.0)]
+        found += [value(params, model, batch.schedule, 1.0) for batch in run]
+    return [*map(float, found)]
+
+
+def stopped(sharding: Any) -> Any:
+    """The state of streams after a batch, and what comes after it."""
+    model, params = compiled()
+    stream = dealt(SIZE // jax.process_count(), jax.process_index())
+    batches = model.batches(stream, SIZE, sharding=sharding)
+    next(batches)
+    state = {name: x.tolist() for name, x in batches.state().items()}
+    value = jax.jit(loss, static_argnums=1)
+    return [
+        state,
+        [float(value(params, model, batch.schedule, 1.0)) for batch in batches],
+    ]
+
+
 def bad_example(sharding: Any) -> Any:
     """One process has an example that does not fit."""
     model, _ = compiled()
@@ -137,7 +242,7 @@ def end_of_data(sharding: Any) -> Any:
 
 def silence(sharding: Any) -> Any:
     """One process does not take part."""
-    agreement.PATIENCE = 2.0
+    talks.PATIENCE = 2.0
     model, _ = compiled()
     batches = model.batches(iter(trees(4)), SIZE, sharding=sharding)
     return told(iter(()) if jax.process_index() else batches)
@@ -158,6 +263,7 @@ JOBS = {
     job.__name__: job
     for job in (
         *(of_corpus, of_streams, of_schedules, of_workers),
+        *(of_expressions, of_shared_shards, of_some, stopped),
         *(bad_example, end_of_data, silence),
     )
 }

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmark_runs import run
 
 import jfold as jf
 
@@ -55,6 +53,8 @@ def test_contenders_take_turns() -> None:
     assert {name: len(t.values) for name, t in times.items()} == {'a': 6, 'b': 6}
     assert calls['a'] == calls['b']
     assert set(range(7)) <= set(calls['a'])
+    timed = {'c': lambda _: turns.Seconds(2)}
+    assert take_turns(timed, 2)['c'].values == (2, 2)
     stopped = take_turns(contenders, 6, limit=0)
     assert len(stopped['a'].values) == turns.ENOUGH
 
@@ -95,8 +95,8 @@ def test_setup_counts_and_runs() -> None:
     assert setup.nodes == 4.0
     assert setup.operations == 8  # the mean of 10 and 6
     for i, expected in enumerate([[12.0, 18.0], [12.0, 30.0]]):
-        for run in (setup.run, setup.whole):
-            values, _ = run('infer', i)
+        for step in (setup.run, setup.whole):
+            values, _ = step('infer', i)
             np.testing.assert_array_equal(values[:, 0], expected)
     outputs = jax.tree.leaves(setup.perfect.run('infer'))
     assert sum(len(x) for x in outputs) == 8
@@ -226,24 +226,6 @@ def test_padding() -> None:
 COMMON = '--hidden 4 --sentiment-hidden 4 --batch 2 --leaves 3 --repeats 2'.split()
 
 
-def run(program: str, *options: Any, folder: Path) -> tuple[list[Any], str]:
-    """The rows and the Markdown that a benchmark writes, the head first."""
-    files = {name: folder / f'{program}.{name}' for name in ('json', 'markdown')}
-    given = [str(x) for pair in files.items() for x in (f'--{pair[0]}', pair[1])]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / f'{program}.py'), *map(str, options), *given],
-        cwd=folder,
-        env=os.environ | {'JAX_PLATFORMS': 'cpu'},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    markdown = files['markdown'].read_text()
-    assert done.stdout == markdown + '\n'
-    return list(map(json.loads, files['json'].read_text().splitlines())), markdown
-
-
 @pytest.mark.slow
 def test_two_checkouts_are_compared(tmp_path: Path) -> None:
     """Each with its own modules, though both have one name."""
@@ -260,16 +242,6 @@ def test_two_checkouts_are_compared(tmp_path: Path) -> None:
     assert 'gradients of a batch were equal' in markdown
     with pytest.raises(SystemExit, match='a folder jfold/'):
         against.load(tmp_path)
-
-
-@pytest.mark.slow
-def test_devices_are_compared_with_one(tmp_path: Path) -> None:
-    (_, *rows), markdown = run('devices', '--quick', '--repeats', 2, folder=tmp_path)
-    jobs = {row['ratio'].rpartition(': ')[0] for row in rows}
-    assert len(jobs) == 3
-    assert len(rows) == 4 * len(jobs)
-    assert all(row['median'] > 0 for row in rows)
-    assert 'Results and gradients were equal' in markdown
 
 
 @pytest.mark.slow

@@ -58,6 +58,17 @@ def test_reference_equals_recursion_and_its_gradient() -> None:
     assert protocol.relative_error(found, gradients) < 1e-5
 
 
+def test_chains_are_trees_that_lean() -> None:
+    """And the reference takes them."""
+    workload = protocol.Workload(leaves=4, hidden=2, batch=1, chains=True)
+    trees = next(workload.batches())
+    (((a, b), c), d) = trees[0]
+    assert all(isinstance(x, int) for x in (a, b, c, d))
+    weights = workload.weights()
+    roots, _ = protocol.reference(weights, trees, workload.leaves)
+    np.testing.assert_allclose(roots, loss(weights, trees)[1], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ('leaves', 'hidden', 'batch', 'checksum'),
     [

@@ -102,6 +102,60 @@ def test_of_workers_that_trace() -> None:
     assert len(first) == 2 + 1
 
 
+def sum_of(examples: list[Any]) -> float:
+    """The loss of some examples on one device."""
+    with jax.enable_x64(True):
+        model, params = compiled()
+        return float(loss(params, model, model.schedule(examples), 1.0))
+
+
+def test_generated_expressions() -> None:
+    """To twelve digits, with metrics; of shards without an example, or without one of
+    the operations, and of fewer examples than shards."""
+    first, second = processes('of_expressions')
+    assert first == second
+    expressions, with_metrics = first
+    assert expressions == 3
+    assert with_metrics
+
+
+def test_devices_that_share_shards() -> None:
+    """Along another axis of the mesh, over processes: all give all examples."""
+    first, second = processes('of_shared_shards')
+    assert first == second
+    np.testing.assert_allclose(first[:-1], 3 * [sum_of(trees(SIZE))], rtol=1e-12)
+    assert first[-1].startswith('expected `sharding` over devices of this process')
+
+
+def test_devices_of_some_processes() -> None:
+    """Those without any are not asked."""
+    *both, last = processes('of_some', 3)
+    data = trees(SIZE)
+    want = [sum_of(data[:4])] * 2 + [sum_of(data[:6])] * 2
+    np.testing.assert_allclose(both, [want] * 2, rtol=1e-12)
+    np.testing.assert_allclose(last, want[2:], rtol=1e-12)
+
+
+def test_streams_go_on_in_another_number_of_processes() -> None:
+    """The state counts the examples of all."""
+    (state, rest), again = processes('stopped')
+    assert again == [state, rest]
+    assert state['position'] == SIZE
+    with jax.enable_x64(True):
+        model, params = compiled()
+        batches = model.batches(iter(trees(2 * SIZE)), SIZE)
+        batches.restore(
+            {
+                k: np.asarray(x, v.dtype)
+                for (k, v), x in zip(
+                    batches.state().items(), state.values(), strict=True
+                )
+            }
+        )
+        found = [float(loss(params, model, x.schedule, 1.0)) for x in batches]
+    np.testing.assert_allclose(found, rest, rtol=1e-12)
+
+
 def test_a_bad_example_of_one_process_is_told_by_all() -> None:
     first, second = processes('bad_example')
     assert second.startswith('1: InputError: example 5 of the source')

@@ -24,6 +24,7 @@ from jfold.shards import make_shards
 from jfold.spec import RESIDUALS, STRATEGIES
 
 KINDS = AxisType.Auto, AxisType.Explicit
+slow = pytest.mark.slow
 options = st.fixed_dictionaries(
     {'residuals': st.sampled_from(RESIDUALS), 'strategy': st.sampled_from(STRATEGIES)}
 )
@@ -42,13 +43,15 @@ def trees(count: int, seed: int = 0) -> list[Any]:
 
 
 def sums() -> jf.Block:
-    """Nested lists of ints to their sums, with a metric at each list, and as items."""
+    """Nested lists of ints to their sums, with a metric at each list, and as items; in
+    float64."""
     nested = jf.ForwardDeclaration(name='nested')
-    scaled = jf.Function(lambda w, x: w * x, lambda key, x: jnp.float32(2), name='s')
+    scaled = jf.Function(lambda w, x: w * x, lambda key, x: jnp.float64(2), name='s')
     of_list = jf.Map(nested()) >> jf.Sum() >> scaled
     seen = jf.Record((jf.Identity(), jf.Metric('sums'))) >> jf.GetItem(0)
     node = of_list >> jf.AllOf(jf.Identity(), jf.Identity()) >> seen
-    nested.resolve_to(jf.OneOf(type, {int: jf.Scalar() >> scaled, list: node}))
+    number = jf.Scalar('float64') >> scaled
+    nested.resolve_to(jf.OneOf(type, {int: number, list: node}))
     return jf.Map(nested())
 
 
@@ -66,16 +69,18 @@ LISTS: list[Any] = [[1, [2, 3, [4]], 5], [], [[1, 1, 1]], [7, 8], [[[[3]]]], [2]
         (3, 4, AxisType.Auto),
         (7, 2, AxisType.Explicit),
         (7, 1, AxisType.Auto),
+        (5, 8, AxisType.Auto),
     ],
 )
 def test_sequences_and_metrics(examples: int, count: int, kind: AxisType) -> None:
     """Of as many shards or more than examples: among them shards of no example."""
-    model = jf.compile(sums())
-    params = model.init(jax.random.key(0))
-    batch = LISTS[:examples]
-    if examples:
-        agree(model, params, batch, forward=True, sharding=sharding(count, kind))
-    schedule = model.schedule(batch, sharding=sharding(count, kind))
+    batch, where = LISTS[:examples], sharding(count, kind)
+    with jax.enable_x64(True):
+        model = jf.compile(sums())
+        params = model.init(jax.random.key(0))
+        if examples:
+            agree(model, params, batch, 1e-12, forward=True, sharding=where)
+        schedule = model.schedule(batch, sharding=where)
     assert schedule.examples == -(-examples // count) * count
     assert schedule.mask.tolist() == [k < examples for k in range(schedule.examples)]
 
@@ -88,7 +93,9 @@ def check(expression: Expression, options: dict[str, Any], count: int) -> None:
     agree(model, params, batch, 1e-12, sharding=sharding(count))
 
 
-@pytest.mark.parametrize('count', [2, 4])
+@pytest.mark.parametrize(
+    'count', [2, 4, *(pytest.param(n, marks=slow) for n in (1, 8))]
+)
 def test_expressions(count: int) -> None:
     """Generated, of any blocks; some operations are in some of the shards alone."""
 
@@ -117,13 +124,14 @@ def test_many_expressions(root: str, count: int) -> None:
 @pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
 def test_an_operation_that_one_shard_lacks(kind: AxisType) -> None:
     """The first shard has leaves alone."""
-    model = jf.compile(tree_block())
-    rng = np.random.default_rng(0)
+    rng, where = np.random.default_rng(0), sharding(2, kind)
     batch = [binary_tree(rng, n) for n in (1, 1, 5, 9)]
-    schedule = model.schedule(batch, sharding=sharding(2, kind))
-    assert [x.counts.tolist()[-1] > 0 for x in schedule.parts] == [False, True]
-    params = model.init(jax.random.key(0))
-    agree(model, params, batch, sharding=sharding(2, kind))
+    with jax.enable_x64(True):
+        model = jf.compile(tree_block())
+        schedule = model.schedule(batch, sharding=where)
+        assert [x.counts.tolist()[-1] > 0 for x in schedule.parts] == [False, True]
+        params = model.init(jax.random.key(0))
+        agree(model, params, batch, 1e-12, sharding=where)
 
 
 @pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
@@ -164,6 +172,27 @@ def test_parameters_in_parts(kind: AxisType) -> None:
             lambda x, y: x.sharding.is_equivalent_to(y, x.ndim), got, places
         )
         assert all(jax.tree.leaves(same))
+
+
+@pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
+def test_parameters_in_parts_along_another_axis(kind: AxisType) -> None:
+    """They are gathered, too, before any loop: shards have loops of different lengths,
+    in which their devices must not wait for each other."""
+    mesh = jax.make_mesh((2, 2), ('data', 'model'), (kind, AxisType.Auto))
+    where = NamedSharding(mesh, jax.P('data'))
+    model = jf.compile(tree_block())
+    params = model.init(jax.random.key(0))
+    spread = jax.device_put(params, NamedSharding(mesh, jax.P('model')))
+
+    @jax.jit
+    def step(params: Any, schedule: Any) -> Any:
+        grads, _ = jax.grad(batched_loss, has_aux=True)(params, model, schedule)
+        return jax.tree.map(lambda x, g: x - 0.1 * g, params, grads)
+
+    rng = np.random.default_rng(0)
+    batch = [binary_tree(rng, n) for n in (2, 2, 30, 9)]
+    got = step(spread, model.schedule(batch, sharding=where))
+    close(got, step(params, model.schedule(batch)), 1e-5)
 
 
 # ---- training ------------------------------------------------------------------------

@@ -65,13 +65,17 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """Batches of `batch` trees with `leaves` leaves, and weights of `hidden` units."""
+    """Batches of `batch` trees with `leaves` leaves, and weights of `hidden` units.
+
+    With `chains`, trees that lean to the left as far as they can.
+    """
 
     leaves: int = 32
     hidden: int = 128
     batch: int = 32
     vocab: int = 128
     seed: int = 0
+    chains: bool = False
 
     def weights(self) -> Weights:
         """The weights before the first step, float32."""
@@ -90,10 +94,10 @@ class Workload:
             yield [self._tree(self.leaves, random) for _ in range(self.batch)]
 
     def _tree(self, leaves: int, random: np.random.RandomState) -> Tree:
-        """Splits the leaves uniformly, recursively."""
+        """Splits the leaves uniformly, recursively, or into all but one and one."""
         if leaves == 1:
             return int(random.randint(self.vocab))
-        left = int(random.randint(1, leaves))
+        left = leaves - 1 if self.chains else int(random.randint(1, leaves))
         return self._tree(left, random), self._tree(leaves - left, random)
 
 
@@ -264,7 +268,8 @@ class Server:
 
     def __init__(self, kind: type[Program], options: argparse.Namespace) -> None:
         self.workload = Workload(
-            options.leaves, options.hidden, options.batch, options.vocab, options.seed
+            *(options.leaves, options.hidden, options.batch),
+            *(options.vocab, options.seed, options.chains),
         )
         self.program = kind(self.workload, self.workload.weights(), options.threads)
         self.training = options.mode == 'train'
@@ -338,6 +343,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     for name in ('leaves', 'hidden', 'batch', 'vocab', 'seed'):
         parser.add_argument(f'--{name}', type=int, default=getattr(Workload, name))
+    parser.add_argument('--chains', action='store_true')
     parser.add_argument('--threads', type=int, default=os.cpu_count())
     parser.add_argument('--mode', choices=('infer', 'train'), default='infer')
     return parser.parse_args()

@@ -7,11 +7,14 @@ make. So each process tells the others what its part needs, or why there is none
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -20,21 +23,50 @@ from jfold.shards import Shards
 from jfold.spec import Capacity
 
 PATIENCE = 60.0  # seconds until a process that tells nothing counts as lost
-_NUMBERS = itertools.count()
+Processes: TypeAlias = tuple[int, ...]  # their numbers, in order
+# Counted apart, since nobody knows of what others have begun without him.
+_NUMBERS: defaultdict[Processes, Iterator[int]] = defaultdict(itertools.count)
 Message = dict[str, Any]
 
 
 @dataclass(eq=False)
 class Agreement:
-    """Messages of all processes, round by round; each makes its own, in one order.
+    """What some processes agree about; others are not asked.
 
     Attributes:
-      what: the processes agree about.
+      what: they agree about.
+      talks: those begun so far, by the processes that take part.
     """
 
     what: str
-    number: int = field(default_factory=lambda: next(_NUMBERS))
+    talks: dict[Processes, Talk] = field(default_factory=dict)
+
+    def among(self, shards: Shards) -> Talk:
+        """Of the processes that have devices of a mesh."""
+        processes = shards.processes
+        if processes not in self.talks:
+            self.talks[processes] = Talk(self.what, processes)
+        return self.talks[processes]
+
+
+@dataclass(eq=False)
+class Talk:
+    """Messages of some processes, round by round; each makes its own, in one order.
+
+    Attributes:
+      what: the processes agree about.
+      processes: those that take part, this one among them.
+      number: of the talks of these processes.
+      rounds: that are over.
+    """
+
+    what: str
+    processes: Processes
+    number: int = field(init=False)
     rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.number = next(_NUMBERS[self.processes])
 
     def need(self, own: Capacity) -> Capacity:
         """What the largest part needs, given what that of this process does.
@@ -71,24 +103,29 @@ class Agreement:
         self._gather({'ended': True})
 
     def _tell(self, message: Message) -> None:
-        key = f'{self._round}/{jax.process_index()}'
+        key = self._key(self.rounds, jax.process_index())
         _store().key_value_set(key, json.dumps(message))
 
-    @property
-    def _round(self) -> str:
-        return f'jfold/{self.number}/{self.rounds}'
+    def _key(self, number: int, process: int) -> str:
+        """Of the message of a process in a round."""
+        return f'jfold/{self._name}/{self.number}/{number}/{process}'
+
+    @functools.cached_property
+    def _name(self) -> str:
+        """Of the processes, short however many there are."""
+        return hashlib.sha256(repr(self.processes).encode()).hexdigest()[:16]
 
     def _gather(self, message: Message) -> list[Message]:
         """What all processes tell in this round."""
         self._tell(message)
-        told = [self._told_by(process) for process in range(jax.process_count())]
-        for process, each in enumerate(told):
+        told = {process: self._told_by(process) for process in self.processes}
+        for process, each in told.items():
             if 'failure' in each:
                 raise RuntimeError(
                     f'expected {self.what} of all processes, got an error in process '
                     f'{process}: {each["failure"]}'
                 )
-        ended = [process for process, each in enumerate(told) if 'ended' in each]
+        ended = [process for process, each in told.items() if 'ended' in each]
         if ended and len(ended) < len(told):
             raise RuntimeError(
                 f'expected as many {self.what} of all processes, got no more of '
@@ -96,10 +133,10 @@ class Agreement:
             )
         self._forget()
         self.rounds += 1
-        return told
+        return list(told.values())
 
     def _told_by(self, process: int) -> Message:
-        key = f'{self._round}/{process}'
+        key = self._key(self.rounds, process)
         try:
             text = _store().blocking_key_value_get(key, int(1000 * PATIENCE))
         except Exception as error:
@@ -113,7 +150,7 @@ class Agreement:
     def _forget(self) -> None:
         """Takes back what was told a round before: who has told now has heard it."""
         if self.rounds:
-            before = f'jfold/{self.number}/{self.rounds - 1}/{jax.process_index()}'
+            before = self._key(self.rounds - 1, jax.process_index())
             _store().key_value_delete(before)
 
 

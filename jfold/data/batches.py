@@ -100,20 +100,23 @@ def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chun
 def _read_chunks(
     settings: Settings, stream: Iterable[Any], position: int
 ) -> Iterator[_Chunk]:
-    """The examples of a stream from a position on."""
-    iterator, size = iter(stream), settings.own_size
-    found = sum(1 for _ in itertools.islice(iterator, position))
-    if found < position:
+    """The examples of a stream from a position on, which counts those of all processes:
+    of streams that share the batches of a run, each is read as far as its part goes."""
+    iterator, size, total = iter(stream), settings.own_size, settings.batch_size
+    begin = position * size // total
+    found = sum(1 for _ in itertools.islice(iterator, begin))
+    if found < begin:
         raise ValueError(
-            f'expected a stream of at least {position} examples, which the restored '
+            f'expected a stream of at least {begin} examples, which the restored '
             f'state has behind it, got one of {found}: pass it from its beginning'
         )
     while items := list(itertools.islice(iterator, size)):
         if len(items) < size and settings.drop_remainder:
             return
-        end = position + len(items)
-        yield 0, end, np.arange(position, end, dtype=np.int64), items
-        position = end
+        end = begin + len(items)
+        places = np.arange(begin, end, dtype=np.int64)
+        yield 0, -(-end * total // size), places, items
+        begin = end
 
 
 # ---- making batches ------------------------------------------------------------------
@@ -291,7 +294,8 @@ class Batches:
         """Goes on behind the batch that had been delivered last when `state` was taken.
 
         What was prefetched is discarded. A stream is read from its beginning, past the
-        examples that are done with.
+        examples that are done with; where each process has one, past its part of them,
+        be there as many processes as before or not.
 
         Raises:
           TypeError: `state` is no dict.

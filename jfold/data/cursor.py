@@ -21,7 +21,8 @@ class Cursor:
     """How far a run has been delivered."""
 
     epoch: int = 0  # of the last batch
-    position: int = 0  # how many examples of the epoch are done with, bad ones too
+    # How many examples of the epoch are done with, bad ones too; of all processes.
+    position: int = 0
     batches: int = 0  # how many were delivered
     skipped: int = 0  # how many examples were left out
 

@@ -104,7 +104,8 @@ def predictions(
     progress: bool,
 ) -> Any:
     """As `predict`, where `run_batch` gives the results of a schedule."""
-    if sharding is not None and not make_shards(sharding).is_local:
+    where = None if sharding is None else make_shards(sharding).sharding
+    if where is not None and not where.is_fully_addressable:
         raise ValueError(
             'expected `sharding` over devices of this process, got one over those of '
             'others: give each process its own examples'

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from jfold.data.agreement import Agreement
+from jfold.data.agreement import Agreement, Talk
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
 from jfold.host.objects import Reread
@@ -42,7 +42,7 @@ class Source:
 
     given: Any
     build: Callable[[list[Any], int, Reread, Shards | None], Dealt]
-    agreement: Agreement | None = None
+    agreement: Talk | None = None
     items: Callable[[Array], list[Any]] | None = None
     corpus: Corpus | None = None
 
@@ -71,7 +71,9 @@ def make_source(model: Scheduling, given: Any, shards: Shards | None = None) -> 
     if not callable(getattr(model, 'schedule', None)):
         got = type(model).__name__
         raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
-    agreement = None if shards is None or shards.is_local else Agreement('batches')
+    agreement = None
+    if shards is not None and not shards.is_local:
+        agreement = Agreement('batches').among(shards)
     traced = functools.partial(_traced, model, agreement)
     if not isinstance(given, tuple | str | bytes | Mapping | type):
         if hasattr(given, 'capacities_of'):
@@ -97,7 +99,7 @@ def make_source(model: Scheduling, given: Any, shards: Shards | None = None) -> 
 
 def _traced(
     model: Scheduling,
-    agreement: Agreement | None,
+    agreement: Talk | None,
     items: list[Any],
     size: int,
     reread: Reread,
@@ -119,7 +121,7 @@ def schedule_part(
     make: Callable[[], Graph],
     size: int | None,
     shards: Shards,
-    agreement: Agreement,
+    agreement: Talk,
     begin: float | None = None,
 ) -> tuple[Schedule, Deal]:
     """The schedule of a batch of which this process has a part, in order.
