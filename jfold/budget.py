@@ -150,7 +150,7 @@ class Budget:
         """Which program the last is, and why there is one more."""
         return (
             f'program {len(self.specs)} of at most {self.limit}, for batches of '
-            f'{need.examples} examples: {_grown(old, need)}'
+            f'{need.results} examples: {_grown(old, need)}'
         )
 
 
@@ -206,7 +206,7 @@ def _batches(need: Capacity) -> Batches:
 
 def _grown(old: Capacity | None, need: Capacity) -> str:
     if old is None:
-        return f'no batch had {need.examples} examples before'
+        return f'no batch had {need.results} examples before'
     pairs = zip(old.dimensions(), need.dimensions(), strict=True)
     grown = [f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if b > a]
     if not all(map(fits, need.profiles, old.profiles)):
@@ -217,7 +217,7 @@ def _grown(old: Capacity | None, need: Capacity) -> str:
 def _over(limit: int, old: Capacity | None, need: Capacity) -> str:
     return (
         f'expected batches for at most {limit} programs, as `max_programs` says, got '
-        f'a batch of {need.examples} examples, which needs program {limit + 1}; '
+        f'a batch of {need.results} examples, which needs program {limit + 1}; '
         f'{_grown(old, need)}. Give batches of one size and similar content, which '
         'share programs; or raise `jfold.compile(..., max_programs=...)`'
     )
