@@ -47,7 +47,8 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
             case = yield state.part(node, each, some, name)
             # With the first alone: each with each would take a square of the cases.
             for first in list(cases.values())[:1]:
-                state.equal(case, case.output, first.output, 'to give')
+                hint = 'give all cases one type'
+                state.equal(case, case.output, first.output, 'to give', hint)
             cases[id(each)] = case
     node.parts = (key, pre, *cases.values())
     return next(iter(cases.values())).output
@@ -56,7 +57,8 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
 def _check_key(key: Typed, state: Inference, head: Type) -> None:
     given = state.types.resolve(head)
     if not given.of_objects:
-        fail(key, 'to give an object, the key', str(given))
+        hint = 'leave the key as it is in the data, as `GetItem(...)` does'
+        fail(key, 'to give an object, the key', str(given), hint)
 
 
 @emit.register
@@ -125,11 +127,10 @@ def _numbers(block: c.OneOf) -> dict[c.Block, int]:
 
 @output_type.register
 def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
-    state.objects(node)
+    state.objects(node, 'put it before any block that gives tensors')
     some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
-    none = yield state.substitute(
-        node, block.none_case, '.none_case', some.output, 'to give'
-    )
+    given = node, block.none_case, '.none_case', some.output, 'to give'
+    none = yield state.substitute(*given, 'give both cases one type')
     node.parts = (some, none)
     return some.output
 
