@@ -158,7 +158,7 @@ def _(block: c.Optional, node: Typed, x: object, state: Eager) -> Steps[Any]:
 @output_type.register
 def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
     declaration = block.declaration
-    if declaration.target is None:
+    if declaration.target is None and not state.is_asked:
         got = f'{declaration!r}, which is not'
         fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
     if declaration not in state.declarations:
@@ -167,10 +167,11 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
         body = Typed(c.Identity(), declaration.name, given, output)
         # Known before its target is typed, in which it may be used again.
         state.declarations[declaration] = body
-        inner = yield state.visit_once(declaration.target, given, declaration.name)
-        state.equal(inner, inner.output, output, 'to give')
-        state.nodes.append(body)
-        body.parts = (inner,)
+        if declaration.target is not None:
+            inner = yield state.visit_once(declaration.target, given, declaration.name)
+            state.equal(inner, inner.output, output, 'to give')
+            state.nodes.append(body)
+            body.parts = (inner,)
     body = state.declarations[declaration]
 
     def link() -> bool:
