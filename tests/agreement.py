@@ -109,6 +109,7 @@ def eager_loss(
     made = model.eval(example, params, external, rngs=rngs, id=i)
     value, metrics = made if model.program.metric_results else (made, {})
     total = weighted(value, i)
+    metrics = {name: values_of(rows) for name, rows in metrics.items()}
     for rows in metrics.values():
         for x in jax.tree.leaves(rows):
             if is_float(x):
@@ -143,6 +144,7 @@ def agree(
     """
     schedule = model.schedule(examples, **options)
     given = rngs, tables(model)
+    same_labels(model, params, examples, schedule, *given)
     (total, (values, metrics)), grads = _batched_grad(params, model, schedule, *given)
     each = [_eager_grad(params, model, x, i, *given) for i, x in enumerate(examples)]
     found = [made for (_, made), _ in each]
@@ -171,7 +173,41 @@ def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> No
             assert (np.diff(np.asarray(metric.example)[metric.mask]) >= 0).all()
             mine = np.asarray(metric.mask & (metric.example == i))
             here = jax.tree.map(lambda x, mine=mine: np.asarray(x)[mine], metric.values)
-            same_rows(list(_rows(here, int(mine.sum()))), rows[name], rtol)
+            wanted = values_of(rows[name])
+            same_rows(list(_rows(here, int(mine.sum()))), wanted, rtol)
+
+
+def values_of(rows: list[Any]) -> list[Any]:
+    """What a metric was given, without labels, which are words."""
+    return [row[0] if _has_label(row) else row for row in rows]
+
+
+def labels_of(rows: list[Any]) -> list[str]:
+    """The labels."""
+    return [row[1] for row in rows if _has_label(row)]
+
+
+def _has_label(row: Any) -> bool:
+    return isinstance(row, tuple) and isinstance(row[-1], str)
+
+
+def same_labels(
+    model: jf.Model,
+    params: Any,
+    examples: list[Any],
+    schedule: jf.Schedule,
+    rngs: Any,
+    external: Any,
+) -> None:
+    """Labels are those of the examples, one after another."""
+    if not schedule.labels:
+        return
+    found = [
+        model.eval(x, params, external, rngs=rngs, id=i)[1]
+        for i, x in enumerate(examples)
+    ]
+    for name, labels in schedule.labels.items():
+        assert labels.tolist() == [x for rows in found for x in labels_of(rows[name])]
 
 
 def by_example(values: Any) -> Any:
