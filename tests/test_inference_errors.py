@@ -122,6 +122,11 @@ MISMATCHES: list[tuple[Any, str]] = [
         'ints within its shape, and slices',
     ),
     (
+        jf.OneOf(type, {list: jf.Map(number), float: jf.AllOf(number)}),
+        "OneOf[<class 'float'>].AllOf(Scalar('float32')): expected to give "
+        '[float32[]], got (float32[],); make a sequence of a tuple by `>> Map(Identity())`',
+    ),
+    (
         jf.Tensor((2, 3)) >> jf.GetItem((slice(None), 3)),
         'Pipe[1].GetItem((slice(None, None, None), 3)): expected a tensor with an item '
         '(slice(None, None, None), 3), got float32[2,3]; take ints within its shape, '

@@ -102,5 +102,6 @@ def test_rnn_refuses() -> None:
     does_not_compile(
         numbers >> jf.RNN(running, initial_state_from_input=True) >> jf.GetItem(1),
         'Pipe[1].RNN(Function(function), initial_state_from_input=True): expected a '
-        'pair of a sequence and a state, (?, ?), got [float32[]]',
+        'pair of a sequence and a state, (?, ?), got [float32[]]; give both, as by a '
+        'Record',
     )

@@ -189,6 +189,8 @@ class Inference:
             self.types.unify(got, expected)
         except Mismatch as error:
             shown = [self.types.resolve(t) for t in (expected, got)]
+            if [*map(type, shown)] == [SequenceType, TupleType]:
+                hint = 'make a sequence of a tuple by `>> Map(Identity())`'
             fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error) or hint)
 
     def when(self, node: Typed, constraint: Callable[[], bool]) -> None:

@@ -125,7 +125,7 @@ ROWS = [
                 TypeError,
                 'Pipe[1].RNN(AllOf(Function(add), GetItem(0)), '
                 'initial_state_from_...: expected a pair of a sequence and a state, '
-                '(?, ?), got [float32[]]',
+                '(?, ?), got [float32[]]; give both, as by a Record',
             )
         ],
     ),
