@@ -124,7 +124,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         jf.OneOf(type, {list: jf.Map(number), float: jf.AllOf(number)}),
         "OneOf[<class 'float'>].AllOf(Scalar('float32')): expected to give "
-        '[float32[]], got (float32[],); make a sequence of a tuple by `>> Map(Identity())`',
+        '[float32[]], got (float32[],); make a sequence of a tuple by `>> '
+        'Map(Identity())`',
     ),
     (
         jf.Tensor((2, 3)) >> jf.GetItem((slice(None), 3)),

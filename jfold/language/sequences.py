@@ -270,11 +270,8 @@ def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
     item, carried, made = (state.types.fresh() for _ in range(3))
     if block.initial_state_from_input:
         given = TupleType(state.types.fresh(), carried)
-        expected, hint = (
-            'a pair of a sequence and a state,',
-            'give both, as by a Record',
-        )
-        state.equal(node, node.input, given, expected, hint)
+        expected = 'a pair of a sequence and a state,'
+        state.equal(node, node.input, given, expected, 'give both, as by a Record')
         items(node, state, item, of=given[0])
         start = None
     else:
