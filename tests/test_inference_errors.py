@@ -122,6 +122,11 @@ MISMATCHES: list[tuple[Any, str]] = [
         'ints within its shape, and slices',
     ),
     (
+        numbers >> jf.Concat(),
+        'Pipe[1].Function(concat): expected a tuple of tensors, got [float32[]]; make '
+        'a tuple of a fixed length of it by Padded',
+    ),
+    (
         jf.OneOf(type, {list: jf.Map(number), float: jf.AllOf(number)}),
         "OneOf[<class 'float'>].AllOf(Scalar('float32')): expected to give "
         '[float32[]], got (float32[],); make a sequence of a tuple by `>> '
