@@ -122,6 +122,17 @@ MISMATCHES: list[tuple[Any, str]] = [
         'ints within its shape, and slices',
     ),
     (
+        numbers >> jf.GetItem(slice(None, None, 0)),
+        'Pipe[1].GetItem(slice(None, None, 0)): expected a slice of ints, got '
+        'slice(None, None, 0): ValueError: slice step cannot be zero; write it by Slice',
+    ),
+    (
+        jf.AllOf(number, number) >> jf.GetItem(slice('a')),
+        "Pipe[1].GetItem(slice(None, 'a', None)): expected a slice of ints, got "
+        "slice(None, 'a', None): TypeError: slice indices must be integers or None or "
+        'have an __index__ method; write it by Slice',
+    ),
+    (
         numbers >> jf.Concat(),
         'Pipe[1].Function(concat): expected a tuple of tensors, got [float32[]]; make '
         'a tuple of a fixed length of it by Padded',

@@ -10,6 +10,7 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold import instructions as p
+from jfold.errors import reason
 from jfold.functions import take_item
 from jfold.host.objects import PICK, count_of, length_of
 from jfold.language import eager
@@ -236,6 +237,8 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
     if block.default:
         got = f'{state.types.resolve(head)}, of which it is known what it has'
         fail(node, 'an object, for there is a `default`', got)
+    if isinstance(key, slice) and isinstance(head, TupleType | SequenceType):
+        _check_slice(node, key)
     if isinstance(head, TupleType):
         if isinstance(key, slice):
             return TupleType(head.items[key])
@@ -250,6 +253,13 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
         return _part_type(node, head, key, state)
     got = str(state.types.resolve(head))
     fail(node, 'an object, tuple, sequence or tensor', got)
+
+
+def _check_slice(node: Typed, key: slice) -> None:
+    try:
+        key.indices(0)
+    except (TypeError, ValueError) as error:
+        fail(node, 'a slice of ints', f'{key}: {reason(error)}', 'write it by Slice')
 
 
 def _part_type(node: Typed, given: TensorType, key: object, state: Inference) -> Type:
