@@ -124,7 +124,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         numbers >> jf.GetItem(slice(None, None, 0)),
         'Pipe[1].GetItem(slice(None, None, 0)): expected a slice of ints, got '
-        'slice(None, None, 0): ValueError: slice step cannot be zero; write it by Slice',
+        'slice(None, None, 0): ValueError: slice step cannot be zero; write it by '
+        'Slice',
     ),
     (
         jf.AllOf(number, number) >> jf.GetItem(slice('a')),
