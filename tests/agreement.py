@@ -29,7 +29,7 @@ def weighted(tree: Any, salt: int = 0) -> Any:
     """A number that depends on every float of a value in its own way, and in a list on
     the place of each item."""
     leaves, lists = parted(tree)
-    total = jnp.zeros((), 'float32')
+    total = jnp.zeros(())  # as wide as JAX has floats, though there be none to add
     for i, x in enumerate(leaves):
         weights = projection((SALTS, *jnp.shape(x)), x.dtype)
         total += jnp.sum(jnp.asarray(x) * weights[(salt + i) % SALTS])
@@ -43,7 +43,7 @@ def weighted_rows(tree: Any, salts: Any, real: Any) -> Any:
     """The sum of that over the rows of a batch that are real [rows], each with a salt
     [rows]."""
     leaves, lists = parted(tree)
-    total = jnp.zeros((), 'float32')
+    total = jnp.zeros(())
     for i, x in enumerate(leaves):
         weights = projection((SALTS, *x.shape[1:]), x.dtype)
         total += jnp.sum(masked(x * weights[(salts + i) % SALTS], real))
