@@ -67,10 +67,19 @@ def whole(name: str, value: object, least: int) -> int:
       TypeError, ValueError: it is not.
     """
     if not is_int(value):
-        raise TypeError(f'expected `{name}` as int, got {value!r}')
+        raise TypeError(f'expected `{name}` as int, got {value!r}{_meant(name, value)}')
     if value < least:
-        raise ValueError(f'expected `{name}` of at least {least}, got {value}')
+        text = f'expected `{name}` of at least {least}, got {value}'
+        raise ValueError(f'{text}; write `{name}={least}` or more')
     return int(value)
+
+
+def _meant(name: str, value: object) -> str:
+    """What to write for a text or a float that is a whole number."""
+    with contextlib.suppress(ValueError, OverflowError):
+        if isinstance(value, str | float) and (number := float(value)).is_integer():
+            return f'; write `{name}={int(number)}`'
+    return ''
 
 
 def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:

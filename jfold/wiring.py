@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
@@ -143,6 +143,12 @@ class Scope:
             )
         if isinstance(source, Output):
             raise ValueError('expected something to read, got the output')
+        keyed = source.values() if isinstance(source, Mapping) else ()
+        if any(isinstance(each, Wire) for each in keyed):
+            raise TypeError(
+                f'expected a wire or a (nested) tuple of wires, got {source!r}; leave '
+                'its keys out, as in `return x, y`'
+            )
         if not isinstance(source, Wire | Item):
             convert_to_block(source)
 

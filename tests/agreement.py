@@ -30,7 +30,7 @@ def weighted(tree: Any, salt: int = 0) -> Any:
     """A number that depends on every float of a value in its own way, and in a list on
     the place of each item."""
     leaves, lists = parted(tree)
-    total = jnp.zeros((), 'float32')
+    total = jnp.zeros(())  # as wide as JAX has floats, though there be none to add
     for i, x in enumerate(leaves):
         weights = projection((SALTS, *jnp.shape(x)), x.dtype)
         total += jnp.sum(jnp.asarray(x) * weights[(salt + i) % SALTS])
@@ -44,7 +44,7 @@ def weighted_rows(tree: Any, salts: Any, real: Any) -> Any:
     """The sum of that over the rows of a batch that are real [rows], each with a salt
     [rows]."""
     leaves, lists = parted(tree)
-    total = jnp.zeros((), 'float32')
+    total = jnp.zeros(())
     for i, x in enumerate(leaves):
         weights = projection((SALTS, *x.shape[1:]), x.dtype)
         total += jnp.sum(masked(x * weights[(salts + i) % SALTS], real))
@@ -116,6 +116,7 @@ def eager_loss(
     made = model.eval(example, params, external, rngs=rngs, id=i)
     value, metrics = made if model.program.metric_results else (made, {})
     total = weighted(value, i)
+    metrics = {name: values_of(rows) for name, rows in metrics.items()}
     for rows in metrics.values():
         for x in jax.tree.leaves(rows):
             if is_float(x):
@@ -175,6 +176,7 @@ def agree(
     """
     schedule = model.schedule(examples, **options)
     given = rngs, tables(model)
+    same_labels(model, params, examples, schedule, *given)
     (total, (values, metrics)), grads = _batched_grad(params, model, schedule, *given)
     each = [_eager_grad(params, model, x, i, *given) for i, x in enumerate(examples)]
     found = [made for (_, made), _ in each]
@@ -198,7 +200,7 @@ def same_results(values: Any, metrics: Any, found: list[Any], rtol: float) -> No
     for (mine, own), (value, theirs) in zip(rows, found, strict=True):
         close(mine, value, rtol)
         for name, each in own.items():
-            same_rows(each, theirs[name], rtol)
+            same_rows(each, values_of(theirs[name]), rtol)
 
 
 def of_rows(values: Any, metrics: Any, rows: Iterable[int]) -> list[Any]:
@@ -220,6 +222,39 @@ def _rows_of(metric: Any, i: int) -> list[Any]:
     mine = np.asarray(metric.mask & (metric.example == i))
     here = jax.tree.map(lambda x: np.asarray(x)[mine], metric.values)
     return list(_rows(here, int(mine.sum())))
+
+
+def values_of(rows: list[Any]) -> list[Any]:
+    """What a metric was given, without labels, which are words."""
+    return [row[0] if _has_label(row) else row for row in rows]
+
+
+def labels_of(rows: list[Any]) -> list[str]:
+    """The labels."""
+    return [row[1] for row in rows if _has_label(row)]
+
+
+def _has_label(row: Any) -> bool:
+    return isinstance(row, tuple) and isinstance(row[-1], str)
+
+
+def same_labels(
+    model: jf.Model,
+    params: Any,
+    examples: list[Any],
+    schedule: jf.Schedule,
+    rngs: Any,
+    external: Any,
+) -> None:
+    """Labels are those of the examples, one after another."""
+    if not schedule.labels:
+        return
+    found = [
+        model.eval(x, params, external, rngs=rngs, id=i)[1]
+        for i, x in enumerate(examples)
+    ]
+    for name, labels in schedule.labels.items():
+        assert labels.tolist() == [x for rows in found for x in labels_of(rows[name])]
 
 
 def by_example(values: Any) -> Any:

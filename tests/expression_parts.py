@@ -120,6 +120,14 @@ def random_tree(
     return 'node', node(rng, children)
 
 
+def labelled_tree(rng: Rng, nodes: int, label: Source) -> Any:
+    """A random tree of so many nodes, each with a label and any number of children."""
+    parts = min(int(rng.integers(1, 4)), nodes - 1)
+    sizes = shares(rng, nodes - 1, parts) if parts else []
+    children = [labelled_tree(rng, size, label) for size in sizes]
+    return {'label': label.sample(rng), 'children': children}
+
+
 def shares(rng: Rng, total: int, parts: int) -> list[int]:
     """Splits a number into positive parts."""
     cuts = np.sort(rng.choice(total - 1, parts - 1, replace=False) + 1)

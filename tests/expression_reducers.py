@@ -47,13 +47,20 @@ class Reducers:
         return part >> self.pick([self.fold, self.reduce])(item, want, depth)
 
     def carried(self, item: Any, want: Any, depth: int) -> Any:
-        """`RNN` from a state that is constant, and what it gives of all items."""
-        given, state = self.type(), self.constant(want)
-        pair = TupleType(given, want)
-        cell = self.between(TupleType(item, want), pair, depth - 1)
+        """`RNN` from a state that is constant, or made of the items, and what it gives
+        of all of them."""
+        given, pair = self.type(), TupleType
+        cell = self.between(pair(item, want), pair(given, want), depth - 1)
         rest = self.pick([self.fold, self.reduce])(given, want, depth)
-        both = jf.RNN(cell, state) >> jf.Record((rest, jf.Identity()))
-        return both >> self.function(TupleType(want, want), want)
+        if self.pick([False, True]):
+            state = self.reduce(item, want, depth)
+            states = jf.AllOf(jf.Identity(), state) >> jf.RNN(
+                cell, initial_state_from_input=True
+            )
+        else:
+            states = jf.RNN(cell, self.constant(want))
+        both = states >> jf.Record((rest, jf.Identity()))
+        return both >> self.function(pair(want, want), want)
 
     def whole_sequences(self, item: Any, want: Any, depth: int) -> Any:
         """Loops over sequences, or with one as their state."""

@@ -24,13 +24,12 @@ from expression_parts import (
     Expression,
     Rng,
     Source,
-    as_tuple,
     by_length,
     choice,
     first_of,
-    random_tree,
     sample_numbered,
 )
+from expression_recursions import Recursions
 from expression_reducers import Reducers
 from function_makers import dense, linen, nested, plain, whole_tiles
 from hypothesis import strategies as st
@@ -42,7 +41,7 @@ from jfold.types import TensorType, TupleType
 
 
 @dataclass
-class Maker(Leaves, Reducers):
+class Maker(Leaves, Reducers, Recursions):
     """Draws blocks; functions are kept, to be met again.
 
     Attributes:
@@ -109,7 +108,7 @@ class Maker(Leaves, Reducers):
         options = [self.function]
         if depth > 0:
             deep = [self.pipe, self.observed, self.fan_out, self.declared, self.items]
-            deep += [self.composed, self.joined]
+            deep += [self.composed, self.joined, self.part]
             options += [self.function] * 3 + deep  # type: ignore[list-item]
         chosen = self.pick(options)
         if chosen == self.function:
@@ -155,6 +154,22 @@ class Maker(Leaves, Reducers):
         parts = [self.between(given, self.tensor(3), depth) for _ in range(2)]
         last = self.function(self.tensor(6), want)
         return jf.AllOf(*parts) >> jf.Concat() >> last
+
+    def part(self, given: Any, want: Any, depth: int) -> Any:
+        """An item of a tuple or of a tensor, or some of those of a tensor."""
+        if isinstance(given, TupleType):
+            if not given.items:
+                return self.pipe(given, want, depth)
+            key: Any = self.integer(len(given) - 1)
+            return jf.GetItem(key) >> self.between(given[key], want, depth)
+        keys = (
+            [..., (..., None)]
+            if not given.shape
+            else [0, -1, slice(1, None), (..., -1)]
+        )
+        key = self.pick(keys)
+        item = TensorType(np.zeros(given.shape)[key].shape, given.dtype)
+        return jf.GetItem(key) >> self.between(item, want, depth)
 
     def declared(self, given: Any, want: Any, depth: int) -> Any:
         """A declaration used twice, without recursion."""
@@ -203,10 +218,10 @@ class Maker(Leaves, Reducers):
     def deep(self) -> list[Any]:
         """The sources that are made of others."""
         simple = [self.computed, self.shared, self.with_constant]
-        simple += [self.optional, self.lacking]
+        simple += [self.optional, self.lacking, self.labelled]
         choices = [self.one_of, self.typed_one_of]
         sequences = [self.chosen, self.picked, self.sequence, self.sequence]
-        return [*simple, *choices, *sequences, self.tree]
+        return [*simple, *choices, *sequences, self.tree, self.downwards]
 
     def whole(self, want: Any, depth: int) -> Source:
         """A source with something in it, and with a block behind."""
@@ -278,6 +293,16 @@ class Maker(Leaves, Reducers):
         block = jf.Record({'a': source.block, 'b': jf.Zeros(fixed)})
         block >>= self.function(TupleType(given, fixed), want)
         return Source(block, lambda rng: {'a': source.sample(rng)})
+
+    def labelled(self, want: Any, depth: int) -> Source:
+        """With a metric on the way that has labels, which are words."""
+        source = self.source(want, depth)
+        name = self.kinds.setdefault((want, 'labelled'), f'labelled_{len(self.kinds)}')
+        pair = jf.Record((source.block, jf.Identity()))
+        block = pair >> jf.AllOf(jf.Metric(name), jf.GetItem(0)) >> jf.GetItem(1)
+        return Source(
+            block, lambda rng: (source.sample(rng), str(rng.choice(list('abc'))))
+        )
 
     def one_of(self, want: Any, depth: int) -> Source:
         """`OneOf` by a Python function or by a block."""
@@ -387,63 +412,6 @@ class Maker(Leaves, Reducers):
         length = rng.choice(self.lengths)
         made = [items.sample(rng) for _ in range(length)]
         return [made[k] for k in rng.integers(length, size=length)]  # some twice
-
-    def tree(self, want: Any, depth: int) -> Source:
-        """A recursion, of one declaration or of two in turn, of fixed or free arity."""
-        leaf = self.source(want, min(depth, 1))
-        label = self.source(self.tensor(3), 0)
-        number = self.pick([1, 1, 2])
-        arity = self.pick([None, 2])
-        declarations = [jf.ForwardDeclaration(name=f'tree{i}') for i in range(number)]
-        for declaration, child in zip(
-            declarations, declarations[1:] + declarations[:1], strict=True
-        ):
-            body = self.node(want, child, arity, label, depth)
-            cases = {'leaf': jf.GetItem(1) >> leaf.block, 'node': jf.GetItem(1) >> body}
-            block = jf.OneOf(first_of, cases)
-            if self.integer(3) == 0:
-                block = block >> self.metric(want)
-            declaration.resolve_to(self.once(block))
-
-        def sample(rng: Rng) -> Any:
-            leaves = int(rng.integers(1, self.leaves + 1))
-            return random_tree(rng, leaves, leaf.sample, node, arity)
-
-        def node(rng: Rng, children: list[Any]) -> Any:
-            if children and rng.random() < 0.2:
-                children[-1] = children[0]  # one object, met twice
-            return {'children': children, 'label': label.sample(rng)}
-
-        return Source(declarations[0](), sample)
-
-    def called(self, child: Any, want: Any) -> Any:
-        """A declaration on each of a list, which a choice may have made."""
-        kind = self.pick(['plain', 'plain', 'chosen', 'numbered'])
-        if kind == 'plain':
-            return jf.Map(child())
-        if kind == 'chosen':
-            changed = jf.Map(jf.InputTransform(as_tuple))
-            return by_length(changed, jf.Map(jf.Identity())) >> jf.Map(child())
-        beside = self.fixed(self.tensor(3)), jf.Zeros(self.tensor(3))
-        pairs = [jf.Map(jf.AllOf(jf.Identity(), made)) for made in beside]
-        pair = jf.Record((child(), jf.Identity()))
-        both = pair >> self.function(TupleType(want, self.tensor(3)), want)
-        return by_length(*pairs) >> jf.Map(both)
-
-    def node(
-        self, want: Any, child: Any, arity: int | None, label: Source, depth: int
-    ) -> Any:
-        """What a recursion does with a node's children and label."""
-        if arity is None:
-            children = self.called(child, want) >> self.reducer(want, want, depth)
-        else:
-            children = jf.Record((child(),) * arity) >> self.between(
-                TupleType((want,) * arity), want, depth
-            )
-        if self.pick([False, True]):
-            return jf.Record({'children': children}) >> jf.GetItem(0)
-        both = jf.Record({'children': children, 'label': label.block})
-        return both >> self.function(TupleType(want, self.tensor(3)), want)
 
 
 @st.composite

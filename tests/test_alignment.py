@@ -279,12 +279,12 @@ REFUSED: list[tuple[Any, str]] = [
     (
         number >> jf.Broadcast() >> jf.Length(),
         "Pipe[2].Length('float32'): expected a sequence, a tuple or an object, got "
-        '[float32[] ...]',
+        '[float32[] ...]; put it beside a sequence, by ZipWith',
     ),
     (
         number >> jf.Broadcast() >> total,
-        'Pipe[2].Sum(): expected a sequence, a non-empty tuple of one '
-        'type, or an object, got [float32[] ...]',
+        'Pipe[2].Sum(): expected a sequence, a non-empty tuple of one type, or an '
+        'object, got [float32[] ...]; put it beside a sequence, by ZipWith',
     ),
     (
         number >> jf.Broadcast() >> jf.GetItem(0),

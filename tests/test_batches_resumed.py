@@ -273,23 +273,25 @@ SINGLE = (
     'expected a corpus, a sequence or a stream of examples as `source`, got {}: pass '
     '`[example]` for a single one'
 )
+AT_LEAST = 'expected `{0}` of at least {1}, got {2}; write `{0}={1}` or more'
 EMPTY = (
     'expected `source` of at least one batch, for `epochs=None`, got {} examples, '
     'where `batch_size=2` and `drop_remainder={}`'
 )
 WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
-    ([], 0, {}, ValueError, 'expected `batch_size` of at least 1, got 0'),
-    ([], 2.0, {}, TypeError, 'expected `batch_size` as int, got 2.0'),
+    ([], 0, {}, ValueError, AT_LEAST.format('batch_size', 1, 0)),
+    ([], 2.0, {}, TypeError,
+     'expected `batch_size` as int, got 2.0; write `batch_size=2`'),
     ([], True, {}, TypeError, 'expected `batch_size` as int, got True'),
     ([], None, {}, TypeError, 'expected `batch_size` as int, got None'),
-    ([], 2, {'prefetch': -1}, ValueError, 'expected `prefetch` of at least 0, got -1'),
+    ([], 2, {'prefetch': -1}, ValueError, AT_LEAST.format('prefetch', 0, -1)),
     ([], 2, {'prefetch': None}, TypeError, 'expected `prefetch` as int, got None'),
-    ([], 2, {'epochs': 0}, ValueError, 'expected `epochs` of at least 1, got 0'),
+    ([], 2, {'epochs': 0}, ValueError, AT_LEAST.format('epochs', 1, 0)),
     ([], 2, {'epochs': 'x'}, TypeError, "expected `epochs` as int, got 'x'"),
     ([], 2, {'epochs': None}, ValueError, EMPTY.format(0, False)),
     ([1], 2, {'epochs': None, 'drop_remainder': True}, ValueError,
      EMPTY.format(1, True)),
-    ([], 2, {'max_nodes': 0}, ValueError, 'expected `max_nodes` of at least 1, got 0'),
+    ([], 2, {'max_nodes': 0}, ValueError, AT_LEAST.format('max_nodes', 1, 0)),
     ([], 2, {'max_nodes': 3}, ValueError,
      'expected a corpus as source for `max_nodes`, since nothing else knows how many '
      'operations an example runs: make one by `model.trace(examples)`'),

@@ -89,12 +89,14 @@ def test_chains_of_chains() -> None:
         (
             number >> jf.Chain(),
             'Pipe[1].Chain(): expected a sequence, a non-empty tuple of one type, or '
-            'an object, got float32[]',
+            'an object, got float32[]; use a Function for what is in one tensor, and '
+            'Map for a list of the data',
         ),
         (
             numbers >> jf.Chain(),
             'Pipe[1].Chain(): expected a sequence, a non-empty tuple of one type, or '
-            'an object, got float32[]',
+            'an object, got float32[]; use a Function for what is in one tensor, and '
+            'Map for a list of the data',
         ),
         (
             jf.Record((numbers, jf.Map(jf.Vector(2)))) >> jf.Chain(),

@@ -207,6 +207,17 @@ def test_wrong_numbers_are_told(name: str) -> None:
     assert str(caught.value) == f'example 1, {message}'
 
 
+@pytest.mark.parametrize('block', [picked, regrouped], ids=str)
+@pytest.mark.parametrize('numbers', [{0}, {0: 1}])
+def test_numbers_without_an_order_are_refused(block: jf.Block, numbers: Any) -> None:
+    """By the twin too."""
+    wrong = {'x': [1], 'at': numbers, 'to': numbers, 'of': 'a'}
+    with pytest.raises(jf.InputError, match='expected a list of ints, got '):
+        jf.compile(block).schedule([wrong])
+    with pytest.raises(TypeError, match='expected a sequence, got '):
+        block.eval(wrong)
+
+
 def test_what_compile_refuses() -> None:
     does_not_compile(
         jf.Map(number) >> jf.Pick(),

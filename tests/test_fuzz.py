@@ -27,6 +27,7 @@ from fuzz.worker import Worker
 from jax import lax
 
 import jfold as jf
+from jfold.combinators import Reference
 from jfold.language.inference import infer
 
 # ---- the interpreter -----------------------------------------------------------------
@@ -163,6 +164,15 @@ def test_the_twin_has_the_values_and_gradients_of_eval() -> None:
     np.testing.assert_allclose(got, jax.grad(loss)(params)['layer'], atol=1e-4)
 
 
+def test_the_twin_rounds_what_a_program_has_as_a_constant() -> None:
+    """What a function makes of nothing, which the program holds in its dtype."""
+    third = jf.Function(lambda: jnp.ones((), 'bfloat16') / 3)
+    block = jf.AllOf(jf.Void() >> third, jf.Scalar('bfloat16') >> (lambda x: x / 3))
+    constant, computed = Twin(infer(block), {}).evaluate(1).value
+    assert constant == float(np.asarray(1 / 3, 'bfloat16')) != computed
+    np.testing.assert_allclose(computed, 1 / 3, rtol=1e-15)
+
+
 def test_interpreted_and_compiled_programs_agree() -> None:
     """Values, metrics and gradients of a batch."""
     with jax.enable_x64(True):
@@ -217,6 +227,39 @@ def test_every_block_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
         if set(known) - set(drawn):
             cases.make_case(cases.fresh(seed))
     assert set(known) - set(drawn) == set()
+
+
+def test_every_way_of_using_some_blocks_is_drawn() -> None:
+    """Labels, states that are handed down and that come with a sequence, and parts of
+    tensors."""
+    ways = {
+        'labelled_',
+        'down()',
+        'initial_state_from_input=True',
+        'GetItem((Ellipsis, ',
+    }
+    seen: set[str] = set()
+    for seed in range(300):
+        if ways - seen:
+            block = cases.make_case(cases.fresh(seed)).block
+            seen |= {way for way in ways if way in printed(block)}
+    assert ways - seen == set()
+
+
+def printed(block: Any) -> str:
+    """All of a block, with what the declarations in it are."""
+    found: dict[Any, str] = {}
+    waiting = [block]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, tuple):
+            waiting += each
+        elif isinstance(each, jf.Block) and each not in found:
+            found[each] = repr(each)
+            waiting += vars(each).values()
+            if isinstance(each, Reference):
+                waiting.append(each.declaration.target)
+    return ' '.join(found.values())
 
 
 def test_the_simplest_case_passes() -> None:

@@ -95,8 +95,8 @@ def test_a_recursion_without_a_leaf_needs_its_type_said() -> None:
     does_not_compile(
         tree(),
         'tree.Pipe[1].Reduce.combine.Function(add): expected types that follow from '
-        'the expression, got (?, ?) to ?; say them, as in '
-        '`ForwardDeclaration(output_type=...)`',
+        'the expression, got (?, ?) to ?; say them, by `output_type=` of '
+        '`ForwardDeclaration` or `recursive`',
     )
     assert shown(tree(output_type=[2, 3])) == 'float32[2,3]'
 
@@ -295,7 +295,8 @@ def test_dtypes_are_not_promoted() -> None:
     )
     does_not_compile(
         (number, whole) >> jf.Sum(),
-        'Pipe[1].Sum(): expected items of one type, float32[], got int32[]',
+        'Pipe[1].Sum(): expected items of one type, float32[], got int32[]; make '
+        'them alike by a Record, which has a block for each item',
     )
 
 

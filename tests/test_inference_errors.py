@@ -22,8 +22,14 @@ MISMATCHES: list[tuple[Any, str]] = [
         'Identity(): expected a result of tensors, in tuples and sequences, got '
         'object; end with Scalar, Vector, Tensor or a Function',
     ),
-    (jf.Void(), 'Void(): expected a result of tensors, or a Metric, got void'),
-    (jf.AllOf(), 'AllOf(): expected a result of tensors, or a Metric, got ()'),
+    (jf.Void(), (
+        'Void(): expected a result of tensors, or a Metric, got void; end with '
+        'tensors, or collect them by a Metric'
+    )),
+    (jf.AllOf(), (
+        'AllOf(): expected a result of tensors, or a Metric, got (); end with '
+        'tensors, or collect them by a Metric'
+    )),
     (
         number >> whole,
         "Pipe[1].Scalar('int32'): expected an object, got float32[]; put it before "
@@ -46,13 +52,14 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         jf.Zeros(jf.SequenceType(jf.ObjectType())),
-        'Zeros([object]): expected a type that has zeros: tensors, tuples, sequences, '
-        'got object',
+        'Zeros([object]): expected a type that has zeros: tensors, tuples, '
+        'sequences, got object; write a type of tensors, such as `Zeros([3])`',
     ),
     (
         jf.Zeros(jf.BroadcastType(2)),
         'Zeros([float32[2] ...]): expected a type that has zeros: tensors, tuples, '
-        'sequences, got [float32[2] ...]',
+        'sequences, got [float32[2] ...]; write a type of tensors, such as '
+        '`Zeros([3])`',
     ),
     (
         jf.Function(jnp.sin),
@@ -66,32 +73,33 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         {'a': number} >> jf.Record({'a': jnp.sin}),
-        "Pipe[1].Record({'a': Function(sin)}): expected int keys, for its input is the "
-        "tuple (float32[],), got 'a'",
+        "Pipe[1].Record({'a': Function(sin)}): expected int keys, for its input is "
+        "the tuple (float32[],), got 'a'; write a place from -1 to 0",
     ),
     (
         (number, number) >> jf.Record([(2, jnp.sin)]),
         'Pipe[1].Record({2: Function(sin)}): expected at least 3 items, got '
-        '(float32[], float32[])',
+        '(float32[], float32[]); write a place from -2 to 1',
     ),
     (
         number >> jf.Record({'a': jnp.sin}),
         "Pipe[1].Record({'a': Function(sin)}): expected an object or a tuple, got "
-        'float32[]',
+        'float32[]; give the whole of it to several blocks by AllOf',
     ),
     (
         numbers >> jf.Record([(0, jnp.sin)]),
         'Pipe[1].Record({0: Function(sin)}): expected an object or a tuple, got '
-        '[float32[]]',
+        '[float32[]]; use Map, for the fields of each item',
     ),
     (
         (number, vector) >> jf.GetItem(-3),
-        'Pipe[1].GetItem(-3): expected at least 3 items, got (float32[], float32[3])',
+        'Pipe[1].GetItem(-3): expected at least 3 items, got (float32[], '
+        'float32[3]); write a place from -2 to 1',
     ),
     (
         (number, number) >> jf.GetItem('a'),
         "Pipe[1].GetItem('a'): expected int keys, for its input is the tuple "
-        "(float32[], float32[]), got 'a'",
+        "(float32[], float32[]), got 'a'; write a place from -2 to 1",
     ),
     (
         (number, number) >> jf.GetItem(3, default=1),
@@ -101,21 +109,63 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         jf.OneOf(type, {int: number}, default=vector),
         "OneOf.default.Vector(3, 'float32'): expected to give float32[], got "
-        'float32[3]',
+        'float32[3]; give all cases one type',
     ),
     (
         numbers >> jf.GetItem('a'),
         "Pipe[1].GetItem('a'): expected an int or a slice, for its input is "
-        "[float32[]], got 'a'",
+        "[float32[]], got 'a'; use Map, for an item of each of its items",
     ),
     (
         vector >> jf.GetItem(3),
-        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]',
+        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]; take '
+        'ints within its shape, and slices',
+    ),
+    (
+        numbers >> jf.GetItem(slice(None, None, 0)),
+        'Pipe[1].GetItem(slice(None, None, 0)): expected a slice of ints, got '
+        'slice(None, None, 0): ValueError: slice step cannot be zero; write it by '
+        'Slice',
+    ),
+    (
+        jf.AllOf(number, number) >> jf.GetItem(slice('a')),
+        "Pipe[1].GetItem(slice(None, 'a', None)): expected a slice of ints, got "
+        "slice(None, 'a', None): TypeError: slice indices must be integers or None or "
+        'have an __index__ method; write it by Slice',
+    ),
+    (
+        numbers >> jf.Concat(),
+        'Pipe[1].Function(concat): expected a tuple of tensors, got [float32[]]; make '
+        'a tuple of a fixed length of it by Padded',
+    ),
+    (
+        jf.OneOf(type, {list: jf.Map(number), float: jf.AllOf(number)}),
+        "OneOf[<class 'float'>].AllOf(Scalar('float32')): expected to give "
+        '[float32[]], got (float32[],); make a sequence of a tuple by `>> '
+        'Map(Identity())`',
+    ),
+    (
+        jf.Tensor((2, 3)) >> jf.GetItem((slice(None), 3)),
+        'Pipe[1].GetItem((slice(None, None, None), 3)): expected a tensor with an item '
+        '(slice(None, None, None), 3), got float32[2,3]; take ints within its shape, '
+        'and slices',
+    ),
+    (
+        jf.Tensor((2, 3)) >> jf.GetItem((..., np.int64(-4))),
+        'Pipe[1].GetItem((Ellipsis, np.int64(-4))): expected a tensor with an item '
+        '(Ellipsis, np.int64(-4)), got float32[2,3]; take ints within its shape, and '
+        'slices',
+    ),
+    (
+        jf.Map(jf.Record((jf.Identity(), number)) >> jf.Metric('m')) >> jf.Void(),
+        "Pipe[0].Map.Pipe[1].Metric('m'): expected a tensor or a tuple of tensors, got "
+        '(object, float32[]); put the value first, and its label second',
     ),
     (
         vector >> jf.GetItem([0, 1]),
-        'Pipe[1].GetItem([0, 1]): expected ints and slices as the key of a tensor, got '
-        '[0, 1]',
+        'Pipe[1].GetItem([0, 1]): expected ints and slices as the key of a tensor, '
+        'got [0, 1]; pick rows by their numbers in a Function, as '
+        '`x[jnp.array(...)]` does',
     ),
     (
         number >> jf.Void() >> jf.GetItem(0),
@@ -123,7 +173,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         jf.OneOf(len, {1: number, 2: vector}),
-        "OneOf[2].Vector(3, 'float32'): expected to give float32[], got float32[3]",
+        "OneOf[2].Vector(3, 'float32'): expected to give float32[], got float32[3]; "
+        'give all cases one type',
     ),
     (
         number >> jf.OneOf(abs, {1: jnp.sin}),
@@ -133,12 +184,12 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         jf.OneOf(number, {1: number}),
         "OneOf.key_fn.Scalar('float32'): expected to give an object, the key, got "
-        'float32[]',
+        'float32[]; leave the key as it is in the data, as `GetItem(...)` does',
     ),
     (
         jf.Optional(number, jf.Zeros(3)),
         'Optional.none_case.Zeros(float32[3]): expected to give float32[], got '
-        'float32[3]',
+        'float32[3]; give both cases one type',
     ),
     (
         jf.Optional(number, number),
@@ -148,16 +199,19 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         jf.Optional(text) >> number,
         'Pipe[0].Optional(InputTransform(str)): expected a type that has zeros: '
-        'tensors, tuples, sequences, got object',
+        'tensors, tuples, sequences, got object; make tensors of the data inside of '
+        'it, by Scalar, Vector or Tensor',
     ),
     (
         number >> jf.Optional(jnp.sin),
-        'Pipe[1].Optional(Function(sin)): expected an object, got float32[]',
+        'Pipe[1].Optional(Function(sin)): expected an object, got float32[]; put it '
+        'before any block that gives tensors',
     ),
     (
         number >> jf.Map(jnp.sin),
         'Pipe[1].Map(Function(sin)): expected a sequence, a non-empty tuple of one '
-        'type, or an object, got float32[]',
+        'type, or an object, got float32[]; use a Function for what is in one '
+        'tensor, and Map for a list of the data',
     ),
     (
         jf.Record(()) >> jf.Map(jnp.sin) >> jf.Sum(),
@@ -166,8 +220,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         (number, vector) >> jf.Sum(),
-        'Pipe[1].Sum(): expected items of one type, float32[], got '
-        'float32[3]',
+        'Pipe[1].Sum(): expected items of one type, float32[], got float32[3]; make '
+        'them alike by a Record, which has a block for each item',
     ),
     (
         jf.Sum(),
@@ -177,12 +231,13 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         numbers >> jf.Reduce(lambda a, b: jnp.stack([a, b])),
         'Pipe[1].Reduce.combine.Function(function): expected to give an item, '
-        'float32[], got float32[2]',
+        'float32[], got float32[2]; use Fold for a result that is not of the type of '
+        'the items',
     ),
     (
         numbers >> jf.Max(jf.Zeros('int32')),
         'Pipe[1].Reduce.default.Zeros(int32[]): expected to give an item, float32[], '
-        'got int32[]',
+        'got int32[]; make it one of the type of the items',
     ),
     (
         numbers >> jf.Fold(add, number),
@@ -192,12 +247,14 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         numbers >> jf.Fold(lambda s, x: jnp.stack([s, x]), jf.Zeros([])),
         'Pipe[1].Fold.combine.Function(function): expected to give its state, '
-        'float32[], got float32[2]',
+        'float32[], got float32[2]; make `start` of the type that `combine` gives, '
+        'which is always the same',
     ),
     (
         number >> jf.Length(),
         "Pipe[1].Length('float32'): expected a sequence, a tuple or an object, got "
-        'float32[]',
+        'float32[]; use a Function for what is in one tensor, and Map for a list of '
+        'the data',
     ),
     (
         jf.Metric('m'),
@@ -206,8 +263,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     ),
     (
         jf.AllOf(number >> jf.Metric('m'), {'x': vector >> jf.Metric('m')}),
-        "AllOf[1].Record['x'].Pipe[1].Metric('m'): expected float32[], as at its other "
-        'uses, got float32[3]',
+        "AllOf[1].Record['x'].Pipe[1].Metric('m'): expected float32[], as at its "
+        'other uses, got float32[3]; give what has another type another name',
     ),
 ]  # fmt: skip
 

@@ -82,7 +82,10 @@ def test_categories() -> None:
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (lambda: layers.FC(0), 'expected `features` of at least 1, got 0'),
+        (
+            lambda: layers.FC(0),
+            'expected `features` of at least 1, got 0; write `features=1` or more',
+        ),
         (lambda: layers.Embed(2.5, 1), 'expected `count` as int, got 2.5'),
         (
             lambda: layers.Embed(5, 3, table=TABLE),

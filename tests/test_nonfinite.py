@@ -306,5 +306,7 @@ def test_bounds_of_no_ints() -> None:
         '`Scalar("int32", below=...)`'
     ):
         jf.Scalar(below=3)
-    with refuses('expected `below` of at least 1, got 0', ValueError):
+    with refuses(
+        'expected `below` of at least 1, got 0; write `below=1` or more', ValueError
+    ):
         jf.Scalar('int32', below=0)

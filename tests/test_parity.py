@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ from parity.common import Row
 
 import jfold as jf
 
+ROOT = Path(__file__).parent.parent
 FAMILIES = [tensors, composition, sequences]
 ROWS = [row for family in FAMILIES for row in family.ROWS]
 ERRORS = [
@@ -31,6 +34,19 @@ NAMES = """
     Reduce Sum Min Max Mean Broadcast Zip ZipWith NGrams Nth GetItem Length Slice
     ForwardDeclaration OneOf Metric Identity Void FC Embedding FractalNet ScopedLayer
 """.split()
+# All else that it makes public.
+OTHERS = """
+    TensorType VoidType PyObjectType TupleType SequenceType BroadcastSequenceType
+    Compiler eval max_depth Plan TrainPlan EvalPlan InferPlan define_plan_flags
+    plan_default_params convert_to_block convert_to_type canonicalize_type
+    EdibleIterator group_by_batches epochs parse_spec build_optimizer_from_params
+    create_variable_scope IOBase Layer ResultType TypeShape LoomOp PassThroughLoomOp
+    Loom Weaver for_each_terminal terminal_types flatten unflatten size input_type
+    output_type set_input_type set_output_type infer_output_type reads connect scope
+    resolve_to build_feed_dict build_loom_inputs build_loom_input_batched
+    multiprocessing_pool init_loom is_loom_initialized input_tensor loom_input_tensor
+    output_tensors metric_tensors parallel_iterations back_prop swap_memory
+""".split()
 # What takes its place is in docs/from-fold.md.
 NOT_HERE = {'SerializedMessageToTree', 'FractalNet', 'ScopedLayer'}
 
@@ -42,6 +58,12 @@ def name(row: Row) -> str:
 def test_every_block_has_a_row() -> None:
     assert {row.name.partition(' ')[0] for row in ROWS} == {*NAMES} - NOT_HERE
     assert all(row.values and row.refused for row in ROWS)
+
+
+def test_the_way_from_fold_has_every_name() -> None:
+    text = (ROOT / 'docs' / 'from-fold.md').read_text(encoding='utf8')
+    shown = set(re.findall(r'\w+', ' '.join(re.findall(r'`([^`]+)`', text))))
+    assert {*NAMES, *OTHERS} <= shown
 
 
 @pytest.mark.parametrize('row', ROWS, ids=name)

@@ -382,7 +382,9 @@ def test_what_is_not_padded() -> None:
     )
     with refuses(message):
         found.padded(2)
-    with refuses('expected `length` as int, got 2.0'):
+    with refuses('expected `length` as int, got 2.0; write `length=2`'):
         found.values.padded(2.0)
-    with refuses('expected `length` of at least 0, got -1', ValueError):
+    with refuses(
+        'expected `length` of at least 0, got -1; write `length=0` or more', ValueError
+    ):
         found.values.padded(-1)

@@ -65,7 +65,7 @@ def test_the_way_from_fold_names_what_there_is() -> None:
     wiring = {'Composition', 'compose', 'recursive'}
     blocks = {*combinators.__all__} | reductions | wiring
     shown = set(re.findall(r'[A-Za-z_]+', ' '.join(re.findall(r'`([^`]+)`', text))))
-    assert blocks - shown == {'Reference', 'convert_to_block'}
+    assert blocks - shown == {'Reference'}
 
 
 @pytest.mark.slow

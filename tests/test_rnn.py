@@ -96,10 +96,12 @@ def test_rnn_refuses() -> None:
     does_not_compile(
         numbers >> jf.RNN(jf.Function(jnp.add), jf.Zeros([])) >> jf.GetItem(1),
         'Pipe[1].RNN.cell.Function(add): expected to give an output and a state, (?, '
-        'float32[]), got float32[]',
+        'float32[]), got float32[]; return a pair, of which the second is of the '
+        'type of the initial state',
     )
     does_not_compile(
         numbers >> jf.RNN(running, initial_state_from_input=True) >> jf.GetItem(1),
         'Pipe[1].RNN(Function(function), initial_state_from_input=True): expected a '
-        'pair of a sequence and a state, (?, ?), got [float32[]]',
+        'pair of a sequence and a state, (?, ?), got [float32[]]; give both, as by a '
+        'Record',
     )

@@ -345,6 +345,9 @@ def test_sizes(type_: Any, size: int | None) -> None:
         (jf.Sum(), 'None', 'None'),
         (jf.Metric('a'), 'None', 'void'),
         (jf.compose(lambda x: (jf.Vector(2)(x),)), 'object', '(float32[2],)'),
+        (jf.ForwardDeclaration()(), 'None', 'None'),  # not resolved yet
+        (jf.ForwardDeclaration('float32', 3)(), 'float32[]', 'float32[3]'),
+        (jf.AllOf(jf.ForwardDeclaration(output_type=2)()), 'None', '(float32[2],)'),
     ],
 )
 def test_types_of_any_block(block: Any, given: str, made: str) -> None:

@@ -274,6 +274,11 @@ def test_what_can_be_called() -> None:
         'got 1.0; pass an array for a constant'
     ):
         jf.compose(lambda x: exp(1.0))
+    with refuses(
+        'expected a wire or a (nested) tuple of wires, got '
+        "{'x': <what Scalar('float32') gives>}; leave its keys out, as in `return x, y`"
+    ):
+        jf.compose(lambda x: {'x': number(x)})
     with pytest.raises(TypeError, match='expected a fixed number of parameters'):
         jf.compose(lambda *x: x)
     with pytest.raises(TypeError, match='not iterable'):

@@ -15,7 +15,7 @@ from jfold.language.eager import Eager, value_of
 from jfold.language.emission import emit
 from jfold.language.inference import Inference, output_type
 from jfold.language.paths import fail
-from jfold.language.sequences import in_order, items, sequence_as_given
+from jfold.language.sequences import UNLIKE, in_order, items, sequence_as_given
 from jfold.language.typed import Typed
 from jfold.language.writer import Repeated, SequenceValue, Value, Writer, Writing
 from jfold.types import (
@@ -92,7 +92,7 @@ def _of_sequence(node: Typed, head: Type, state: Inference) -> Type | None:
         return head.item
     if isinstance(head, TupleType) and head.items:
         for each in head:
-            state.equal(node, each, head.items[0], 'items of one type,')
+            state.equal(node, each, head.items[0], 'items of one type,', UNLIKE)
         return head.items[0]
     return head if isinstance(head, ObjectType) else None
 
@@ -275,7 +275,7 @@ def _(block: c.Pick, node: Typed, value: Value, places: int, w: Writer) -> Writi
 @value_of.register
 def _(block: c.Pick, node: Typed, x: tuple[Any, Any], state: Eager) -> object:
     given = list(in_order(node, x[0]))
-    return [given[operator.index(number)] for number in x[1]]
+    return [given[operator.index(number)] for number in in_order(node, x[1])]
 
 
 @output_type.register
@@ -304,6 +304,6 @@ def _(block: c.Regroup, node: Typed, value: Value, places: int, w: Writer) -> Wr
 @value_of.register
 def _(block: c.Regroup, node: Typed, x: tuple[Any, Any, Any], state: Eager) -> object:
     made: list[list[Any]] = [[] for _ in in_order(node, x[2])]
-    for item, number in zip(in_order(node, x[0]), x[1], strict=True):
+    for item, number in zip(*(in_order(node, each) for each in x[:2]), strict=True):
         made[operator.index(number)].append(item)
     return made

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, cast
 
 import numpy as np
 
 from jfold import combinators as c
 from jfold import instructions as p
+from jfold.errors import reason
 from jfold.functions import take_item
 from jfold.host.objects import PICK, count_of, length_of
 from jfold.language import eager
@@ -138,18 +140,29 @@ def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
         return _tuple_item(node, head, key, state)
     given = state.types.resolve(head)
     if not given.of_objects:
-        fail(node, 'an object or a tuple', str(given))
+        hint = 'give the whole of it to several blocks by AllOf'
+        if isinstance(given, SequenceType):
+            hint = 'use Map, for the fields of each item'
+        fail(node, 'an object or a tuple', str(given), hint)
     return ObjectType()
 
 
 def _tuple_item(node: Typed, given: TupleType, key: object, state: Inference) -> Type:
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
         shown = state.types.resolve(given)
-        fail(node, f'int keys, for its input is the tuple {shown}', repr(key))
+        expected = f'int keys, for its input is the tuple {shown}'
+        fail(node, expected, repr(key), _places_of(given))
     if not -len(given) <= key < len(given):
         least = key + 1 if key >= 0 else -key
-        fail(node, f'at least {least} items', str(state.types.resolve(given)))
+        got = str(state.types.resolve(given))
+        fail(node, f'at least {least} items', got, _places_of(given))
     return state.item(node, int(key) % len(given), given.items[key])
+
+
+def _places_of(given: TupleType) -> str:
+    """What may be written as the key of an item."""
+    count = len(given)
+    return f'write a place from {-count} to {count - 1}' if count else ''
 
 
 @emit.register
@@ -224,6 +237,8 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
     if block.default:
         got = f'{state.types.resolve(head)}, of which it is known what it has'
         fail(node, 'an object, for there is a `default`', got)
+    if isinstance(key, slice) and isinstance(head, TupleType | SequenceType):
+        _check_slice(node, key)
     if isinstance(head, TupleType):
         if isinstance(key, slice):
             return TupleType(head.items[key])
@@ -231,7 +246,8 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
     if isinstance(head, SequenceType):
         if not isinstance(key, int | slice):
             given = state.types.resolve(head)
-            fail(node, f'an int or a slice, for its input is {given}', repr(key))
+            expected = f'an int or a slice, for its input is {given}'
+            fail(node, expected, repr(key), 'use Map, for an item of each of its items')
         return head if isinstance(key, slice) else head.item
     if isinstance(head, TensorType):
         return _part_type(node, head, key, state)
@@ -239,16 +255,27 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
     fail(node, 'an object, tuple, sequence or tensor', got)
 
 
+def _check_slice(node: Typed, key: slice) -> None:
+    try:
+        key.indices(0)
+    except (TypeError, ValueError) as error:
+        fail(node, 'a slice of ints', f'{key}: {reason(error)}', 'write it by Slice')
+
+
 def _part_type(node: Typed, given: TensorType, key: object, state: Inference) -> Type:
-    # JAX clamps an index that is out of range, and says nothing.
-    first = key[0] if isinstance(key, tuple) and key else key
-    size = given.shape[0] if given.shape else 0
-    if isinstance(first, int) and not -size <= first < size:
-        fail(node, f'a tensor with an item {key}', str(given))
     try:
         fn = take_item(key)
     except TypeError:
-        fail(node, 'ints and slices as the key of a tensor', repr(key))
+        hint = 'pick rows by their numbers in a Function, as `x[jnp.array(...)]` does'
+        fail(node, 'ints and slices as the key of a tensor', repr(key), hint)
+    # NumPy is asked: JAX clamps an index that is out of range, and says nothing.
+    try:
+        operator.getitem(cast(Any, np.broadcast_to(np.False_, given.shape)), key)
+    except (IndexError, TypeError, ValueError):
+        hint = 'take ints within its shape, and slices'
+        if not given.shape:
+            hint = 'leave it out, for a scalar has no items'
+        fail(node, f'a tensor with an item {key!r}', str(given), hint)
     return apply_layer(node, given, c.Function(fn), state)
 
 

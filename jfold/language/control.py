@@ -47,7 +47,8 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
             case = yield state.part(node, each, some, name)
             # With the first alone: each with each would take a square of the cases.
             for first in list(cases.values())[:1]:
-                state.equal(case, case.output, first.output, 'to give')
+                hint = 'give all cases one type'
+                state.equal(case, case.output, first.output, 'to give', hint)
             cases[id(each)] = case
     node.parts = (key, pre, *cases.values())
     return next(iter(cases.values())).output
@@ -56,7 +57,8 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
 def _check_key(key: Typed, state: Inference, head: Type) -> None:
     given = state.types.resolve(head)
     if not given.of_objects:
-        fail(key, 'to give an object, the key', str(given))
+        hint = 'leave the key as it is in the data, as `GetItem(...)` does'
+        fail(key, 'to give an object, the key', str(given), hint)
 
 
 @emit.register
@@ -125,11 +127,10 @@ def _numbers(block: c.OneOf) -> dict[c.Block, int]:
 
 @output_type.register
 def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
-    state.objects(node)
+    state.objects(node, 'put it before any block that gives tensors')
     some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
-    none = yield state.substitute(
-        node, block.none_case, '.none_case', some.output, 'to give'
-    )
+    given = node, block.none_case, '.none_case', some.output, 'to give'
+    none = yield state.substitute(*given, 'give both cases one type')
     node.parts = (some, none)
     return some.output
 
@@ -157,7 +158,7 @@ def _(block: c.Optional, node: Typed, x: object, state: Eager) -> Steps[Any]:
 @output_type.register
 def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
     declaration = block.declaration
-    if declaration.target is None:
+    if declaration.target is None and not state.is_asked:
         got = f'{declaration!r}, which is not'
         fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
     if declaration not in state.declarations:
@@ -166,10 +167,11 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
         body = Typed(c.Identity(), declaration.name, given, output)
         # Known before its target is typed, in which it may be used again.
         state.declarations[declaration] = body
-        inner = yield state.visit_once(declaration.target, given, declaration.name)
-        state.equal(inner, inner.output, output, 'to give')
-        state.nodes.append(body)
-        body.parts = (inner,)
+        if declaration.target is not None:
+            inner = yield state.visit_once(declaration.target, given, declaration.name)
+            state.equal(inner, inner.output, output, 'to give')
+            state.nodes.append(body)
+            body.parts = (inner,)
     body = state.declarations[declaration]
 
     def link() -> bool:

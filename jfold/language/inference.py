@@ -41,6 +41,7 @@ from jfold.types import (
 
 A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
 TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
+NO_ZERO = 'make tensors of the data inside of it, by Scalar, Vector or Tensor'
 
 # How many uses are lowered one by one: in one expression, and for each time that a
 # block stands in it. A call costs more than a few lines, but 2^n lines cost too much.
@@ -147,17 +148,23 @@ class Inference:
         return self.visit(block, self.given_to(block, given), where)
 
     def substitute(
-        self, node: Typed, block: c.Block | None, label: str, type_: Type, verb: str
+        self,
+        node: Typed,
+        block: c.Block | None,
+        label: str,
+        type_: Type,
+        verb: str,
+        hint: str,
     ) -> Steps[Typed | None]:
         """Types the block that stands in for a value of a type; if `None`, zeros do."""
         if block is not None:
             part: Typed = yield self.part(node, block, VoidType(), label)
-            self.equal(part, part.output, type_, verb)
+            self.equal(part, part.output, type_, verb, hint)
             return part
 
         def constraint() -> bool:
             if self.types.known(type_):
-                check_zeros(node, self.types.resolve(type_))
+                check_zeros(node, self.types.resolve(type_), NO_ZERO)
                 return True
             return False
 
@@ -174,13 +181,17 @@ class Inference:
             self.items[key] = self.types.named(item)
         return self.items[key]
 
-    def equal(self, node: Typed, got: Type, expected: Type, verb: str) -> None:
-        """Unifies two types; the error names `node`."""
+    def equal(
+        self, node: Typed, got: Type, expected: Type, verb: str, hint: str = ''
+    ) -> None:
+        """Unifies two types; the error names `node`, and may say what to do."""
         try:
             self.types.unify(got, expected)
         except Mismatch as error:
             shown = [self.types.resolve(t) for t in (expected, got)]
-            fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error))
+            if [*map(type, shown)] == [SequenceType, TupleType]:
+                hint = 'make a sequence of a tuple by `>> Map(Identity())`'
+            fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error) or hint)
 
     def when(self, node: Typed, constraint: Callable[[], bool]) -> None:
         """Runs `constraint` now or later, until it says that it is met."""
@@ -269,7 +280,7 @@ def _saying(block: c.Block) -> str:
     """How to say types that do not follow."""
     if isinstance(block, c.RNN) and block.initial_state is None:
         return 'say that of the state, by `initial_state`'
-    return 'say them, as in `ForwardDeclaration(output_type=...)`'
+    return 'say them, by `output_type=` of `ForwardDeclaration` or `recursive`'
 
 
 def begin(root: c.Block, is_asked: bool = False) -> Inference:
@@ -372,19 +383,25 @@ def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
     collected, has_label = collected_of(node.input)
     leaves = list(terminals(collected))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
-        sequence = any(isinstance(leaf, SequenceType) for leaf in leaves)
-        hint = (
-            'collect its items by `Map(Metric(...)) >> Void()`'
-            if sequence
-            else TO_TENSORS
-        )
+        hint = _why_not_collected(node.input, leaves)
         fail(node, 'a tensor or a tuple of tensors', str(node.input), hint)
     known, labels = metrics.setdefault(node.block.name, (collected, has_label))
     if known != collected:
-        fail(node, f'{known}, as at its other uses', str(node.input))
+        hint = 'give what has another type another name'
+        fail(node, f'{known}, as at its other uses', str(node.input), hint)
     if labels != has_label:
         expected = 'a label beside the value' if labels else 'no label'
-        fail(node, f'{expected}, as at its other uses', str(node.input))
+        hint = 'give those with labels another name'
+        fail(node, f'{expected}, as at its other uses', str(node.input), hint)
+
+
+def _why_not_collected(given: Type, leaves: list[Type]) -> str:
+    """What to do about a value that no metric takes."""
+    if any(isinstance(leaf, SequenceType) for leaf in leaves):
+        return 'collect its items by `Map(Metric(...)) >> Void()`'
+    if isinstance(given, TupleType) and collected_of(TupleType(given.items[::-1]))[1]:
+        return 'put the value first, and its label second'
+    return TO_TENSORS
 
 
 # ---- what several rules ask ----------------------------------------------------------
@@ -404,8 +421,9 @@ def check_dtype(node: Typed, type_: Type) -> None:
                 )
 
 
-def check_zeros(node: Typed, type_: Type) -> None:
+def check_zeros(node: Typed, type_: Type, hint: str) -> None:
     """Refuses types that have no zero."""
     for each in levels(type_):
         if not all(isinstance(x, TensorType | SequenceType) for x in terminals(each)):
-            fail(node, 'a type that has zeros: tensors, tuples, sequences', str(each))
+            expected = 'a type that has zeros: tensors, tuples, sequences'
+            fail(node, expected, str(each), hint)

@@ -54,7 +54,8 @@ def _(block: c.Tensor, node: Typed, x: object, state: Eager) -> Array:
             raise ValueError(f'{node}: expected {text}, got {x!r}')
         if is_same(given, made):
             return made
-    raise TypeError(f'{node}: expected {block.type}, got {x!r}')
+    hint = '; put it in an Optional, which takes None' if x is None else ''
+    raise TypeError(f'{node}: expected {block.type}, got {x!r}{hint}')
 
 
 def is_same(given: Array, made: Array) -> bool:
@@ -163,7 +164,7 @@ def _(block: c.FromTensor, node: Typed, x: None, state: Eager) -> Array:
 @output_type.register
 def _(block: c.Zeros, node: Typed, state: Inference) -> Type:
     takes_nothing(node, state)
-    check_zeros(node, block.type)
+    check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
     check_dtype(node, block.type)
     return block.type
 

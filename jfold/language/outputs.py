@@ -39,7 +39,8 @@ EXPECTED = 'a result of tensors, in tuples and sequences'
 def check_output(root: Typed, metrics: Collection[str]) -> None:
     """Refuses a value that is no result, and one that is none."""
     if not metrics and not any(terminals(root.output)):
-        fail(root, 'a result of tensors, or a Metric', str(root.output))
+        hint = 'end with tensors, or collect them by a Metric'
+        fail(root, 'a result of tensors, or a Metric', str(root.output), hint)
     for number, level in enumerate(levels(root.output)):
         if (count := count_terminals(level)) > MOST_TENSORS:
             hint = 'take what is wanted by GetItem or a Function'

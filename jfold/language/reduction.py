@@ -33,10 +33,10 @@ def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
     # Two items of one type, but two values: what is used on both is used twice.
     pair = TupleType(state.types.named(item), state.types.named(item))
     combine = yield state.part(node, block.combine, pair, '.combine')
-    state.equal(combine, combine.output, item, 'to give an item,')
-    default = yield state.substitute(
-        node, block.default, '.default', item, 'to give an item,'
-    )
+    hint = 'use Fold for a result that is not of the type of the items'
+    state.equal(combine, combine.output, item, 'to give an item,', hint)
+    given = node, block.default, '.default', item, 'to give an item,'
+    default = yield state.substitute(*given, 'make it one of the type of the items')
     node.parts = (combine, default)
     return item
 

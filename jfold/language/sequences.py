@@ -40,6 +40,7 @@ from jfold.types import (
     BroadcastType,
     ObjectType,
     SequenceType,
+    TensorType,
     TupleType,
     Type,
     VoidType,
@@ -49,6 +50,19 @@ from jfold.types import (
 Array = np.ndarray[Any, Any]
 
 # ---- what they take ------------------------------------------------------------------
+
+UNLIKE = 'make them alike by a Record, which has a block for each item'
+
+
+def why_no_items(given: Type) -> str:
+    """What to do about a value that has no items, or no end of them."""
+    if isinstance(given, BroadcastType):
+        return 'put it beside a sequence, by ZipWith'
+    if isinstance(given, TensorType):
+        return (
+            'use a Function for what is in one tensor, and Map for a list of the data'
+        )
+    return ''
 
 
 def items(
@@ -70,10 +84,11 @@ def items(
         # An empty tuple would leave the type of the items open for good.
         elif isinstance(head, TupleType) and head.items:
             for each in head:
-                state.equal(node, each, item, 'items of one type,')
+                state.equal(node, each, item, 'items of one type,', UNLIKE)
         else:
             expected = 'a sequence, a non-empty tuple of one type, or an object'
-            fail(node, expected, str(state.types.resolve(head)))
+            got = state.types.resolve(head)
+            fail(node, expected, str(got), why_no_items(got))
 
     state.when_head(node, link, of)
 
@@ -139,7 +154,8 @@ def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
     # The state is another value in each round, though always of the type of the start.
     given = TupleType(state.types.named(start.output), item)
     combine = yield state.part(node, block.combine, given, '.combine')
-    state.equal(combine, combine.output, start.output, 'to give its state,')
+    hint = 'make `start` of the type that `combine` gives, which is always the same'
+    state.equal(combine, combine.output, start.output, 'to give its state,', hint)
     node.parts = (start, combine)
     return start.output
 
@@ -254,18 +270,20 @@ def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
     item, carried, made = (state.types.fresh() for _ in range(3))
     if block.initial_state_from_input:
         given = TupleType(state.types.fresh(), carried)
-        state.equal(node, node.input, given, 'a pair of a sequence and a state,')
+        expected = 'a pair of a sequence and a state,'
+        state.equal(node, node.input, given, expected, 'give both, as by a Record')
         items(node, state, item, of=given[0])
         start = None
     else:
         items(node, state, item)
-        start = yield state.substitute(
-            node, block.initial_state, '.initial_state', carried, 'to give a state,'
-        )
+        begin = node, block.initial_state, '.initial_state', carried
+        hint = 'make it one of the type of the states that the cell gives'
+        start = yield state.substitute(*begin, 'to give a state,', hint)
     pair = TupleType(item, state.types.named(carried))
     cell = yield state.part(node, block.cell, pair, '.cell')
     both = TupleType(made, carried)
-    state.equal(cell, cell.output, both, 'to give an output and a state,')
+    hint = 'return a pair, of which the second is of the type of the initial state'
+    state.equal(cell, cell.output, both, 'to give an output and a state,', hint)
     node.parts = (start, cell)
     return TupleType(SequenceType(made), carried)
 
@@ -358,8 +376,9 @@ def _(block: c.RNN, node: Typed, x: Any, state: Eager) -> Steps[Any]:
 def _(block: c.Length, node: Typed, state: Inference) -> Type:
     def check(head: Type) -> None:
         if not isinstance(head, ObjectType | SequenceType | TupleType):
-            got = str(state.types.resolve(head))
-            fail(node, 'a sequence, a tuple or an object', got)
+            got = state.types.resolve(head)
+            expected = 'a sequence, a tuple or an object'
+            fail(node, expected, str(got), why_no_items(got))
 
     state.when_head(node, check)
     check_dtype(node, block.type)

@@ -151,6 +151,9 @@ def _(block: c.Concat, node: Typed, state: Inference) -> Type:
         if isinstance(head, TensorType):
             hint = 'make one of all that is joined, as in `AllOf(a, b) >> Concat()`'
             fail(node, 'a tuple of tensors', str(head), hint)
+        if isinstance(head, SequenceType):
+            hint = 'make a tuple of a fixed length of it by Padded'
+            fail(node, 'a tuple of tensors', str(state.types.resolve(head)), hint)
 
     state.when_head(node, check)
     return type_function(block, node, state)

@@ -128,6 +128,7 @@ class Session:
         runs = [self.run_of(i) for i in step.rows]
         compare_values(self, results, runs)
         compare_metrics(self, results, runs)
+        compare_labels(schedule, runs)
         if self.case.linear:
             expected = self.of_twin(runs, weights)
         else:  # whose rules run for all nodes, but in the twin for those with an effect
@@ -367,6 +368,15 @@ def compare_metrics(session: Session, results: Results, runs: list[Evaluated]) -
         for x in jax.tree.leaves(metric.values):
             if np.asarray(x)[spare].any():
                 raise Mismatch('spare rows', f'of {name}: {x}')
+
+
+def compare_labels(schedule: jf.Schedule, runs: list[Evaluated]) -> None:
+    """Rows have the labels of the examples, one after another."""
+    got = {name: labels.tolist() for name, labels in (schedule.labels or {}).items()}
+    for name in {name: None for run in runs for name in run.labels}:
+        wanted = [label for run in runs for label in run.labels[name]]
+        if wanted != got.get(name, []):
+            raise Mismatch('labels', f'{got.get(name)} of {name}, expected {wanted}')
 
 
 def _same_rows(

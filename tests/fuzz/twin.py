@@ -16,6 +16,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from agreement import labels_of, values_of
 
 from fuzz import interpreter
 from jfold.language import eager
@@ -41,10 +42,11 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """One example: its value, its metrics, and the calls in order."""
+    """One example: its value, its metrics and their labels, and the calls in order."""
 
     value: Any
     metrics: dict[str, list[Any]]
+    labels: dict[str, list[str]]
     calls: list[Call]
 
 
@@ -119,14 +121,17 @@ class Twin:
         with mock.patch.object(eager, 'call', self._recorder(calls)):
             made = eager.evaluate_typed(self.typing, example, self.params)
         value, metrics = made if self.typing.metrics else (made, {})
-        return Evaluated(value, metrics, calls)
+        values = {name: values_of(rows) for name, rows in metrics.items()}
+        labels = {name: labels_of(rows) for name, rows in metrics.items()}
+        return Evaluated(value, values, labels, calls)
 
     def _recorder(self, calls: list[Call]) -> Callable[..., Any]:
         def call(node: Typed, x: Any, state: Any) -> Any:
             layer = self._layer(node)
             inputs = jax.tree.leaves(x)
             made = interpreter.run(layer.forward, [*layer.params, *inputs])
-            outputs = [np.array(each) for each in made]  # each an object of its own
+            assert node.origins is not None
+            outputs = list(map(_as_given, made, node.origins.outputs))
             calls.append(Call(layer, inputs, outputs))
             result = jax.tree.unflatten(layer.result, outputs)
             return eager._tuples(result)
@@ -157,6 +162,13 @@ class Twin:
             if used:
                 _pull(call, used, pending, found)
         return found
+
+
+def _as_given(made: Any, origin: Any) -> Any:
+    """A result, an object of its own; one of nothing is a constant of the program, of
+    the dtype that it has there."""
+    result = np.array(made)
+    return origin.astype(result.dtype) if isinstance(origin, np.ndarray) else result
 
 
 def zeros(params: Any) -> list[Any]:

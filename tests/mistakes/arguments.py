@@ -104,15 +104,13 @@ MISTAKES = [
         'max_programs as text',
         lambda: compiled(number, max_programs='8'),
         TypeError,
-        "expected `max_programs` as int, got '8'",
-        lacks='do',
+        "expected `max_programs` as int, got '8'; write `max_programs=8`",
     ),
     Mistake(
         'max_programs of zero',
         lambda: compiled(number, max_programs=0),
         ValueError,
-        'expected `max_programs` of at least 1, got 0',
-        lacks='do',
+        'expected `max_programs` of at least 1, got 0; write `max_programs=1` or more',
     ),
     Mistake(
         'unknown residuals',

@@ -58,8 +58,7 @@ MISTAKES = [
         'batches of no examples',
         lambda: batches(size=0),
         ValueError,
-        'expected `batch_size` of at least 1, got 0',
-        lacks='do',
+        'expected `batch_size` of at least 1, got 0; write `batch_size=1` or more',
     ),
     Mistake(
         'a bool for a batch size',
@@ -72,8 +71,7 @@ MISTAKES = [
         'a float for a batch size',
         lambda: batches(size=2.0),
         TypeError,
-        'expected `batch_size` as int, got 2.0',
-        lacks='do',
+        'expected `batch_size` as int, got 2.0; write `batch_size=2`',
     ),
     Mistake(
         'batches of a dict',
@@ -131,15 +129,13 @@ MISTAKES = [
         'no epochs',
         lambda: batches(epochs=0),
         ValueError,
-        'expected `epochs` of at least 1, got 0',
-        lacks='do',
+        'expected `epochs` of at least 1, got 0; write `epochs=1` or more',
     ),
     Mistake(
         'a negative prefetch',
         lambda: batches(prefetch=-1),
         ValueError,
-        'expected `prefetch` of at least 0, got -1',
-        lacks='do',
+        'expected `prefetch` of at least 0, got -1; write `prefetch=0` or more',
     ),
     Mistake(
         'text for a flag',

@@ -124,8 +124,7 @@ MISTAKES = [
         'capacities of no rows',
         lambda: corpus().capacities(0),
         ValueError,
-        'expected `batch_size` of at least 1, got 0',
-        lacks='do',
+        'expected `batch_size` of at least 1, got 0; write `batch_size=1` or more',
     ),
     Mistake(
         'capacities of half a row',

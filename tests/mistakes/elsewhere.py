@@ -89,8 +89,8 @@ MISTAKES = [
         'eval of None for a number',
         lambda: evaluated(number, None),
         TypeError,
-        "Scalar('float32'): expected float32[], got None",
-        lacks='do',
+        "Scalar('float32'): expected float32[], got None; put it in an Optional, "
+        'which takes None',
     ),
     Mistake(
         'eval of a vector too short',

@@ -107,8 +107,7 @@ MISTAKES = [
         'a size that is no int',
         lambda: scheduled(number, 1, size=2.0),
         TypeError,
-        'expected `size` as int, got 2.0',
-        lacks='do',
+        'expected `size` as int, got 2.0; write `size=2`',
     ),
     Mistake(
         'a size that is a bool',
@@ -121,8 +120,7 @@ MISTAKES = [
         'a negative number of rows',
         lambda: scheduled(number, 1, size=-1),
         ValueError,
-        'expected `size` of at least 0, got -1',
-        lacks='do',
+        'expected `size` of at least 0, got -1; write `size=0` or more',
     ),
     Mistake(
         'trace of one dict',

@@ -32,9 +32,8 @@ MISTAKES = [
         'no result',
         lambda: compiled(number, jf.Void()),
         TypeError,
-        "Scalar('float32') >> Void(): expected a result of tensors, or a "
-        'Metric, got void',
-        lacks='do',
+        "Scalar('float32') >> Void(): expected a result of tensors, or a Metric, got "
+        'void; end with tensors, or collect them by a Metric',
     ),
     Mistake(
         'a sequence of nothing',
@@ -71,8 +70,7 @@ MISTAKES = [
             jf.AllOf(number >> jf.Metric('m'), jf.Length('int32') >> jf.Metric('m'))
         ),
         TypeError,
-        "Pipe[0].AllOf[1].Pipe[1].Metric('m'): expected float32[], as at its "
-        'other uses, got int32[]',
-        lacks='do',
+        "Pipe[0].AllOf[1].Pipe[1].Metric('m'): expected float32[], as at its other "
+        'uses, got int32[]; give what has another type another name',
     ),
 ]

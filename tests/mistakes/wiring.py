@@ -116,17 +116,17 @@ MISTAKES = [
         'a map of a tensor',
         lambda: compiled(number, jf.Map(jnp.tanh)),
         TypeError,
-        'Pipe[1].Map(Function(tanh)): expected a sequence, a non-empty tuple '
-        'of one type, or an object, got float32[]',
-        lacks='do',
+        'Pipe[1].Map(Function(tanh)): expected a sequence, a non-empty tuple of one '
+        'type, or an object, got float32[]; use a Function for what is in one '
+        'tensor, and Map for a list of the data',
     ),
     Mistake(
         'the sum of a number',
         lambda: compiled(number, jf.Sum()),
         TypeError,
-        'Pipe[1].Sum(): expected a sequence, a non-empty tuple '
-        'of one type, or an object, got float32[]',
-        lacks='do',
+        'Pipe[1].Sum(): expected a sequence, a non-empty tuple of one type, or an '
+        'object, got float32[]; use a Function for what is in one tensor, and Map '
+        'for a list of the data',
     ),
     Mistake(
         'the sum of Python values',
@@ -140,125 +140,117 @@ MISTAKES = [
         'the length of a number',
         lambda: compiled(number, jf.Length()),
         TypeError,
-        "Pipe[1].Length('float32'): expected a sequence, a tuple or an object, "
-        'got float32[]',
-        lacks='do',
+        "Pipe[1].Length('float32'): expected a sequence, a tuple or an object, got "
+        'float32[]; use a Function for what is in one tensor, and Map for a list of '
+        'the data',
     ),
     Mistake(
         'a map over unlike items',
         lambda: compiled(jf.AllOf(number, vector), jf.Map(jnp.tanh), jf.Metric('m')),
         TypeError,
-        'Pipe[1].Map(Function(tanh)): expected items of one type, float32[], '
-        'got float32[3]',
-        lacks='do',
+        'Pipe[1].Map(Function(tanh)): expected items of one type, float32[], got '
+        'float32[3]; make them alike by a Record, which has a block for each item',
     ),
     Mistake(
         'an item beyond a tuple',
         lambda: compiled(pair, jf.GetItem(2)),
         TypeError,
-        'Pipe[1].GetItem(2): expected at least 3 items, got (float32[], float32[])',
-        lacks='do',
+        'Pipe[1].GetItem(2): expected at least 3 items, got (float32[], float32[]); '
+        'write a place from -2 to 1',
     ),
     Mistake(
         'a named item of a tuple',
         lambda: compiled(pair, jf.GetItem('left')),
         TypeError,
-        "Pipe[1].GetItem('left'): expected int keys, for its input is the "
-        "tuple (float32[], float32[]), got 'left'",
-        lacks='do',
+        "Pipe[1].GetItem('left'): expected int keys, for its input is the tuple "
+        "(float32[], float32[]), got 'left'; write a place from -2 to 1",
     ),
     Mistake(
         'an item beyond a tensor',
         lambda: compiled(vector, jf.GetItem(3)),
         TypeError,
-        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]',
-        lacks='do',
+        'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]; take '
+        'ints within its shape, and slices',
     ),
     Mistake(
         'an item of a scalar',
         lambda: compiled(number, jf.GetItem(0)),
         TypeError,
-        'Pipe[1].GetItem(0): expected a tensor with an item 0, got float32[]',
-        lacks='do',
+        'Pipe[1].GetItem(0): expected a tensor with an item 0, got float32[]; leave '
+        'it out, for a scalar has no items',
     ),
     Mistake(
         'a named item of a tensor',
         lambda: compiled(vector, jf.GetItem('x')),
         TypeError,
-        "Pipe[1].GetItem('x'): expected to run on inputs (float32[3]), got "
-        'TypeError: …',
-        lacks='do',
+        "Pipe[1].GetItem('x'): expected a tensor with an item 'x', got float32[3]; "
+        'take ints within its shape, and slices',
     ),
     Mistake(
         'a named item of a sequence',
         lambda: compiled(numbers, jf.GetItem('x')),
         TypeError,
         "Pipe[1].GetItem('x'): expected an int or a slice, for its input is "
-        "[float32[]], got 'x'",
-        lacks='do',
+        "[float32[]], got 'x'; use Map, for an item of each of its items",
     ),
     Mistake(
         'named fields of a tuple',
         lambda: compiled(pair, {'left': jnp.tanh}),
         TypeError,
-        "Pipe[1].Record({'left': Function(tanh)}): expected int keys, for its "
-        "input is the tuple (float32[], float32[]), got 'left'",
-        lacks='do',
+        "Pipe[1].Record({'left': Function(tanh)}): expected int keys, for its input "
+        "is the tuple (float32[], float32[]), got 'left'; write a place from -2 to 1",
     ),
     Mistake(
         'fields of a tensor',
         lambda: compiled(number, {'x': jnp.tanh}),
         TypeError,
-        "Pipe[1].Record({'x': Function(tanh)}): expected an object or a tuple, "
-        'got float32[]',
-        lacks='do',
+        "Pipe[1].Record({'x': Function(tanh)}): expected an object or a tuple, got "
+        'float32[]; give the whole of it to several blocks by AllOf',
     ),
     Mistake(
         'more fields than items',
         lambda: compiled(pair, (jnp.tanh, jnp.tanh, jnp.tanh)),
         TypeError,
         'Pipe[1].Record({0: Function(tanh), 1: Function(tanh), 2: Function...: '
-        'expected at least 3 items, got (float32[], float32[])',
-        lacks='do',
+        'expected at least 3 items, got (float32[], float32[]); write a place from '
+        '-2 to 1',
     ),
     Mistake(
         'an option of a tensor',
         lambda: compiled(number, jf.Optional(jnp.tanh)),
         TypeError,
-        'Pipe[1].Optional(Function(tanh)): expected an object, got float32[]',
-        lacks='do',
+        'Pipe[1].Optional(Function(tanh)): expected an object, got float32[]; put it '
+        'before any block that gives tensors',
     ),
     Mistake(
         'no zero of an object',
         lambda: compiled(jf.Optional(jf.Identity()), number),
         TypeError,
-        'Pipe[0].Optional(Identity()): expected a type that has zeros: '
-        'tensors, tuples, sequences, got object',
-        lacks='do',
+        'Pipe[0].Optional(Identity()): expected a type that has zeros: tensors, '
+        'tuples, sequences, got object; make tensors of the data inside of it, by '
+        'Scalar, Vector or Tensor',
     ),
     Mistake(
         'another type for None',
         lambda: compiled(jf.Optional(number, jf.Zeros(3))),
         TypeError,
-        'Pipe[0].Optional.none_case.Zeros(float32[3]): expected to give '
-        'float32[], got float32[3]',
-        lacks='do',
+        'Pipe[0].Optional.none_case.Zeros(float32[3]): expected to give float32[], '
+        'got float32[3]; give both cases one type',
     ),
     Mistake(
         'cases of unlike types',
         lambda: compiled(jf.OneOf(type, {int: number, list: vector})),
         TypeError,
         "Pipe[0].OneOf[<class 'list'>].Vector(3, 'float32'): expected to give "
-        'float32[], got float32[3]',
-        lacks='do',
+        'float32[], got float32[3]; give all cases one type',
     ),
     Mistake(
         'a choice by a tensor',
         lambda: compiled(jf.OneOf(number, {0: number})),
         TypeError,
-        "Pipe[0].OneOf.key_fn.Scalar('float32'): expected to give an object, "
-        'the key, got float32[]',
-        lacks='do',
+        "Pipe[0].OneOf.key_fn.Scalar('float32'): expected to give an object, the "
+        'key, got float32[]; leave the key as it is in the data, as `GetItem(...)` '
+        'does',
     ),
     Mistake(
         'a choice behind a tensor',
@@ -279,9 +271,8 @@ MISTAKES = [
         'zeros of objects',
         lambda: compiled(jf.Zeros(jf.ObjectType())),
         TypeError,
-        'Pipe[0].Zeros(object): expected a type that has zeros: tensors, '
-        'tuples, sequences, got object',
-        lacks='do',
+        'Pipe[0].Zeros(object): expected a type that has zeros: tensors, tuples, '
+        'sequences, got object; write a type of tensors, such as `Zeros([3])`',
     ),
     Mistake(
         'a constant behind a tensor',
@@ -295,8 +286,8 @@ MISTAKES = [
         lambda: compiled(numbers, jf.Fold(jf.Concat(), jf.Zeros([]))),
         TypeError,
         'Pipe[1].Fold.combine.Function(concat): expected to give its state, '
-        'float32[], got float32[2]',
-        lacks='do',
+        'float32[], got float32[2]; make `start` of the type that `combine` gives, '
+        'which is always the same',
     ),
     Mistake(
         'a state from the data',
@@ -310,16 +301,15 @@ MISTAKES = [
         lambda: compiled(numbers, jf.Reduce(jf.Concat())),
         TypeError,
         'Pipe[1].Reduce.combine.Function(concat): expected to give an item, '
-        'float32[], got float32[2]',
-        lacks='do',
+        'float32[], got float32[2]; use Fold for a result that is not of the type of '
+        'the items',
     ),
     Mistake(
         'a default of another type',
         lambda: compiled(numbers, jf.Max(jf.Zeros(2))),
         TypeError,
         'Pipe[1].Reduce.default.Zeros(float32[2]): expected to give an item, '
-        'float32[], got float32[2]',
-        lacks='do',
+        'float32[], got float32[2]; make it one of the type of the items',
     ),
     Mistake(
         'a double where JAX has none',
@@ -348,17 +338,16 @@ MISTAKES = [
         'a recursion without a base',
         lambda: jf.compile(without_base()),
         TypeError,
-        'tree.Pipe[1].Function(add): expected types that follow from the '
-        'expression, got (?, ?) to ?; say them, as in '
-        '`ForwardDeclaration(output_type=...)`',
+        'tree.Pipe[1].Function(add): expected types that follow from the expression, '
+        'got (?, ?) to ?; say them, by `output_type=` of `ForwardDeclaration` or '
+        '`recursive`',
     ),
     Mistake(
         'a recursion that grows',
         lambda: jf.compile(other_results()),
         TypeError,
-        "tree.OneOf[<class 'float'>].Scalar('float32'): expected to give (?, "
-        '?), got float32[]',
-        lacks='do',
+        "tree.OneOf[<class 'float'>].Scalar('float32'): expected to give (?, ?), got "
+        'float32[]; give all cases one type',
     ),
     Mistake(
         'tensors shared',

@@ -79,7 +79,8 @@ ROWS = [
             (
                 typed(jf.Void()),
                 TypeError,
-                'Void(): expected a result of tensors, or a Metric, got void',
+                'Void(): expected a result of tensors, or a Metric, got void; end '
+                'with tensors, or collect them by a Metric',
             )
         ],
     ),
@@ -179,7 +180,8 @@ ROWS = [
             (
                 typed(jf.Composition()),
                 TypeError,
-                'Composition(): expected a result of tensors, or a Metric, got void',
+                'Composition(): expected a result of tensors, or a Metric, got void; '
+                'end with tensors, or collect them by a Metric',
             ),
             (
                 lambda: number.reads(number),
@@ -238,7 +240,8 @@ ROWS = [
             (
                 typed(jf.OneOf(len, {1: number, 2: jf.Scalar('int32')})),
                 TypeError,
-                "OneOf[2].Scalar('int32'): expected to give float32[], got int32[]",
+                "OneOf[2].Scalar('int32'): expected to give float32[], got int32[]; "
+                'give all cases one type',
             ),
         ],
     ),
@@ -284,7 +287,8 @@ ROWS = [
                 typed(jf.Optional(jf.Identity()) >> number),
                 TypeError,
                 'Pipe[0].Optional(Identity()): expected a type that has zeros: '
-                'tensors, tuples, sequences, got object',
+                'tensors, tuples, sequences, got object; make tensors of the data '
+                'inside of it, by Scalar, Vector or Tensor',
             ),
         ],
     ),
@@ -304,7 +308,7 @@ ROWS = [
                 ),
                 TypeError,
                 "AllOf[1].Pipe[1].Metric('m'): expected float32[], as at its other "
-                'uses, got int32[]',
+                'uses, got int32[]; give what has another type another name',
             ),
             (
                 typed(jf.Metric('m')),

@@ -57,7 +57,8 @@ ROWS = [
                 typed(number >> jf.Map(scaled)),
                 TypeError,
                 'Pipe[2].Map(Function(scaled)): expected a sequence, a non-empty '
-                'tuple of one type, or an object, got float32[]',
+                'tuple of one type, or an object, got float32[]; use a Function for '
+                'what is in one tensor, and Map for a list of the data',
             ),
         ],
     ),
@@ -80,7 +81,8 @@ ROWS = [
                 TypeError,
                 "Fold.combine.AllOf(Record({0: Identity(), 1: Scalar('float32') >> "
                 'Func...: expected to give its state, float32[], got (float32[], '
-                'float32[])',
+                'float32[]); make `start` of the type that `combine` gives, which is '
+                'always the same',
             ),
         ],
     ),
@@ -102,7 +104,8 @@ ROWS = [
                 typed(numbers >> jf.RNN(add, jf.Zeros([]))),
                 TypeError,
                 'Pipe[1].RNN.cell.Function(add): expected to give an output and a '
-                'state, (?, float32[]), got float32[]',
+                'state, (?, float32[]), got float32[]; return a pair, of which the '
+                'second is of the type of the initial state',
             ),
         ],
     ),
@@ -122,7 +125,7 @@ ROWS = [
                 TypeError,
                 'Pipe[1].RNN(AllOf(Function(add), GetItem(0)), '
                 'initial_state_from_...: expected a pair of a sequence and a state, '
-                '(?, ?), got [float32[]]',
+                '(?, ?), got [float32[]]; give both, as by a Record',
             )
         ],
     ),
@@ -138,7 +141,8 @@ ROWS = [
                 typed(jf.Record((number, jf.Vector(2))) >> jf.Reduce(add)),
                 TypeError,
                 'Pipe[1].Reduce(Function(add)): expected items of one type, '
-                'float32[], got float32[2]',
+                'float32[], got float32[2]; make them alike by a Record, which has a '
+                'block for each item',
             ),
             (
                 typed(numbers >> jf.Reduce(jf.GetItem(0), number)),
@@ -160,7 +164,8 @@ ROWS = [
                 typed(number >> jf.Sum()),
                 TypeError,
                 'Pipe[2].Sum(): expected a sequence, a non-empty tuple of one type, '
-                'or an object, got float32[]',
+                'or an object, got float32[]; use a Function for what is in one '
+                'tensor, and Map for a list of the data',
             )
         ],
     ),
@@ -176,7 +181,8 @@ ROWS = [
                 typed(number >> jf.Min()),
                 TypeError,
                 'Pipe[2].Min(): expected a sequence, a non-empty tuple of one type, '
-                'or an object, got float32[]',
+                'or an object, got float32[]; use a Function for what is in one '
+                'tensor, and Map for a list of the data',
             )
         ],
     ),
@@ -192,7 +198,8 @@ ROWS = [
                 typed(number >> jf.Max()),
                 TypeError,
                 'Pipe[2].Max(): expected a sequence, a non-empty tuple of one type, '
-                'or an object, got float32[]',
+                'or an object, got float32[]; use a Function for what is in one '
+                'tensor, and Map for a list of the data',
             )
         ],
     ),
@@ -208,7 +215,8 @@ ROWS = [
                 typed(number >> jf.Mean()),
                 TypeError,
                 'Pipe[2].AllOf[0].Sum(): expected a sequence, a non-empty tuple of '
-                'one type, or an object, got float32[]',
+                'one type, or an object, got float32[]; use a Function for what is '
+                'in one tensor, and Map for a list of the data',
             )
         ],
     ),
@@ -231,13 +239,14 @@ ROWS = [
                 typed(number >> jf.Broadcast() >> jf.Length()),
                 TypeError,
                 "Pipe[3].Length('float32'): expected a sequence, a tuple or an "
-                'object, got [float32[] ...]',
+                'object, got [float32[] ...]; put it beside a sequence, by ZipWith',
             ),
             (
                 typed(number >> jf.Broadcast() >> jf.Sum()),
                 TypeError,
                 'Pipe[3].Sum(): expected a sequence, a non-empty tuple of one type, '
-                'or an object, got [float32[] ...]',
+                'or an object, got [float32[] ...]; put it beside a sequence, by '
+                'ZipWith',
             ),
         ],
     ),
@@ -294,7 +303,8 @@ ROWS = [
                 typed(number >> jf.NGrams(2)),
                 TypeError,
                 'Pipe[2].NGrams(2): expected a sequence, a non-empty tuple of one '
-                'type, or an object, got float32[]',
+                'type, or an object, got float32[]; use a Function for what is in '
+                'one tensor, and Map for a list of the data',
             ),
         ],
     ),
@@ -338,7 +348,7 @@ ROWS = [
                 typed(pairs >> jf.GetItem(2)),
                 TypeError,
                 'Pipe[1].GetItem(2): expected at least 3 items, got (float32[], '
-                'float32[])',
+                'float32[]); write a place from -2 to 1',
             ),
         ],
     ),
@@ -369,7 +379,8 @@ ROWS = [
             (
                 typed(jf.Vector(3) >> jf.GetItem(3)),
                 TypeError,
-                'Pipe[1].GetItem(3): expected a tensor with an item 3, got float32[3]',
+                'Pipe[1].GetItem(3): expected a tensor with an item 3, got '
+                'float32[3]; take ints within its shape, and slices',
             )
         ],
     ),
@@ -429,7 +440,8 @@ ROWS = [
                 typed(number >> jf.Length()),
                 TypeError,
                 "Pipe[2].Length('float32'): expected a sequence, a tuple or an "
-                'object, got float32[]',
+                'object, got float32[]; use a Function for what is in one tensor, '
+                'and Map for a list of the data',
             ),
         ],
     ),

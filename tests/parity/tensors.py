@@ -248,13 +248,14 @@ ROWS = [
                 typed(jf.Zeros(jf.ObjectType())),
                 TypeError,
                 'Zeros(object): expected a type that has zeros: tensors, tuples, '
-                'sequences, got object',
+                'sequences, got object; write a type of tensors, such as `Zeros([3])`',
             ),
             (
                 typed(jf.Zeros(jf.BroadcastType(jf.TensorType([])))),
                 TypeError,
                 'Zeros([float32[] ...]): expected a type that has zeros: tensors, '
-                'tuples, sequences, got [float32[] ...]',
+                'tuples, sequences, got [float32[] ...]; write a type of tensors, '
+                'such as `Zeros([3])`',
             ),
         ],
     ),
