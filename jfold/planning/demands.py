@@ -102,7 +102,8 @@ def make_capacity(
     types, active = len(program.types), active_types(program)
     constants, rows, sums, metrics, summands = _parts(program, added)
     levels, *fans = highest[: 1 + types]
-    stages, *indexed, kept = highest[1 + types :]
+    stages, *of_slots = highest[1 + types :]
+    *indexed, kept = of_slots or [0]
     return Capacity(
         examples=size,
         levels=levels,
@@ -123,7 +124,8 @@ def make_capacity(
 def fits(program: Operations, demanded: Demands) -> bool:
     """Whether these are demands of a program: others may be of one with loops, whose
     graphs are the same."""
-    highest = 3 + len(program.types) + len(slots(program))  # levels, stages, kept
+    highest = 2 + len(program.types)  # levels, fans and stages
+    highest += len(slots(program)) + 1 if program.once else 0
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
     return widths == ((sum(_counts(program)),), (highest,))
 
@@ -152,12 +154,12 @@ def needed(uses: Uses, size: int) -> Capacity:
             fans[t] = int(counts.clip(max=most).max(initial=0))
             rows, rounds = sum_room(counts, most, uses.numbers.first[t])
             sums[t], stages = int(rows.sum()), max(stages, int(rounds.max(initial=0)))
-    added, highest = _added(uses, sums, len), [graph.depth, *fans, stages, 0]
+    added, highest = _added(uses, sums, len), [graph.depth, *fans, stages]
     if program.once:
         of_slots = needs(uses)
         added += [int(x.sum()) for x in of_slots.summands]
         indexed = (int(x.any()) for x in of_slots.indexed)
-        highest[-1:] = *indexed, int(of_slots.kept.any())
+        highest += *indexed, int(of_slots.kept.any())
     return make_capacity(program, added, highest, size)
 
 
@@ -189,10 +191,12 @@ def demands(uses: Uses) -> Demands:
     depth = np.zeros(graph.examples, np.int64)
     for table in graph.operations:
         depth = np.maximum(depth, _largest(table.columns[0], table.first))
-    of_slots = needs(uses)
     added = _added(uses, sums, operator.attrgetter('counts'))
-    highest = [depth, *fans, stages, *of_slots.indexed, of_slots.kept]
-    added += of_slots.summands
+    highest = [depth, *fans, stages]
+    if program.once:
+        of_slots = needs(uses)
+        added += of_slots.summands
+        highest += *of_slots.indexed, of_slots.kept
     return Demands(program, _by_example(added), _by_example(highest))
 
 
