@@ -85,9 +85,9 @@ class Position(Instruction):
 
 @dataclass(frozen=True, eq=False)
 class Index(Instruction):
-    """Lengths, and objects that are ints, to the positions of these items."""
+    """Objects that are ints, and lengths, to the positions of these items."""
 
-    traits = Traits('lengths[a: b] objects[a] -> positions[a of b]', Effect.RAISES)
+    traits = Traits('objects[a] lengths[a: b] -> positions[a of b]', Effect.RAISES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,12 +166,12 @@ WRONG = {
     'a position behind the end': (
         picked,
         {'x': [1, 2], 'at': [0, 2]},
-        "at ['at']: expected an item of 2, got number 2; in Pipe[1].Pick()",
+        "at ['at']: expected the number of an item of 2, got 2; in Pipe[1].Pick()",
     ),
     'a position before the beginning': (
         picked,
         {'x': [1, 2], 'at': [-3]},
-        "at ['at']: expected an item of 2, got number -3; in Pipe[1].Pick()",
+        "at ['at']: expected the number of an item of 2, got -3; in Pipe[1].Pick()",
     ),
     'positions that are a number': (
         picked,
@@ -188,7 +188,7 @@ WRONG = {
     'a group that there is not': (
         regrouped,
         {'x': [1, 2], 'to': [0, 1], 'of': 'a'},
-        "at ['to']: expected a group of 1, got number 1; in Pipe[1].Regroup()",
+        "at ['to']: expected the number of a group of 1, got 1; in Pipe[1].Regroup()",
     ),
     'fewer groups than items': (
         regrouped,

@@ -179,13 +179,13 @@ WRONG_KINDS: dict[str, tuple[Callable[[], Program], str]] = {
         'got objects[a]',
     ),
     'an index that is no object': (
-        lambda: edited(picked(), ir.Index, inputs=(3, 6)),
-        '<expression>: r8 = Index r3 r6: expected r6 to be objects[a], got '
+        lambda: edited(picked(), ir.Index, inputs=(6, 3)),
+        '<expression>: r8 = Index r6 r3: expected r6 to be objects[a], got '
         'tensors[b, float32[]]',
     ),
     'an index of other sequences': (
-        lambda: edited(picked(), ir.Index, inputs=(3, 4)),
-        '<expression>: r8 = Index r3 r4: expected r4 to be objects[a], got objects[b]',
+        lambda: edited(picked(), ir.Index, inputs=(4, 3)),
+        '<expression>: r8 = Index r4 r3: expected r4 to be objects[a], got objects[b]',
     ),
     'lists of numbers for other sequences': (
         lambda: edited(picked(), ir.Pick, inputs=(4, 3)),

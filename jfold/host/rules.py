@@ -38,6 +38,7 @@ from jfold.registers import LISTED, items_of
 Array = np.ndarray[Any, Any]
 Column = Any  # a list of objects, or an array
 NONE = np.zeros(0, np.int32)
+FAR = 1 << 62  # beyond any sequence
 
 
 def take(column: Column, positions: Array) -> Column:
@@ -249,10 +250,11 @@ def _position(i: ir.Position, r: list[Column], state: Trace) -> None:
 
 
 def _index(i: ir.Index, r: list[Column], state: Trace) -> None:
-    lengths, items = (r[k] for k in i.inputs)
-    keys = np.array(each(operator.index, items, expected='an int, the index'), np.int64)
+    items, lengths = (r[k] for k in i.inputs)
+    given = each(operator.index, items, expected='an int, the index')
+    keys = np.array([min(max(key, -FAR), FAR) for key in given], np.int64)
     if (at := _first_outside(keys, lengths)) is not None:
-        text = f'expected an item {keys[at]}, got a sequence of length {lengths[at]}'
+        text = f'expected an item {given[at]}, got a sequence of length {lengths[at]}'
         raise BadItem(at, text)
     r[i.outputs[0]] = starts(lengths) + _from_start(keys, lengths)
 
@@ -298,7 +300,7 @@ def _numbers_in(lists: list[Any], lengths: Array, what: str) -> tuple[Array, Arr
     most = lengths.repeat(counts)
     if (at := _first_outside(keys, most)) is not None:
         index = int(np.searchsorted(counts.cumsum(), at, side='right'))
-        text = f'expected {what} of {most[at]}, got number {keys[at]}'
+        text = f'expected the number of {what} of {most[at]}, got {keys[at]}'
         raise BadItem(index, text)
     return counts, _from_start(keys, most)
 

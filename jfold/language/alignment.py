@@ -244,7 +244,7 @@ _PICKED = functools.partial(_sequence_item, 'a sequence beside the numbers')
 def _(block: c.Nth, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     assert isinstance(value, tuple)
     given = yield w.sequence(value[0], cast(TupleType, node.input)[0], places, node)
-    position = w.one(p.Index, (given.lengths, value[1]), node)
+    position = w.one(p.Index, (value[1], given.lengths), node)
     return (yield w.select(given.items, position, node))
 
 

@@ -319,13 +319,13 @@ ROWS = [
             (
                 read(jf.Record((numbers, jf.Identity())) >> jf.Nth(), ([], 0)),
                 jf.InputError,
-                'example 0, at [0]: expected an item 0, got a sequence of length 0; '
+                'example 0, at [1]: expected an item 0, got a sequence of length 0; '
                 'in Pipe[1].Nth()',
             ),
             (
                 read(jf.Record((numbers, jf.Identity())) >> jf.Nth(), ([1], 0.5)),
                 jf.InputError,
-                'example 0, at [0]: expected an int, the index, got 0.5: TypeError: '
+                'example 0, at [1]: expected an int, the index, got 0.5: TypeError: '
                 "'float' object cannot be interpreted as an integer; in Pipe[1].Nth()",
             ),
         ],
