@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -329,6 +330,40 @@ def test_the_model_of_a_linen_module_is_that_of_its_block() -> None:
     assert isinstance(jf.linen.Fold({'x': jf.Scalar()}).block, jf.Record)
 
 
+class TiedNet(nn.Module):
+    """The table of an embedding that the network has, in the model and outside."""
+
+    fold: nn.Module
+
+    def setup(self) -> None:
+        self.embed = nn.Embed(4, 3)
+
+    def __call__(self, schedule: Any) -> Any:
+        table = self.embed(jnp.arange(4))
+        return self.embed.attend(self.fold(schedule, {'words': table}))
+
+
+def test_what_a_linen_network_ties_is_external() -> None:
+    fold = jf.linen.Fold(jf.Map(jf.External('words', 3)) >> jf.Sum())
+    schedule = fold.model.schedule([[0, 1], [2]])
+    variables = TiedNet(fold).init(KEY, schedule)
+    check_tied(lambda x: TiedNet(fold).apply(x, schedule), variables)
+
+
+def check_tied(run: Callable[[Any], Any], params: Any) -> None:
+    """Compares what one table [4, 3] gives of [0, 1] and [2], and its gradient."""
+
+    def twin(table: Any) -> Any:
+        sums = jnp.stack([table[0] + table[1], table[2]])
+        return jnp.sum((sums @ table.T) ** 2)
+
+    (table,) = jax.tree.leaves(params)
+    assert table.shape == (4, 3)
+    value, grads = jax.value_and_grad(lambda x: jnp.sum(run(x) ** 2))(params)
+    want, (grad,) = jax.value_and_grad(twin)(table), jax.tree.leaves(grads)
+    close((value, grad), want, 1e-5)
+
+
 # ---- a model within NNX --------------------------------------------------------------
 
 
@@ -385,6 +420,37 @@ def test_a_model_within_nnx_trains_in_a_step() -> None:
     params = net.fold.arrays
     want = [model.eval(x, params, deterministic=True) for x in LISTS]
     close(net.fold(schedule), jnp.stack(want), 1e-5)
+
+
+class TiedNnx(nnx.Module):
+    """The same with NNX, where the module itself is in the model."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.embed = nnx.Embed(4, 3, rngs=rngs)
+        words = jf.Map(jf.Scalar('int32') >> jf.Function(self.embed))
+        self.fold = jf.nnx.Fold(words >> jf.Sum(), rngs=rngs)
+
+    def __call__(self, schedule: Any) -> Any:
+        return self.embed.attend(self.fold(schedule))
+
+
+def test_what_an_nnx_network_ties_stays_tied() -> None:
+    net = TiedNnx(nnx.Rngs(0))
+    schedule = net.fold.model.schedule([[0, 1], [2]])
+    graph, params = nnx.split(net, nnx.Param)
+    check_tied(lambda x: nnx.merge(graph, x)(schedule), params)
+    (before,) = jax.tree.map(jnp.copy, jax.tree.leaves(params))
+    optimizer = nnx.Optimizer(net, optax.sgd(0.1), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(net: Any, optimizer: Any) -> None:
+        grads = nnx.grad(lambda net: jnp.sum(net(schedule) ** 2))(net)
+        optimizer.update(net, grads)
+
+    step(net, optimizer)
+    own = net.fold.params['Embed']['embedding']
+    assert own is net.embed.embedding
+    assert (own.get_value() != before).any()
 
 
 def test_an_nnx_module_draws_as_its_model_does() -> None:
