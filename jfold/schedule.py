@@ -318,7 +318,8 @@ def _alike(fn: Callable[..., T], *given: Any) -> T:
     if not axes:
         return fn(*given)
     run = jax.shard_map(fn, in_specs=EVERYWHERE, out_specs=EVERYWHERE, axis_names=axes)
-    result: T = run(*jax.tree.map(lambda x: jax.sharding.reshard(x, EVERYWHERE), given))
+    alike = jax.sharding.reshard(given, EVERYWHERE)  # type: ignore[no-untyped-call]
+    result: T = run(*alike)
     return result
 
 
