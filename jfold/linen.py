@@ -66,7 +66,13 @@ class Fold(linen.Module):
     ) -> Any:
         """As `Model.apply`, with the parameters of the module."""
         layers = self.model.program.layers
-        params = {x.name: self.param(x.name, x.init) for x in layers if x.init}
+        params = {
+            # In the boxes that say how arrays are spread over devices, as modules have
+            # them.
+            x.name: self.param(x.name, x.init, unbox=False)
+            for x in layers
+            if x.init
+        }
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
         if self.is_initializing():
             options['deterministic'] = True

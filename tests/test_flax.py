@@ -330,6 +330,23 @@ def test_the_model_of_a_linen_module_is_that_of_its_block() -> None:
     assert isinstance(jf.linen.Fold({'x': jf.Scalar()}).block, jf.Record)
 
 
+def test_parameters_in_boxes() -> None:
+    """Of modules that say how their arrays are spread over devices."""
+    drawn = nn.with_partitioning(nn.initializers.lecun_normal(), (None, 'model'))
+    dense = jf.Function(nn.Dense(4, kernel_init=drawn))
+    fold = jf.linen.Fold(jf.Map(jf.Vector(3) >> dense) >> jf.Sum())
+    schedule = fold.model.schedule(LISTS)
+    variables = fold.init(KEY, schedule)
+    kernel = variables['params']['Dense']['kernel']
+    assert kernel.names == (None, 'model')
+    specs = nn.get_partition_spec(variables)['params']['Dense']
+    assert specs['kernel'] == jax.P(None, 'model')
+    want = fold.model.apply(variables['params'], schedule)
+    close(fold.apply(variables, schedule), want, 0)
+    grads = jax.grad(lambda x: fold.apply(x, schedule).sum())(variables)
+    assert grads['params']['Dense']['kernel'].names == kernel.names
+
+
 class TiedNet(nn.Module):
     """The table of an embedding that the network has, in the model and outside."""
 
