@@ -61,10 +61,15 @@ class Fold(nnx.Module):
         layers = self.model.program.layers
         streams = sorted({name for layer in layers for name in layer.rngs})
         self.streams = nnx.Dict({name: rngs[name].fork() for name in streams})
-        leaves = jax.tree_util.tree_leaves_with_path(self.model.init(rngs.params()))
-        own = _own(made, layers)
-        drawn = {(*_names(path),): nnx.Param(x) for path, x in leaves}
-        self.params = _nested([([*k], own.get(k, x)) for k, x in drawn.items()])
+        drawn = self.model.init(rngs.params())
+        leaves = jax.tree_util.tree_leaves_with_path(drawn, is_leaf=_is_variable)
+        own, found = _own(made, layers), list[tuple[list[str], Leaf]]()
+        for path, leaf in leaves:
+            names = _names(path)
+            # As the module has it, with its type and what it says of devices.
+            variable = leaf if _is_variable(leaf) else nnx.Param(leaf)
+            found.append((names, own.get((*names,), variable)))
+        self.params = _nested(found)
 
     def __call__(
         self,
@@ -97,6 +102,10 @@ class Fold(nnx.Module):
         return value
 
 
+def _is_variable(value: object) -> bool:
+    return isinstance(value, nnx.Variable)
+
+
 def _own(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...], Leaf]:
     """The variables of the modules that stand in a block, by the names of a layer and
     of what leads to them; of others `Model.init` draws them."""
@@ -115,7 +124,8 @@ def _own(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...], Leaf]:
 
 
 def _names(path: tuple[Any, ...]) -> list[str]:
-    """The keys that lead to an array; of one in a variable those to the variable."""
+    """The keys that lead to a variable, or to an array; to one inside a variable, or a
+    box, those to that."""
     found = [
         str(
             next(
@@ -124,7 +134,7 @@ def _names(path: tuple[Any, ...]) -> list[str]:
         )
         for x in path
     ]
-    return found[:-1] if found[-1] == 'value' else found
+    return found[:-1] if found[-1:] == ['value'] else found
 
 
 def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:

@@ -18,6 +18,7 @@ from agreement import agree, close
 from checking import refuses
 from flax import nnx
 from flax.training.train_state import TrainState
+from jax.sharding import AxisType
 
 import jfold as jf
 
@@ -437,6 +438,24 @@ def test_a_model_within_nnx_trains_in_a_step() -> None:
     params = net.fold.arrays
     want = [model.eval(x, params, deterministic=True) for x in LISTS]
     close(net.fold(schedule), jnp.stack(want), 1e-5)
+
+
+def test_variables_are_as_modules_have_them() -> None:
+    """Of their types, and with what they say of devices; drawn or taken."""
+
+    def make(rngs: nnx.Rngs) -> nnx.Module:
+        drawn = nnx.with_partitioning(nnx.initializers.normal(), (None, 'model'))
+        return nnx.LoRALinear(3, 4, lora_rank=2, kernel_init=drawn, rngs=rngs)
+
+    with jax.set_mesh(jax.make_mesh((1,), ('model',), (AxisType.Auto,))):
+        module = make(nnx.Rngs(0))
+        for layer in jf.nnx.Cell(make), jf.Function(module):
+            items = jf.Map(jf.Vector(3) >> layer)
+            fold = jf.nnx.Fold(items >> jf.Sum(), rngs=nnx.Rngs(1))
+            own = fold.params['LoRALinear']
+            assert type(own['lora']['lora_a']) is nnx.LoRAParam
+            assert own['kernel'].get_metadata() == module.kernel.get_metadata()
+            assert fold(fold.model.schedule(LISTS)).shape == (3, 4)
 
 
 class TiedNnx(nnx.Module):
