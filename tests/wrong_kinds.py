@@ -31,6 +31,7 @@ from programs import (
     random,
     rebuilt,
     shared,
+    strictly_aligned,
     times,
     trees,
     twice,
@@ -248,6 +249,11 @@ WRONG_KINDS: dict[str, tuple[Callable[[], Program], str]] = {
     'the shorter of a sequence and its items': (
         lambda: edited(aligned(), ir.Shortest, inputs=(3, 4)),
         '<expression>: r12 = Shortest r3 r4: expected r4 to be lengths[a: B], got '
+        'objects[b]',
+    ),
+    'a sequence as long as its items': (
+        lambda: edited(strictly_aligned(), ir.Same, inputs=(3, 4)),
+        '<expression>: r12 = Same r3 r4: expected r4 to be lengths[a: B], got '
         'objects[b]',
     ),
     'first items of no length': (
