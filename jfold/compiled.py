@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -13,12 +12,9 @@ from typing import Any
 import jax
 
 from jfold.errors import expect
-from jfold.printing import callable_name
 from jfold.schedule import Schedule, abstract
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
-
-LOG = logging.getLogger('jfold')
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,12 +88,10 @@ class _Recipe:
 
     def compiled(self, specs: Iterable[Spec]) -> jax.stages.Compiled:
         """The step for schedules of these specs."""
-        begin, rest = time.perf_counter(), iter(specs)
+        rest = iter(specs)
         made = [abstract(next(rest)) if _is_capacity(x) else x for x in self.leaves]
         args, options = jax.tree.unflatten(self.tree, made)
         result: jax.stages.Compiled = self.step.lower(*args, **options).compile()
-        seconds = time.perf_counter() - begin
-        LOG.info(f'{callable_name(self.step)} was compiled in {seconds:.2f} s')
         return result
 
     def specs_of(

@@ -33,6 +33,7 @@ from jfold.sequence_instructions import Pick as Pick
 from jfold.sequence_instructions import Position as Position
 from jfold.sequence_instructions import Ranges as Ranges
 from jfold.sequence_instructions import Regroup as Regroup
+from jfold.sequence_instructions import Same as Same
 from jfold.sequence_instructions import Shortest as Shortest
 from jfold.sequence_instructions import Total as Total
 from jfold.sequence_instructions import Unwrap as Unwrap

@@ -18,7 +18,9 @@ class Fold(linen.Module):
     """A block as a Linen module, called with a schedule.
 
     What its layers draw is drawn of the streams of `rngs`, and nothing while parameters
-    are. Make the block once, outside of methods: its model lives with it.
+    are. Make the block once, outside of methods: its model lives with it. Modules in it
+    have parameters of their own, also where the network holds them elsewhere: what is
+    to be tied is used in the block alone, or is passed to it as `external`.
 
     Attributes:
       block: what `jfold.compile` takes.
@@ -64,7 +66,13 @@ class Fold(linen.Module):
     ) -> Any:
         """As `Model.apply`, with the parameters of the module."""
         layers = self.model.program.layers
-        params = {x.name: self.param(x.name, x.init) for x in layers if x.init}
+        params = {
+            # In the boxes that say how arrays are spread over devices, as modules have
+            # them.
+            x.name: self.param(x.name, x.init, unbox=False)
+            for x in layers
+            if x.init
+        }
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
         if self.is_initializing():
             options['deterministic'] = True

@@ -17,6 +17,7 @@ from jfold import explain as explaining
 from jfold.blocks import Convertible
 from jfold.budget import Budget
 from jfold.combinators import Block, convert_to_block
+from jfold.compile_times import note
 from jfold.compiled import CompiledStep, compile_step
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
@@ -353,6 +354,7 @@ class Model(Scheduling):
         self._check(params, schedule)
         rows, layers = schedule.examples, self.program.layers
         draws = make_draws(layers, rows, rngs, ids, deterministic)
+        note(self._budget, schedule.spec)
         return returned(self.program, schedule, self._apply(params, schedule, draws))
 
     def _check(self, params: object, schedule: Schedule) -> None:

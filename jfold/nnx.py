@@ -4,16 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 from flax import nnx
 from jax.typing import ArrayLike
 
-from jfold.blocks import Convertible, Function, convert_to_block
+from jfold.blocks import Block, Convertible, Function, convert_to_block
 from jfold.errors import expect
+from jfold.language.analysis import users
+from jfold.language.flax_modules import module_of
 from jfold.model import model_of
+from jfold.operations import Layer
 from jfold.schedule import Schedule
 from jfold.tracebacks import boundary
 
@@ -29,8 +32,8 @@ class Fold(nnx.Module):
     What its layers draw is drawn of the streams of `rngs`; nothing after `eval()`.
 
     Args:
-      block: what `jfold.compile` takes. NNX modules in it are those that parameters
-        are first taken from; from then on the module has its own.
+      block: what `jfold.compile` takes. Of NNX modules that stand in it as they are
+        it has the variables themselves, so what is tied to others stays tied.
       rngs: of which parameters are drawn.
       max_programs: as of `jfold.compile`.
 
@@ -52,13 +55,21 @@ class Fold(nnx.Module):
     ) -> None:
         is_rngs = isinstance(rngs, nnx.Rngs)
         expect('rngs', rngs, is_rngs, '`nnx.Rngs`', 'write `rngs=nnx.Rngs(0)`')
-        self.model = model_of(convert_to_block(block), max_programs)
+        made = convert_to_block(block)
+        self.model = model_of(made, max_programs)
         self.deterministic = False
         layers = self.model.program.layers
         streams = sorted({name for layer in layers for name in layer.rngs})
         self.streams = nnx.Dict({name: rngs[name].fork() for name in streams})
-        leaves = jax.tree_util.tree_leaves_with_path(self.model.init(rngs.params()))
-        self.params = _nested([(_names(path), nnx.Param(x)) for path, x in leaves])
+        drawn = self.model.init(rngs.params())
+        leaves = jax.tree_util.tree_leaves_with_path(drawn, is_leaf=_is_variable)
+        own, found = _own(made, layers), list[tuple[list[str], Leaf]]()
+        for path, leaf in leaves:
+            names = _names(path)
+            # As the module has it, with its type and what it says of devices.
+            variable = leaf if _is_variable(leaf) else nnx.Param(leaf)
+            found.append((names, own.get((*names,), variable)))
+        self.params = _nested(found)
 
     def __call__(
         self,
@@ -91,8 +102,30 @@ class Fold(nnx.Module):
         return value
 
 
+def _is_variable(value: object) -> bool:
+    return isinstance(value, nnx.Variable)
+
+
+def _own(block: Block, layers: Iterable[Layer]) -> dict[tuple[str, ...], Leaf]:
+    """The variables of the modules that stand in a block, by the names of a layer and
+    of what leads to them; of others `Model.init` draws them."""
+    functions = (x for x in users(block) if isinstance(x, Function) and x.init is None)
+    modules: dict[Any, object] = {}
+    for each in functions:
+        module = module_of(each.fn)
+        modules[id(module), each.name] = module
+    found = dict[tuple[str, ...], Leaf]()
+    for layer in layers:
+        module = modules.get(layer.owner)
+        if isinstance(module, nnx.Module):
+            flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
+            found |= {(layer.name, *map(str, path)): leaf for path, leaf in flat}
+    return found
+
+
 def _names(path: tuple[Any, ...]) -> list[str]:
-    """The keys that lead to an array; of one in a variable those to the variable."""
+    """The keys that lead to a variable, or to an array; to one inside a variable, or a
+    box, those to that."""
     found = [
         str(
             next(
@@ -101,7 +134,7 @@ def _names(path: tuple[Any, ...]) -> list[str]:
         )
         for x in path
     ]
-    return found[:-1] if found[-1] == 'value' else found
+    return found[:-1] if found[-1:] == ['value'] else found
 
 
 def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:

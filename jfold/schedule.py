@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import AxisType
 
 from jfold.errors import expect
 from jfold.functions import ratio
@@ -292,7 +293,7 @@ def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
     check_one(schedule)
     shards, spec = schedule.spec.shards, schedule.spec
     if shards is None:
-        return fn(schedule, *others)
+        return _alike(fn, schedule, *others)
 
     def of_one(others: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> T:
         own = tuple(x[0] for x in constants)
@@ -310,6 +311,20 @@ def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
     result = run(others, *arrays)
     made: T = jax.tree.map(lambda x: shards.alike(x, shards.split), result)
     return made
+
+
+def _alike(fn: Callable[..., T], *given: Any) -> T:
+    """What a function gives, on all devices of a mesh whose types say how arrays lie:
+    with such types JAX would not let rows be written into buffers."""
+    mesh = jax.sharding.get_abstract_mesh()
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    axes = {axis for axis, type_ in pairs if type_ == AxisType.Explicit}
+    if not axes:
+        return fn(*given)
+    run = jax.shard_map(fn, in_specs=EVERYWHERE, out_specs=EVERYWHERE, axis_names=axes)
+    alike = jax.sharding.reshard(given, EVERYWHERE)  # type: ignore[no-untyped-call]
+    result: T = run(*alike)
+    return result
 
 
 def build_shards(

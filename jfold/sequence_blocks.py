@@ -16,7 +16,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.blocks import Block, Convertible, Function, Pipe, block, convert_to_block
-from jfold.errors import is_int
+from jfold.errors import expect, is_int
 from jfold.printing import Printed, in_call
 from jfold.types import TensorType
 
@@ -365,20 +365,37 @@ class Zip(Block):
 
     Repetitions (`Broadcast`) are as long as needed; of these alone it gives another.
 
+    Args:
+      strict: sequences are to be of one length; where they are not, that is an error
+        of the example.
+
     >>> import jax.numpy as jnp
     >>> from jfold import AllOf, Scalar, Sum
     >>> total = Map(Scalar()) >> Sum() >> Broadcast()
     >>> share = AllOf(Map(Scalar()), total) >> Zip() >> Map(jnp.divide)
     >>> [x.item() for x in (share >> AllOf(GetItem(0), GetItem(1))).eval([1, 3])]
     [0.25, 0.75]
+
+    Raises:
+      TypeError: `strict` is no bool.
     """
 
+    strict: bool
+
+    def __init__(self, *, strict: bool = False) -> None:
+        expect('strict', strict, isinstance(strict, bool), 'bool')
+        vars(self).update(strict=strict)
+
     def __repr__(self) -> str:
-        return 'Zip()'
+        return f'Zip({"strict=True" * self.strict})'
 
 
-def ZipWith(fn: Convertible) -> Pipe:
+def ZipWith(fn: Convertible, *, strict: bool = False) -> Pipe:
     """`Zip() >> Map(fn)`: a block on the first items of all, on the second, and so on.
+
+    Args:
+      fn: takes a tuple of items.
+      strict: as of `Zip`.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Record, Scalar, Sum
@@ -386,7 +403,7 @@ def ZipWith(fn: Convertible) -> Pipe:
     >>> dot.eval(([1, 2, 3], [4, 5])).item()
     14.0
     """
-    return Zip() >> Map(fn)
+    return Zip(strict=strict) >> Map(fn)
 
 
 @block

@@ -187,6 +187,13 @@ class Shortest(Instruction):
 
 
 @dataclass(frozen=True, eq=False)
+class Same(Instruction):
+    """Lengths that are to be the same, as one."""
+
+    traits = Traits('lengths[a: B]* -> lengths[a: c]', Effect.RAISES)
+
+
+@dataclass(frozen=True, eq=False)
 class Leading(Instruction):
     """Lengths, and others that are no larger, to the positions of so many first items.
 

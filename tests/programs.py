@@ -129,6 +129,13 @@ def aligned() -> Program:
 
 
 @functools.cache
+def strictly_aligned() -> Program:
+    """Sequences of one length."""
+    strict = jf.ZipWith(jf.Function(jnp.add), strict=True)
+    return jf.compile(PAIR >> strict >> jf.Sum()).program
+
+
+@functools.cache
 def chained() -> Program:
     """Two sequences as one, and sequences of sequences."""
     nested = jf.Map(NUMBERS) >> jf.Chain() >> jf.Sum()

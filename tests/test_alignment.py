@@ -325,3 +325,24 @@ def test_lists_of_the_twin() -> None:
         (numbers >> jf.NGrams(2), [[1, 2, 3]], [[(1.0, 2.0), (2.0, 3.0)]]),
         (jf.Record((numbers, numbers)) >> jf.Zip(), [([1], [2, 3])], [[(1.0, 2.0)]]),
     )
+
+
+def test_strict_zips() -> None:
+    """Sequences of one length, with repetitions beside them or not."""
+    pair = jf.AllOf(jf.GetItem(0) >> numbers, jf.GetItem(1) >> numbers)
+    twice = jf.AllOf(*pair.blocks, jf.Zeros([]) >> jf.Broadcast())
+    same = [([1, 2], [3, 4]), ([], []), ([5], [6])]
+    said = 'expected sequences of one length, got 2 items beside 1'
+    for block in pair >> jf.Zip(strict=True), twice >> jf.Zip(strict=True):
+        total = block >> jf.Map(jf.Concat() >> jnp.sum) >> jf.Sum()
+        model = jf.compile(total)
+        agree(model, {}, same)
+        path = 'Pipe[1].Zip(strict=True)'
+        with refuses(f'example 2, at [0]: {said}; in {path}', jf.InputError):
+            model.schedule([*same[:2], ([1, 2], [3])])
+        with pytest.raises(ValueError, match=said):
+            model.eval(([1, 2], [3]))
+    shown = str(jf.ZipWith(jnp.add, strict=True))
+    assert shown == 'Zip(strict=True) >> Map(Function(add))'
+    with refuses("expected `strict` as bool, got 'yes'", TypeError):
+        jf.Zip(strict='yes')  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -17,6 +18,7 @@ from agreement import agree, close
 from checking import refuses
 from flax import nnx
 from flax.training.train_state import TrainState
+from jax.sharding import AxisType
 
 import jfold as jf
 
@@ -285,6 +287,57 @@ def test_the_model_of_a_linen_module_is_that_of_its_block() -> None:
     assert isinstance(jf.linen.Fold({'x': jf.Scalar()}).block, jf.Record)
 
 
+def test_parameters_in_boxes() -> None:
+    """Of modules that say how their arrays are spread over devices."""
+    drawn = nn.with_partitioning(nn.initializers.lecun_normal(), (None, 'model'))
+    dense = jf.Function(nn.Dense(4, kernel_init=drawn))
+    fold = jf.linen.Fold(jf.Map(jf.Vector(3) >> dense) >> jf.Sum())
+    schedule = fold.model.schedule(LISTS)
+    variables = fold.init(KEY, schedule)
+    kernel = variables['params']['Dense']['kernel']
+    assert kernel.names == (None, 'model')
+    specs = nn.get_partition_spec(variables)['params']['Dense']
+    assert specs['kernel'] == jax.P(None, 'model')
+    want = fold.model.apply(variables['params'], schedule)
+    close(fold.apply(variables, schedule), want, 0)
+    grads = jax.grad(lambda x: fold.apply(x, schedule).sum())(variables)
+    assert grads['params']['Dense']['kernel'].names == kernel.names
+
+
+class TiedNet(nn.Module):
+    """The table of an embedding that the network has, in the model and outside."""
+
+    fold: nn.Module
+
+    def setup(self) -> None:
+        self.embed = nn.Embed(4, 3)
+
+    def __call__(self, schedule: Any) -> Any:
+        table = self.embed(jnp.arange(4))
+        return self.embed.attend(self.fold(schedule, {'words': table}))
+
+
+def test_what_a_linen_network_ties_is_external() -> None:
+    fold = jf.linen.Fold(jf.Map(jf.External('words', 3)) >> jf.Sum())
+    schedule = fold.model.schedule([[0, 1], [2]])
+    variables = TiedNet(fold).init(KEY, schedule)
+    check_tied(lambda x: TiedNet(fold).apply(x, schedule), variables)
+
+
+def check_tied(run: Callable[[Any], Any], params: Any) -> None:
+    """Compares what one table [4, 3] gives of [0, 1] and [2], and its gradient."""
+
+    def twin(table: Any) -> Any:
+        sums = jnp.stack([table[0] + table[1], table[2]])
+        return jnp.sum((sums @ table.T) ** 2)
+
+    (table,) = jax.tree.leaves(params)
+    assert table.shape == (4, 3)
+    value, grads = jax.value_and_grad(lambda x: jnp.sum(run(x) ** 2))(params)
+    want, (grad,) = jax.value_and_grad(twin)(table), jax.tree.leaves(grads)
+    close((value, grad), want, 1e-5)
+
+
 # ---- a model within NNX --------------------------------------------------------------
 
 
@@ -341,6 +394,55 @@ def test_a_model_within_nnx_trains_in_a_step() -> None:
     params = net.fold.arrays
     want = [model.eval(x, params, deterministic=True) for x in LISTS]
     close(net.fold(schedule), jnp.stack(want), 1e-5)
+
+
+def test_variables_are_as_modules_have_them() -> None:
+    """Of their types, and with what they say of devices; drawn or taken."""
+
+    def make(rngs: nnx.Rngs) -> nnx.Module:
+        drawn = nnx.with_partitioning(nnx.initializers.normal(), (None, 'model'))
+        return nnx.LoRALinear(3, 4, lora_rank=2, kernel_init=drawn, rngs=rngs)
+
+    with jax.set_mesh(jax.make_mesh((1,), ('model',), (AxisType.Auto,))):
+        module = make(nnx.Rngs(0))
+        for layer in jf.nnx.Cell(make), jf.Function(module):
+            items = jf.Map(jf.Vector(3) >> layer)
+            fold = jf.nnx.Fold(items >> jf.Sum(), rngs=nnx.Rngs(1))
+            own = fold.params['LoRALinear']
+            assert type(own['lora']['lora_a']) is nnx.LoRAParam
+            assert own['kernel'].get_metadata() == module.kernel.get_metadata()
+            assert fold(fold.model.schedule(LISTS)).shape == (3, 4)
+
+
+class TiedNnx(nnx.Module):
+    """The same with NNX, where the module itself is in the model."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.embed = nnx.Embed(4, 3, rngs=rngs)
+        words = jf.Map(jf.Scalar('int32') >> jf.Function(self.embed))
+        self.fold = jf.nnx.Fold(words >> jf.Sum(), rngs=rngs)
+
+    def __call__(self, schedule: Any) -> Any:
+        return self.embed.attend(self.fold(schedule))
+
+
+def test_what_an_nnx_network_ties_stays_tied() -> None:
+    net = TiedNnx(nnx.Rngs(0))
+    schedule = net.fold.model.schedule([[0, 1], [2]])
+    graph, params = nnx.split(net, nnx.Param)
+    check_tied(lambda x: nnx.merge(graph, x)(schedule), params)
+    (before,) = jax.tree.map(jnp.copy, jax.tree.leaves(params))
+    optimizer = nnx.Optimizer(net, optax.sgd(0.1), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(net: Any, optimizer: Any) -> None:
+        grads = nnx.grad(lambda net: jnp.sum(net(schedule) ** 2))(net)
+        optimizer.update(net, grads)
+
+    step(net, optimizer)
+    own = net.fold.params['Embed']['embedding']
+    assert own is net.embed.embedding
+    assert (own.get_value() != before).any()
 
 
 def test_an_nnx_module_draws_as_its_model_does() -> None:

@@ -101,6 +101,11 @@ def test_categories() -> None:
             "Embed: expected `outside` as one of 'nan', 'clip', 'modulo', got 'wrap'",
         ),
         (lambda: layers.Categorical([]), 'Categorical: expected at least one value'),
+        (
+            lambda: layers.Categorical(['b', 'a', 'a']),
+            "Categorical: expected values that differ, got 'a' twice: pass "
+            '`dict.fromkeys',
+        ),
     ],
 )
 def test_bad_arguments(make: Any, message: str) -> None:
@@ -196,6 +201,24 @@ def test_a_mean_weighed_by_scores() -> None:
 
     large = [(200, [1, 0]), (-200, [0, 1]), (200, [0, 3])]
     same(block, [draw(5), [], draw(1), draw(12), large], by_hand)
+
+
+def test_scores_of_minus_infinity_are_those_of_no_item() -> None:
+    never = (float('-inf'), [7, 7])
+    cases = [
+        ([never, never, (0, [3, 1])], [3, 1]),
+        ([(0, [3, 1]), *[never] * 10, (0, [1, 3])], [2, 2]),
+        ([never, (-1e38, [5, 6])], [5, 6]),
+        ([never], [0, 0]),
+        ([never] * 10, [0, 0]),
+    ]
+    scaled = jf.Function(lambda w, s, x: (s, w * x), lambda key: jnp.ones(()), name='w')
+    pair = jf.Record((jf.Scalar(), jf.Vector(2))) >> scaled
+    model = jf.compile(jf.Map(pair) >> layers.Attend())
+    params, (examples, want) = model.init(jax.random.key(0)), zip(*cases, strict=True)
+    agree(model, params, list(examples))
+    got = model.apply(params, model.schedule(list(examples)))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 @pytest.mark.slow

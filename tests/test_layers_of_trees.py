@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from checking import refuses
 from layer_checks import RNG, affine, same, vectors
 
 import jfold as jf
@@ -198,3 +199,38 @@ def test_weave() -> None:
         return jnp.concatenate([new_a.sum(0), new_p.sum((0, 1))])
 
     same(block, examples, by_hand)
+
+
+@pytest.mark.parametrize(
+    ('rows', 'where', 'got'),
+    [
+        ([2, 2, 2], 'x6.Pipe[0]', '2 items beside 3'),
+        ([2], 'x6.Pipe[0]', '2 items beside 1'),
+        ([2, 1], 'x10.Pipe[1].Map.Pipe[0]', '2 items beside 1'),
+    ],
+)
+def test_pairs_of_a_weave_are_square(rows: list[int], where: str, got: str) -> None:
+    nodes = jf.GetItem(0) >> jf.Map(jf.Vector(3))
+    pairs = jf.GetItem(1) >> jf.Map(jf.Map(jf.Vector(2)))
+    model = jf.compile(jf.AllOf(nodes, pairs) >> layers.Weave(4) >> jf.GetItem(0))
+    example = vectors(2, 3), [vectors(n, 2) for n in rows]
+    with refuses(
+        f'example 0, at [0]: expected sequences of one length, got {got}; in '
+        f'Pipe[1].weave.{where}.Zip(strict=True)',
+        jf.InputError,
+    ):
+        model.schedule([example])
+
+
+def test_edges_have_a_value_each() -> None:
+    parts = jf.GetItem('x') >> jf.Map(jf.Scalar()), jf.GetItem('of'), jf.GetItem('to')
+    values = jf.GetItem('values') >> jf.Map(jf.Scalar())
+    passing = layers.MessagePassing(jnp.add, jnp.add, edges=True)
+    model = jf.compile(jf.AllOf(*parts, values) >> passing)
+    graph = {'x': [1, 2], 'of': [0, 1], 'to': [1, 0], 'values': [1, 2, 3]}
+    with refuses(
+        "example 0, at ['of']: expected sequences of one length, got 2 items beside 3; "
+        'in Pipe[1].with_edges.x7.Pipe[0].Zip(strict=True)',
+        jf.InputError,
+    ):
+        model.schedule([graph])

@@ -427,3 +427,27 @@ def test_a_bad_example_is_told_and_nothing_is_kept() -> None:
     with pytest.raises(jf.InputError, match='example 2'):
         model.schedule([[1], [2], 'x'], sharding=sharding(2))
     assert model.programs == 0
+
+
+def test_results_on_a_mesh_whose_types_say_how_arrays_lie() -> None:
+    """Of schedules without `sharding=`: sequences, metrics, draws, external arrays."""
+
+    def noise(x: Any, key: Any) -> Any:
+        return x + jax.random.normal(key, x.shape)
+
+    drawn = jf.Function(noise, rngs='key')
+    items = jf.Map(jf.External('rows', 2) >> drawn)
+    seen = jf.Map(jf.AllOf(jf.Identity(), jf.Metric('seen')) >> jf.GetItem(0))
+    model = jf.compile(items >> seen)
+    external = {'rows': jnp.arange(8.0).reshape(4, 2)}
+
+    def run() -> Any:
+        schedule = model.schedule([[0, 1, 3], [], [2]])
+        made, metrics = model.apply({}, schedule, external, rngs=jax.random.key(0))
+        mean = schedule.mean(jnp.arange(3.0)[:, None] * made.values[:3])
+        return jax.device_get((made.values, made.lengths, metrics['seen'].sum(), mean))
+
+    want = run()
+    mesh = jax.make_mesh((2,), ('data',), (AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        close(run(), want, 1e-6)

@@ -18,6 +18,7 @@ import pytest
 from agreement import close
 from binary_trees import binary, binary_tree, chain, tree_block
 from jax import lax
+from jax.sharding import AxisType
 from transformed import (
     PAIRS,
     RNG,
@@ -168,6 +169,26 @@ def test_shard_map() -> None:
         return jax.jvp(lambda p: sharded(p, one), (params,), (tangent,))
 
     close(jax.jit(pushed)(*moving), jax.jvp(eager, *([x] for x in moving)), 1e-4)
+
+
+@pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
+def test_set_mesh(kind: AxisType) -> None:
+    """Types that say how arrays lie are those of a schedule that lies nowhere, too."""
+    mesh = jax.make_mesh((2,), ('data',), (kind,))
+    batch, given, want = schedule(), params(), expected()
+    moving = (given,), (direction(given),)
+    where = jax.NamedSharding(mesh, jax.P(None, 'data'))
+    even = lambda x: x.ndim > 1 and not x.shape[1] % 2  # noqa: E731
+    both = jax.jit(jax.value_and_grad(loss))
+    with jax.set_mesh(mesh):
+        spread = jax.tree.map(
+            lambda x: jax.device_put(x, where) if even(x) else x, given
+        )
+        for weights in given, spread:
+            close(both(weights, batch), want, 1e-5)
+            close(both(weights, schedule()), want, 1e-5)
+        pushed = jax.jvp(jax.grad(lambda p: loss(p, batch)), *moving)
+    close(jax.device_get(pushed), jax.jvp(jax.grad(eager), *moving), 1e-4)
 
 
 def test_eval_shape() -> None:

@@ -31,6 +31,7 @@ from programs import (
     random,
     rebuilt,
     shared,
+    strictly_aligned,
     times,
     trees,
     twice,
@@ -180,12 +181,13 @@ WRONG_KINDS: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     'an index that is no object': (
         lambda: edited(picked(), ir.Index, inputs=(6, 3)),
-        '<expression>: r8 = Index r6 r3: expected r6 to be objects[a], got '
+        '<expression>: r8 = Index r6 r3: expected r6 to be objects[b], got '
         'tensors[b, float32[]]',
     ),
     'an index of other sequences': (
         lambda: edited(picked(), ir.Index, inputs=(4, 3)),
-        '<expression>: r8 = Index r4 r3: expected r4 to be objects[a], got objects[b]',
+        '<expression>: r8 = Index r4 r3: expected r3 to be lengths[b: b], got '
+        'lengths[a: b]',
     ),
     'lists of numbers for other sequences': (
         lambda: edited(picked(), ir.Pick, inputs=(4, 3)),
@@ -248,6 +250,11 @@ WRONG_KINDS: dict[str, tuple[Callable[[], Program], str]] = {
     'the shorter of a sequence and its items': (
         lambda: edited(aligned(), ir.Shortest, inputs=(3, 4)),
         '<expression>: r12 = Shortest r3 r4: expected r4 to be lengths[a: B], got '
+        'objects[b]',
+    ),
+    'a sequence as long as its items': (
+        lambda: edited(strictly_aligned(), ir.Same, inputs=(3, 4)),
+        '<expression>: r12 = Same r3 r4: expected r4 to be lengths[a: B], got '
         'objects[b]',
     ),
     'first items of no length': (

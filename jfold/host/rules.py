@@ -362,6 +362,16 @@ def _shortest(i: ir.Shortest, r: list[Column], state: Trace) -> None:
     r[i.outputs[0]] = functools.reduce(np.minimum, [r[k] for k in i.inputs])
 
 
+def _same(i: ir.Same, r: list[Column], state: Trace) -> None:
+    first, *others = (r[k] for k in i.inputs)
+    for other in others:
+        if (first != other).any():
+            index = int(np.argmax(first != other))
+            got = f'{first[index]} items beside {other[index]}'
+            raise BadItem(index, f'expected sequences of one length, got {got}')
+    r[i.outputs[0]] = first
+
+
 def _leading(i: ir.Leading, r: list[Column], state: Trace) -> None:
     lengths, chosen = (r[k] for k in i.inputs)
     r[i.outputs[0]] = ranges(starts(lengths), chosen)
@@ -476,6 +486,7 @@ RULES: dict[type, Callable[..., None]] = {
     ir.Unwrap: _unwrap,
     ir.Owners: _owners,
     ir.Shortest: _shortest,
+    ir.Same: _same,
     ir.Leading: _leading,
     ir.Cut: _cut,
     ir.Observe: _observe,

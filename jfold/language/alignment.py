@@ -107,7 +107,7 @@ def _(block: c.Zip, node: Typed, value: Value, places: int, w: Writer) -> Writin
     sequences = []
     for each in finite:
         sequences.append((yield w.sequence(*each, places, node)))
-    zipped = yield w.aligned(sequences, node)
+    zipped = yield w.aligned(sequences, node, block.strict)
     if len(finite) == len(value):
         return zipped
     owners = w.one(p.Owners, (zipped.lengths,), node)
@@ -127,7 +127,17 @@ def _(block: c.Zip, node: Typed, x: tuple[Any, ...], state: Eager) -> object:
     parts = [in_order(node, each) for each in x]
     if isinstance(node.output, BroadcastType):
         return itertools.repeat(tuple(next(each) for each in map(iter, parts)))
+    if block.strict:
+        parts = [x if isinstance(x, itertools.repeat) else list(x) for x in parts]
+        _check_same([len(x) for x in parts if isinstance(x, list)])
     return list(zip(*parts, strict=False))
+
+
+def _check_same(lengths: list[int]) -> None:
+    for other in lengths:
+        if other != lengths[0]:
+            got = f'{lengths[0]} items beside {other}'
+            raise ValueError(f'expected sequences of one length, got {got}')
 
 
 # ---- NGrams --------------------------------------------------------------------------

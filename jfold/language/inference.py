@@ -65,6 +65,7 @@ class Inference:
       repeated: blocks made of others that have several uses.
       room: how many uses are typed one by one; see `called`.
       is_asked: whether it is asked what the expression takes, and not given.
+      carried: the loop of each variable that is of the state of one.
     """
 
     constants: set[c.Block]
@@ -85,6 +86,7 @@ class Inference:
         default_factory=dict
     )
     calls: dict[tuple[c.Block, Type | None], c.Reference] = field(default_factory=dict)
+    carried: dict[Type, Typed] = field(default_factory=dict)
 
     def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
         """Types one use of `block`, and the uses inside it."""
@@ -180,6 +182,12 @@ class Inference:
         if key not in self.items:
             self.items[key] = self.types.named(item)
         return self.items[key]
+
+    def carries(self, loop: Typed, type_: Type) -> TypeVariable:
+        """The variable of a loop's state, which is another value in each round."""
+        made = self.types.named(type_)
+        self.carried[made] = loop
+        return made
 
     def equal(
         self, node: Typed, got: Type, expected: Type, verb: str, hint: str = ''

@@ -12,6 +12,7 @@ import numpy as np
 from jfold import combinators as c
 from jfold import instructions as p
 from jfold.host.objects import why_no_sequence
+from jfold.language.cells import check_end
 from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import (
     emit,
@@ -20,7 +21,6 @@ from jfold.language.emission import (
     write_in_loop,
     write_loop,
 )
-from jfold.language.flax_modules import cell_library, module_of
 from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.inputs import is_same
 from jfold.language.paths import fail
@@ -152,7 +152,7 @@ def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
     items(node, state, item)
     start: Typed = yield state.part(node, block.start, VoidType(), '.start')
     # The state is another value in each round, though always of the type of the start.
-    given = TupleType(state.types.named(start.output), item)
+    given = TupleType(state.carries(node, start.output), item)
     combine = yield state.part(node, block.combine, given, '.combine')
     hint = 'make `start` of the type that `combine` gives, which is always the same'
     state.equal(combine, combine.output, start.output, 'to give its state,', hint)
@@ -266,7 +266,7 @@ def _(block: c.Fold, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
 
 @output_type.register
 def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
-    _check_cell(node, block.cell)
+    check_end(node, block.cell)
     item, carried, made = (state.types.fresh() for _ in range(3))
     if block.initial_state_from_input:
         given = TupleType(state.types.fresh(), carried)
@@ -279,31 +279,13 @@ def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
         begin = node, block.initial_state, '.initial_state', carried
         hint = 'make it one of the type of the states that the cell gives'
         start = yield state.substitute(*begin, 'to give a state,', hint)
-    pair = TupleType(item, state.types.named(carried))
+    pair = TupleType(item, state.carries(node, carried))
     cell = yield state.part(node, block.cell, pair, '.cell')
     both = TupleType(made, carried)
     hint = 'return a pair, of which the second is of the type of the initial state'
     state.equal(cell, cell.output, both, 'to give an output and a state,', hint)
     node.parts = (start, cell)
     return TupleType(SequenceType(made), carried)
-
-
-def _check_cell(node: Typed, cell: c.Block) -> None:
-    """Refuses a cell of Flax as it is: where an item has the type of the state, one
-    would be taken for the other."""
-    if not isinstance(cell, c.Function) or not (library := cell_library(cell.fn)):
-        return
-    name = type(module_of(cell.fn)).__name__
-    hint = {
-        'flax.linen': f'pass `jf.layers.Cell({name}(...))`',
-        'flax.nnx': 'pass a module that calls it the other way round',
-    }
-    fail(
-        node,
-        'a cell that takes an item and a state and gives an output and a state',
-        f'{name} of {library}, which takes and gives the state first',
-        hint[library],
-    )
 
 
 @emit.register

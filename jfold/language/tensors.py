@@ -12,6 +12,7 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.errors import reason, shown
 from jfold.language import eager
+from jfold.language.cells import check_order
 from jfold.language.eager import Eager, value_of
 from jfold.language.emission import emit
 from jfold.language.inference import TO_TENSORS, Inference, output_type
@@ -41,6 +42,7 @@ def type_function(block: c.Function, node: Typed, state: Inference) -> Type:
     output = state.types.fresh()
 
     def constraint() -> bool:
+        check_order(node, block, state)
         # Tracing needs shapes, so of a type that is known in part nothing follows yet.
         if not state.types.known(node.input):
             return False

@@ -368,13 +368,14 @@ class Writer:
         return value
 
     def aligned(
-        self, sequences: list[SequenceValue], node: Typed
+        self, sequences: list[SequenceValue], node: Typed, strict: bool = False
     ) -> Steps[SequenceValue]:
-        """Sequences as one of tuples, as long as the shortest."""
+        """Sequences as one of tuples, as long as the shortest; or all, if `strict`."""
         lengths = sequences[0].lengths
         if all(each.lengths == lengths for each in sequences):
             return SequenceValue(lengths, tuple(each.items for each in sequences))
-        lengths = self.one(p.Shortest, [each.lengths for each in sequences], node)
+        kind = p.Same if strict else p.Shortest
+        lengths = self.one(kind, [each.lengths for each in sequences], node)
         items = []
         for each in sequences:
             positions = self.one(p.Leading, (each.lengths, lengths), node)

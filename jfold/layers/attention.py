@@ -21,8 +21,9 @@ def Attend() -> Block:
     """The mean of values, weighed by the softmax of scores.
 
     From a sequence of pairs, a score [] and a value [n], to a vector [n]; zeros where
-    there is no item. One reduction, whose depth is the logarithm of the length: parts
-    are merged by their largest score, so that no `exp` overflows.
+    there is no item, as which one counts that has a score of -inf. One reduction, whose
+    depth is the logarithm of the length: parts are merged by their largest score, so
+    that no `exp` overflows.
 
     >>> import jfold as jf
     >>> pair = jf.Record((jf.Scalar(), jf.Vector(2)))
@@ -45,12 +46,14 @@ def _merge(left: Part, right: Part) -> Part:
     (a, s, v), (b, t, w) = left, right
     # Any constant may be taken out of both exponents: no gradient flows through it.
     largest = jax.lax.stop_gradient(jnp.maximum(a, b))
-    x, y = jnp.exp(a - largest), jnp.exp(b - largest)
+    base = jnp.where(largest == -jnp.inf, 0, largest)  # else they differ by NaN
+    x, y = jnp.exp(a - base), jnp.exp(b - base)
     return largest, x * s + y * t, x * v + y * w
 
 
-def _mean(_: jax.Array, weight: jax.Array, total: jax.Array) -> jax.Array:
-    return total / jnp.where(weight == 0, 1, weight)
+def _mean(largest: jax.Array, weight: jax.Array, total: jax.Array) -> jax.Array:
+    mean = total / jnp.where(weight == 0, 1, weight)
+    return jnp.where(largest == -jnp.inf, 0, mean)
 
 
 class Query(nn.Module):

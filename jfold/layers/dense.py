@@ -13,7 +13,7 @@ import numpy as np
 
 from jfold.blocks import Block, Function
 from jfold.combinators import InputTransform, Scalar
-from jfold.errors import expect, whole
+from jfold.errors import expect, shown, whole
 from jfold.tracebacks import boundary
 
 Activation = Callable[[jax.Array], jax.Array]
@@ -113,7 +113,8 @@ def Embed(
       table: [count, features] what the rows are at first; drawn from a normal
         distribution of variance 1 / features if left out.
       trained: whether gradients flow to the table. Otherwise it is among the parameters
-        all the same, so that it is saved with them, and its gradient is zero.
+        all the same, so that it is saved with them, and its gradient is zero; of one of
+        ints `jax.grad` takes none without `allow_int=True`.
       outside: what indices below zero or from `count` on give: rows of NaN; with
         'clip' those at the ends; with 'modulo' that of `abs(index) % count`.
       name: as of `Function`.
@@ -155,7 +156,7 @@ def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
     """The place of a value among known ones, as an int32 [].
 
     Args:
-      values: what can be told apart: anything that can be hashed.
+      values: what can be told apart: anything that can be hashed; all different.
       unknown: gives any other value the place behind the last; otherwise it is an
         error of the example.
 
@@ -165,8 +166,15 @@ def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
     [1, 0, 2]
     """
     expect('values', values, isinstance(values, Iterable), 'a list of known values')
-    places = {value: place for place, value in enumerate(values)}
+    known = list(values)
+    places = {value: place for place, value in enumerate(known)}
     if not places:
         raise ValueError('Categorical: expected at least one value, got none')
+    if len(places) < len(known):
+        twice = next(x for place, x in enumerate(known) if places[x] != place)
+        raise ValueError(
+            f'Categorical: expected values that differ, got {shown(twice)} twice: pass '
+            '`dict.fromkeys(values)`'
+        )
     other = {'default': len(places)} if unknown else {}
     return InputTransform(places, **other) >> Scalar('int32')

@@ -35,7 +35,8 @@ def MessagePassing(
       update: from a pair of the state of a node and the sum of what arrives to a state
         of the same type. All rounds share it, as they do `message`.
       rounds: how many.
-      edges: there is a value of each edge: a fourth part of the tuple, a sequence.
+      edges: there is a value of each edge: a fourth part of the tuple, a sequence; of
+        another length it is an error of the example.
 
     >>> import jfold as jf, jax.numpy as jnp
     >>> graph = {'x': [1, 2, 4], 'of': [0, 0, 1], 'to': [1, 2, 2]}
@@ -52,7 +53,9 @@ def MessagePassing(
     def states(h: Any, of: Any, to: Any, *values: Any) -> Any:
         for _ in range(rounds):
             heard = Pick()(h, of)
-            sent = ZipWith(say)(heard, *values) if values else Map(say)(heard)
+            sent = (
+                ZipWith(say, strict=True)(heard, *values) if values else Map(say)(heard)
+            )
             around = Map(Sum())(Regroup()(sent, to, h))
             h = ZipWith(change)(h, around)
         return h
@@ -119,7 +122,7 @@ def Weave(width: int) -> Block:
     and 5): features of n nodes and of all n x n pairs make new ones of both.
 
     From a pair, a sequence of vectors and a sequence of n sequences of vectors, to such
-    a pair of vectors [width].
+    a pair of vectors [width]. Pairs that are not n x n are an error of the example.
     """
     width = whole('width', width, 1)
     names = 'aa', 'ap', 'pa', 'pp', 'a', 'p'
@@ -133,11 +136,12 @@ def Weave(width: int) -> Block:
         return ZipWith(jnp.add)(pair(a_i, a), pair(a, a_i))
 
     @compose
-    def module(a: Any, p: Any) -> tuple[Any, Any]:
+    def weave(a: Any, p: Any) -> tuple[Any, Any]:
         p_to_a = Map(Map(f_p_a) >> Sum())(p)
-        a_y = ZipWith(join >> f_a)(Map(f_a_a)(a), p_to_a)
+        a_y = ZipWith(join >> f_a, strict=True)(Map(f_a_a)(a), p_to_a)
         a_to_p = ZipWith(a_i_to_p)(a, Broadcast()(a))
-        p_y = ZipWith(ZipWith(join >> f_p))(a_to_p, Map(Map(f_p_p))(p))
+        pair = ZipWith(join >> f_p, strict=True)
+        p_y = ZipWith(pair, strict=True)(a_to_p, Map(Map(f_p_p))(p))
         return a_y, p_y
 
-    return module
+    return weave

@@ -34,7 +34,8 @@ def RecordEncoder(
 
     A number is a vector by an affine map, one of known values and a text by a table, a
     list is the sum of its items, and of a record the vectors of its fields are joined
-    and go through `FC`. What is missing is zeros.
+    and go through `FC`. What is missing is zeros; values that are not known have a row
+    of their own.
 
     Args:
       description: a dataclass, whose annotations tell what fields are: `int`, `float`,
@@ -182,8 +183,9 @@ class _Encoder:
         return Map(self.block(kind, f'{path}[]')) >> Sum()
 
     def _of_values(self, values: tuple[Any, ...], path: str) -> Block:
-        table = Embed(len(values) + 1, self.features, name=_name(path))
-        return Categorical(values, unknown=True) >> table
+        known = dict.fromkeys(values)  # of a schema, 1 and true are one in Python
+        table = Embed(len(known) + 1, self.features, name=_name(path))
+        return Categorical(known, unknown=True) >> table
 
     def _of_plain(self, kind: Any, path: str) -> Block:
         if kind is str:

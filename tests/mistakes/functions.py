@@ -63,6 +63,8 @@ vector = jf.Vector(3)
 
 vectors = jf.Map(vector)
 
+turned = jf.Function(nn.GRUCell(3))
+
 TURNED = (
     'expected a cell that takes an item and a state and gives an output and a state, '
     'got GRUCell of {}, which takes and gives the state first; pass {}'
@@ -84,6 +86,26 @@ MISTAKES = [
         TypeError,
         'Pipe[1].RNN(Function(GRUCell), Zeros(float32[3])): '
         + TURNED.format('flax.nnx', 'a module that calls it the other way round'),
+    ),
+    Mistake(
+        'a pipe that ends in a cell of Linen in an RNN',
+        lambda: compiled(
+            vectors, jf.RNN(jf.Identity() >> jf.Function(nn.GRUCell(3)), jf.Zeros([3]))
+        ),
+        TypeError,
+        'Pipe[1].RNN(Identity() >> Function(GRUCell), Zeros(float32[3])): '
+        + TURNED.format('flax.linen', '`jf.layers.Cell(GRUCell(...))`'),
+    ),
+    Mistake(
+        'a cell of Linen in a Fold, turned round',
+        lambda: compiled(
+            vectors,
+            jf.Fold(jf.compose(lambda h, x: turned(x, h)[0]), jf.Zeros([3])),
+        ),
+        TypeError,
+        'Pipe[1].Fold(compose(x1 = x0 >> Record({0: Identity(), 1: Identit...: '
+        'expected a state and then an item for GRUCell of flax.linen, got the state '
+        'second; give it what Fold gives, in that order',
     ),
     Mistake(
         'states of another width than the gated graph has',
