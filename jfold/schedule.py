@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +22,18 @@ from jax.sharding import AxisType
 from jfold.errors import expect
 from jfold.functions import ratio
 from jfold.graph import Array
-from jfold.planning import at_once
-from jfold.planning import build as in_loops
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
-from jfold.planning.uses import Uses
 from jfold.shards import EVERYWHERE
 from jfold.spec import ONCE, Capacity, Spec, SpecKey, of_one_shard
 from jfold.tracebacks import boundary
 
+if TYPE_CHECKING:
+    from jfold.planning.at_once import Selection
+    from jfold.planning.uses import Uses
+
 T = TypeVar('T')
-Source: TypeAlias = Uses | at_once.Selection
+Source: TypeAlias = 'Uses | Selection'
 
 
 @jax.tree_util.register_pytree_node_class
@@ -372,11 +373,14 @@ def _filled(
     source: Source, spec: Spec, devices: int = 1
 ) -> tuple[Array, tuple[Array, ...]]:
     """The index array [size] int32, and the constants of each type."""
-    if spec.strategy != ONCE:
-        assert isinstance(source, Uses)
-        return in_loops.fill(source, spec, devices)
-    selection = at_once.every(source) if isinstance(source, Uses) else source
-    return at_once.fill(selection, spec)
+    # Who imports jfold need not wait for what makes schedules.
+    from jfold.planning import at_once, build
+
+    if isinstance(source, at_once.Selection):
+        return at_once.fill(source, spec)
+    if spec.strategy == ONCE:
+        return at_once.fill(at_once.every(source), spec)
+    return build.fill(source, spec, devices)
 
 
 def abstract(spec: Spec) -> Schedule:
