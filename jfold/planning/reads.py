@@ -156,9 +156,9 @@ def _neutral(uses: Uses, t: int) -> Array:
     found = np.zeros(int(first[-1]), bool)
     own = [value for number, value in uses.program.constants if number == t]
     for k, value in enumerate(own):
-        # Of numbers with a sign, a sum with 0.0 makes -0.0 another one.
-        signed = value.dtype.kind not in 'iu'
-        if not value.any() and (np.signbit(value).all() if signed else True):
+        # A sum of floats with 0.0 makes -0.0 another number.
+        is_whole = value.dtype.kind in 'iu'
+        if not value.any() and (is_whole or np.signbit(value.real).all()):
             found[first[:-1] + k] = True
     return found
 
