@@ -102,6 +102,15 @@ def test_whole_numbers_are_added_up() -> None:
     assert model.apply(params, schedule).tolist() == [12, 0, 2**25 + 2]
 
 
+def test_sums_of_nothing_but_zeros() -> None:
+    """Zeros of the program, which are not told; the room is filled to the last row."""
+    block = jf.Map(jf.Map(jf.Scalar('int32')) >> jf.Sum()) >> jf.Sum()
+    model, params = compiled(block)
+    examples = [[[], []], [[7], [8, 9]]]
+    model.reserve(model.trace(examples, progress=False).capacities(2))
+    assert model.apply(params, model.schedule(examples)).tolist() == [0, 24]
+
+
 def test_the_sign_of_zero_stays() -> None:
     block = jf.Map(jf.Scalar()) >> jf.Sum() >> jf.Function(jnp.signbit)
     model, params = compiled(block)

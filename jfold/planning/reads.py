@@ -129,24 +129,30 @@ def summed(uses: Uses) -> tuple[Pairs, ...]:
 
 def _leaves(uses: Uses, t: int) -> Pairs:
     """What all sums of a type add up in the end, by the last sum that it gets into."""
-    own = [o for o in sum_operations(uses.program) if _makes(uses.program, o, t)]
-    return Pairs(*end_summands(*_added(uses, t, sorted(own))))
+    return Pairs(*end_summands(*_added(uses, t)))
 
 
-def _makes(program: Operations, o: int, t: int) -> bool:
-    return program.operations[o].outputs == (t,)
-
-
-def _added(uses: Uses, t: int, operations: Sequence[int]) -> Pairs:
-    """What some sums of a type add up, by the number of the sum; no zeros that fill
-    groups, and nothing of examples in which sums have rows."""
-    apart, columns = _is_kept(uses), [NO_PAIRS]
-    for o in operations:
-        made, rows = _outputs(uses, o), ~apart[_owners(uses.graph.operations[o])]
-        columns += [Pairs(column[rows], made[rows]) for column in uses.inputs[o]]
+def _added(uses: Uses, t: int) -> Pairs:
+    """What the sums of a type add up that have no rows, by the number of the sum; no
+    zeros that fill groups."""
+    columns = [NO_PAIRS]
+    for o, made, rows in _without_rows(uses, t):
+        columns += [Pairs(column[rows], made) for column in uses.inputs[o]]
     values, made = map(np.concatenate, zip(*columns, strict=True))
     counted = ~_neutral(uses, t)[values]
     return Pairs(values[counted], made[counted])
+
+
+@kept
+def _without_rows(uses: Uses, t: int) -> tuple[tuple[int, Array, Array], ...]:
+    """By operation, the sums of a type of examples in which none has a row: their
+    numbers, and which of its nodes they are [nodes] bool."""
+    apart, found = _is_kept(uses), []
+    for o in sorted(sum_operations(uses.program)):
+        if uses.program.operations[o].outputs == (t,):
+            rows = ~apart[_owners(uses.graph.operations[o])]
+            found.append((o, _outputs(uses, o)[rows], rows))
+    return tuple(found)
 
 
 def _neutral(uses: Uses, t: int) -> Array:
@@ -168,7 +174,8 @@ def _summed(uses: Uses, slot: Slot, leaves: Pairs) -> Pairs:
     it reads."""
     read = _read(uses, slot)
     row = np.full(int(uses.numbers.first[slot.type][-1]), -1)
-    row[leaves.rows] = -2  # sums
+    for _, made, _ in _without_rows(uses, slot.type):
+        row[made] = -2  # also of those that add up nothing but zeros
     is_sum = row[read] == -2
     (plain,) = np.nonzero(~is_sum)
     row[read[is_sum]] = np.nonzero(is_sum)[0]
