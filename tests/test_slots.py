@@ -43,6 +43,7 @@ items = jf.Map(jf.Vector(2) >> layer)
 total = items >> jf.Sum()
 other = jf.Function(nn.Dense(3), name='other')
 times = jf.ZipWith(jnp.multiply)
+times_two = jf.Function(lambda x: 2 * x)
 # Each item times the sum of all, which is read as often.
 shared = jf.compose(lambda x: times(items(x), jf.Broadcast()(total(x))))
 
@@ -236,3 +237,19 @@ def test_spare_rows_of_results_have_no_gradient(block: Any, examples: Any) -> No
 
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     jax.tree.map(close, grads('once'), grads(None))
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'complex64', 'int8'])
+def test_sums_of_any_numbers(dtype: str) -> None:
+    """Also of nothing but what fills groups."""
+    item = jf.Function(lambda x: jnp.asarray(x, dtype), name='item')
+    block = jf.Map(jf.Scalar() >> item) >> jf.Sum() >> jf.Function(lambda x: x + x)
+    model, params = compiled(block)
+    examples = [[1.0, 2.0, 3.0], [], [4.0], [1.0] * 9]
+    got = np.asarray(model.apply(params, model.schedule(examples)))
+    assert got.tolist() == [12, 0, 8, 18]
+    nothing = jf.FromTensor(np.array(-0.0, 'float32'))
+    model, params = compiled(jf.Map(jf.Void() >> nothing) >> jf.Sum() >> times_two)
+    same = model.apply(params, model.schedule([[0] * 3, [0] * 9]))
+    assert np.asarray(same).tolist() == [0, 0]
+    assert np.signbit(same).all()

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import jax.numpy as jnp
 import numpy as np
 
 from jfold.graph import (
@@ -120,7 +121,9 @@ def summed(uses: Uses) -> tuple[Pairs, ...]:
     """Per slot, what is added up in its rows, if sums have no rows; nothing of one that
     reads no sums."""
     types = {slot.type for slot in slots(uses.program) if slot.sums}
-    leaves = {t: _leaves(uses, t) for t in types}
+    leaves = {
+        t: Pairs(*end_summands(*_added(uses, t, _sums_of(uses, t)))) for t in types
+    }
     return tuple(
         _summed(uses, slot, leaves[slot.type]) if slot.sums else NO_PAIRS
         for slot in slots(uses.program)
@@ -128,25 +131,28 @@ def summed(uses: Uses) -> tuple[Pairs, ...]:
 
 
 def _leaves(uses: Uses, t: int) -> Pairs:
-    """What all sums of a type add up in the end, by the last sum that it gets into."""
-    own = [o for o in sum_operations(uses.program) if _makes(uses.program, o, t)]
-    return Pairs(*end_summands(*_added(uses, t, sorted(own))))
+    """What all sums of a type add up in the end, by the last sum that it gets into; no
+    zeros that fill groups."""
+    values, sums = end_summands(*_added(uses, t, _sums_of(uses, t)))
+    counted = ~_neutral(uses, t)[values]
+    return Pairs(values[counted], sums[counted])
 
 
-def _makes(program: Operations, o: int, t: int) -> bool:
-    return program.operations[o].outputs == (t,)
+def _sums_of(uses: Uses, t: int) -> list[int]:
+    """The operations that add up values of a type."""
+    operations = uses.program.operations
+    own = sorted(sum_operations(uses.program))
+    return [o for o in own if operations[o].outputs == (t,)]
 
 
 def _added(uses: Uses, t: int, operations: Sequence[int]) -> Pairs:
-    """What some sums of a type add up, by the number of the sum; no zeros that fill
-    groups, and nothing of examples in which sums have rows."""
+    """What some sums of a type add up, by the number of the sum; nothing of examples in
+    which sums have rows."""
     apart, columns = _is_kept(uses), [NO_PAIRS]
     for o in operations:
         made, rows = _outputs(uses, o), ~apart[_owners(uses.graph.operations[o])]
         columns += [Pairs(column[rows], made[rows]) for column in uses.inputs[o]]
-    values, made = map(np.concatenate, zip(*columns, strict=True))
-    counted = ~_neutral(uses, t)[values]
-    return Pairs(values[counted], made[counted])
+    return Pairs(*map(np.concatenate, zip(*columns, strict=True)))
 
 
 def _neutral(uses: Uses, t: int) -> Array:
@@ -155,20 +161,26 @@ def _neutral(uses: Uses, t: int) -> Array:
     first = uses.numbers.first[t]
     found = np.zeros(int(first[-1]), bool)
     own = [value for number, value in uses.program.constants if number == t]
-    for k, value in enumerate(own):
-        # Of numbers with a sign, a sum with 0.0 makes -0.0 another one.
-        signed = value.dtype.kind not in 'iu'
-        if not value.any() and (np.signbit(value).all() if signed else True):
-            found[first[:-1] + k] = True
+    for k in (k for k, value in enumerate(own) if _is_neutral(value)):
+        found[first[:-1] + k] = True
     return found
+
+
+def _is_neutral(value: Array) -> bool:
+    """Whether a constant makes no difference to a sum: of floats, 0.0 does to -0.0."""
+    if (value != 0).any():
+        return False
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    return not is_float or bool(np.signbit(value.astype('float64')).all())
 
 
 def _summed(uses: Uses, slot: Slot, leaves: Pairs) -> Pairs:
     """What is added up in the rows of a slot: what it reads, or what a sum adds up that
-    it reads."""
+    it reads. Sums may be of nothing, all of it neutral."""
     read = _read(uses, slot)
     row = np.full(int(uses.numbers.first[slot.type][-1]), -1)
-    row[leaves.rows] = -2  # sums
+    for o in _sums_of(uses, slot.type):
+        row[_outputs(uses, o)] = -2
     is_sum = row[read] == -2
     (plain,) = np.nonzero(~is_sum)
     row[read[is_sum]] = np.nonzero(is_sum)[0]
