@@ -320,6 +320,19 @@ def test_values_that_are_each_other() -> None:
         model.schedule([one])
 
 
+def test_objects_that_come_later_have_numbers_of_their_own() -> None:
+    """Two blocks meet the same objects first; the other block then meets more."""
+    first = jf.Share(jf.GetItem('x') >> number >> jf.Function(lambda x: 2 * x))
+    other = jf.Share(jf.GetItem('x') >> number >> jf.Function(lambda x: 3 * x))
+    late = jf.Share(jf.GetItem('kids') >> jf.Map(other) >> jf.Sum())
+    block = jf.AllOf(*(jf.Map(each) >> jf.Sum() for each in (first, other, late)))
+    kids = [{'x': 10.0 + i} for i in range(3)]
+    example = [{'x': 1.0 + i, 'kids': [kid]} for i, kid in enumerate(kids)]
+    model = jf.compile(block)
+    got = [x.tolist() for x in model.apply({}, model.schedule([example]))]
+    assert got == [[12.0], [18.0], [99.0]]
+
+
 def test_what_does_not_compile() -> None:
     does_not_compile(
         number >> jf.Share(jf.Function(jnp.sin)),

@@ -140,6 +140,9 @@ class Once:
         for first in self.firsts:
             if first.is_on(examples, column):
                 self.numbers.update(first.numbered)
+                # What comes later is numbered behind these.
+                counted = itertools.count(len(self.numbers))
+                self.numbers.default_factory = counted.__next__
                 return first.numbers
         numbers = self._found(examples, column, calls)
         self.firsts[:] = [First(examples, column, numbers, self.numbers.copy())]
