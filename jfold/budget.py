@@ -17,6 +17,7 @@ from typing import TypeAlias
 from jfold.errors import ProgramBudgetError
 from jfold.kept import lazy
 from jfold.planning.growth import COARSE, FINE, Chance, grow
+from jfold.planning.slots import with_slots
 from jfold.planning.tiles import asked, best_strategy, strategy_named, strategy_of
 from jfold.program import Program
 from jfold.shards import Shards
@@ -90,6 +91,7 @@ class Budget:
           ProgramBudgetError: as of `reserve`.
         """
         self._check(capacity)
+        capacity = with_slots(self.program, capacity)
         capacity = asked(self.program, capacity, self.strategy)
         chain = self.current.get(_batches(capacity), ())
         spec = next((x for x in chain if x.capacity.holds(capacity)), None)
@@ -114,7 +116,8 @@ class Budget:
     def _spec(self, capacity: Capacity) -> Spec:
         fitted = strategy_named(self.strategy, self.reproducible).fitted
         options = self.residuals, self.strategy or best_strategy(), self.reproducible
-        return Spec(self.program, fitted(self.program, capacity), *options)
+        capacity = fitted(self.program, with_slots(self.program, capacity))
+        return Spec(self.program, capacity, *options)
 
     def _check(self, capacity: Capacity) -> None:
         if not isinstance(capacity, Capacity):

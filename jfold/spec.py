@@ -8,6 +8,7 @@ compiled programs.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import weakref
 import zlib
@@ -70,7 +71,7 @@ class Capacity:
 
     def holds(self, other: Capacity) -> bool:
         """Whether what needs the other fits."""
-        is_larger = all(map(operator.ge, self.numbers, other.numbers))
+        is_larger = all(map(operator.ge, self._room, other.numbers))
         return is_larger and all(map(fits, other.profiles, self.profiles))
 
     def __or__(self, other: Capacity) -> Capacity:
@@ -106,6 +107,15 @@ class Capacity:
         rows = *self.rows, *self.metrics
         of_slots = *self.indexed, *self.summands, self.kept
         return self.examples, self.levels, self.stages, *of_types, *rows, *of_slots
+
+    @lazy
+    def _room(self) -> tuple[float, ...]:
+        """What each of these may be: where sums have rows nothing is told to whoever
+        reads them, of which there may then be any number."""
+        if not self.kept:
+            return self.numbers
+        first = len(self.numbers) - 1 - len(self.summands)
+        return *self.numbers[:first], *(math.inf for _ in self.summands), self.kept
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
         """Every number with a name that tells what it counts, but for profiles."""

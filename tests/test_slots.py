@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,76 @@ def test_what_was_in_place_may_be_indexed_from_then_on() -> None:
     assert {way for way in ways(second.spec)} <= {Way.INDEXED, Way.SUMMED}
     agree(model, params, [apart, [apart[1], *apart], []], forward=True)
     assert model.schedule([apart]).spec is second.spec
+
+
+# ---- room ----------------------------------------------------------------------------
+
+EMPTY: list[Any] = [
+    (jf.Vector(2) >> layer, [np.ones(2, 'float32')] * 2),
+    (total, lists(3, 0)),
+    (total >> other, lists(3, 0)),
+    (items, lists(3, 0)),
+]
+
+
+@pytest.mark.parametrize(('block', 'examples'), EMPTY)
+def test_a_first_batch_without_examples(block: Any, examples: Any) -> None:
+    """Nothing is there to be read, and what comes later is read as if it came first."""
+    model, params = compiled(block)
+    schedule = model.schedule([], size=4)
+    empty = model.apply(params, schedule)
+    assert not jax.tree.leaves(jax.tree.map(np.isnan, empty))[0].any()
+    agree(model, params, examples, forward=True, size=4)
+    wanted = told(model, compiled(block)[0].schedule(examples, size=4).spec)
+    assert told(model, model.schedule(examples, size=4).spec) == wanted
+
+
+def test_complex_numbers_are_added_up() -> None:
+    model, params = compiled(jf.Map(jf.Scalar('complex64')) >> jf.Sum())
+    schedule = model.schedule([[1j, 2, 3], [], [1 + 1j] * 9])
+    assert model.apply(params, schedule).tolist() == [5 + 1j, 0, 9 + 9j]
+
+
+def test_sums_that_have_rows_leave_room_for_any_number() -> None:
+    """What is added up is told to nobody, so no batch needs another program for it."""
+    model, params = compiled(shared >> jf.Map(other) >> jf.Sum())
+    room = model.trace(lists(1, 1, 1, 60), progress=False).capacities(4)
+    assert room.kept
+    room = model.reserve(replace(room, summands=(0,) * len(room.summands)))
+    agree(model, params, lists(1, 1, 1, 1), forward=True)
+    assert model.schedule(lists(1, 1, 1, 1)).capacity == room
+    assert model.programs == 1
+
+
+BY_HAND: list[tuple[int | None, dict[str, Any]]] = [
+    (None, {'indexed': ()}),
+    (None, {'indexed': (0, 0, 0)}),
+    (0, {}),
+    (4, {}),
+]
+
+
+@pytest.mark.parametrize(('without', 'change'), BY_HAND)
+def test_capacities_made_by_hand(without: int | None, change: dict[str, Any]) -> None:
+    """Of no room for some operation; that say nothing of slots, or less than is so."""
+    model, params = compiled(total >> other)
+    examples = lists(3, 0, 1, 9)
+    room = model.trace(examples, progress=False).capacities(4)
+    rows = [0 if o == without else n + 20 * o for o, n in enumerate(room.rows)]
+    model.reserve(replace(room, rows=tuple(rows), **change))
+    assert model.apply(params, model.schedule([], size=4)).shape == (4, 3)
+    agree(model, params, examples, forward=True)
+    agree(model, params, lists(50, 50, 50, 50))
+
+
+def test_capacities_of_the_same_program_with_or_without_loops() -> None:
+    loops, examples = jf.compile(total >> other), lists(3, 0, 1, 9)
+    model, params = compiled(total >> other)
+    for one, another in (loops, model), (model, loops):
+        room = one.trace(examples, progress=False).capacities(4)
+        another.reserve(room)
+        agree(another, params, examples, forward=True)
+        agree(another, params, lists(90, 90, 90, 90))
 
 
 # ---- batches of a corpus -------------------------------------------------------------

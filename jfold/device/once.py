@@ -235,7 +235,10 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
     if table < len(program.types):
         own = jnp.asarray(state.batch.constants[t])[shared_counts(program)[t] :]
     else:
-        own = state.made[first_results(program)[table - len(program.types)] + k].rows
+        number = first_results(program)[table - len(program.types)] + k
+        if number not in state.made:  # nor is there any row to read
+            return _zeros(state, t, rows)
+        own = state.made[number].rows
     # Of a capacity that was put together by hand one may have more room than the other.
     spare = [(0, max(rows - len(own), 0)), *[(0, 0)] * (own.ndim - 1)]
     return jnp.pad(own[:rows], spare)
@@ -262,14 +265,18 @@ def _read(state: State, t: int, makers: Makers, section: Section) -> Array:
     parts = list(_parts(state, t, makers))
     rows = state.batch.read(section, 0, *section.shape)
     if not parts:
-        type_ = state.plan.program.types[t]
-        zeros = jnp.zeros((*section.shape, *type_.shape), type_.dtype)
-        return varied(zeros, state.plan.varying)
+        return _zeros(state, t, *section.shape)
     values = jnp.concatenate([part.rows for part in parts])
     # In reverse the cotangents of a value are added up, as many as it has uses.
     at = _among(parts, rows)
     found = _wide(values).at[at].get(mode='promise_in_bounds')
     return found.astype(values.dtype)
+
+
+def _zeros(state: State, t: int, rows: int) -> Array:
+    """Of a type, where there is nothing to read [rows, *shape]."""
+    type_ = state.plan.program.types[t]
+    return varied(jnp.zeros((rows, *type_.shape), type_.dtype), state.plan.varying)
 
 
 def _wide(x: Array) -> Array:

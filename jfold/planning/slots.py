@@ -18,13 +18,13 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jfold.graph import value_parts
 from jfold.kept import kept
 from jfold.operations import Makers, Operations
 from jfold.recurrence import components, first_results, results_in, sources
-from jfold.spec import ONCE, Spec
+from jfold.spec import ONCE, Capacity, Spec
 
 
 class Way(enum.Enum):
@@ -109,6 +109,23 @@ def _results_of(program: Operations) -> set[int]:
     """The results of sums, which may have no rows."""
     first = first_results(program)
     return {first[o] for o in sum_operations(program)}
+
+
+def with_slots(program: Operations, capacity: Capacity) -> Capacity:
+    """A capacity that says how each slot of a program is read, and nothing of others:
+    by index where nothing is said of them, or where there is no part of which a slot
+    may be the rows."""
+    every, indexed, summands = slots(program), capacity.indexed, capacity.summands
+    none, sums_have_rows = (0,) * len(every), capacity.kept
+    if not len(every) == len(indexed) == len(summands):
+        indexed, summands, sums_have_rows = (1,) * len(every), none, int(program.once)
+    pairs = zip(every, indexed, strict=True)
+    return replace(
+        capacity,
+        indexed=tuple(1 if slot.part is None else number for slot, number in pairs),
+        summands=none if sums_have_rows else summands,
+        kept=sums_have_rows,
+    )
 
 
 @kept
