@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -51,10 +52,9 @@ def assert_fits(
     """Batches need no more than a capacity, which a new model of the program keeps."""
     fresh = jf.Model(model.block, model.program, max_programs=1)
     fresh._budget.adopt(capacity)
+    own = replace(corpus, model=fresh)
     for batch in batches:
-        chosen = np.array(batch, np.int64)
-        graph, needs = corpus.graph.pick(chosen), corpus.demands.pick(chosen)
-        assert fresh._build(graph, needs, size).spec.capacity == capacity
+        assert own.schedule(batch, size=size).spec.capacity == capacity
 
 
 def wide_and_sinks() -> jf.Model:

@@ -20,6 +20,7 @@ from traced_cases import CASES, number, tanh, trees, tuples
 import jfold as jf
 from jfold import instructions as ir
 from jfold.checking.graphs import check_graph
+from jfold.data.corpus import Corpus
 from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.host import evaluation
 from jfold.host import row_order as placing
@@ -78,10 +79,10 @@ def check_schedules(
     """The schedule of picked examples is that of the examples, to the bit."""
     whole = trace(model.program, examples)
     demanded = demands(make_uses(model.program, whole))
+    corpus = Corpus(model, whole, demanded, np.arange(whole.examples))
     for indices in picks:
         expected = model.schedule(chosen(examples, indices))
-        picked = np.array(indices, np.int64)
-        made = model._build(whole.pick(picked), demanded.pick(picked))
+        made = corpus.schedule(indices)
         assert made.spec == expected.spec
         same_bits('indices', made.indices, expected.indices)
         for t, pair in enumerate(zip(made.constants, expected.constants, strict=True)):

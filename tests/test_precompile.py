@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +169,8 @@ def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> 
     expected = grad(params, model.schedule(examples[:3], size=SIZE))
     exact = jf.Model(model.block, model.program, max_programs=1)
     step = exact.precompile(grad, params, corpus.capacities(SIZE))
-    chosen = np.arange(3)
-    picked = corpus.graph.pick(chosen), corpus.demands.pick(chosen)
-    close(step(params, exact._build(*picked, SIZE)), expected, 1e-5)
+    schedule = replace(corpus, model=exact).schedule(range(3), size=SIZE)
+    close(step(params, schedule), expected, 1e-5)
 
 
 def test_a_model_without_operations() -> None:

@@ -44,6 +44,7 @@ items = jf.Map(jf.Vector(2) >> layer)
 total = items >> jf.Sum()
 other = jf.Function(nn.Dense(3), name='other')
 times = jf.ZipWith(jnp.multiply)
+times_two = jf.Function(lambda x: 2 * x)
 # Each item times the sum of all, which is read as often.
 shared = jf.compose(lambda x: times(items(x), jf.Broadcast()(total(x))))
 
@@ -84,6 +85,13 @@ def test_sums_are_added_up_where_they_are_read() -> None:
         'result 0: in_place',
     ]
     agree(model, params, examples, forward=True)
+
+
+def test_zeros_that_fill_groups_are_not_added_up() -> None:
+    """They would take room, and time."""
+    model, _ = compiled(jf.Map(jf.Scalar()) >> jf.Sum())
+    corpus = model.trace([[1.0] * n for n in (5, 9, 17)], progress=False)
+    assert corpus.capacities(3).summands == (5 + 9 + 17,)
 
 
 def test_a_sum_may_be_a_result() -> None:
@@ -316,3 +324,19 @@ def test_spare_rows_of_results_have_no_gradient(block: Any, examples: Any) -> No
 
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     jax.tree.map(close, grads('once'), grads(None))
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'complex64', 'int8'])
+def test_sums_of_any_numbers(dtype: str) -> None:
+    """Also of nothing but what fills groups."""
+    item = jf.Function(lambda x: jnp.asarray(x, dtype), name='item')
+    block = jf.Map(jf.Scalar() >> item) >> jf.Sum() >> jf.Function(lambda x: x + x)
+    model, params = compiled(block)
+    examples = [[1.0, 2.0, 3.0], [], [4.0], [1.0] * 9]
+    got = np.asarray(model.apply(params, model.schedule(examples)))
+    assert got.tolist() == [12, 0, 8, 18]
+    nothing = jf.FromTensor(np.array(-0.0, 'float32'))
+    model, params = compiled(jf.Map(jf.Void() >> nothing) >> jf.Sum() >> times_two)
+    same = model.apply(params, model.schedule([[0] * 3, [0] * 9]))
+    assert np.asarray(same).tolist() == [0, 0]
+    assert np.signbit(same).all()

@@ -14,10 +14,11 @@ few steps, however many operations there are:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import jax.numpy as jnp
 import numpy as np
 
 from jfold.graph import (
@@ -128,31 +129,28 @@ def summed(uses: Uses) -> tuple[Pairs, ...]:
 
 
 def _leaves(uses: Uses, t: int) -> Pairs:
-    """What all sums of a type add up in the end, by the last sum that it gets into."""
-    return Pairs(*end_summands(*_added(uses, t)))
+    """What all sums of a type add up in the end, by the last sum that it gets into; no
+    zeros that fill groups."""
+    values, sums = end_summands(*_added(uses, t))
+    counted = ~_neutral(uses, t)[values]
+    return Pairs(values[counted], sums[counted])
+
+
+def _sums_of(uses: Uses, t: int) -> list[int]:
+    """The operations that add up values of a type."""
+    operations = uses.program.operations
+    own = sorted(sum_operations(uses.program))
+    return [o for o in own if operations[o].outputs == (t,)]
 
 
 def _added(uses: Uses, t: int) -> Pairs:
-    """What the sums of a type add up that have no rows, by the number of the sum; no
-    zeros that fill groups."""
-    columns = [NO_PAIRS]
-    for o, made, rows in _without_rows(uses, t):
-        columns += [Pairs(column[rows], made) for column in uses.inputs[o]]
-    values, made = map(np.concatenate, zip(*columns, strict=True))
-    counted = ~_neutral(uses, t)[values]
-    return Pairs(values[counted], made[counted])
-
-
-@kept
-def _without_rows(uses: Uses, t: int) -> tuple[tuple[int, Array, Array], ...]:
-    """By operation, the sums of a type of examples in which none has a row: their
-    numbers, and which of its nodes they are [nodes] bool."""
-    apart, found = _is_kept(uses), []
-    for o in sorted(sum_operations(uses.program)):
-        if uses.program.operations[o].outputs == (t,):
-            rows = ~apart[_owners(uses.graph.operations[o])]
-            found.append((o, _outputs(uses, o)[rows], rows))
-    return tuple(found)
+    """What the sums of a type add up, by the number of the sum; nothing of examples in
+    which sums have rows."""
+    apart, columns = _is_kept(uses), [NO_PAIRS]
+    for o in _sums_of(uses, t):
+        made, rows = _outputs(uses, o), ~apart[_owners(uses.graph.operations[o])]
+        columns += [Pairs(column[rows], made[rows]) for column in uses.inputs[o]]
+    return Pairs(*map(np.concatenate, zip(*columns, strict=True)))
 
 
 def _neutral(uses: Uses, t: int) -> Array:
@@ -161,21 +159,26 @@ def _neutral(uses: Uses, t: int) -> Array:
     first = uses.numbers.first[t]
     found = np.zeros(int(first[-1]), bool)
     own = [value for number, value in uses.program.constants if number == t]
-    for k, value in enumerate(own):
-        # A sum of floats with 0.0 makes -0.0 another number.
-        is_whole = value.dtype.kind in 'iu'
-        if not value.any() and (is_whole or np.signbit(value.real).all()):
-            found[first[:-1] + k] = True
+    for k in (k for k, value in enumerate(own) if _is_neutral(value)):
+        found[first[:-1] + k] = True
     return found
+
+
+def _is_neutral(value: Array) -> bool:
+    """Whether a constant makes no difference to a sum: of floats, 0.0 does to -0.0."""
+    if (value != 0).any():
+        return False
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    return not is_float or bool(np.signbit(value.astype('float64')).all())
 
 
 def _summed(uses: Uses, slot: Slot, leaves: Pairs) -> Pairs:
     """What is added up in the rows of a slot: what it reads, or what a sum adds up that
-    it reads."""
+    it reads. Sums may be of nothing, all of it neutral."""
     read = _read(uses, slot)
     row = np.full(int(uses.numbers.first[slot.type][-1]), -1)
-    for _, made, _ in _without_rows(uses, slot.type):
-        row[made] = -2  # also of those that add up nothing but zeros
+    for o in _sums_of(uses, slot.type):
+        row[_outputs(uses, o)] = -2
     is_sum = row[read] == -2
     (plain,) = np.nonzero(~is_sum)
     row[read[is_sum]] = np.nonzero(is_sum)[0]
