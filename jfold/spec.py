@@ -44,7 +44,7 @@ class Capacity:
       indexed: per slot, whether it has an index for each row, and is not read in
         place; none where there are loops.
       summands: per slot, what is added up in it, if sums have no rows.
-      kept: whether they have, since some are read more than once.
+      sum_rows: whether they have, since some are read more than once; 0 or 1.
       profiles: per component the rows of its levels, if it has several, or of the steps
         that they are to fit in; none where steps do not depend on that.
       shards: over which devices examples are dealt; `None` if they are not.
@@ -60,7 +60,7 @@ class Capacity:
     metrics: tuple[int, ...]
     indexed: tuple[int, ...] = field(default=(), repr=False)
     summands: tuple[int, ...] = field(default=(), repr=False)
-    kept: int = field(default=0, repr=False)
+    sum_rows: int = field(default=0, repr=False)
     profiles: tuple[Profile, ...] = field(default=(), repr=False)
     shards: Shards | None = field(default=None, repr=False)
 
@@ -105,17 +105,17 @@ class Capacity:
         """All numbers in a row, but for profiles."""
         of_types = *self.constants, *self.fans, *self.sums
         rows = *self.rows, *self.metrics
-        of_slots = *self.indexed, *self.summands, self.kept
+        of_slots = *self.indexed, *self.summands, self.sum_rows
         return self.examples, self.levels, self.stages, *of_types, *rows, *of_slots
 
     @lazy
     def _room(self) -> tuple[float, ...]:
         """What each of these may be: where sums have rows nothing is told to whoever
         reads them, of which there may then be any number."""
-        if not self.kept:
+        if not self.sum_rows:
             return self.numbers
         first = len(self.numbers) - 1 - len(self.summands)
-        return *self.numbers[:first], *(math.inf for _ in self.summands), self.kept
+        return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
         """Every number with a name that tells what it counts, but for profiles."""

@@ -135,7 +135,7 @@ def test_a_sum_that_is_read_often_has_a_row() -> None:
     """Else its summands would be added up once for each item."""
     model, params = compiled(shared >> jf.Map(other) >> jf.Sum())
     schedule = model.schedule(lists(3, 5))
-    assert schedule.capacity.kept
+    assert schedule.capacity.sum_rows
     assert Way.SUMMED not in ways(schedule.spec)
     agree(model, params, lists(3, 0, 1, 9), forward=True)
 
@@ -144,9 +144,9 @@ def test_of_short_sequences_no_sum_is_read_often() -> None:
     """With a longer one there is a second program, which the shorter use as well."""
     model, params = compiled(shared >> jf.Map(other) >> jf.Sum())
     first = model.schedule(lists(1, 1))
-    assert not first.capacity.kept
+    assert not first.capacity.sum_rows
     second = model.schedule(lists(2, 1))
-    assert second.capacity.kept
+    assert second.capacity.sum_rows
     third = model.schedule(lists(1, 1))
     assert third.spec is second.spec
     agree(model, params, lists(1, 1), forward=True)
@@ -202,7 +202,7 @@ def test_sums_that_have_rows_leave_room_for_any_number() -> None:
     """What is added up is told to nobody, so no batch needs another program for it."""
     model, params = compiled(shared >> jf.Map(other) >> jf.Sum())
     room = model.trace(lists(1, 1, 1, 60), progress=False).capacities(4)
-    assert room.kept
+    assert room.sum_rows
     room = model.reserve(replace(room, summands=(0,) * len(room.summands)))
     agree(model, params, lists(1, 1, 1, 1), forward=True)
     assert model.schedule(lists(1, 1, 1, 1)).capacity == room
@@ -257,11 +257,11 @@ def check_merged(model: jf.Model, examples: Sequence[Any], path: Path) -> None:
             jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
-@pytest.mark.parametrize('name', ['summed', 'kept', 'labels'])
+@pytest.mark.parametrize('name', ['summed', 'read often', 'labels'])
 def test_schedules_of_a_corpus(name: str, tmp_path: Path) -> None:
     block: Any = total >> other
     examples: list[Any] = lists(3, 0, 12)
-    if name == 'kept':
+    if name == 'read often':
         block = shared >> jf.Map(other) >> jf.Sum()
     if name == 'labels':
         pair = jf.AllOf(jf.GetItem(1) >> total, jf.GetItem(0))

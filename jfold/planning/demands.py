@@ -45,7 +45,7 @@ class Demands:
       added: [examples, numbers], what adds up over a batch: constants per type, nodes
         per operation, rows of sums per type, values per metric, summands per slot.
       highest: [examples, numbers], what only the largest decides: levels, fans per
-        type, stages; of each slot whether it is indexed, and whether sums are kept.
+        type, stages; of each slot whether it is indexed, and whether sums have rows.
     """
 
     program: Operations
@@ -103,7 +103,7 @@ def make_capacity(
     constants, rows, sums, metrics, summands = _parts(program, added)
     levels, *fans = highest[: 1 + types]
     stages, *of_slots = highest[1 + types :]
-    *indexed, kept = of_slots or [0]
+    *indexed, sum_rows = of_slots or [0]
     return Capacity(
         examples=size,
         levels=levels,
@@ -116,7 +116,7 @@ def make_capacity(
         metrics=metrics,
         indexed=tuple(indexed),
         summands=summands,
-        kept=kept,
+        sum_rows=sum_rows,
         shards=shards,
     )
 
@@ -159,7 +159,7 @@ def needed(uses: Uses, size: int) -> Capacity:
         of_slots = needs(uses)
         added += [int(x.sum()) for x in of_slots.summands]
         indexed = (int(x.any()) for x in of_slots.indexed)
-        highest += *indexed, int(of_slots.kept.any())
+        highest += *indexed, int(of_slots.sum_rows.any())
     return make_capacity(program, added, highest, size)
 
 
@@ -196,7 +196,7 @@ def demands(uses: Uses) -> Demands:
     if program.once:
         of_slots = needs(uses)
         added += of_slots.summands
-        highest += *of_slots.indexed, of_slots.kept
+        highest += *of_slots.indexed, of_slots.sum_rows
     return Demands(program, _by_example(added), _by_example(highest))
 
 

@@ -69,7 +69,7 @@ def grow(
         rows('metrics'),
         tuple(map(max, indexed, old.indexed if old else indexed)),
         rows('summands'),
-        max(need.kept, old.kept if old else 0),
+        max(need.sum_rows, old.sum_rows if old else 0),
         _profiles(old, need, more),
         need.shards,
     )

@@ -50,12 +50,13 @@ class Needs:
       indexed: per slot, whether its rows have to have an index [examples] bool.
       summands: per slot, how many values are added up in it, if sums have no rows
         [examples].
-      kept: whether sums have rows, since one is read more than once [examples] bool.
+      sum_rows: whether sums have rows, since one is read more than once [examples]
+        bool.
     """
 
     indexed: tuple[Array, ...]
     summands: tuple[Array, ...]
-    kept: Array
+    sum_rows: Array
 
 
 @kept
@@ -69,7 +70,7 @@ def needs(uses: Uses) -> Needs:
             np.bincount(_owners(_table(uses, slot))[rows], minlength=examples)
             for slot, (_, rows) in pairs
         ),
-        _is_kept(uses),
+        _have_rows(uses),
     )
 
 
@@ -88,7 +89,7 @@ def _is_indexed(uses: Uses, slot: Slot) -> Array:
 
 
 @kept
-def _is_kept(uses: Uses) -> Array:
+def _have_rows(uses: Uses) -> Array:
     """In which examples a sum is read more than once [examples] bool."""
     found = np.zeros(uses.graph.examples, bool)
     for o in sum_operations(uses.program):
@@ -146,7 +147,7 @@ def _sums_of(uses: Uses, t: int) -> list[int]:
 def _added(uses: Uses, t: int) -> Pairs:
     """What the sums of a type add up, by the number of the sum; nothing of examples in
     which sums have rows."""
-    apart, columns = _is_kept(uses), [NO_PAIRS]
+    apart, columns = _have_rows(uses), [NO_PAIRS]
     for o in _sums_of(uses, t):
         made, rows = _outputs(uses, o), ~apart[_owners(uses.graph.operations[o])]
         columns += [Pairs(column[rows], made[rows]) for column in uses.inputs[o]]

@@ -116,7 +116,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
     by index where nothing is said of them, or where there is no part of which a slot
     may be the rows."""
     every, indexed, summands = slots(program), capacity.indexed, capacity.summands
-    none, sums_have_rows = (0,) * len(every), capacity.kept
+    none, sums_have_rows = (0,) * len(every), capacity.sum_rows
     if not len(every) == len(indexed) == len(summands):
         indexed, summands, sums_have_rows = (1,) * len(every), none, int(program.once)
     pairs = zip(every, indexed, strict=True)
@@ -124,7 +124,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
         capacity,
         indexed=tuple(1 if slot.part is None else number for slot, number in pairs),
         summands=none if sums_have_rows else summands,
-        kept=sums_have_rows,
+        sum_rows=sums_have_rows,
     )
 
 
@@ -135,13 +135,13 @@ def ways(spec: Spec) -> tuple[Way, ...]:
     if spec.strategy != ONCE or not capacity.indexed:
         return tuple(Way.INDEXED for _ in slots(program))
     pairs = zip(slots(program), capacity.indexed, strict=True)
-    return tuple(_way(slot, indexed, capacity.kept) for slot, indexed in pairs)
+    return tuple(_way(slot, indexed, capacity.sum_rows) for slot, indexed in pairs)
 
 
-def _way(slot: Slot, indexed: int, kept_apart: int) -> Way:
+def _way(slot: Slot, indexed: int, sum_rows: int) -> Way:
     if not indexed:
         return Way.IN_PLACE
-    return Way.SUMMED if slot.sums and not kept_apart else Way.INDEXED
+    return Way.SUMMED if slot.sums and not sum_rows else Way.INDEXED
 
 
 def sums_have_rows(spec: Spec) -> bool:
