@@ -24,6 +24,7 @@ from jfold.functions import ratio
 from jfold.graph import Array
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
+from jfold.planning.tiles import strategy_of
 from jfold.shards import EVERYWHERE
 from jfold.spec import ONCE, Capacity, Spec, SpecKey, of_one_shard
 from jfold.tracebacks import boundary
@@ -198,13 +199,15 @@ class Schedule:
         """Per level of its component [depth, 2 + widths]: first row, end, then tiles
         per width; of a schedule without shards."""
         places = layout(self.spec)
-        size = 2 + len(places.widths[operation])
+        widths, c = places.widths[operation], places.component[operation]
         if not self.spec.capacity.rows[operation]:
-            return np.zeros((0, size), np.int32)
-        component = places.component[operation]
-        table = np.asarray(self.sections.tiles[component].of(self.indices))
+            return np.zeros((0, 2 + len(widths)), np.int32)
+        table = np.asarray(self.sections.tiles[c].of(self.indices))
         first = places.column[operation]
-        return table[: int(self.depths[component]), first : first + size]
+        table = table[: int(self.depths[c]), first : first + 2]
+        (empty,) = np.asarray(self.sections.header.empty.of(self.indices)).tolist()
+        tiles = strategy_of(self.spec).tiles(table, widths, places.trips[c], empty)
+        return np.concatenate([table, tiles], axis=1)
 
     @property
     def stacked(self) -> tuple[int, ...]:

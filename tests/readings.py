@@ -367,18 +367,16 @@ def check(r: Reading) -> None:
 def ready_at(r: Reading) -> list[Array]:
     """Per operation, the step at which each row is computed first, counted through the
     components; every row once at least, in tiles that stay in the region."""
-    places, found, before = layout(r.schedule.spec), [], 0
+    places, before = layout(r.schedule.spec), 0
     found = [np.full(len(x), -1) for x in r.levels]
     for c, component in enumerate(running(r.schedule.spec)):
         size, _ = places.tables[c]
         table = part(r, r.schedule.sections.tiles[c])
         for o in component.operations:
-            widths, column = np.array(places.widths[o]), places.column[o]
-            own = table[:, column : column + 2 + len(widths)]
-            loops = np.arange(len(widths)).repeat(places.trips[c])
-            for step, (first, end, *count) in enumerate(own.tolist()):
-                assert np.flatnonzero(count).tolist() == [loops[step]]
-                width = int(widths @ count)
+            column = places.column[o]
+            widths = np.repeat(places.widths[o], places.trips[c]).tolist()
+            own = table[:, column : column + 2].tolist()
+            for step, ((first, end), width) in enumerate(zip(own, widths, strict=True)):
                 assert 0 <= first <= max(end, 0)
                 assert first + width <= places.region[o]
                 rows = found[o][first : min(end, first + width)]

@@ -34,7 +34,7 @@ from jfold.planning.build import fill
 from jfold.planning.demands import demands
 from jfold.planning.growth import COARSE, FINE, grow
 from jfold.planning.sections import SUM_ARITY
-from jfold.planning.tiles import cores, tiles
+from jfold.planning.tiles import cores, empty_part, tiles
 from jfold.planning.uses import make_uses
 from jfold.schedule import build
 from jfold.spec import Capacity, Spec, key_of
@@ -385,22 +385,22 @@ def test_a_million_nodes_in_one_example() -> None:
     assert value.tolist() == [total(tree)]
 
 
-@pytest.mark.parametrize('cores', [1, 2])
+@pytest.mark.parametrize('empty', [6, 2])
 @pytest.mark.parametrize('widths', [(256, 64, 16), (128, 32, 8), (4,)])
-def test_tiles_cover_all_rows(widths: tuple[int, ...], cores: int) -> None:
+def test_tiles_cover_all_rows(widths: tuple[int, ...], empty: int) -> None:
     """And no more than the narrowest could not avoid, or a wide tile may waste."""
     rows = np.arange(3 * widths[0])
-    found = tiles(rows, widths, cores)
+    found = tiles(rows, widths, empty)
     wasted = found @ np.array(widths) - rows
-    waste = widths[0] // (2 if cores > 1 else 6)
     assert wasted.min() == 0
-    assert wasted.max() < max(waste, widths[-1])
+    assert wasted.max() < max(widths[0] // empty, widths[-1])
 
 
 def test_nearly_full_tiles_on_one_core_half_full_ones_on_several() -> None:
     """Of 70 rows."""
-    assert tiles(np.array([70]), (128, 32, 8), 1).tolist() == [[0, 2, 1]]
-    assert tiles(np.array([70]), (128, 32, 8), 2).tolist() == [[1, 0, 0]]
+    rows, widths = np.array([70]), (128, 32, 8)
+    assert tiles(rows, widths, empty_part(cores=1)).tolist() == [[0, 2, 1]]
+    assert tiles(rows, widths, empty_part(cores=2)).tolist() == [[1, 0, 0]]
 
 
 def test_devices_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

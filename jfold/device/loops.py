@@ -32,7 +32,7 @@ from jfold.device.buffers import Edges, take
 from jfold.device.sections import Batch, Number
 from jfold.device.xla import Chained, loop_after
 from jfold.planning.layout import running
-from jfold.planning.tiles import strategy_of
+from jfold.planning.tiles import left_over, strategy_of
 from jfold.spec import Spec
 
 Carry = TypeVar('Carry')
@@ -116,37 +116,41 @@ class CountedLoops(_Pass):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Wide ones, then narrow ones for what is left."""
-        first, end, *counts = self.batch.tiles(o, level.number)
-        runs = []
-        for rows, count in zip(self.batch.layout.widths[o], counts, strict=True):
-            runs.append((rows, count, first))
-            first = first + count * rows
+        """Wide ones, then narrow ones for what is left; in reverse from the last row to
+        the first, so that what crosses may be written over rows that have been read."""
+        first, end = self.batch.tiles(o, level.number)
 
-        def run(rows: int, begin: Array, i: Array, carry: Carry) -> Carry:
-            first = begin + i * (-rows if self.down else rows)
-            # Past its end a level reads in reverse what is done, else what is not.
-            count = None if self.down else end - first
-            return step(Tile(o, first, rows, count), carry)
+        def up(rows: int, row: Array, carry: Carry) -> tuple[Array, Carry]:
+            return row + rows, step(Tile(o, row, rows, end - row), carry)
 
-        # In reverse from the last row to the first, so that what crosses may be written
-        # over rows that have been read.
-        for rows, count, first in reversed(runs) if self.down else runs:
-            start = first + (count - 1) * rows if self.down else first
-            begin = state.zero + start
-            state = loop_after(functools.partial(run, rows, begin), count, state)
-        return state
+        def down(rows: int, row: Array, carry: Carry) -> tuple[Array, Carry]:
+            # A tile has no row of the levels before; past its end are rows that are
+            # done, which it takes as they are.
+            begin = jnp.maximum(row - rows, first)
+            return begin, step(Tile(o, begin, rows, None), carry)
+
+        def more(left: Number, row: Array) -> Array:
+            return (row - first if self.down else end - row) > left
+
+        row, carry = state.zero + (end if self.down else first), state.carry
+        widths = self.batch.layout.widths[o]
+        for rows, left in zip(widths, left_over(widths, self.batch.empty), strict=True):
+            run = functools.partial(down if self.down else up, rows)
+            row, carry = loop_after(functools.partial(more, left), run, row, carry)
+        return Chained(row - first if self.down else jnp.minimum(row - end, 0), carry)
 
     def chunks(
         self, o: int, step: ChunkStep, state: Chained[Summed]
     ) -> Chained[Summed]:
         """As many as there are nodes for."""
-        rows = self.batch.layout.chunk[o]
+        rows, nodes = self.batch.layout.chunk[o], self.batch.nodes(o)
 
-        def run(i: Number, carry: Summed) -> Summed:
-            return self._add_chunk(o, state.zero + i * rows, step, carry)
+        def run(row: Array, carry: Summed) -> tuple[Array, Summed]:
+            return row + rows, self._add_chunk(o, row, step, carry)
 
-        return loop_after(run, -(-self.batch.nodes(o) // rows), state)
+        start = jnp.asarray(state.zero, jnp.int32)
+        row, carry = loop_after(lambda row: row < nodes, run, start, state.carry)
+        return Chained(jnp.minimum(row - nodes, 0), carry)
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:
         """As many [] as the batch has."""
@@ -187,7 +191,7 @@ class FixedLoops(_Pass):
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
         """One; a step that has none repeats the one before."""
-        first, end, *_ = self.batch.tiles(o, level.number)
+        first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]
         tile = Tile(o, first, rows, None if self.down else end - first)
         return Chained(state.zero, step(tile, state.carry))

@@ -45,13 +45,17 @@ class Batch:
         """How many rows of a result are real []."""
         return self._number(self.sections.header.rows, result)
 
+    @property
+    def empty(self) -> Array:
+        """The part of a wide tile [] that may be empty: one of so many."""
+        return self._number(self.sections.header.empty, 0)
+
     def tiles(self, operation: int, level: Number) -> list[Array]:
-        """Of an operation on a level: first row, end, tiles of each width [] each."""
+        """Of an operation on a level: first row, end [] each."""
         component = self.layout.component[operation]
         columns = self.layout.tables[component][1]
         first = level * columns + self.layout.column[operation]
-        size = 2 + len(self.layout.widths[operation])
-        return list(self.read(self.sections.tiles[component], first, size))
+        return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
         """First row and number of tiles of the sums that one round makes [] each."""

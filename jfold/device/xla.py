@@ -38,11 +38,12 @@ class Chained(Generic[Carry]):
 
     XLA orders two loops only if one depends on the other. A loop that reads a buffer,
     beside one that writes it, made XLA copy the whole buffer at each level: 150 ms
-    where 69 ms is the perfect batch. Each loop therefore starts from what the one
-    before has counted.
+    where 69 ms is the perfect batch. Each loop therefore starts from where the one
+    before has ended.
 
     Attributes:
-      zero: [] int32, the number of rounds of the last loop less that number.
+      zero: [] int32, of which XLA does not know that it is zero: how far the last loop
+        went, less how far it had to.
       carry: what the loops change.
     """
 
@@ -51,22 +52,22 @@ class Chained(Generic[Carry]):
 
 
 def loop_after(
-    step: Callable[[Array, Carry], Carry], count: Array, state: Chained[Carry]
-) -> Chained[Carry]:
-    """`step(i, carry)` for i [] from 0 on, so many [] times.
+    more: Callable[[Array], Array],
+    step: Callable[[Array, Carry], tuple[Array, Carry]],
+    row: Array,
+    carry: Carry,
+) -> tuple[Array, Carry]:
+    """`step(row, carry)`, which gives both for the next round, while there is `more`.
 
-    The step adds `state.zero` to what it reads of a schedule.
+    Rounds go by rows, not by their number, so that nothing has to be counted before or
+    kept beside: each such number is a kernel to compile.
+
+    Args:
+      row: [] of the first round, to which `Chained.zero` has been added.
     """
-
-    def body(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
-        """The number of the next step [], and what goes on."""
-        i, carry = state
-        return i + 1, step(i, carry)
-
-    start = jnp.zeros((), jnp.int32)
-    done, carry = lax.while_loop(lambda s: s[0] < count, body, (start, state.carry))
-    # Zero, but XLA does not know that.
-    return Chained(done - count, carry)
+    more_left, next_round = lambda s: more(s[0]), lambda s: step(*s)
+    done: tuple[Array, Carry] = lax.while_loop(more_left, next_round, (row, carry))
+    return done
 
 
 def after(read: Arrays, x: Array, first: Array | int) -> Array:

@@ -148,15 +148,15 @@ def _write_counts(spec: Spec, counts: Array, indices: Array) -> None:
     components, operations, places = _tiles(spec)
     of_components[components[rows[operations] > 0]] = 1
     header = layout(spec).sections.header.whole
-    header.write(indices, np.concatenate([of_components, rows]))
-    indices[places], indices[places + 2] = 0, 1
+    header.write(indices, np.concatenate([of_components, rows, [1]]))
+    indices[places] = 0
     indices[places + 1] = rows[operations]
 
 
 @kept
 def _tiles(spec: Spec) -> tuple[Array, Array, Array]:
     """Of the operations that run [n], their components, their numbers, and where the
-    three numbers of their tiles are."""
+    two numbers of their tiles are."""
     places = layout(spec)
     found = [
         (c, o, places.sections.tiles[c].start + places.column[o])

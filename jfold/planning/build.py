@@ -20,7 +20,7 @@ from jfold.planning.sections import (
     Section,
     Sections,
 )
-from jfold.planning.tiles import cores, strategy_of
+from jfold.planning.tiles import cores, empty_part, in_loops
 from jfold.planning.uses import (
     NO_USES,
     RowUses,
@@ -116,7 +116,7 @@ class _Order:
 
 def _order_of(batch: _Batch) -> _Order:
     """The order of the nodes of a graph."""
-    last_steps = strategy_of(batch.spec).last_steps
+    last_steps = in_loops(batch.spec).last_steps
     levels, widths = batch.graph.levels, batch.places.widths
     counts = tuple(map(_of_levels, levels, are_recurrent(batch.spec.program)))
     steps = tuple(
@@ -216,21 +216,20 @@ def _write_header(batch: _Batch, order: _Order) -> None:
     """Counts of everything whose number is data."""
     graph = batch.graph
     counts = map(len, graph.operations + graph.results)
-    numbers = np.array([*order.depths, *counts], np.int32)
+    numbers = np.array([*order.depths, *counts, empty_part(batch.cores)], np.int32)
     batch.sections.header.whole.write(batch.indices, numbers)
 
 
 def _write_tiles(batch: _Batch, order: _Order) -> None:
     """The tiles of every component, level by level or step by step."""
-    write, places = strategy_of(batch.spec).write, batch.places
+    write, places = in_loops(batch.spec).write, batch.places
     for c, component in enumerate(batch.components):
         table = batch.sections.tiles[c].of(batch.indices)
         table[order.depths[c] :] = 0
         for o in component.operations:
-            column, widths = places.column[o], places.widths[o]
-            part = table[:, column : column + 2 + len(widths)]
-            rest = order.last_steps[c], places.trips[c], batch.cores
-            write(part, order.counts[o], widths, *rest)
+            part = table[:, places.column[o] : places.column[o] + 2]
+            rest = order.last_steps[c], places.widths[o], places.trips[c]
+            write(part, order.counts[o], *rest)
 
 
 def write_owners(

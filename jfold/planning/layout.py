@@ -232,15 +232,14 @@ def _tables(
 ) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
     """`Layout.column`, `Layout.tables` and `Layout.trips`.
 
-    A row has, per operation, the first row, the end, and a count per width.
+    A row has, per operation, the first row and the end.
     """
-    widths = tile_widths(spec)
-    column = [0 for _ in widths]
+    column = [0 for _ in spec.program.operations]
     tables, trips = [], []
     for whole, component in zip(components(spec.program), running(spec), strict=True):
         cursor = Cursor()
         for o in component.operations:
-            column[o] = cursor.take(2 + len(widths[o]))
+            column[o] = cursor.take(2)
         trips.append(strategy_of(spec).trips(spec, whole))
         tables.append((sum(trips[-1]), cursor.next))
     return tuple(column), tuple(tables), tuple(trips)

@@ -5,7 +5,7 @@ All that a batch tells the device, but for constants, is one int32 array, so tha
 sent at once. Its sections are declared here, each once with its shape, and laid out;
 who writes or reads one does it through its `Section`.
 
-    | depths | counts | rows |                 header, depends on the program alone
+    | depths | counts | rows | empty |         header, depends on the program alone
     | tiles of each component |                in which order rows are computed
     | inputs of each operation |               what they read
     | results |                                what of it is handed out
@@ -98,6 +98,7 @@ class Header:
         fixed.
       counts: [operations] nodes of each.
       rows: [results] rows of each.
+      empty: [1] the part of a wide tile that may be empty: one of so many.
       whole: all of these, one after another.
       examples: [] how many examples there are: so many rows the value itself has.
     """
@@ -105,6 +106,7 @@ class Header:
     depths: Section
     counts: Section
     rows: Section
+    empty: Section
     whole: Section
     examples: Section
 
@@ -256,8 +258,8 @@ class Sections:
     Attributes:
       header: what tells how much of everything there is.
       size: of the index array.
-      tiles: per component [levels, columns], for each of its operations first row, end
-        and tiles per width; a row for each step, if their number is fixed.
+      tiles: per component [levels, columns], for each of its operations first row and
+        end; a row for each step, if their number is fixed.
       summands: per component that is sums, where these are taken at once [summands],
         rows of the value buffer; [0] of others.
       sums_of: likewise, to which row of the component each is added.
@@ -333,6 +335,7 @@ def lay_out(room: Room) -> Sections:
 def _header(program: Operations, cursor: Cursor) -> Header:
     depths = cursor.section(len(components(program)))
     counts = cursor.section(len(program.operations))
-    rows = cursor.section(len(program.results))
+    rows, empty = cursor.section(len(program.results)), cursor.section(1)
     own, *_ = program.value_results
-    return Header(depths, counts, rows, Section(0, (cursor.next,)), rows[own])
+    whole = Section(0, (cursor.next,))
+    return Header(depths, counts, rows, empty, whole, rows[own])

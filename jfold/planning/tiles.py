@@ -16,16 +16,15 @@ A tile may run past the end of its level, into rows that the next level writes a
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
-from jfold.graph import Array, concatenated
+from jfold.graph import Array
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.planning.costs import balanced_chunk, looks_up, parameter_bytes, row_bytes
@@ -37,10 +36,10 @@ from jfold.staircase import NARROW, Profile, cut, is_cut, last_steps, steps
 
 Widths: TypeAlias = tuple[int, ...]  # rows per tile; counted ones widest first
 Trips: TypeAlias = tuple[int, ...]  # of loops one behind another
+Part = TypeVar('Part', int, jax.Array)
 Groups: TypeAlias = tuple[tuple[int, ...], ...]  # of inputs
 
 SUM_WIDTH = 64  # sums that are taken at once
-MANY = 4096  # rows of an operation; tiles of fewer are looked up
 MEMORY = 1 << 27  # bytes that an accelerator spares for what a tile reads and makes
 START = 1 << 28  # bytes that it moves while the kernels of a step start, both ways
 
@@ -86,7 +85,7 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 # ---- strategies ----------------------------------------------------------------------
 
 
-# Each has nine methods:
+# Each has eight methods, and those with loops two more:
 #
 #   fitted      a capacity as its specs have it
 #   widths      of an operation
@@ -97,13 +96,16 @@ def tile_widths(spec: Spec) -> tuple[Widths, ...]:
 #               are read, and whose cotangents are written, at once
 #   trips       of each loop over the steps of a component, one behind another: as many
 #               as there are rows in the table of its tiles
+#   tiles       of a table of first rows and ends [steps, 2] how many tiles of each
+#               width its steps have [steps, widths]; the widths, the trips, and the
+#               part of a wide tile that may be empty
+#
 #   last_steps  the step at which each level of a component ends [levels], from 0; of
 #               each of its operations nodes per level [levels or fewer] and the widths;
 #               and the trips
 #   write       of an operation nodes per level [levels or fewer], with `last_steps`,
-#               into its part of the table [steps, 2 + widths] int32: first row, end and
-#               tiles per width; zero behind the last step; the trips, and how many
-#               cores there are
+#               the widths and the trips, into its part of the table [steps, 2] int32:
+#               first row and end; zero behind the last step
 #
 # and says whether steps are `fixed` by the capacity.
 
@@ -165,42 +167,48 @@ class Counted:
         self,
         table: Array,
         counts: Array,
-        widths: Widths,
         last: Array,
+        widths: Widths,
         trips: Trips,
-        cores: int,
     ) -> None:
-        """Into a table [levels or more, 2 + widths], for counts [levels or fewer], as
-        many tiles of each width as each level takes."""
-        if len(counts) < len(last):
-            counts = concatenated([counts, np.zeros(len(last) - len(counts), np.int64)])
+        """Into a table [levels or more, 2], for counts [levels or fewer]."""
         part, ends = table[: len(last)], counts.cumsum()
-        part[:, 1] = ends
-        part[:, 0] = ends - counts
-        if len(part) and ends[-1] < MANY:
-            part[:, 2:] = _tiles_of_few(widths, cores).take(counts, 0)
-        else:
-            part[:, 2:] = tiles(counts, widths, cores)
+        part[: len(ends), 0] = ends - counts
+        part[: len(ends), 1] = ends
+        part[len(ends) :] = ends[-1] if len(ends) else 0
+
+    def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
+        """As many as the rows of a level take."""
+        return tiles(table[:, 1] - table[:, 0], widths, empty)
 
 
-@functools.lru_cache(maxsize=32)
-def _tiles_of_few(widths: Widths, cores: int) -> Array:
-    """`tiles` of any number of rows below `MANY` [MANY, widths]."""
-    return tiles(np.arange(MANY), widths, cores)
-
-
-def tiles(rows: Array, widths: Widths, cores: int) -> Array:
-    """Tiles per width [n, widths] int32 for numbers of rows [n].
+def empty_part(cores: int) -> int:
+    """The part of a wide tile that may be empty: one of so many.
 
     A wide tile that is half full is faster than narrow ones on several cores, which
     gain little from those. On one core, where rows cost the same in both, it must be
     nearly full. So the order of sums, and last digits, depend on the cores.
     """
+    return 2 if cores > 1 else 6
+
+
+def left_over(widths: Widths, empty: Part) -> list[Part | int]:
+    """How many rows at most tiles of each width leave to narrower ones.
+
+    Args:
+      empty: [] as of `empty_part`.
+    """
+    found: list[Part | int] = [width - width // empty for width in widths]
+    found[-1] = 0
+    return found
+
+
+def tiles(rows: Array, widths: Widths, empty: int) -> Array:
+    """Tiles per width [n, widths] int32 for numbers of rows [n]."""
     found = np.empty((len(rows), len(widths)), np.int32)
-    part = 2 if cores > 1 else 6  # of a wide tile, which may be empty
-    for column, width in enumerate(widths):
-        empty = width - 1 if width == widths[-1] else width // part - 1
-        found[:, column] = (rows + empty) // width
+    pairs = zip(widths, left_over(widths, empty), strict=True)
+    for column, (width, left) in enumerate(pairs):
+        found[:, column] = np.maximum(-((left - rows) // width), 0)
         rows = np.maximum(rows - found[:, column] * width, 0)
     return found
 
@@ -267,17 +275,16 @@ class Fixed:
         self,
         table: Array,
         counts: Array,
-        widths: Widths,
         last: Array,
+        widths: Widths,
         trips: Trips,
-        cores: int,
     ) -> None:
-        """Into a table [steps, 2 + widths], a tile of each step.
+        """Into a table [steps, 2], a tile of each step.
 
         A step without a tile of the operation, before, between or behind its levels,
         repeats the tile before it, which changes nothing.
         """
-        table[:, :2], table[:, 2:] = 0, np.eye(len(trips), dtype=int).repeat(trips, 0)
+        table[...] = 0
         if not len(last):
             return
         level = np.repeat(np.arange(len(last)), np.diff(last, prepend=-1))
@@ -291,7 +298,11 @@ class Fixed:
         first[first >= end[level]] = 0
         np.maximum.accumulate(first, out=first)
         table[: len(level), 0], table[: len(level), 1] = first, end[level]
-        table[len(level) :, :2] = first[-1], end[-1]
+        table[len(level) :] = first[-1], end[-1]
+
+    def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
+        """One, of the width of the loop."""
+        return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
 
 class Once:
@@ -329,23 +340,9 @@ class Once:
         """One."""
         return (1,)
 
-    def last_steps(
-        self, counts: Sequence[Array], widths: Sequence[Widths], trips: Trips
-    ) -> Array:
-        """All levels are one step [1], if there are any."""
-        return np.zeros(any(map(len, counts)), np.int64)
-
-    def write(
-        self,
-        table: Array,
-        counts: Array,
-        widths: Widths,
-        last: Array,
-        trips: Trips,
-        cores: int,
-    ) -> None:
-        """Into a table [1, 3], one tile from the first row on."""
-        table[...] = 0, counts.sum(), 1
+    def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
+        """One."""
+        return np.ones((len(table), 1), int)
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
@@ -471,7 +468,8 @@ def _alike(profile: Profile, operations: int) -> Profile:
 
 # ---- which there are -----------------------------------------------------------------
 
-Strategy: TypeAlias = Counted | Fixed | Once
+InLoops: TypeAlias = Counted | Fixed
+Strategy: TypeAlias = InLoops | Once
 _STRATEGIES: dict[tuple[str, bool], Strategy] = {
     (ONCE, False): Once(),
     (COUNTED, False): Counted(),
@@ -489,6 +487,13 @@ def strategy_named(name: str | None, reproducible: bool) -> Strategy:
 def strategy_of(spec: Spec) -> Strategy:
     """The strategy that a spec names."""
     return strategy_named(spec.strategy, spec.reproducible)
+
+
+def in_loops(spec: Spec) -> InLoops:
+    """The same of a spec of a program that has loops."""
+    strategy = strategy_of(spec)
+    assert not isinstance(strategy, Once)
+    return strategy
 
 
 def asked(program: Operations, need: Capacity, strategy: str | None) -> Capacity:
