@@ -32,7 +32,7 @@ from jfold.device.buffers import Edges, take
 from jfold.device.sections import Batch, Number
 from jfold.device.xla import Chained, loop_after
 from jfold.planning.layout import running
-from jfold.planning.tiles import left_over, strategy_of
+from jfold.planning.tiles import left_over, reverse_widths, strategy_of
 from jfold.spec import Spec
 
 Carry = TypeVar('Carry')
@@ -134,6 +134,8 @@ class CountedLoops(_Pass):
 
         row, carry = state.zero + (end if self.down else first), state.carry
         widths = self.batch.layout.widths[o]
+        if self.down:
+            widths = reverse_widths(widths)
         for rows, left in zip(widths, left_over(widths, self.batch.empty), strict=True):
             run = functools.partial(down if self.down else up, rows)
             row, carry = loop_after(functools.partial(more, left), run, row, carry)

@@ -125,9 +125,12 @@ class Counted:
         256 rows a tile no longer stays in cache. So do small ones: a narrow tile of
         theirs takes little more than its start. Narrow tiles serve levels near the
         roots. A width takes as long to compile whatever it is for, so what gains little
-        from a third has two."""
-        size = parameter_bytes(spec.program.operations[o])
+        from a third has two, and what multiplies little and takes no turns has one."""
+        operation = spec.program.operations[o]
+        size = parameter_bytes(operation)
         if not component.recurrent:
+            if size < 1 << 16 or looks_up(spec.program, operation):
+                return (64,)
             return (256, 16) if size >= 1 << 19 else (128, 8)
         if not size:
             return 256, 16
@@ -190,6 +193,12 @@ def empty_part(cores: int) -> int:
     nearly full. So the order of sums, and last digits, depend on the cores.
     """
     return 2 if cores > 1 else 6
+
+
+def reverse_widths(widths: Widths) -> Widths:
+    """The widths of the reverse pass, in which each takes twice as long to compile: the
+    widest and the narrowest."""
+    return widths[:1] + widths[1:][-1:]
 
 
 def left_over(widths: Widths, empty: Part) -> list[Part | int]:
