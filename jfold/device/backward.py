@@ -143,10 +143,10 @@ def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
 
 
 def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
-    """The reverse of a tile, rows past the end of its level and all.
+    """The reverse of a tile, rows and all that are done before.
 
-    These are of a level that is done; from the same edges and residuals they give the
-    same again, and are written to the same places.
+    These are of its level, or past its end; from the same edges and residuals they give
+    the same again, and are written to the same places.
 
     Args:
       several: whether edges are written more than once in a level.

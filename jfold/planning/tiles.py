@@ -5,7 +5,8 @@ Rows of an operation are sorted by level. A tile is a number of them that is fix
 the program is compiled; how many tiles a level takes is data. With loops there are two
 strategies:
 
-    counted   a level of 172 rows, at widths 128, 32 and 4, is run in three loops:
+    counted   a level of 172 rows, at widths 128, 32 and 4, is run in three loops; in
+              reverse from its end, in two:
               |------------- 128 -------------|--32--|4|4|4|
     fixed     steps and their widths as a staircase tells; levels of 100, 40, 20 and 7
               rows, in two steps of 64 and three of 32:
