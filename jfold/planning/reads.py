@@ -176,14 +176,14 @@ def _is_neutral(value: Array) -> bool:
 def _summed(uses: Uses, slot: Slot, leaves: Pairs) -> Pairs:
     """What is added up in the rows of a slot: what it reads, or what a sum adds up that
     it reads. Sums may be of nothing, all of it neutral."""
-    read = _read(uses, slot)
-    row = np.full(int(uses.numbers.first[slot.type][-1]), -1)
+    read, number = _read(uses, slot), int(uses.numbers.first[slot.type][-1])
+    sums, reader = np.zeros(number, bool), np.full(number, -1)
     for o in _sums_of(uses, slot.type):
-        row[_outputs(uses, o)] = -2
-    is_sum = row[read] == -2
+        sums[_outputs(uses, o)] = True
+    is_sum = sums[read]
     (plain,) = np.nonzero(~is_sum)
-    row[read[is_sum]] = np.nonzero(is_sum)[0]
-    rows = row[leaves.rows]
+    reader[read[is_sum]] = np.nonzero(is_sum)[0]
+    rows = reader[leaves.rows]
     mine = rows >= 0
     values = np.concatenate([read[plain], leaves.values[mine]])
     rows = np.concatenate([plain, rows[mine]])
