@@ -26,6 +26,7 @@ import numpy as np
 from jax import Array, lax
 
 from jfold.device.arrays import Arrays, ByOperation, array_spec, varied
+from jfold.device.buffers import slice_rows, take
 from jfold.device.jaxprs import is_inexact
 from jfold.device.kernel import Weights
 from jfold.device.plan import Plan
@@ -125,8 +126,8 @@ def _kept_apart(x: Array, real: Array, spare: Array | None = None) -> Array:
     same shape, or `x` still, and no cotangent flows back from it."""
     if spare is None and not is_inexact(x):
         return x
-    real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
-    return jnp.where(real, x, lax.stop_gradient(x if spare is None else spare))
+    mask = lax.broadcast_in_dim(real, x.shape, range(real.ndim))
+    return lax.select(mask, x, lax.stop_gradient(x if spare is None else spare))
 
 
 def kept_bytes(plan: Plan) -> int:
@@ -212,7 +213,7 @@ def _rows(state: State, read: Read, rows: int, count: Array) -> Array:
     real = varied(jnp.arange(rows) < count, state.plan.varying)
     if read.way is Way.INDEXED or _repeats(state, read, rows):
         return _kept_apart(found, real)
-    last = lax.dynamic_index_in_dim(found, jnp.maximum(count - 1, 0))
+    last = slice_rows(found, jnp.maximum(count - 1, 0), 1)
     return _kept_apart(found, real, jnp.broadcast_to(last, found.shape))
 
 
@@ -240,8 +241,8 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
             return _zeros(state, t, rows)
         own = state.made[number].rows
     # Of a capacity that was put together by hand one may have more room than the other.
-    spare = [(0, max(rows - len(own), 0)), *[(0, 0)] * (own.ndim - 1)]
-    return jnp.pad(own[:rows], spare)
+    spare = [(0, rows - len(own)), *[(0, 0)] * (own.ndim - 1)]
+    return jnp.pad(own, spare) if rows > len(own) else own[:rows]
 
 
 def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
@@ -252,7 +253,9 @@ def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
     nothing = -0.0 if is_inexact(wide) else 0
     zeros = jnp.full((rows, *wide.shape[1:]), nothing, wide.dtype)
     # In the order of the batch, on a CPU: its scatter adds one after another.
-    sums = varied(zeros, state.plan.varying).at[to].add(wide, mode='drop')
+    sums = varied(zeros, state.plan.varying).at[to].add(
+        wide, mode='drop', wrap_negative_indices=False
+    )
     return sums.astype(summands.dtype)
 
 
@@ -269,8 +272,7 @@ def _read(state: State, t: int, makers: Makers, section: Section) -> Array:
     values = jnp.concatenate([part.rows for part in parts])
     # In reverse the cotangents of a value are added up, as many as it has uses.
     at = _among(parts, rows)
-    found = _wide(values).at[at].get(mode='promise_in_bounds')
-    return found.astype(values.dtype)
+    return take(_wide(values), at).astype(values.dtype)
 
 
 def _zeros(state: State, t: int, rows: int) -> Array:
@@ -303,6 +305,7 @@ def _among(parts: Iterable[Made], rows: Array) -> Array:
     first, *others = parts
     place, before = rows - first.first, len(first.rows)
     for part in others:
-        place = jnp.where(rows >= part.first, rows - part.first + before, place)
+        moved = rows + (before - part.first)
+        place = lax.select(rows >= part.first, moved, place)
         before += len(part.rows)
     return place
