@@ -60,11 +60,13 @@ class State:
       plan: of what runs.
       made: by number of a result of an operation, what it has made; sums of a component
         have theirs together.
+      counts: by part of the values, as far as known, how many rows of it are real [].
     """
 
     plan: Plan
     batch: Batch
     made: dict[int, Made] = field(default_factory=dict)
+    counts: dict[int, Array] = field(default_factory=dict)
 
 
 def run_once(
@@ -90,10 +92,11 @@ def run_once(
 
 def _apply(state: State, o: int, weights: Arrays) -> None:
     """Runs an operation, given its weights [*shape each]."""
-    plan, count = state.plan, state.batch.nodes(o)
-    kernel, rows = plan.kernels[o], plan.layout.region[o]
+    plan, reads = state.plan, _reads(state.plan, o)
+    kernel, count = plan.kernels[o], _count(state, o, reads)
+    rows = plan.layout.region[o]
     real = varied(jnp.arange(rows) < count, plan.varying)
-    inputs = [_rows(state, read, rows, count) for read in _reads(plan, o)]
+    inputs = [_rows(state, read, rows, count) for read in reads]
     own = [_kept_apart(x, count > 0) for x in weights]
 
     def run(own: Arrays, inputs: Arrays) -> Arrays:
@@ -105,6 +108,24 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
     first = first_results(plan.program)[o]
     for k, (base, x) in enumerate(zip(bases, run(own, inputs), strict=True)):
         state.made[first + k] = Made(base, x)
+        state.counts[len(plan.program.types) + first + k] = count
+
+
+def _count(state: State, table: int, reads: Iterable[Read]) -> Array:
+    """How many rows of an operation, or of a result after all of them, are real [].
+
+    As many as of what is read in place, and of these told by one number: what is alike
+    but for the number that it reads XLA would compile once more.
+    """
+    batch, first = state.batch, len(state.plan.operations)
+    parts = [x.part for x in reads if x.part is not None and x.way is Way.IN_PLACE]
+    known = [state.counts[p] for p in parts if p in state.counts]
+    if known:
+        (count, *_) = known
+    else:
+        count = batch.nodes(table) if table < first else batch.rows(table - first)
+    state.counts.update(dict.fromkeys(parts, count))
+    return count
 
 
 def _add_up(state: State, c: int, component: Component) -> None:
@@ -193,9 +214,10 @@ def _reads(plan: Plan, table: int) -> list[Read]:
 def _results(state: State) -> Iterator[Array]:
     """The tensors of all results [rows, *shape]."""
     plan = state.plan
-    for r, rows in enumerate(plan.layout.results):
-        count = state.batch.rows(r)
-        for read in _reads(plan, len(plan.operations) + r):
+    for table, rows in enumerate(plan.layout.results, len(plan.operations)):
+        reads = _reads(plan, table)
+        count = _count(state, table, reads)
+        for read in reads:
             yield _rows(state, read, rows, count)
 
 
