@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array, lax
 
 from jfold.device.arrays import Arrays, ByOperation, array_spec, varied
-from jfold.device.buffers import slice_rows, take
+from jfold.device.buffers import add_at, slice_rows, take
 from jfold.device.jaxprs import is_inexact
 from jfold.device.kernel import Weights
 from jfold.device.plan import Plan
@@ -230,7 +230,8 @@ def _rows(state: State, read: Read, rows: int, count: Array) -> Array:
         found = _read(state, read.type, read.makers, read.section)
     if read.way is Way.SUMMED:
         found = _sums(state, found, read.sums, rows)
-    if not rows:
+    # No cotangent flows back from constants.
+    if not rows or (read.way is Way.INDEXED and not read.makers):
         return found
     real = varied(jnp.arange(rows) < count, state.plan.varying)
     if read.way is Way.INDEXED or _repeats(state, read, rows):
@@ -273,11 +274,9 @@ def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
     wide, to = _wide(summands), state.batch.read(section, 0, *section.shape)
     # Of floats, -0.0 is what makes no difference.
     nothing = -0.0 if is_inexact(wide) else 0
-    zeros = jnp.full((rows, *wide.shape[1:]), nothing, wide.dtype)
+    zeros = lax.full((rows, *wide.shape[1:]), nothing, wide.dtype)
     # In the order of the batch, on a CPU: its scatter adds one after another.
-    sums = varied(zeros, state.plan.varying).at[to].add(
-        wide, mode='drop', wrap_negative_indices=False
-    )
+    sums = add_at(varied(zeros, state.plan.varying), wide, to)
     return sums.astype(summands.dtype)
 
 
@@ -325,9 +324,12 @@ def _parts(state: State, t: int, makers: Makers) -> Iterator[Made]:
 def _among(parts: Iterable[Made], rows: Array) -> Array:
     """Where rows [n] are among values that lie one part behind the other [n]."""
     first, *others = parts
-    place, before = rows - first.first, len(first.rows)
+    shift, before = -first.first, len(first.rows)
+    place = lax.add(rows, np.int32(shift)) if shift else rows
     for part in others:
-        moved = rows + (before - part.first)
-        place = lax.select(rows >= part.first, moved, place)
+        if shift != before - part.first:  # else there is nothing between the two
+            shift = before - part.first
+            is_later = lax.ge(rows, np.int32(part.first))
+            place = lax.select(is_later, lax.add(rows, np.int32(shift)), place)
         before += len(part.rows)
     return place
