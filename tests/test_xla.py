@@ -177,7 +177,7 @@ def test_products_that_are_not_written_rows_first_turn_tiles_round(
         return sum(int(rows) not in (5, 10) for rows in found)
 
     assert turned() == 0
-    monkeypatch.setattr(xla, 'rows_first', lambda closed, *_: closed)
+    monkeypatch.setattr(xla, 'row_rules', lambda *_: {})
     assert turned() > 0
 
 

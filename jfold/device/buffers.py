@@ -96,7 +96,27 @@ def take(buffer: Array, rows: Array) -> Array:
     """Rows [count, ...] of a buffer [size, ...] at the given places [count]."""
     if not buffer.shape[0]:  # of a type that does not occur there is nothing to gather
         return jnp.zeros((*rows.shape, *buffer.shape[1:]), buffer.dtype)
-    return buffer.at[rows].get(mode='promise_in_bounds', wrap_negative_indices=False)
+    whole = tuple(range(rows.ndim, rows.ndim + buffer.ndim - 1))
+    return lax.gather(
+        buffer,
+        lax.expand_dims(rows, (rows.ndim,)),
+        lax.GatherDimensionNumbers(whole, (0,), (0,)),
+        (1, *buffer.shape[1:]),
+        mode='promise_in_bounds',
+    )
+
+
+def add_at(buffer: Array, rows: Array, at: Array) -> Array:
+    """The buffer [size, ...] with rows [count, ...] added, one after another, at the
+    given places [count]; but for those that it does not have."""
+    whole = tuple(range(1, buffer.ndim))
+    return lax.scatter_add(
+        buffer,
+        lax.expand_dims(at, (1,)),
+        rows,
+        lax.ScatterDimensionNumbers(whole, (0,), (0,)),
+        mode='drop',
+    )
 
 
 def slice_rows(buffer: Array, first: Number, rows: int) -> Array:

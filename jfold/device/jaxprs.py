@@ -109,14 +109,16 @@ def _listed(equation: core.JaxprEqn, result: Any) -> Arrays:
 
 def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
     """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
-    # Traced twice, to have no nested `jit` in it: as one equation it would depend on
-    # all that any equation within depends on.
     return inlined(jax.make_jaxpr(fn)(*specs))
 
 
 def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """A jaxpr without nested `jit`s."""
-    specs = [spec(v) for v in opened(closed)[0].invars]
+    """A jaxpr without nested `jit`s: as one equation it would depend on all that any
+    equation within depends on."""
+    jaxpr, _ = opened(closed)
+    if not any(equation.primitive.name == 'jit' for equation in jaxpr.eqns):
+        return closed
+    specs = list(map(spec, jaxpr.invars))
     return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves))(*specs)
 
 

@@ -207,15 +207,15 @@ class Kernel(Owner):
 
         # Products are put in order on one row: `vmap` would hide which are of rows.
         closed = jaxprs.trace(outputs, once)
-        closed = xla.rows_first(closed, once, count, self.shares(rows))
         if self.whole:
-            return closed
+            return xla.rows_first(closed, once, count, self.shares(rows))
+        rules = xla.row_rules(closed, count, self.shares(rows))
 
         def of_rows(*given: jax.Array) -> Arrays:
             """The outputs [rows, *shape] each."""
 
             def of_row(*row: jax.Array) -> Arrays:
-                return jaxprs.evaluate(closed, [*given[:count], *row])
+                return jaxprs.evaluate(closed, [*given[:count], *row], rules)
 
             return list(jax.vmap(of_row, axis_size=rows)(*given[count:]))
 

@@ -26,6 +26,7 @@ import numpy as np
 from jax import Array, lax
 
 from jfold.device.arrays import Arrays, ByOperation, array_spec, varied
+from jfold.device.buffers import add_at, slice_rows, take
 from jfold.device.jaxprs import is_inexact
 from jfold.device.kernel import Weights
 from jfold.device.plan import Plan
@@ -59,11 +60,13 @@ class State:
       plan: of what runs.
       made: by number of a result of an operation, what it has made; sums of a component
         have theirs together.
+      counts: by part of the values, as far as known, how many rows of it are real [].
     """
 
     plan: Plan
     batch: Batch
     made: dict[int, Made] = field(default_factory=dict)
+    counts: dict[int, Array] = field(default_factory=dict)
 
 
 def run_once(
@@ -89,10 +92,11 @@ def run_once(
 
 def _apply(state: State, o: int, weights: Arrays) -> None:
     """Runs an operation, given its weights [*shape each]."""
-    plan, count = state.plan, state.batch.nodes(o)
-    kernel, rows = plan.kernels[o], plan.layout.region[o]
+    plan, reads = state.plan, _reads(state.plan, o)
+    kernel, count = plan.kernels[o], _count(state, o, reads)
+    rows = plan.layout.region[o]
     real = varied(jnp.arange(rows) < count, plan.varying)
-    inputs = [_rows(state, read, rows, count) for read in _reads(plan, o)]
+    inputs = [_rows(state, read, rows, count) for read in reads]
     own = [_kept_apart(x, count > 0) for x in weights]
 
     def run(own: Arrays, inputs: Arrays) -> Arrays:
@@ -104,6 +108,24 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
     first = first_results(plan.program)[o]
     for k, (base, x) in enumerate(zip(bases, run(own, inputs), strict=True)):
         state.made[first + k] = Made(base, x)
+        state.counts[len(plan.program.types) + first + k] = count
+
+
+def _count(state: State, table: int, reads: Iterable[Read]) -> Array:
+    """How many rows of an operation, or of a result after all of them, are real [].
+
+    As many as of what is read in place, and of these told by one number: what is alike
+    but for the number that it reads XLA would compile once more.
+    """
+    batch, first = state.batch, len(state.plan.operations)
+    parts = [x.part for x in reads if x.part is not None and x.way is Way.IN_PLACE]
+    known = [state.counts[p] for p in parts if p in state.counts]
+    if known:
+        (count, *_) = known
+    else:
+        count = batch.nodes(table) if table < first else batch.rows(table - first)
+    state.counts.update(dict.fromkeys(parts, count))
+    return count
 
 
 def _add_up(state: State, c: int, component: Component) -> None:
@@ -125,8 +147,8 @@ def _kept_apart(x: Array, real: Array, spare: Array | None = None) -> Array:
     same shape, or `x` still, and no cotangent flows back from it."""
     if spare is None and not is_inexact(x):
         return x
-    real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
-    return jnp.where(real, x, lax.stop_gradient(x if spare is None else spare))
+    mask = lax.broadcast_in_dim(real, x.shape, range(real.ndim))
+    return lax.select(mask, x, lax.stop_gradient(x if spare is None else spare))
 
 
 def kept_bytes(plan: Plan) -> int:
@@ -192,9 +214,10 @@ def _reads(plan: Plan, table: int) -> list[Read]:
 def _results(state: State) -> Iterator[Array]:
     """The tensors of all results [rows, *shape]."""
     plan = state.plan
-    for r, rows in enumerate(plan.layout.results):
-        count = state.batch.rows(r)
-        for read in _reads(plan, len(plan.operations) + r):
+    for table, rows in enumerate(plan.layout.results, len(plan.operations)):
+        reads = _reads(plan, table)
+        count = _count(state, table, reads)
+        for read in reads:
             yield _rows(state, read, rows, count)
 
 
@@ -207,12 +230,13 @@ def _rows(state: State, read: Read, rows: int, count: Array) -> Array:
         found = _read(state, read.type, read.makers, read.section)
     if read.way is Way.SUMMED:
         found = _sums(state, found, read.sums, rows)
-    if not rows:
+    # No cotangent flows back from constants.
+    if not rows or (read.way is Way.INDEXED and not read.makers):
         return found
     real = varied(jnp.arange(rows) < count, state.plan.varying)
     if read.way is Way.INDEXED or _repeats(state, read, rows):
         return _kept_apart(found, real)
-    last = lax.dynamic_index_in_dim(found, jnp.maximum(count - 1, 0))
+    last = slice_rows(found, jnp.maximum(count - 1, 0), 1)
     return _kept_apart(found, real, jnp.broadcast_to(last, found.shape))
 
 
@@ -240,8 +264,8 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
             return _zeros(state, t, rows)
         own = state.made[number].rows
     # Of a capacity that was put together by hand one may have more room than the other.
-    spare = [(0, max(rows - len(own), 0)), *[(0, 0)] * (own.ndim - 1)]
-    return jnp.pad(own[:rows], spare)
+    spare = [(0, rows - len(own)), *[(0, 0)] * (own.ndim - 1)]
+    return jnp.pad(own, spare) if rows > len(own) else own[:rows]
 
 
 def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
@@ -250,9 +274,9 @@ def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
     wide, to = _wide(summands), state.batch.read(section, 0, *section.shape)
     # Of floats, -0.0 is what makes no difference.
     nothing = -0.0 if is_inexact(wide) else 0
-    zeros = jnp.full((rows, *wide.shape[1:]), nothing, wide.dtype)
+    zeros = lax.full((rows, *wide.shape[1:]), nothing, wide.dtype)
     # In the order of the batch, on a CPU: its scatter adds one after another.
-    sums = varied(zeros, state.plan.varying).at[to].add(wide, mode='drop')
+    sums = add_at(varied(zeros, state.plan.varying), wide, to)
     return sums.astype(summands.dtype)
 
 
@@ -269,8 +293,7 @@ def _read(state: State, t: int, makers: Makers, section: Section) -> Array:
     values = jnp.concatenate([part.rows for part in parts])
     # In reverse the cotangents of a value are added up, as many as it has uses.
     at = _among(parts, rows)
-    found = _wide(values).at[at].get(mode='promise_in_bounds')
-    return found.astype(values.dtype)
+    return take(_wide(values), at).astype(values.dtype)
 
 
 def _zeros(state: State, t: int, rows: int) -> Array:
@@ -301,8 +324,12 @@ def _parts(state: State, t: int, makers: Makers) -> Iterator[Made]:
 def _among(parts: Iterable[Made], rows: Array) -> Array:
     """Where rows [n] are among values that lie one part behind the other [n]."""
     first, *others = parts
-    place, before = rows - first.first, len(first.rows)
+    shift, before = -first.first, len(first.rows)
+    place = lax.add(rows, np.int32(shift)) if shift else rows
     for part in others:
-        place = jnp.where(rows >= part.first, rows - part.first + before, place)
+        if shift != before - part.first:  # else there is nothing between the two
+            shift = before - part.first
+            is_later = lax.ge(rows, np.int32(part.first))
+            place = lax.select(is_later, lax.add(rows, np.int32(shift)), place)
         before += len(part.rows)
     return place

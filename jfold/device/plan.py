@@ -25,6 +25,7 @@ from jfold.device.rows import Flow
 from jfold.errors import gradient_of
 from jfold.operations import Makers, Operation, Operations
 from jfold.planning.layout import Layout, active_types, has_gradient, layout, running
+from jfold.planning.slots import sum_operations
 from jfold.recurrence import Component, first_results, sources, union
 from jfold.spec import RECOMPUTE_ALL, Spec
 
@@ -41,7 +42,8 @@ class Plan:
     Attributes:
       layout: where everything lies.
       components: in their order, with the operations that there is room for.
-      kernels: by operation, of those that there is room for.
+      kernels: by operation, of those that there is room for; of no sums that are taken
+        at once.
       tensors: what is returned.
       varying: over which axes of an enclosing `jax.shard_map` the arrays vary.
     """
@@ -203,7 +205,7 @@ def make_plan(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Plan:
     """The plan for parameters, or what looks like them, by layer."""
-    program = spec.program
+    program, sums = spec.program, sum_operations(spec.program)
     kernels = {
         o: make_kernel(
             operation,
@@ -213,7 +215,7 @@ def make_plan(
             spec.reproducible,
         )
         for o, operation in enumerate(program.operations)
-        if spec.capacity.rows[o]
+        if spec.capacity.rows[o] and o not in sums
     }
     places = layout(spec), running(spec)
     return Plan(spec, *places, kernels, returned(spec), varying)

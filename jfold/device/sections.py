@@ -67,10 +67,12 @@ class Batch:
     def read(self, section: Section, first: Number, size: int) -> Array:
         """Numbers of a section [rows], from the first on [size]."""
         begin = section.start + first
+        if isinstance(begin, int):
+            return lax.slice(self.indices, (begin,), (begin + size,))
         return lax.dynamic_slice(
             self.indices, (begin,), (size,), allow_negative_indices=False
         )
 
     def _number(self, section: Section, place: int) -> Array:
         """One number of a section []."""
-        return self.read(section, place, 1)[0]
+        return lax.squeeze(self.read(section, place, 1), (0,))

@@ -24,7 +24,7 @@ from jfold.device.buffers import take
 from jfold.staircase import NARROW
 
 if TYPE_CHECKING:
-    from jfold.device.jaxprs import Atom, Environment
+    from jfold.device.jaxprs import Atom, Environment, Rules
 
 Carry = TypeVar('Carry')
 
@@ -246,8 +246,18 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, specs: Specs, fixed: int, turn: bool
 ) -> core.ClosedJaxpr:
-    """The jaxpr with every product of a matrix without rows and what may have some
-    written in the other order, and every row of a table gathered.
+    """The jaxpr, run by `row_rules`."""
+    rules = row_rules(closed, fixed, turn)
+
+    def rewritten(*leaves: Array) -> Arrays:
+        return jaxprs.evaluate(closed, leaves, rules)
+
+    return jax.make_jaxpr(rewritten)(*specs)
+
+
+def row_rules(closed: core.ClosedJaxpr, fixed: int, turn: bool) -> Rules:
+    """Rules by which a jaxpr is run with every product of a matrix without rows and
+    what may have some written in the other order, and every row of a table gathered.
 
     Args:
       fixed: how many of the arguments, the first ones, have no rows.
@@ -283,12 +293,7 @@ def rows_first(
             return jaxprs.apply(equation, operands)
         return _row(*operands[:2])
 
-    rules = {'dot_general': product, 'dynamic_slice': row}
-
-    def rewritten(*leaves: Array) -> Arrays:
-        return jaxprs.evaluate(closed, leaves, rules)
-
-    return jax.make_jaxpr(rewritten)(*specs)
+    return {'dot_general': product, 'dynamic_slice': row}
 
 
 def _summed(equation: core.JaxprEqn) -> tuple[tuple[int, ...], tuple[int, ...]]:
