@@ -30,6 +30,7 @@ from jfold.device.arrays import (
     varied,
 )
 from jfold.device.checkpoints import taken_out
+from jfold.device.defined import is_defined
 from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
 from jfold.kept import Owner, kept
@@ -212,6 +213,11 @@ class Kernel(Owner):
             return list(jax.vmap(of_row, axis_size=rows)(*given[count:]))
 
         return jaxprs.trace(outputs if self.whole else of_rows, many)
+
+    @kept
+    def is_defined(self, rows: int) -> bool:
+        """Whether the operation on `rows` rows is plainly defined on any numbers."""
+        return is_defined(self.forward(rows))
 
     # ---- transposed matrices that narrow tiles share
 
