@@ -30,6 +30,7 @@ from jfold.device.arrays import (
     varied,
 )
 from jfold.device.checkpoints import taken_out
+from jfold.device.defined import is_defined
 from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
 from jfold.kept import Owner, kept
@@ -198,28 +199,25 @@ class Kernel(Owner):
     def forward(self, rows: int) -> core.ClosedJaxpr:
         """The jaxpr of the operation on `rows` rows."""
         count, staged, many = self.weight_count, self.staged(rows), self.row_specs(rows)
-        once = many if self.whole else self.row_specs(None)
+        # Products are put in order on one row: `vmap` would hide which are of rows.
+        in_order = xla.row_rules(staged.varying, self.shares(rows))
 
         def outputs(*given: jax.Array) -> Arrays:
             """Outputs of weights, a row and whether that is real [*shape each]."""
-            rules = staged.dropping(given[-1])
+            rules = {**in_order, **staged.dropping(given[-1])}
             return staged.run_late(given[:count], given[count:-1], rules)
-
-        # Products are put in order on one row: `vmap` would hide which are of rows.
-        closed = jaxprs.trace(outputs, once)
-        if self.whole:
-            return xla.rows_first(closed, once, count, self.shares(rows))
-        rules = xla.row_rules(closed, count, self.shares(rows))
 
         def of_rows(*given: jax.Array) -> Arrays:
             """The outputs [rows, *shape] each."""
-
-            def of_row(*row: jax.Array) -> Arrays:
-                return jaxprs.evaluate(closed, [*given[:count], *row], rules)
-
+            of_row = functools.partial(outputs, *given[:count])
             return list(jax.vmap(of_row, axis_size=rows)(*given[count:]))
 
-        return jaxprs.trace(of_rows, many)
+        return jaxprs.trace(outputs if self.whole else of_rows, many)
+
+    @kept
+    def is_defined(self, rows: int) -> bool:
+        """Whether the operation on `rows` rows is plainly defined on any numbers."""
+        return is_defined(self.forward(rows))
 
     # ---- transposed matrices that narrow tiles share
 

@@ -11,12 +11,15 @@ gradients.
                      └───── gathered, and added up by atom ────▶
 
 Spare rows repeat a real one, and no cotangent flows back through them: where a function
-is not defined, zero times infinity would be no number.
+is not defined, zero times infinity would be no number. Of operations that are defined
+everywhere spare rows are anything finite, and their cotangents are zero by themselves,
+as long as weights are finite: so there is nothing to mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jfold.device.arrays import Arrays, ByOperation, array_spec, varied
+from jfold.device.arrays import Arrays, ByOperation, Varying, array_spec, varied
 from jfold.device.buffers import add_at, slice_rows, take
 from jfold.device.jaxprs import is_inexact
 from jfold.device.kernel import Weights
@@ -61,12 +64,14 @@ class State:
       made: by number of a result of an operation, what it has made; sums of a component
         have theirs together.
       counts: by part of the values, as far as known, how many rows of it are real [].
+      anything: parts whose spare rows are anything finite, and repeat no real one.
     """
 
     plan: Plan
     batch: Batch
     made: dict[int, Made] = field(default_factory=dict)
     counts: dict[int, Array] = field(default_factory=dict)
+    anything: set[int] = field(default_factory=set)
 
 
 def run_once(
@@ -93,32 +98,64 @@ def run_once(
 def _apply(state: State, o: int, weights: Arrays) -> None:
     """Runs an operation, given its weights [*shape each]."""
     plan, reads = state.plan, _reads(state.plan, o)
-    kernel, count = plan.kernels[o], _count(state, o, reads)
-    rows = plan.layout.region[o]
-    real = varied(jnp.arange(rows) < count, plan.varying)
-    inputs = [_rows(state, read, rows, count) for read in reads]
-    own = [_kept_apart(x, count > 0) for x in weights]
+    kernel, extent = plan.kernels[o], _extent(state, o, reads)
+    inputs = [_rows(state, read, extent) for read in reads]
+    real, own = None, weights
+    if not extent.anything:
+        real, own = extent.real, [_kept_apart(x, extent.count > 0) for x in weights]
 
     def run(own: Arrays, inputs: Arrays) -> Arrays:
-        return kernel.outputs(Weights(own, []), inputs, rows, real)
+        return kernel.outputs(Weights(own, []), inputs, extent.rows, real)
 
     if plan.spec.residuals == RECOMPUTE_ALL:
         run = jax.checkpoint(run)
-    bases = plan.layout.value_base[o]
     first = first_results(plan.program)[o]
-    for k, (base, x) in enumerate(zip(bases, run(own, inputs), strict=True)):
-        state.made[first + k] = Made(base, x)
-        state.counts[len(plan.program.types) + first + k] = count
+    for k, x in enumerate(run(own, inputs)):
+        state.made[first + k] = Made(plan.layout.value_base[o][k], x)
+        part = len(plan.program.types) + first + k
+        state.counts[part] = extent.count
+        if extent.anything:
+            state.anything.add(part)
 
 
-def _count(state: State, table: int, reads: Iterable[Read]) -> Array:
+@dataclass(frozen=True, eq=False)
+class Extent:
+    """The rows of an operation or a result.
+
+    Attributes:
+      rows: how many there are.
+      count: how many of them, the first ones, are real [].
+      anything: whether the others may be anything finite.
+      varying: over which axes of an enclosing `jax.shard_map` arrays vary.
+    """
+
+    rows: int
+    count: Array
+    anything: bool
+    varying: Varying | None
+
+    @functools.cached_property
+    def real(self) -> Array:
+        """Which rows are real [rows] bool."""
+        return varied(lax.lt(lax.iota('int32', self.rows), self.count), self.varying)
+
+
+def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
+    """That of an operation, or of a result after all of them."""
+    layout, count = state.plan.layout, _count(state, table, reads)
+    rows = [*layout.region, *layout.results][table]
+    anything = _takes_anything(state, table, reads)
+    return Extent(rows, count, anything, state.plan.varying)
+
+
+def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
     """How many rows of an operation, or of a result after all of them, are real [].
 
     As many as of what is read in place, and of these told by one number: what is alike
     but for the number that it reads XLA would compile once more.
     """
     batch, first = state.batch, len(state.plan.operations)
-    parts = [x.part for x in reads if x.part is not None and x.way is Way.IN_PLACE]
+    parts = _in_place_parts(reads)
     known = [state.counts[p] for p in parts if p in state.counts]
     if known:
         (count, *_) = known
@@ -126,6 +163,25 @@ def _count(state: State, table: int, reads: Iterable[Read]) -> Array:
         count = batch.nodes(table) if table < first else batch.rows(table - first)
     state.counts.update(dict.fromkeys(parts, count))
     return count
+
+
+def _takes_anything(state: State, table: int, reads: Sequence[Read]) -> bool:
+    """Whether an operation is defined on anything finite, and in its spare rows reads
+    nothing else; if that saves anything."""
+    plan = state.plan
+    if table >= len(plan.operations):
+        return False
+    kernel, rows = plan.kernels[table], plan.layout.region[table]
+    made = [p for p in _in_place_parts(reads) if p >= len(plan.program.types)]
+    is_summed = any(x.way is Way.SUMMED for x in reads)
+    if not (made or is_summed or kernel.trained_count):
+        return False
+    return state.anything.issuperset(made) and kernel.is_defined(rows)
+
+
+def _in_place_parts(reads: Iterable[Read]) -> list[int]:
+    """The parts of the values that are read in place."""
+    return [x.part for x in reads if x.part is not None and x.way is Way.IN_PLACE]
 
 
 def _add_up(state: State, c: int, component: Component) -> None:
@@ -213,42 +269,50 @@ def _reads(plan: Plan, table: int) -> list[Read]:
 
 def _results(state: State) -> Iterator[Array]:
     """The tensors of all results [rows, *shape]."""
-    plan = state.plan
-    for table, rows in enumerate(plan.layout.results, len(plan.operations)):
-        reads = _reads(plan, table)
-        count = _count(state, table, reads)
+    first = len(state.plan.operations)
+    for table in range(first, first + len(state.plan.program.results)):
+        reads = _reads(state.plan, table)
+        extent = _extent(state, table, reads)
         for read in reads:
-            yield _rows(state, read, rows, count)
+            yield _rows(state, read, extent)
 
 
-def _rows(state: State, read: Read, rows: int, count: Array) -> Array:
-    """What a slot of so many rows reads [rows, *shape], of which the first `count` []
-    are real. Others repeat the last of these, and no cotangent flows back from them."""
+def _rows(state: State, read: Read, extent: Extent) -> Array:
+    """What a slot reads [rows, *shape].
+
+    Spare rows repeat the last real one, and no cotangent flows back from them; or are
+    finite, if that is enough.
+    """
     if read.way is Way.IN_PLACE:
-        found = _in_place(state, read, rows)
+        found = _in_place(state, read, extent.rows)
     else:
         found = _read(state, read.type, read.makers, read.section)
     if read.way is Way.SUMMED:
-        found = _sums(state, found, read.sums, rows)
-    # No cotangent flows back from constants.
-    if not rows or (read.way is Way.INDEXED and not read.makers):
+        found = _sums(state, found, read.sums, extent.rows)
+    if not extent.rows:
         return found
-    real = varied(jnp.arange(rows) < count, state.plan.varying)
-    if read.way is Way.INDEXED or _repeats(state, read, rows):
-        return _kept_apart(found, real)
-    last = slice_rows(found, jnp.maximum(count - 1, 0), 1)
-    return _kept_apart(found, real, jnp.broadcast_to(last, found.shape))
+    if extent.anything:
+        if read.way is not Way.INDEXED:
+            return found
+        return _kept_apart(found, extent.real, lax.full_like(found, 0))
+    if read.way is Way.INDEXED and not read.makers:
+        return found  # constants, to which no cotangent flows back anyway
+    if read.way is Way.INDEXED or _repeats(state, read, extent.rows):
+        return _kept_apart(found, extent.real)
+    last = slice_rows(found, jnp.maximum(extent.count - 1, 0), 1)
+    return _kept_apart(found, extent.real, jnp.broadcast_to(last, found.shape))
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
     """Whether spare rows of what is read in place repeat the last real one: they do in
-    all that an operation has made, since in its inputs they do."""
+    all that an operation has made, if in its inputs they do."""
     program = state.plan.program
     if read.part is None or read.way is not Way.IN_PLACE:
         return False
     _, table, _ = value_parts(program)[read.part]
     o = table - len(program.types)
-    return o >= 0 and state.plan.layout.region[o] >= rows
+    is_made = o >= 0 and read.part not in state.anything
+    return is_made and state.plan.layout.region[o] >= rows
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:

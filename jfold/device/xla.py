@@ -9,7 +9,7 @@ GPU shows, `at_hand`, that test is of `make accelerators`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -246,8 +246,10 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, specs: Specs, fixed: int, turn: bool
 ) -> core.ClosedJaxpr:
-    """The jaxpr, run by `row_rules`."""
-    rules = row_rules(closed, fixed, turn)
+    """The jaxpr as `row_rules` run it, of which the first `fixed` arguments have no
+    rows."""
+    jaxpr, _ = jaxprs.opened(closed)
+    rules = row_rules(jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])[1], turn)
 
     def rewritten(*leaves: Array) -> Arrays:
         return jaxprs.evaluate(closed, leaves, rules)
@@ -255,17 +257,15 @@ def rows_first(
     return jax.make_jaxpr(rewritten)(*specs)
 
 
-def row_rules(closed: core.ClosedJaxpr, fixed: int, turn: bool) -> Rules:
+def row_rules(varying: Container[core.Var], turn: bool) -> Rules:
     """Rules by which a jaxpr is run with every product of a matrix without rows and
     what may have some written in the other order, and every row of a table gathered.
 
     Args:
-      fixed: how many of the arguments, the first ones, have no rows.
+      varying: the variables that may have rows.
       turn: whether a matrix whose last axis a product sums over is transposed before,
         which can then be done once for many products.
     """
-    jaxpr, _ = jaxprs.opened(closed)
-    _, varying = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
 
     def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
         """A product [..., rows, ...] of operands of which one may have no rows."""

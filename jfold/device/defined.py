@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a function is defined everywhere, as far as is plain to see.
+
+It is finite then, and so is its derivative, wherever its arguments are finite, but for
+numbers too large for their type. On rows that stand for nothing a cotangent of zero is
+enough for it: nothing gets from there to any gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend import core
+
+from jfold.device import jaxprs
+from jfold.device.arrays import Arrays
+
+# Defined everywhere, whatever their parameters are.
+_DEFINED = jaxprs.MOVES | frozenset(
+    'abs add add_any ceil clamp conv_general_dilated copy cos cumsum dot_general '
+    'dynamic_slice erf erfc floor iota logistic max min mul neg pad reduce_sum round '
+    'select_n sign sin square stop_gradient sub tanh'.split()
+)
+
+
+def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
+    """Whether a jaxpr is a function that is defined everywhere.
+
+    Args:
+      own_rules: whether derivatives are looked at that a user gives by `custom_jvp`; of
+        such a derivative itself they are not.
+    """
+    jaxpr, constants = jaxprs.opened(closed)
+    equations = all(_is_defined(equation, own_rules) for equation in jaxpr.eqns)
+    return equations and all(map(_is_finite, constants))
+
+
+def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
+    name, params = equation.primitive.name, equation.params
+    # Whole numbers have no gradient, and none of them is no number.
+    if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):
+        return True
+    literals = [v.val for v in equation.invars if isinstance(v, core.Literal)]
+    if not all(map(_is_finite, literals)):
+        return False
+    if name == 'jit':
+        return is_defined(params['jaxpr'], own_rules)
+    if name == 'custom_jvp_call':
+        plain = is_defined(params['call_jaxpr'], False)
+        return plain and (not own_rules or is_defined(_derivative(equation), False))
+    if name == 'div':
+        return isinstance(equation.invars[1], core.Literal) and literals[-1] != 0
+    if name == 'integer_pow':
+        return bool(params['y'] >= 0)
+    if name == 'gather':
+        return params['mode'] is not lax.GatherScatterMode.FILL_OR_DROP
+    return name in _DEFINED
+
+
+def _is_finite(constant: Any) -> bool:
+    """Whether all of a constant [*shape] is known to be finite."""
+    if not jaxprs.is_inexact(jax.typeof(constant)):
+        return True
+    is_known = not isinstance(constant, jax.core.Tracer)
+    return is_known and bool(np.isfinite(np.asarray(constant)).all())
+
+
+def _derivative(equation: core.JaxprEqn) -> core.ClosedJaxpr:
+    """The jaxpr of an equation's results and their tangents, from its operands and the
+    tangents of those that have any."""
+    specs = list(map(jaxprs.spec, equation.invars))
+    moving = [i for i, x in enumerate(specs) if jaxprs.is_inexact(x)]
+
+    def pushed(operands: Arrays, tangents: Arrays) -> tuple[Arrays, Arrays]:
+        def of_moving(*values: jax.Array) -> Arrays:
+            known = dict(enumerate(operands)) | dict(zip(moving, values, strict=True))
+            return jaxprs.bind(equation, list(known.values()))
+
+        values = [operands[i] for i in moving]
+        made: tuple[Arrays, Arrays] = jax.jvp(of_moving, values, tangents)
+        return made
+
+    return jax.make_jaxpr(pushed)(specs, [specs[i] for i in moving])

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that are defined everywhere, and what programs without loops make of them:
+nothing is masked, and rows that stand for nothing change nothing all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree
+
+import jfold as jf
+from jfold.device import jaxprs
+from jfold.device.defined import is_defined
+from jfold.spec import RESIDUALS
+
+KEY = jax.random.key(0)
+MATRIX = np.arange(9.0, dtype='float32').reshape(3, 3)
+Function = Callable[[Any], Any]
+
+
+@pytest.fixture(autouse=True)
+def wide() -> Iterator[None]:
+    """What differs in float32 would be rounding and nothing else."""
+    with jax.enable_x64(True):
+        yield
+
+
+# ---- which functions are -------------------------------------------------------------
+
+
+@jax.custom_jvp
+def with_rule(x: Any) -> Any:
+    """A function with a derivative of its own."""
+    return x
+
+
+with_rule.defjvp(lambda x, t: (with_rule(*x), t[0] * jnp.maximum(x[0], 1)))
+
+
+@jax.custom_jvp
+def with_poor_rule(x: Any) -> Any:
+    """The same, whose derivative is not defined everywhere."""
+    return x
+
+
+with_poor_rule.defjvp(lambda x, t: (with_poor_rule(*x), t[0] / x[0]))
+
+
+@jax.custom_vjp
+def reversed_by_rule(x: Any) -> Any:
+    """A function with a reverse of its own, which need not give zero for zero."""
+    return x
+
+
+reversed_by_rule.defvjp(lambda x: (x, None), lambda _, t: (t + 1,))
+
+DEFINED: dict[str, Function] = {
+    'product': lambda x: MATRIX @ x,
+    'tanh': jnp.tanh,
+    'relu': jax.nn.relu,
+    'silu': jax.nn.silu,
+    'gelu': jax.nn.gelu,
+    'exact gelu': lambda x: jax.nn.gelu(x, approximate=False),
+    'leaky relu': jax.nn.leaky_relu,
+    'gates': lambda x: jax.nn.sigmoid(x[0]) * jnp.tanh(x[1]) + x[2],
+    'mean': jnp.mean,
+    'cube': lambda x: x**3,
+    'parts': lambda x: jnp.concatenate([x[1:], x[:1]]),
+    'a row': lambda x: jnp.asarray(MATRIX)[jnp.argmax(x)],
+    'one of two': lambda x: jnp.where(x > 1, x, -x),
+    'kinds of numbers': lambda x: x.astype('bfloat16') * jnp.bfloat16(2),
+    'with a rule': with_rule,
+}
+UNDEFINED: dict[str, Function] = {
+    'log': jnp.log,
+    'root': lambda x: jnp.sqrt(1 + x),
+    'norm': jnp.linalg.norm,
+    'quotient': lambda x: x / x.sum(),
+    'by nothing': lambda x: x / 0,
+    'inverse': lambda x: x**-1,
+    'softmax': jax.nn.softmax,
+    'infinite': lambda x: jnp.where(x > 1, x, -jnp.inf),
+    'infinite array': lambda x: x + np.array([1, np.inf, 2]),
+    'outside': lambda x: jnp.take(MATRIX, x.astype(int), 0, mode='fill'),
+    'loop': lambda x: jax.lax.fori_loop(0, 3, lambda _, s: s * 2, x),
+    'with a poor rule': with_poor_rule,
+    'with a reverse': reversed_by_rule,
+}
+
+
+def traced(function: Function) -> Any:
+    return jaxprs.trace(lambda x: [function(x)], [jax.ShapeDtypeStruct((3,), 'float')])
+
+
+@pytest.mark.parametrize('name', DEFINED)
+def test_what_is_defined_everywhere(name: str) -> None:
+    """It gives finite numbers and gradients."""
+    function = DEFINED[name]
+    assert is_defined(traced(function))
+    for x in (0, 0, 0), (-1, 0, 1), (1e4, -1e4, 3):
+        value, pull = jax.vjp(function, jnp.array(x, float))
+        (grad,) = pull(jnp.ones_like(value))
+        assert np.isfinite(value).all()
+        assert np.isfinite(grad).all()
+
+
+@pytest.mark.parametrize('name', UNDEFINED)
+def test_what_is_not_known_to_be(name: str) -> None:
+    assert not is_defined(traced(UNDEFINED[name]))
+
+
+def test_constants_that_are_traced_are_not_known() -> None:
+    def defined(y: Any) -> Any:
+        found.append(is_defined(jax.make_jaxpr(lambda x: x * y)(1.0)))
+        return y
+
+    found: list[bool] = []
+    jax.jit(defined)(1.0)
+    assert found == [False]
+
+
+# ---- rows that stand for nothing -----------------------------------------------------
+
+
+def scalar(fn: Callable[[Any, Any], Any], name: str) -> jf.Function:
+    """A function of a parameter and a number."""
+    return jf.Function(fn, lambda key, *_: jnp.float64(0.5), name=name)
+
+
+number = jf.Scalar('float64')
+log = scalar(lambda w, x: jnp.log(x - w), 'log')
+square = scalar(lambda w, x: w * x * x, 'square')
+tanh = scalar(lambda w, x: jnp.tanh(w + x), 'tanh')
+root = scalar(lambda w, x: jnp.sqrt(w * x), 'root')
+plus = jf.Function(jnp.add, name='plus')
+
+
+def both(first: jf.Function, second: jf.Function) -> jf.Block:
+    """One function of a number, and another of what it gives, added up."""
+
+    def wired(x: Any) -> Any:
+        made = first(x)
+        return plus(made, second(made))
+
+    return jf.compose(wired)
+
+
+def items(a: jf.Block, b: jf.Block) -> jf.Block:
+    """Items of two kinds."""
+    cases = {'a': jf.GetItem(1) >> number >> a, 'b': jf.GetItem(1) >> number >> b}
+    return jf.Map(jf.OneOf(jf.GetItem(0), cases))
+
+
+BLOCKS: dict[str, jf.Block] = {
+    'either': items(log, square) >> jf.Sum(),
+    'defined upon undefined': items(both(log, square), tanh) >> jf.Sum(),
+    'undefined upon defined': items(both(square, root), tanh) >> jf.Sum(),
+    'defined upon defined': items(both(square, tanh), log) >> jf.Sum(),
+    'of sums': items(log, square) >> jf.Sum() >> both(tanh, square),
+    'undefined of sums': items(log, square) >> jf.Sum() >> both(square, log),
+    'by index': items(log, square) >> jf.Map(both(tanh, square)) >> jf.Sum(),
+    'items': items(square, tanh),
+}
+BATCHES: list[list[Any]] = [
+    [[('a', 2.0), ('b', 4.0)], [('a', 1.75)] * 5, [('b', 3.0)]],
+    [[('b', 4.0)], [('b', 3.0), ('b', 2.0)]],
+    [[('a', 5.0)], [('a', 4.0)] * 3],
+]
+
+
+@pytest.mark.parametrize('name', BLOCKS)
+@pytest.mark.parametrize('residuals', RESIDUALS)
+def test_operations_of_either_kind_with_few_rows_or_none(
+    name: str, residuals: str
+) -> None:
+    """To twelve digits, whichever reads what the other has made."""
+    model = jf.compile(BLOCKS[name], residuals=residuals, strategy='once')
+    params = model.init(KEY)
+    for batch in BATCHES:
+        agree(model, params, batch, 1e-12, forward=True, size=4)
+
+
+def test_shards_of_which_some_lack_an_operation() -> None:
+    model = jf.compile(BLOCKS['by index'], strategy='once')
+    axis = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((2,), ('data',), axis, devices=jax.devices()[:2])
+    sharding = jax.NamedSharding(mesh, jax.P('data'))
+    agree(model, model.init(KEY), [[('a', 3.0)], [('b', 2.0)]], sharding=sharding)
+
+
+def test_what_is_absent_does_not_read_what_is_infinite() -> None:
+    """Though its spare rows might."""
+    model = jf.compile(items(log, square), strategy='once')
+    model.schedule(BATCHES[0][:1])  # there is room for both
+    schedule = model.schedule([[('a', np.inf)]])
+    loss = lambda params: model.apply(params, schedule).values[0]  # noqa: E731
+    assert jax.grad(loss)(model.init(KEY)) == {'log': 0, 'square': 0}
+
+
+def masks(block: jf.Block) -> int:
+    """How many there are in the gradient of the results of a batch."""
+    model = jf.compile(block, strategy='once')
+    schedule = model.schedule([[2.0, 3.0], [4.0]])
+    grads = jax.grad(lambda params: model.apply(params, schedule).sum())
+    return str(jax.make_jaxpr(grads)(model.init(KEY))).count('select_n')
+
+
+def test_nothing_is_masked_where_all_is_defined() -> None:
+    """But results, both ways, since their spare rows repeat the last."""
+    total = jf.Map(number >> square) >> jf.Sum()
+    assert masks(total >> tanh) == 2
+    assert masks(total >> log) > 2
