@@ -23,11 +23,13 @@ from expression_parts import tables
 from expressions import Expression, expressions
 from function_kinds import KINDS
 from functions import WIDTH
+from hlo import AS_USERS_HAVE_IT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 from reproducible_models import (
     CASES,
+    applied,
     bits,
     changed,
     examples_of,
@@ -108,7 +110,7 @@ def test_generated_expressions(root: str) -> None:
 def of_expression(model: jf.Model, params: Any, examples: list[Any]) -> Any:
     """What each example gives, to the bit."""
     schedule = model.schedule(examples)
-    given = model.apply(params, schedule, tables(model))
+    given = applied(model, params, schedule, tables(model))
     values, metrics = given if model.program.metric_results else (given, {})
     return results_of(values, metrics, len(examples))
 
@@ -143,7 +145,7 @@ def _given(made: Any, key: Any, x: Any) -> Any:
 
 def of_layers(model: jf.Model, params: Any, rows: list[Any]) -> list[list[bytes]]:
     """What each row gives of each function, to the bit."""
-    given = model.apply(params, model.schedule(rows))
+    given = applied(model, params, model.schedule(rows))
     return [
         [
             b''.join(np.asarray(x)[i].tobytes() for x in jax.tree.leaves(each))
@@ -185,8 +187,9 @@ def test_results_beside_gradients_are_those_without() -> None:
         values = model.apply(params, schedule)
         return (values**2).sum(), values
 
-    beside = jax.jit(jax.grad(loss, has_aux=True))(params)[1]
-    np.testing.assert_array_equal(beside, model.apply(params, schedule))
+    step = jax.jit(jax.grad(loss, has_aux=True), compiler_options=AS_USERS_HAVE_IT)
+    beside = step(params)[1]
+    np.testing.assert_array_equal(beside, applied(model, params, schedule))
 
 
 # ---- gradients -----------------------------------------------------------------------
@@ -217,7 +220,7 @@ def masked_gradient(model: jf.Model, params: Any, schedule: jf.Schedule) -> list
         values = model.apply(params, schedule)
         return jnp.where(schedule.mask[:, None], values**2, 0).sum()
 
-    grads = jax.jit(jax.grad(loss))(params)
+    grads = jax.jit(jax.grad(loss), compiler_options=AS_USERS_HAVE_IT)(params)
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(grads)]
 
 
