@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from expression_parts import tables
+from fuzz import interpreter
 from jax.experimental import multihost_utils
 
 import jfold as jf
@@ -131,7 +132,16 @@ _batched_grad = jax.jit(
     static_argnums=1,
     compiler_options={'xla_backend_optimization_level': 0},
 )
-_eager_grad = jax.value_and_grad(eager_loss, (0, 5), has_aux=True, allow_int=True)
+_eager = jax.value_and_grad(eager_loss, (0, 5), has_aux=True, allow_int=True)
+
+
+def _eager_grad(
+    params: Any, model: jf.Model, example: Any, i: int, rngs: Any, external: Any
+) -> Any:
+    """The same of one example, by NumPy, for XLA would compile every operation."""
+    return interpreter.called(
+        lambda p, r, x: _eager(p, model, example, i, r, x), params, rngs, external
+    )
 
 
 def agree_in_processes(

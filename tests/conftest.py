@@ -2,23 +2,29 @@
 """Hypothesis draws the same examples at every run; what is compiled is freed.
 
 Most of the time goes into compiling what runs once. So XLA is asked not to try hard
-with machine code, which changes no loop, copy or fusion; `XLA_FLAGS=` lets it.
+with machine code, and to make it of HLO without MLIR in between, if that XLA still can;
+neither changes a loop, a copy, or a fusion of more than one instruction. `XLA_FLAGS=`
+lets it.
 """
 
 from __future__ import annotations
 
+import collections
 import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault(
     'XLA_FLAGS',
-    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true',
+    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
+    ' --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters',
 )
 
 import jax
 import pytest
+from compilations import COMPILED
 from hypothesis import HealthCheck, Phase, settings
 
 jax.config.update('jax_num_cpu_devices', 8)  # for shards; all else runs on the first
@@ -38,6 +44,16 @@ settings.load_profile('jfold')
 
 MAPS = Path('/proc/self/maps')
 MANY_MAPS = 40_000  # of 65,530, which Linux grants a process
+PROGRAMS = 200  # are compiled before maps are counted again, which takes a while
+since: collections.Counter[str] = collections.Counter()
+
+
+def count(event: str, duration: float, **details: Any) -> None:
+    """Of each kind of event, how many there were since maps were counted."""
+    since[event] += 1
+
+
+jax.monitoring.register_event_duration_secs_listener(count)
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +63,9 @@ def without_leftovers() -> Iterator[None]:
     Every compiled program takes a few maps of memory, and their number is limited.
     """
     yield
+    if since[COMPILED] < PROGRAMS:
+        return
+    since.clear()
     if MAPS.exists() and MAPS.read_bytes().count(b'\n') > MANY_MAPS:
         jax.clear_caches()
         gc.collect()

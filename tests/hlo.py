@@ -15,6 +15,9 @@ from typing import Any
 
 import jax
 
+# What is made quickly for tests (see `conftest`) has no fusions of one instruction.
+AS_USERS_HAVE_IT = {'xla_backend_extra_options': ''}
+
 
 @dataclass(frozen=True)
 class Array:
@@ -336,5 +339,6 @@ def unbounded(module: Module) -> list[str]:
 
 def compiled_text(fn: Callable[..., Any], *args: Any) -> str:
     """The optimised HLO."""
-    text: str = jax.jit(fn).lower(*args).compile().as_text()
+    compiled = jax.jit(fn, compiler_options=AS_USERS_HAVE_IT).lower(*args).compile()
+    text: str = compiled.as_text()
     return text

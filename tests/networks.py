@@ -206,23 +206,26 @@ def compare(
             values, grads = run(params, model, schedule, len(batch.examples))
             for network, value in zip(networks, values, strict=True):
                 own = {k: x for k, x in params.items() if k in network.layers()}
-                expected = one_by_one(own, network, batch.examples, dtype)
+                expected = _expected(own, network, batch.examples, dtype, by_numpy)
                 found = value, {k: x for k, x in grads.items() if k in own}
                 if found_wrong := differences(found, expected, TOLERANCE[dtype]):
                     wrong.append(f'{network!r} of {len(batch.examples)}: {found_wrong}')
     assert not wrong, '\n'.join(wrong)
 
 
+def _expected(
+    params: Any, network: Network, examples: list[Any], dtype: str, by_numpy: bool
+) -> Any:
+    """The same by plain recursion, of which XLA runs each operation by itself; or the
+    interpreter does, where XLA has compiled the model, so that one side is XLA's."""
+    run = functools.partial(one_by_one, network=network, examples=examples, dtype=dtype)
+    return run(params) if by_numpy else interpreter.called(run, params)
+
+
 def _by_numpy(params: Any, model: Any, schedule: Any, count: int, fn: Any) -> Any:
     """The same as compiled, but for rounding, in the dtypes that it would have."""
     plain = functools.partial(fn.__wrapped__, model=model, count=count)
-    made = jax.make_jaxpr(lambda p, s: plain(p, schedule=s), return_shape=True)
-    jaxpr, shapes = made(params, schedule)
-    leaves = interpreter.run(jaxpr, jax.tree.leaves((params, schedule)))
-    interpreter.forget()
-    specs, tree = jax.tree.flatten(shapes)
-    found = [np.asarray(x).astype(s.dtype) for x, s in zip(leaves, specs, strict=True)]
-    return jax.tree.unflatten(tree, found)
+    return interpreter.called(lambda p, s: plain(p, schedule=s), params, schedule)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 3), compiler_options=QUICK)

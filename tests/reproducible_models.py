@@ -9,6 +9,7 @@ of random batches are not those of the examples alone.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from binary_trees import Rng, binary, binary_tree
+from hlo import AS_USERS_HAVE_IT
 
 import jfold as jf
 
@@ -142,9 +144,17 @@ def model_of(name: str, **options: Any) -> jf.Model:
     return jf.compile(CASES[name].block(), **options)
 
 
+@functools.partial(jax.jit, static_argnums=0, compiler_options=AS_USERS_HAVE_IT)
+def applied(
+    model: jf.Model, params: Any, schedule: jf.Schedule, external: Any = None
+) -> Any:
+    """What `apply` gives, with all fusions that users have."""
+    return model.apply(params, schedule, external)
+
+
 def bits(model: jf.Model, params: Any, schedule: jf.Schedule) -> list[list[bytes]]:
     """What each example gives: values, items of sequences, rows of metrics."""
-    given = model.apply(params, schedule)
+    given = applied(model, params, schedule)
     has_metrics = isinstance(given, tuple) and isinstance(given[-1], dict)
     values, metrics = given if has_metrics else (given, {})
     return results_of(values, metrics, int(schedule.mask.sum()))
@@ -173,7 +183,8 @@ def gradient(model: jf.Model, params: Any, schedule: jf.Schedule) -> list[bytes]
         found = jax.tree.leaves(model.apply(params, schedule))
         return sum((x**2).sum() for x in found if jnp.issubdtype(x.dtype, jnp.inexact))
 
-    grads = jax.jit(jax.grad(loss))(params, schedule)
+    step = jax.jit(jax.grad(loss), compiler_options=AS_USERS_HAVE_IT)
+    grads = step(params, schedule)
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(grads)]
 
 

@@ -57,15 +57,15 @@ def groups() -> list[list[str]]:
 
 
 def cases() -> Iterator[Any]:
-    """Every group once; settings and dtypes take turns, and a few are quick."""
+    """Every group once; settings and dtypes take turns. XLA compiles a few; of these
+    some are quick tests."""
     for i, names in enumerate(groups()):
         dtypes = KINDS[names[0]].dtypes
-        marks = [] if i % 9 == 0 else [pytest.mark.slow]
+        by_numpy = bool(i % 9)
+        marks = [pytest.mark.slow] if i % 18 else []
         dtype = dtypes[i // len(SETTINGS) % len(dtypes)]
         setting = SETTINGS[i % len(SETTINGS)]
-        yield pytest.param(
-            names, dtype, *setting, bool(marks), marks=marks, id=names[0]
-        )
+        yield pytest.param(names, dtype, *setting, by_numpy, marks=marks, id=names[0])
 
 
 def test_the_table_is_long() -> None:

@@ -208,6 +208,7 @@ def blocks() -> dict[str, Any]:
     return {k: v for k, v in made.items() if k not in ('Block', 'convert_to_block')}
 
 
+@pytest.mark.slow
 def test_every_block_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each public name is called, of the blocks that every comparison draws."""
     drawn: Counter[str] = Counter()
@@ -229,6 +230,7 @@ def test_every_block_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(known) - set(drawn) == set()
 
 
+@pytest.mark.slow
 def test_every_way_of_using_some_blocks_is_drawn() -> None:
     """Labels, states that are handed down and that come with a sequence, and parts of
     tensors."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hlo import compiled_text
 from reverse_rules import (
     BATCH,
     OPPOSITES,
@@ -172,7 +173,7 @@ def test_what_depends_on_parameters_alone_is_outside_all_loops(
         return model.apply(params, schedule).sum()
 
     for fn in (loss, jax.grad(loss)):
-        text = jax.jit(fn).lower(params).compile().as_text()
+        text = compiled_text(fn, params)
         computations = text.split('\n\n')
         found = [each for each in computations if 'atan2' in each]
         assert sum(each.count(' atan2(') for each in found) == 1

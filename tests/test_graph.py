@@ -218,6 +218,7 @@ def check_any(expression: Expression, seed: int, picks: list[Any]) -> None:
     check_schedules(model, examples, iter(picks))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     any_expressions(),

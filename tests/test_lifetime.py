@@ -186,7 +186,7 @@ def test_all_of_a_model_is_freed(
 @pytest.mark.slow
 def test_large_models_are_freed() -> None:
     """One after another, each used in several ways."""
-    made = [Made() for _ in range(5)]
+    made = [Made() for _ in range(3)]
     for each in made:
         differentiated(each.model)
         trained_in_jit(each.model)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from agreement import close
 from binary_trees import binary, binary_tree, dense_cell
-from hlo import in_loops, parse
+from hlo import compiled_text, in_loops, parse
 
 import jfold as jf
 from jfold.planning.tiles import chunk_rows
@@ -87,8 +87,7 @@ def test_loops_make_no_gradient_of_a_table() -> None:
         return (model.apply(params, schedule) ** 2).sum()
 
     schedule = model.schedule(trees_of_words(4))
-    text = jax.jit(jax.grad(loss)).lower(params, schedule).compile().as_text()
-    module = parse(text)
+    module = parse(compiled_text(jax.grad(loss), params, schedule))
     assert any(WORDS in i.rows for each in module.values() for i in each)
     within = list(in_loops(module))
     assert within

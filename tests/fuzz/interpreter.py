@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend import core
 
@@ -91,6 +92,17 @@ def run(closed: Any, arguments: Sequence[Any]) -> list[Any]:
     """The results of a jaxpr."""
     with np.errstate(all='ignore'):
         return code(closed)(*map(widened, arguments))
+
+
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of pytrees gives, in the dtypes that JAX would give it in."""
+    made = jax.make_jaxpr(function, return_shape=True)
+    jaxpr, shapes = made(*arguments)
+    leaves = run(jaxpr, jax.tree.leaves(arguments))
+    forget()
+    specs, tree = jax.tree.flatten(shapes)
+    found = [np.asarray(x).astype(s.dtype) for x, s in zip(leaves, specs, strict=True)]
+    return jax.tree.unflatten(tree, found)
 
 
 def _checked(rule: Rule, equation: Any) -> Callable[..., list[Any]]:
