@@ -69,7 +69,7 @@ def test_a_short_stream_compiles_a_handful(seed: int) -> None:
 @pytest.mark.slow
 def test_a_long_stream_compiles_a_handful() -> None:
     """At most four programs for a thousand batches, none after the first twenty."""
-    counts = stream(seed=0, batches=1000, size=64, most=128)
+    counts = stream(seed=0, batches=1000, size=24, most=128)
     assert counts[-1] <= 4
     assert counts[19] == counts[-1]
 

@@ -139,7 +139,7 @@ def test_linen_cells() -> None:
     start = jf.Zeros(([4], [4]))
     step = jf.AllOf(jf.GetItem(0), jf.GetItem(1)) >> cell >> jf.GetItem(0)
     model = jf.compile(jf.Map(jf.Vector(3)) >> jf.Fold(step, start) >> jf.GetItem(1))
-    agree(model, model.init(KEY), LISTS)
+    agree(model, model.init(KEY), LISTS, 1e-4)  # gates near 1 leave few digits
 
 
 # ---- what says whether modules draw --------------------------------------------------

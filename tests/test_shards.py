@@ -112,7 +112,7 @@ def test_expressions(count: int) -> None:
 @pytest.mark.parametrize('root', ['whole', 'tree', 'sequences'])
 @pytest.mark.parametrize('count', [2, 8])
 def test_many_expressions(root: str, count: int) -> None:
-    @settings(max_examples=4)
+    @settings(max_examples=2)
     @given(expressions(root, 'float64'), options)
     def equal(expression: Expression, options: dict[str, Any]) -> None:
         with jax.enable_x64(True):
@@ -300,7 +300,13 @@ def test_no_shard_has_more_examples_than_rows(work: list[int], count: int) -> No
         assert order[mask].tolist() == every.tolist()
 
 
-@pytest.mark.parametrize('kept', [True, False], ids=['corpus', 'objects'])
+@pytest.mark.parametrize(
+    'kept',
+    [
+        pytest.param(True, id='corpus'),
+        pytest.param(False, id='objects', marks=pytest.mark.slow),
+    ],
+)
 def test_a_thousand_batches_compile_few_programs(kept: bool) -> None:
     """The room is the largest that any shard needs, and kept; none is made late."""
     model, data, rng = jf.compile(tree_block()), trees(1000), np.random.default_rng(1)

@@ -217,7 +217,7 @@ def _linear_solve(equation: Any) -> Callable[..., Any]:
 RULES: dict[str, Rule] = {
     **PRIMITIVES,
     **{name: _call('jaxpr') for name in ('jit', 'pjit', 'checkpoint', 'remat2')},
-    'closed_call': _call('call_jaxpr'),
+    **{name: _call('call_jaxpr') for name in ('closed_call', 'eval_jaxpr')},
     'cond': _cond,
     'custom_jvp_call': _call('call_jaxpr'),
     'custom_linear_solve': _linear_solve,
