@@ -100,7 +100,7 @@ def test_narrow_tiles_transpose_no_matrix(form: str) -> None:
     products = re.findall(r'= f32\[(\d+),\d+\]\S* dot\(.*?\), (\S+ \S+),', text)
     narrow = [numbers for rows, numbers in products if int(rows) < NARROW]
     in_order = 'lhs_contracting_dims={1}, rhs_contracting_dims={0}'
-    assert narrow.count(in_order) >= 4  # two widths, either way
+    assert narrow.count(in_order) >= 3  # two widths forward, one in reverse
     gradients = 'lhs_contracting_dims={0}, rhs_contracting_dims={0}'
     assert set(narrow) <= {in_order, gradients}
 

@@ -34,8 +34,9 @@ from jfold.planning.build import fill
 from jfold.planning.demands import demands
 from jfold.planning.growth import COARSE, FINE, grow
 from jfold.planning.sections import SUM_ARITY
-from jfold.planning.tiles import cores, empty_part, tiles
+from jfold.planning.tiles import cores
 from jfold.planning.uses import make_uses
+from jfold.planning.widths import empty_part, tiles
 from jfold.schedule import build
 from jfold.spec import Capacity, Spec, key_of
 

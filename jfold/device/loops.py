@@ -32,7 +32,8 @@ from jfold.device.buffers import Edges, take
 from jfold.device.sections import Batch, Number
 from jfold.device.xla import Chained, loop_after
 from jfold.planning.layout import running
-from jfold.planning.tiles import left_over, reverse_widths, strategy_of
+from jfold.planning.tiles import strategy_of
+from jfold.planning.widths import left_over, reverse_widths
 from jfold.spec import Spec
 
 Carry = TypeVar('Carry')

@@ -20,7 +20,7 @@ from jfold.planning.sections import (
     Section,
     Sections,
 )
-from jfold.planning.tiles import cores, empty_part, in_loops
+from jfold.planning.tiles import cores, in_loops
 from jfold.planning.uses import (
     NO_USES,
     RowUses,
@@ -32,6 +32,7 @@ from jfold.planning.uses import (
     sum_tree,
     whole_cotangents,
 )
+from jfold.planning.widths import empty_part
 from jfold.recurrence import Component, are_recurrent
 from jfold.spec import Spec
 from jfold.types import KeyType

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias
 
 import jax
 import numpy as np
@@ -31,13 +31,12 @@ from jfold.operations import Operation, Operations
 from jfold.planning.costs import balanced_chunk, looks_up, parameter_bytes, row_bytes
 from jfold.planning.growth import power_of_two
 from jfold.planning.sections import SUM_ARITY
+from jfold.planning.widths import Widths, tiles
 from jfold.recurrence import Component, component_of, components
 from jfold.spec import COUNTED, FIXED, ONCE, Capacity, Spec
 from jfold.staircase import NARROW, Profile, cut, is_cut, last_steps, steps
 
-Widths: TypeAlias = tuple[int, ...]  # rows per tile; counted ones widest first
 Trips: TypeAlias = tuple[int, ...]  # of loops one behind another
-Part = TypeVar('Part', int, jax.Array)
 Groups: TypeAlias = tuple[tuple[int, ...], ...]  # of inputs
 
 SUM_WIDTH = 64  # sums that are taken at once
@@ -184,43 +183,6 @@ class Counted:
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
         """As many as the rows of a level take."""
         return tiles(table[:, 1] - table[:, 0], widths, empty)
-
-
-def empty_part(cores: int) -> int:
-    """The part of a wide tile that may be empty: one of so many.
-
-    A wide tile that is half full is faster than narrow ones on several cores, which
-    gain little from those. On one core, where rows cost the same in both, it must be
-    nearly full. So the order of sums, and last digits, depend on the cores.
-    """
-    return 2 if cores > 1 else 6
-
-
-def reverse_widths(widths: Widths) -> Widths:
-    """The widths of the reverse pass, in which each takes twice as long to compile: the
-    widest and the narrowest."""
-    return widths[:1] + widths[1:][-1:]
-
-
-def left_over(widths: Widths, empty: Part) -> list[Part | int]:
-    """How many rows at most tiles of each width leave to narrower ones.
-
-    Args:
-      empty: [] as of `empty_part`.
-    """
-    found: list[Part | int] = [width - width // empty for width in widths]
-    found[-1] = 0
-    return found
-
-
-def tiles(rows: Array, widths: Widths, empty: int) -> Array:
-    """Tiles per width [n, widths] int32 for numbers of rows [n]."""
-    found = np.empty((len(rows), len(widths)), np.int32)
-    pairs = zip(widths, left_over(widths, empty), strict=True)
-    for column, (width, left) in enumerate(pairs):
-        found[:, column] = np.maximum(-((left - rows) // width), 0)
-        rows = np.maximum(rows - found[:, column] * width, 0)
-    return found
 
 
 class Fixed:
