@@ -135,9 +135,15 @@ def test_a_function_of_whole_tiles_that_spreads_a_parameter(name: str) -> None:
 @pytest.mark.parametrize('strategy', ['counted', 'fixed'])
 def test_an_axis_as_long_as_a_probe_is_told(strategy: str) -> None:
     """Types are found on tiles of two numbers of rows; no other tile is let through."""
-    block = jf.Scalar() >> jf.Function(lambda x: x[:101], batched=True)
+
+    def cut(w: Any, x: Any) -> Any:  # of so many weights that tiles are wider
+        return x[:101] * w[0]
+
+    function = jf.Function(cut, lambda key, *_: jnp.ones(1 << 14), batched=True)
+    block = jf.Scalar() >> function
     model = jf.compile(block, strategy=strategy)
     schedule = model.schedule([float(x) for x in range(300)])
+    params = model.init(jax.random.key(0))
     message = 'a leading axis of [0-9]+ rows, got .101,.: give a row for each row'
     with pytest.raises(TypeError, match=message):
-        model.apply({}, schedule)
+        model.apply(params, schedule)
