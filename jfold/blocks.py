@@ -77,7 +77,7 @@ class Block(Owner):
         >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
         6.0
         """
-        from jfold.interpreters.node_by_node import evaluate
+        from jfold.interpreters.evaluation import evaluate
 
         drawing = Drawing(rngs, id, deterministic)
         return evaluate(self, example, params, external, drawing)

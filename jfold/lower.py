@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowering: a typed expression to a `Program`.
-
-Each body is written once, in the order of evaluation, then cut into stages: what can
-run before any call has returned, then the calls, then what needs their results. Calls
-of one stage wait together, which is what makes a recursion run a whole frontier at a
-time. Dispatch (`OneOf`) becomes positions, selections and a permutation, so that calls
-in different cases wait together too.
-"""
+"""Lowering: an expression → a `Program`: its types, its operations, its source."""
 
 from __future__ import annotations
 
 from jfold import combinators as c
-from jfold.checking.sources import follow
 
 # Importing a family of blocks makes the rules of its blocks known to all passes.
 from jfold.language import (
@@ -25,13 +17,15 @@ from jfold.language import (
     tensors,
     wiring,
 )
-from jfold.language.emission import write_body
-from jfold.language.fusion import fused
+from jfold.language.expression import Expression
+from jfold.language.generate import Chosen, check_recursion, settled
 from jfold.language.inference import infer, input_type, result_type
-from jfold.language.outputs import check_output, list_results, write_expression
-from jfold.language.writer import Builder
-from jfold.program import HostPlan, Program, check_program
-from jfold.trampoline import run
+from jfold.language.joining import joined
+from jfold.language.outputs import check_output
+from jfold.language.tables import Tables
+from jfold.language.turns import without_turns
+from jfold.program import Program, check_program
+from jfold.tracing.record import Source
 
 # What is asked of types needs the rules of all blocks, so it is to be had here.
 __all__ = 'FAMILIES', 'input_type', 'lower', 'result_type'
@@ -41,7 +35,7 @@ FAMILIES = (
 )
 
 
-def lower(root: c.Block, fuses: bool = True) -> Program:
+def lower(root: c.Block, fuses: bool = True, once: bool = False) -> Program:
     """Compiles an expression.
 
     Args:
@@ -54,51 +48,21 @@ def lower(root: c.Block, fuses: bool = True) -> Program:
     """
     typing = infer(root)
     check_output(typing.root, typing.metrics)
-    builder = Builder(typing)
-    body = run(write_expression(builder))
-    write_declarations(builder)
-    check_recursion(builder)
-    results = list_results(builder)
-    plan, operations = HostPlan(body, tuple(builder.bodies)), tuple(builder.operations)
+    tables, chosen = Tables(typing), Chosen()
+    round_, text = settled(tables, chosen)
+    check_recursion(round_)
+    if fuses:
+        applied = round_.program(list(tables.operations))
+        chosen = joined(applied, round_.uses, round_.grouped)
+        round_, text = settled(tables, chosen)
+    if once:
+        round_, text, chosen = without_turns(tables, chosen, round_)
+    made = round_.program(round_.operations)
     result = Program(
-        types=tuple(builder.types),
-        layers=typing.layers,
-        operations=operations,
-        constants=tuple(builder.constants),
-        results=tuple(results),
-        # The value's own result is the first that is listed.
-        sources=follow(body, plan.declarations, operations, results, 0),
-        plan=plan,
+        **{name: getattr(made, name) for name in made.__dataclass_fields__ if name != 'once'},
+        source=Source(text, round_.names, round_.recording()),
+        expression=Expression(typing, tables, chosen),
+        once=once,
     )
-    result = fused(result) if fuses else result
     check_program(result)
     return result
-
-
-def write_declarations(builder: Builder) -> None:
-    """Writes the bodies asked for; writing one may ask for more."""
-    while len(builder.bodies) < len(builder.declarations):
-        number = len(builder.bodies)
-        declaration = list(builder.declarations)[number]
-        typed = builder.typing.declarations[declaration].parts[0]
-        assert typed is not None
-        body = run(write_body(builder, declaration.name, typed, number))
-        builder.bodies.append(body)
-
-
-def check_recursion(builder: Builder) -> None:
-    """Refuses a declaration that reaches itself without taking its input apart."""
-    for start in builder.unconsumed:
-        seen: set[int] = set()
-        waiting = [start]
-        while waiting:
-            for callee, where in builder.unconsumed.get(waiting.pop(), []):
-                if callee == start:
-                    raise TypeError(
-                        f'{where}: expected a recursion on a part of its input, got '
-                        'one on the same input, without end; take a field or an item '
-                        'of it first'
-                    )
-                if callee not in seen:
-                    seen.add(callee)
-                    waiting.append(callee)

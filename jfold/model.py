@@ -33,7 +33,6 @@ from jfold.errors import expect, several, shown, whole
 from jfold.kept import kept
 from jfold.keys import Rngs
 from jfold.language.parameter_checks import check_params, with_external
-from jfold.language.turns import without_turns
 from jfold.lower import lower
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.program import Program
@@ -452,7 +451,7 @@ def compile(
     _check_choice('strategy', strategy, (*STRATEGIES, ONCE, None))
     _check_reproducible(reproducible, strategy)
     root = convert_to_block(block)
-    program = without_turns(lower(root)) if strategy == ONCE else lower(root)
+    program = lower(root, once=strategy == ONCE)
     return Model(root, program, max_programs, residuals, strategy, reproducible)
 
 

@@ -262,7 +262,7 @@ def check_one_way(imports: dict[str, set[str]]) -> None:
 
 
 # What methods of `Block` need is made of blocks: they import it when they are called.
-LATER = {'blocks': {'interpreters.node_by_node', 'lower', 'wiring'}}
+LATER = {'blocks': {'interpreters.evaluation', 'lower', 'wiring'}}
 IMPORTS = {
     named(file): imported(file) - LATER.get(named(file), set())
     for file in FILES

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.checking.graphs import check_graph
+from jfold.tracing.check_graph import check_graph
 from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.labels import labels_as_text, labels_of_text

@@ -29,15 +29,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold import instructions as ir
 from jfold import operations as ops
 from jfold import types as t
 from jfold.data.archive import EXTENDED
 from jfold.data.containers import plain
 from jfold.data.naming import name_of, named, told
 from jfold.data.storage import holds
-from jfold.program import HostPlan, Program
-from jfold.registers import RegisterType
+from jfold.program import Program
 from jfold.result_tables import Kind, Result
 from jfold.trampoline import Steps, in_turn, run
 

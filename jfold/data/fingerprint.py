@@ -36,16 +36,19 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.instructions import CHECK, Body, Call, Instruction
 from jfold.operations import Operation
-from jfold.program import HostPlan, Program
+from jfold.program import Program
+from jfold.tracing.helpers import HELPERS
 from jfold.types import Type
 
-FORMAT = 3  # of graphs and demands: how places, values, levels are numbered; sums
+FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; sums
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 EMPTY = CellType()  # a variable that a function closes over before it has a value
-SECTIONS = 'types', 'constants', 'operations', 'results', 'steps', 'functions'
+SECTIONS = (
+    *('types', 'constants', 'operations', 'results'),
+    *('steps', 'tables', 'functions'),
+)
 
 Said: TypeAlias = tuple[str, Iterable[object]]
 # Text, hash of what the text leaves out, place in the expression.
@@ -58,7 +61,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
     It is the same in every process. Only the section of functions depends on the
     version of Python, whose compiled code it hashes.
     """
-    steps, plan = list(_steps(program)), program.plan
+    names = {x: y for x, y in program.source.names.items() if x not in HELPERS}
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
@@ -69,10 +72,9 @@ def fingerprint(program: Program) -> dict[str, Any]:
         ],
         'operations': [_plain(_operation(each)) for each in program.operations],
         'results': [_plain(str(each)) for each in program.results],
-        'steps': [_line(each, plan, code=False) for each in steps],
-        'functions': [
-            _line(each, plan, code=True) for each in steps if _is_function(each, plan)
-        ],
+        'steps': [_plain(line) for line in _lines(program.source.text)],
+        'tables': [_given(*x, code=False) for x in names.items() if not callable(x[1])],
+        'functions': [_given(*x, code=True) for x in names.items()],
     }
 
 
@@ -117,49 +119,24 @@ def _in(place: str) -> str:
     return f' in {place}' if place else ''
 
 
-# ---- the steps of a program ----------------------------------------------------------
+# ---- the source of a program ---------------------------------------------------------
 
 
-def _steps(program: Program) -> Iterator[Instruction | Body]:
-    """The bodies, each followed by its instructions."""
-    for body in program.plan.bodies:
-        yield body
-        yield from body.instructions
+def _lines(text: str) -> Iterator[str]:
+    """The lines of a source, without comments."""
+    for line in text.splitlines():
+        said, *_ = line.partition('  # ')
+        if said.strip() and not said.startswith('#'):
+            yield said
 
 
-def _line(step: Instruction | Body, plan: HostPlan, code: bool) -> Line:
-    """The line of a step; with or without the code of its functions."""
-    if isinstance(step, Body):
-        return ['body', contents(step.arity, step.outputs), '']
-    options = _options(step, plan)
-    shown = [f'{name}={_short(x)}' for name, x in options.items() if _is_shown(name, x)]
-    digest = contents(step.inputs, step.outputs, *options.values(), code=code)
-    place = re.sub(r' at 0x[0-9a-f]+', '', step.where)
-    return [' '.join([type(step).__name__, *shown]), digest, place]
+def _given(name: str, value: object, code: bool) -> Line:
+    """What a name of the source stands for; with or without the code of functions."""
+    return [f'{name} = {_short(value)}', contents(value, code=code), '']
 
 
 def _plain(text: str) -> Line:
     return [text, '', '']
-
-
-def _options(step: Instruction, plan: HostPlan) -> dict[str, Any]:
-    """What an instruction is told besides registers; bodies have lines of their own."""
-    aside = {'inputs', 'outputs', 'where', *step.traits.holds}
-    options = {x.name for x in fields(step) if x.metadata != CHECK} - aside
-    values = {name: getattr(step, name) for name in options}
-    if isinstance(step, Call):
-        values['lists'] = plan.declarations[step.declaration].lists
-    return dict(sorted(values.items()))
-
-
-def _is_shown(name: str, value: object) -> bool:
-    """Whether an option tells people anything: numbers of things do not."""
-    return name in ('key', 'length') or not isinstance(value, int | tuple | None)
-
-
-def _is_function(step: Instruction | Body, plan: HostPlan) -> bool:
-    options = {} if isinstance(step, Body) else _options(step, plan)
-    return any(map(callable, options.values()))
 
 
 def _short(value: object) -> str:

@@ -16,8 +16,7 @@ from jfold.data.parts import Parts
 from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import rows_asked, several
 from jfold.graph import Array, Graph, labels_of
-from jfold.host.evaluation import trace
-from jfold.host.objects import Reread
+from jfold.tracing.record import trace
 from jfold.planning.at_once import Selection
 from jfold.planning.deals import Deal
 from jfold.planning.demands import Demands, demands, needed
@@ -73,10 +72,10 @@ class Scheduling:
     program: Program
     _budget: Budget | FixedBudget
 
-    def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
+    def _reschedule(self, examples: list[Any], size: int) -> Schedule:
         """As `schedule`, of examples some of which `reread` may have read before."""
         begin = time.perf_counter()
-        graph = trace(self.program, examples, reread)
+        graph = trace(self.program, examples)
         return self._build(graph, size=size, begin=begin)
 
     def _graph(self, examples: Iterable[Any] | Traced) -> Graph:

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jfold.checking.graphs import checked
+from jfold.tracing.check_graph import checked
 from jfold.data.fingerprint import fingerprint
 from jfold.graph import Graph
 from jfold.kept import Owner, kept

@@ -17,7 +17,7 @@ from jfold.data.fingerprint import fingerprint
 from jfold.data.traced import Traced, digest_of
 from jfold.data.tracing import trace_corpus
 from jfold.errors import several
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.operations import Layer
 from jfold.program import Program
 from jfold.tracebacks import boundary

@@ -24,8 +24,8 @@ import numpy as np
 from jfold.device.random_keys import drawing_nothing
 from jfold.errors import expect, several
 from jfold.graph import Graph, Table
-from jfold.host.evaluation import trace
-from jfold.host.where_made import CONSTANTS, NODES, where_made
+from jfold.tracing.record import trace
+from jfold.language.reference import CONSTANTS, NODES, where_made
 from jfold.interpreters.rowwise import (
     Runner,
     chunks,

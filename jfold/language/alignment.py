@@ -6,18 +6,34 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from jfold import combinators as c
-from jfold import instructions as p
-from jfold.language.eager import Eager, value_of
-from jfold.language.emission import emit
-from jfold.language.inference import Inference, output_type
+from jfold.language import symbols as s
+from jfold.language.inference import (
+    Inference,
+    output_type,
+)
+from jfold.language.lines import Lines
 from jfold.language.paths import fail
-from jfold.language.sequences import UNLIKE, in_order, items, sequence_as_given
+from jfold.language.sequences import UNLIKE, items, sequence_as_given
 from jfold.language.typed import Typed
-from jfold.language.writer import Repeated, SequenceValue, Value, Writer, Writing
+from jfold.language.walk import (
+    Walk,
+    refuse,
+    walk,
+)
+from jfold.language.writing import (
+    as_object,
+    counted,
+    cut,
+    item_at,
+    sequence,
+    write,
+)
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -27,6 +43,8 @@ from jfold.types import (
     TypeVariable,
 )
 
+Array: TypeAlias = np.ndarray[Any, Any]
+
 # ---- Broadcast -----------------------------------------------------------------------
 
 
@@ -35,14 +53,14 @@ def _(block: c.Broadcast, node: Typed, state: Inference) -> Type:
     return BroadcastType(node.input)
 
 
-@emit.register
-def _(block: c.Broadcast, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    return Repeated(value)
-
-
-@value_of.register
-def _(block: c.Broadcast, node: Typed, x: object, state: Eager) -> object:
+@walk.register
+def _(block: c.Broadcast, node: Typed, x: Any, state: Walk) -> Any:
     return itertools.repeat(x)
+
+
+@write.register
+def _(block: c.Broadcast, node: Typed, value: Any, w: Lines) -> Any:
+    return s.Endless(w.held(value, 'value'))
 
 
 # ---- Zip -----------------------------------------------------------------------------
@@ -97,47 +115,48 @@ def _of_sequence(node: Typed, head: Type, state: Inference) -> Type | None:
     return head if isinstance(head, ObjectType) else None
 
 
-@emit.register
-def _(block: c.Zip, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    assert isinstance(value, tuple)
-    parts = zip(value, cast(TupleType, node.input), strict=True)
-    finite = [each for each in parts if not isinstance(each[0], Repeated)]
-    if not finite:
-        return Repeated(tuple(x.item for x in value if isinstance(x, Repeated)))
-    sequences = []
-    for each in finite:
-        sequences.append((yield w.sequence(*each, places, node)))
-    zipped = yield w.aligned(sequences, node, block.strict)
-    if len(finite) == len(value):
-        return zipped
-    owners = w.one(p.Owners, (zipped.lengths,), node)
-    assert isinstance(zipped.items, tuple)
-    rest = iter(zipped.items)
-    made: list[Value] = []
-    for part in value:
-        if isinstance(part, Repeated):
-            made.append((yield w.select(part.item, owners, node)))
-        else:
-            made.append(next(rest))
-    return SequenceValue(zipped.lengths, tuple(made))
-
-
-@value_of.register
-def _(block: c.Zip, node: Typed, x: tuple[Any, ...], state: Eager) -> object:
-    parts = [in_order(node, each) for each in x]
+@walk.register
+def _(block: c.Zip, node: Typed, x: Any, state: Walk) -> Any:
     if isinstance(node.output, BroadcastType):
-        return itertools.repeat(tuple(next(each) for each in map(iter, parts)))
-    if block.strict:
-        parts = [x if isinstance(x, itertools.repeat) else list(x) for x in parts]
-        _check_same([len(x) for x in parts if isinstance(x, list)])
+        return itertools.repeat(tuple(next(each) for each in map(iter, x)))
+    parts = [
+        each if isinstance(each, itertools.repeat) else state.items(node, each)
+        for each in x
+    ]
+    lengths = [len(each) for each in parts if isinstance(each, list)]
+    for other in lengths if block.strict else ():
+        if other != lengths[0]:
+            got = f'{lengths[0]} items beside {other}'
+            refuse(node, f'expected sequences of one length, got {got}')
     return list(zip(*parts, strict=False))
 
 
-def _check_same(lengths: list[int]) -> None:
-    for other in lengths:
-        if other != lengths[0]:
-            got = f'{lengths[0]} items beside {other}'
-            raise ValueError(f'expected sequences of one length, got {got}')
+@write.register
+def _(block: c.Zip, node: Typed, value: Any, w: Lines) -> Any:
+    found = [sequence(each, w) for each in value]
+    lengths = [*dict.fromkeys(each.n for each in found if isinstance(each, s.Items))]
+    if not lengths:
+        return s.Endless(tuple(each.item for each in found))
+    n = lengths[0]
+    if len(lengths) > 1:
+        n = w.variable('n')
+        w.line(
+            f'{n} = {"same_length" if block.strict else "min"}({", ".join(lengths)})'
+        )
+        if not block.strict:
+            found = [
+                cut(each, f':{n}', w, n) if isinstance(each, s.Items) else each
+                for each in found
+            ]
+    elif not n.isidentifier() and not n.isdigit():
+        name = w.variable('n')
+        w.line(f'{name} = {n}')
+        n = name
+    parts = tuple(
+        _repeated(each.item, n, w) if isinstance(each, s.Endless) else each.items
+        for each in found
+    )
+    return s.Items(parts, n)
 
 
 # ---- NGrams --------------------------------------------------------------------------
@@ -151,26 +170,30 @@ def _(block: c.NGrams, node: Typed, state: Inference) -> Type:
     return sequence_as_given(node, state, window)
 
 
-@emit.register
-def _(block: c.NGrams, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    if isinstance(value, Repeated):
-        return Repeated((value.item,) * block.n)
-    given = yield w.sequence(value, node.input, places, node)
-    parts = []
-    for first in range(block.n):
-        # The last items that no window begins with, or has at this place, are left out.
-        key = slice(first, first + 1 - block.n or None)
-        lengths = (given.lengths,)
-        parts.append((yield w.ranges(p.Cut, lengths, given.items, node, key=key)))
-    return (yield w.aligned(parts, node))
-
-
-@value_of.register
-def _(block: c.NGrams, node: Typed, x: Iterable[Any], state: Eager) -> object:
+@walk.register
+def _(block: c.NGrams, node: Typed, x: Any, state: Walk) -> Any:
     if isinstance(node.input, BroadcastType):
         return itertools.repeat((next(iter(x)),) * block.n)
-    given = list(in_order(node, x))
+    given = state.items(node, x)
     return list(zip(*(given[first:] for first in range(block.n)), strict=False))
+
+
+@write.register
+def _(block: c.NGrams, node: Typed, value: Any, w: Lines) -> Any:
+    given = sequence(value, w)
+    if isinstance(given, s.Endless):
+        return s.Endless((given.item,) * block.n)
+    n = w.variable('n')
+    w.line(
+        f'{n} = max({given.n} - {block.n - 1}, 0)'
+        if block.n > 1
+        else f'{n} = {given.n}'
+    )
+    parts = (
+        cut(given, f'{k}:{k} + {n}' if k else f':{n}', w, n).items
+        for k in range(block.n)
+    )
+    return s.Items(tuple(parts), n)
 
 
 # ---- Nth -----------------------------------------------------------------------------
@@ -250,18 +273,22 @@ _INDEXED = functools.partial(_sequence_item, 'a sequence beside the index')
 _PICKED = functools.partial(_sequence_item, 'a sequence beside the numbers')
 
 
-@emit.register
-def _(block: c.Nth, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    assert isinstance(value, tuple)
-    given = yield w.sequence(value[0], cast(TupleType, node.input)[0], places, node)
-    position = w.one(p.Index, (value[1], given.lengths), node)
-    return (yield w.select(given.items, position, node))
+@walk.register
+def _(block: c.Nth, node: Typed, x: Any, state: Walk) -> Any:
+    given, index = state.items(node, x[0]), state.object(x[1])
+    number = state.apply(node, operator.index, index, 'an int, the index')
+    if not -len(given) <= number < len(given):
+        got = f'got a sequence of length {len(given)}'
+        refuse(node, f'expected an item {number}, {got}', index)
+    return given[number]
 
 
-@value_of.register
-def _(block: c.Nth, node: Typed, x: tuple[Any, int], state: Eager) -> object:
-    sequence, index = x
-    return list(in_order(node, sequence))[operator.index(index)]
+@write.register
+def _(block: c.Nth, node: Typed, value: Any, w: Lines) -> Any:
+    given, index = sequence(value[0], w), as_object(value[1], w)
+    name = w.variable('index')
+    w.line(f'{name} = index_of({index.text})')
+    return w.opened(item_at(given, name, w))
 
 
 # ---- Pick, Regroup -------------------------------------------------------------------
@@ -274,18 +301,22 @@ def _(block: c.Pick, node: Typed, state: Inference) -> Type:
     return _of_parts(node, parts, expected, state, SequenceType)
 
 
-@emit.register
-def _(block: c.Pick, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    assert isinstance(value, tuple)
-    given = yield w.sequence(value[0], cast(TupleType, node.input)[0], places, node)
-    inputs = value[1], given.lengths
-    return (yield w.ranges(p.Pick, inputs, given.items, node))
+@walk.register
+def _(block: c.Pick, node: Typed, x: Any, state: Walk) -> Any:
+    given = state.items(node, x[0])
+    return [given[k] for k in _numbers_in(node, x[1], len(given), 'an item', state)]
 
 
-@value_of.register
-def _(block: c.Pick, node: Typed, x: tuple[Any, Any], state: Eager) -> object:
-    given = list(in_order(node, x[0]))
-    return [given[operator.index(number)] for number in in_order(node, x[1])]
+@write.register
+def _(block: c.Pick, node: Typed, value: Any, w: Lines) -> Any:
+    given, numbers = sequence(value[0], w), as_object(value[1], w)
+    at = w.variable('at')
+    w.line(f'{at} = numbers_of({numbers.text}, {given.n})')
+    names = []
+    for each in s.leaves(given.items):
+        names.append(w.variable('picked'))
+        w.line(f'{names[-1]} = [{each.text}[k] for k in {at}]')
+    return s.renamed(s.Items(given.items), iter(names), f'len({at})')
 
 
 @output_type.register
@@ -301,19 +332,61 @@ def _in_groups(item: Type) -> Type:
     return SequenceType(SequenceType(item))
 
 
-@emit.register
-def _(block: c.Regroup, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    assert isinstance(value, tuple)
-    given = yield w.sequence(value[0], cast(TupleType, node.input)[0], places, node)
-    groups = yield w.sequence(value[2], cast(TupleType, node.input)[2], places, node)
-    inputs = value[1], given.lengths, groups.lengths
-    items = yield w.ranges(p.Regroup, inputs, given.items, node)
-    return SequenceValue(groups.lengths, items)
-
-
-@value_of.register
-def _(block: c.Regroup, node: Typed, x: tuple[Any, Any, Any], state: Eager) -> object:
-    made: list[list[Any]] = [[] for _ in in_order(node, x[2])]
-    for item, number in zip(*(in_order(node, each) for each in x[:2]), strict=True):
-        made[operator.index(number)].append(item)
+@walk.register
+def _(block: c.Regroup, node: Typed, x: Any, state: Walk) -> Any:
+    given, groups = state.items(node, x[0]), state.items(node, x[2])
+    numbers = _numbers_in(node, x[1], len(groups), 'a group', state)
+    if len(numbers) != len(given):
+        expected = f'expected a group for each of {len(given)} items'
+        refuse(node, f'{expected}, got {len(numbers)}', state.object(x[1]))
+    made: list[list[Any]] = [[] for _ in groups]
+    for item, number in zip(given, numbers, strict=True):
+        made[number].append(item)
     return made
+
+
+@write.register
+def _(block: c.Regroup, node: Typed, value: Any, w: Lines) -> Any:
+    given, numbers = sequence(value[0], w), as_object(value[1], w)
+    groups = counted(sequence(value[2], w), w)
+    at, text = w.variable('at'), s.packed(given)
+    w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')
+    name = w.variable('groups')
+    w.line(f'{name} = grouped({text}, {at}, {groups.n})')
+    item = w.blank(given)
+    assert isinstance(item, s.Items)
+    return s.Items(s.Nested(name, item), groups.n)
+
+
+def _numbers_in(node: Typed, x: Any, most: int, what: str, state: Walk) -> list[int]:
+    """The ints in a list, as numbers of so many items."""
+    given = state.object(x)
+    made: Array = state.apply(node, _whole, given, 'a list of ints')
+    for number in made.tolist():
+        if not -most <= number < most:
+            text = f'expected the number of {what} of {most}, got {number}'
+            refuse(node, text, given)
+    return [number % most for number in made.tolist()]
+
+
+def _whole(numbers: Any) -> Array:
+    """A list, or an array, of ints."""
+    made = np.asarray(numbers)
+    if made.ndim != 1 or (made.size and made.dtype.kind not in 'iu'):
+        raise TypeError(f'they are {made.dtype}{list(made.shape)}')
+    return made.astype(np.int64)
+
+
+def _repeated(item: Any, n: str, w: Lines) -> Any:
+    """A value so many times, in lists."""
+    if isinstance(item, tuple):
+        return tuple(_repeated(each, n, w) for each in item)
+    if isinstance(item, s.Endless):
+        return s.Endless(_repeated(item.item, n, w))
+    if item is None:
+        return None
+    name = w.variable('repeated')
+    w.line(f'{name} = [{s.packed(item)}] * {n}')
+    if isinstance(item, s.Items):
+        return s.Nested(name, w.blank(item))
+    return s.renamed(item, iter([name]))

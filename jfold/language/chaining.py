@@ -4,20 +4,35 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from jfold import combinators as c
-from jfold import instructions as p
-from jfold.language.eager import Eager, value_of, zeros
-from jfold.language.emission import emit, emit_zeros
-from jfold.language.inference import Inference, output_type
-from jfold.language.paths import fail
-from jfold.language.sequences import in_order, items
+from jfold.language import symbols as s
+from jfold.language.inference import (
+    Inference,
+    output_type,
+)
+from jfold.language.lines import Lines
+from jfold.language.sequences import items
 from jfold.language.typed import Typed
-from jfold.language.writer import SequenceValue, Value, Writer, Writing
-from jfold.trampoline import Steps
-from jfold.types import ObjectType, SequenceType, TupleType, Type, item_of, terminals
+from jfold.language.walk import (
+    Walk,
+    refuse,
+    walk,
+    zero_of,
+)
+from jfold.language.writing import (
+    counted,
+    sequence,
+    union,
+    write,
+    zeros_written,
+)
+from jfold.types import (
+    SequenceType,
+    TupleType,
+    Type,
+)
 
 # ---- Chain ---------------------------------------------------------------------------
 
@@ -39,33 +54,31 @@ def _(block: c.Chain, node: Typed, state: Inference) -> Type:
     return SequenceType(item)
 
 
-@emit.register
-def _(block: c.Chain, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+@walk.register
+def _(block: c.Chain, node: Typed, x: Any, state: Walk) -> Any:
+    outer = x if isinstance(x, tuple) else state.items(node, x)
+    return list(itertools.chain(*(state.items(node, each) for each in outer)))
+
+
+@write.register
+def _(block: c.Chain, node: Typed, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple):
-        return (yield _side_by_side(node, value, places, w))
-    outer = yield w.sequence(value, node.input, places, node)
-    inside = w.item_places(outer.lengths, places, node)
-    inner = yield w.sequence(outer.items, item_of(node.input), inside, node)
-    lengths = w.one(p.Total, (outer.lengths, inner.lengths), node)
-    return SequenceValue(lengths, inner.items)
-
-
-def _side_by_side(
-    node: Typed, parts: tuple[Value, ...], places: int, w: Writer
-) -> Steps[SequenceValue]:
-    """The items of the sequences of a tuple, those of the first part first."""
-    given = []
-    for part, type_ in zip(parts, cast(TupleType, node.input), strict=True):
-        given.append((yield w.sequence(part, type_, places, node)))
-    joined = yield w.join([each.items for each in given], node)
-    lengths = [each.lengths for each in given]
-    chained: SequenceValue = yield w.ranges(p.Chain, lengths, joined, node)
-    return chained
-
-
-@value_of.register
-def _(block: c.Chain, node: Typed, x: Iterable[Any], state: Eager) -> object:
-    return list(itertools.chain(*(in_order(node, each) for each in in_order(node, x))))
+        parts = [sequence(each, w) for each in value]
+        return _side_by_side(parts, w)
+    outer = sequence(value, w)
+    name = w.variable('chained')
+    items = outer.items
+    if isinstance(items, s.Nested):
+        w.line(f'{name} = [y for x in {items.text} for y in x]')
+        return w.unpacked(items.item, name)
+    if isinstance(items, s.Object):
+        w.line(f'{name} = [y for x in {items.text} for y in sequence(x)]')
+        return s.Items(s.Object(name), f'len({name})')
+    # Items that are tuples of one type are sequences too.
+    inner = w.loop(outer, 'item', lambda item: sequence(item, w), 'part')
+    assert isinstance(inner, s.Nested)
+    w.line(f'{name} = [y for x in {inner.text} for y in x]')
+    return w.unpacked(inner.item, name)
 
 
 # ---- Padded --------------------------------------------------------------------------
@@ -79,28 +92,67 @@ def _(block: c.Padded, node: Typed, state: Inference) -> Type:
     return TupleType(state.types.named(item) for _ in range(block.length))
 
 
-@emit.register
-def _(block: c.Padded, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+@walk.register
+def _(block: c.Padded, node: Typed, x: Any, state: Walk) -> Any:
     assert isinstance(node.output, TupleType)
-    item = node.output[0]
-    if any(isinstance(leaf, ObjectType) for leaf in terminals(item)):
-        fail(node, 'items of tensors, which have zeros', str(item))
-    given = yield w.sequence(value, node.input, places, node)
-    zero = yield emit_zeros(item, node, places, w)
-    all_items = yield w.join([given.items, zero], node)
-    chosen = w.add(p.Padded, (given.lengths,), node, outputs=block.length)
+    given = state.items(node, x)
+    if (got := len(given)) > block.length:
+        most = f'expected at most {block.length} items'
+        refuse(node, f'{most}, got {got}; cut it by a Slice', x)
+    rest = (zero_of(each, node, state) for each in node.output.items[len(given) :])
+    return *given, *rest
+
+
+@write.register
+def _(block: c.Padded, node: Typed, value: Any, w: Lines) -> Any:
+    assert isinstance(node.output, TupleType)
+    given = counted(sequence(value, w), w)
+    w.line(f'at_most_items({given.n}, {block.length})')
     made = []
-    for positions in chosen:
-        made.append((yield w.select(all_items, positions, node)))
+    for k in range(block.length):
+        zero = zeros_written(node.output[k], w)
+        listed = _listed_like(zero, given.items, w)
+        names = []
+        for each, none in zip(
+            s.leaves(given.items), _packed_leaves(listed), strict=True
+        ):
+            names.append(w.variable('item'))
+            w.line(f'{names[-1]} = {each.text}[{k}] if {given.n} > {k} else {none}')
+        made.append(w.opened(w.element(given.items, iter(names))))
     return tuple(made)
 
 
-@value_of.register
-def _(block: c.Padded, node: Typed, x: Iterable[Any], state: Eager) -> object:
-    assert isinstance(node.output, TupleType)
-    given = list(in_order(node, x))
-    if (got := len(given)) > block.length:
-        most = f'expected at most {block.length} items'
-        raise ValueError(f'{node}: {most}, got {got}; cut it by a Slice')
-    rest = (zeros(node.output[0]) for _ in range(block.length - len(given)))
-    return *given, *rest
+def _side_by_side(parts: list[s.Items], w: Lines) -> s.Items:
+    """The items of several sequences, those of the first one first."""
+
+    def column(items: tuple[Any, ...]) -> Any:
+        head = items[0]
+        if isinstance(head, tuple):
+            return tuple(column(each) for each in zip(*items, strict=True))
+        if isinstance(head, s.Endless):
+            return s.Endless(column(tuple(each.item for each in items)))
+        if head is None:
+            return None
+        name = w.variable('chained')
+        w.line(f'{name} = [{", ".join(f"*{each.text}" for each in items)}]')
+        found = [list(s.makers(each)) for each in items]
+        both = (union(each) for each in zip(*found, strict=True))
+        return s.with_makers(s.renamed(head, iter([name])), both)
+
+    n = ' + '.join(each.n for each in parts) or '0'
+    name = w.variable('n')
+    w.line(f'{name} = {n}')
+    return s.Items(column(tuple(each.items for each in parts)), name)
+
+
+def _listed_like(zero: Any, items: Any, w: Lines) -> Any:
+    """A value whose sequences are packed where those of items are."""
+    if isinstance(zero, tuple):
+        return tuple(_listed_like(a, b, w) for a, b in zip(zero, items, strict=True))
+    if isinstance(zero, s.Items):
+        return s.Object(s.packed(zero))
+    return zero
+
+
+def _packed_leaves(value: Any) -> Any:
+    return (each.text for each in s.leaves(value))

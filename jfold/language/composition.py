@@ -9,18 +9,31 @@ from typing import Any, cast
 import numpy as np
 
 from jfold import combinators as c
-from jfold import instructions as p
-from jfold.errors import reason
+from jfold.errors import reason, shown
 from jfold.functions import take_item
-from jfold.host.objects import PICK, count_of, length_of
-from jfold.language import eager
-from jfold.language.eager import Eager, eval_part, get_or, value_of
-from jfold.language.emission import emit, emit_part
-from jfold.language.inference import Inference, output_type
+from jfold.language import symbols as s
+from jfold.language.inference import (
+    Inference,
+    output_type,
+)
+from jfold.language.lines import Lines
 from jfold.language.paths import fail, further
-from jfold.language.tensors import apply_layer, emit_layer
+from jfold.language.tensors import apply_layer, layer
 from jfold.language.typed import Typed
-from jfold.language.writer import SequenceValue, Value, Writer, Writing
+from jfold.language.walk import (
+    Walk,
+    refuse,
+    walk,
+)
+from jfold.language.writing import (
+    PLAIN,
+    as_object,
+    item_at,
+    literal,
+    sliced,
+    write,
+)
+from jfold.tracing.objects import PICK, count_of, length_of
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     ObjectType,
@@ -39,14 +52,14 @@ def _(block: c.Identity, node: Typed, state: Inference) -> Type:
     return node.input
 
 
-@emit.register
-def _(block: c.Identity, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    return value
-
-
-@value_of.register
-def _(block: c.Identity, node: Typed, x: object, state: Eager) -> object:
+@walk.register
+def _(block: c.Identity, node: Typed, x: Any, state: Walk) -> Any:
     return x
+
+
+@write.register
+def _(block: c.Identity, node: Typed, value: Any, w: Lines) -> Any:
+    return value
 
 
 @output_type.register
@@ -62,18 +75,18 @@ def _(block: c.Pipe, node: Typed, state: Inference) -> Steps[Type]:
     return given
 
 
-@emit.register
-def _(block: c.Pipe, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    for part in node.parts:
-        value = yield emit_part(part, value, places, w)
-    return value
-
-
-@value_of.register
-def _(block: c.Pipe, node: Typed, x: object, state: Eager) -> Steps[Any]:
+@walk.register
+def _(block: c.Pipe, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     for each in node.parts:
-        x = yield eval_part(each, x, state)
+        x = yield state.part(each, x)
     return x
+
+
+@write.register
+def _(block: c.Pipe, node: Typed, value: Any, w: Lines) -> Any:
+    for part in node.parts:
+        value = w.part(part, value, tail=part is node.parts[-1])
+    return value
 
 
 # ---- AllOf ---------------------------------------------------------------------------
@@ -88,15 +101,15 @@ def _(block: c.AllOf, node: Typed, state: Inference) -> Steps[Type]:
     return TupleType(part.output for part in parts)
 
 
-@emit.register
-def _(block: c.AllOf, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    parts = (emit_part(part, value, places, w) for part in node.parts)
-    return tuple((yield in_turn(parts)))
+@walk.register
+def _(block: c.AllOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+    return tuple((yield in_turn(state.part(each, x) for each in node.parts)))
 
 
-@value_of.register
-def _(block: c.AllOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
-    return tuple((yield in_turn(eval_part(each, x, state) for each in node.parts)))
+@write.register
+def _(block: c.AllOf, node: Typed, value: Any, w: Lines) -> Any:
+    value = w.held(value, 'value')
+    return tuple(w.part(part, value) for part in node.parts)
 
 
 # ---- Record --------------------------------------------------------------------------
@@ -165,35 +178,49 @@ def _places_of(given: TupleType) -> str:
     return f'write a place from {-count} to {count - 1}' if count else ''
 
 
-@emit.register
-def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    is_tuple = isinstance(value, tuple)
-    column = None if is_tuple or value is None else (yield w.object(value, node))
-    most = block.length  # looked at once, with the first field
-    results = []
-    for (key, _), part in zip(block.fields, node.parts, strict=True):
-        item: Value = None
-        if part is not None and not isinstance(part.input, VoidType):
-            item = value[key] if isinstance(value, tuple) else None
-            if column is not None:
-                options = {'default': (None,)} if _may_lack(part.block) else {}
-                item = w.one(p.Field, (column,), node, key=key, most=most, **options)
-                most = None
-        results.append((yield emit_part(part, item, places, w)))
-    return tuple(results)
-
-
-@value_of.register
-def _(block: c.Record, node: Typed, x: object, state: Eager) -> Steps[Any]:
-    most = None if isinstance(node.input, VoidType) else block.length
-    if most is not None and length_of(x) > most:
-        raise TypeError(f'{node}: expected {count_of(most)}, got {x!r}; {PICK}')
+@walk.register
+def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+    reads = not isinstance(node.input, VoidType)
+    if reads and not isinstance(node.input, TupleType):
+        x = state.object(x)
+        if block.length is not None and (got := length_of(x.value)) > block.length:
+            most = f'expected {count_of(block.length)}, got {got} in {shown(x.value)}'
+            refuse(node, f'{most}; {PICK}', x)
     made = []
     for (key, _), each in zip(block.fields, node.parts, strict=True):
         item = None
         if each is not None and not isinstance(each.input, VoidType):
-            item = get_or(x, key, (None,) if _may_lack(each.block) else ())
-        made.append((yield eval_part(each, item, state)))
+            default = (None,) if _may_lack(each.block) else ()
+            item = x[key] if isinstance(x, tuple) else state.get(node, x, key, default)
+        made.append((yield state.part(each, item)))
+    return tuple(made)
+
+
+@write.register
+def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
+    pairs = list(zip(block.fields, node.parts, strict=True))
+    if isinstance(value, tuple) or value is None:
+        return tuple(
+            w.part(part, None if _takes_nothing(part) else value[key])
+            for (key, _), part in pairs
+        )
+    x = w.held(as_object(value, w), 'value')
+    assert isinstance(x, s.Object)
+    keys = [key for key, _ in block.fields]
+    plain = not any(_takes_nothing(p) or _may_lack(p.block) for p in node.parts)
+    if keys == [*range(len(keys))] and block.length == len(keys) and plain:
+        return _unpacked(x, node, w)
+    if block.length is not None and not all(map(_takes_nothing, node.parts)):
+        check = f'at_most({{}}, {block.length})'
+        one, each = check.format(x.text), check.format('y')
+        w.line(one if w.count is None else f'for y in {x.text}: {each}')
+    made: list[Any] = []
+    for (key, _), part in pairs:
+        item: Any = None
+        if not _takes_nothing(part):
+            default = (None,) if _may_lack(part.block) else ()
+            item = _field(x, key, default, w)
+        made.append(w.part(part, item))
     return tuple(made)
 
 
@@ -279,25 +306,88 @@ def _part_type(node: Typed, given: TensorType, key: object, state: Inference) ->
     return apply_layer(node, given, c.Function(fn), state)
 
 
-@emit.register
-def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    if isinstance(value, tuple):
-        item: Value = value[block.key]
-        return item
-    if isinstance(value, SequenceValue):
-        if isinstance(block.key, slice):
-            cut = (value.lengths,)
-            return (yield w.ranges(p.Cut, cut, value.items, node, key=block.key))
-        positions = w.one(p.Position, (value.lengths,), node, key=block.key)
-        return (yield w.select(value.items, positions, node))
-    if node.layer is not None:
-        return (yield emit_layer(node, value, places, w))
-    default = block.default or None
-    return w.one(p.Field, (value,), node, key=block.key, default=default)
-
-
-@value_of.register
-def _(block: c.GetItem, node: Typed, x: object, state: Eager) -> object:
+@walk.register
+def _(block: c.GetItem, node: Typed, x: Any, state: Walk) -> Any:
     if isinstance(node.input, TensorType):
-        return eager.call(node, x, state)
-    return get_or(x, block.key, block.default)
+        return state.tensors.call(node, x)
+    if isinstance(x, tuple) and not isinstance(node.input, ObjectType):
+        return x[block.key]
+    if isinstance(x, list) and not isinstance(node.input, ObjectType):
+        return _item_of(node, x, block.key)
+    return state.get(node, x, block.key, block.default)
+
+
+@write.register
+def _(block: c.GetItem, node: Typed, value: Any, w: Lines) -> Any:
+    if isinstance(value, tuple):
+        return value[block.key]
+    if isinstance(value, s.Items):
+        return _of_items(block.key, value, w)
+    if node.layer is not None:
+        return layer(node, value, w)
+    x = w.held(as_object(value, w), 'value')
+    assert isinstance(x, s.Object)
+    return _field(x, block.key, block.default, w)
+
+
+def _item_of(node: Typed, items: list[Any], key: Any) -> Any:
+    """An item of a sequence that is none of the data, or some neighbours."""
+    if isinstance(key, slice):
+        return items[key]
+    if not -len(items) <= key < len(items):
+        got = f'got a sequence of length {len(items)}'
+        refuse(node, f'expected an item {key}, {got}')
+    return items[key]
+
+
+def _takes_nothing(part: Any) -> bool:
+    return part is None or isinstance(part.input, VoidType)
+
+
+def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
+    """A tuple or list that has just the items that are read."""
+    names = [w.variable(_part_name(part)) for part in node.parts]
+    count, left = len(names), ', '.join(names)
+    if count == 1:
+        left = f'{names[0]},'
+    if w.count is not None:
+        w.line(f'{left} = columns({x.text}, {count})')
+    elif x.kind in (tuple, list):
+        w.line(f'{left} = {x.text}')
+    else:
+        w.line(
+            f'{left} = {x.text} if type({x.text}) is tuple else items({x.text}, {count})'
+        )
+    pairs = zip(node.parts, names, strict=True)
+    return tuple(w.part(part, s.Object(name)) for part, name in pairs)
+
+
+def _part_name(part: Any) -> str:
+    block = part.block
+    while isinstance(block, c.Pipe):
+        block = block.blocks[0]
+    return block.declaration.name if isinstance(block, c.Reference) else 'item'
+
+
+def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
+    """A field of an object, or those of all objects of a list."""
+    shown = repr(key) if type(key) in PLAIN else w.g.given('place', key)
+    if default:
+        other = literal(default[0], w)
+        text = f'field_or({{}}, {shown}, {other})'
+    elif isinstance(key, str) and x.kind is not dict:
+        text = f'{{0}}[{shown}] if type({{0}}) is dict else field({{0}}, {shown})'
+    else:
+        text = f'{{}}[{shown}]'
+    name = w.variable(key if isinstance(key, str) else 'item')
+    if w.count is None:
+        w.line(f'{name} = {text.format(x.text)}')
+    else:
+        w.line(f'{name} = [{text.format("y")} for y in {x.text}]')
+    return s.Object(name)
+
+
+def _of_items(key: Any, value: s.Items, w: Lines) -> Any:
+    if isinstance(key, slice):
+        return sliced(value, key, w)
+    return w.opened(item_at(value, str(key), w))

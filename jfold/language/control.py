@@ -4,22 +4,46 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 from jfold import combinators as c
-from jfold import instructions as p
-from jfold.errors import shown
+from jfold.errors import middle_out
 from jfold.kept import kept
-from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
-from jfold.language.emission import emit, emit_part, emit_zeros
-from jfold.language.inference import Inference, output_type
+from jfold.language import symbols as s
+from jfold.language.inference import (
+    Inference,
+    output_type,
+)
+from jfold.language.lines import INDENT, Lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
-from jfold.language.writer import Value, Writer, Writing, flatten
-from jfold.registers import owners_of, row_names, types_of
+from jfold.language.walk import (
+    At,
+    Misfit,
+    Walk,
+    _path_of,
+    one_of,
+    path_text,
+    refuse,
+    walk,
+    zero_of,
+)
+from jfold.language.writing import (
+    PLAIN,
+    Branches,
+    as_object,
+    write,
+)
+from jfold.printing import callable_name
 from jfold.trampoline import Steps
-from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, terminals
+from jfold.types import (
+    ObjectType,
+    TensorType,
+    Type,
+    VoidType,
+    terminals,
+)
 
 # ---- OneOf ---------------------------------------------------------------------------
 
@@ -61,56 +85,56 @@ def _check_key(key: Typed, state: Inference, head: Type) -> None:
         fail(key, 'to give an object, the key', str(given), hint)
 
 
-@emit.register
-def _(block: c.OneOf, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+@walk.register
+def _(block: c.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     key, pre, *cases = node.parts
     if key is not None:
-        keys = yield w.object((yield emit_part(key, value, places, w)), key)
+        chosen = state.object((yield state.part(key, x)))
     else:
-        column = yield w.object(value, node)
-        keys = w.one(p.Transform, (column,), node, fn=block.key_fn)
-    if pre is not None:
-        value = yield emit_part(pre, value, places, w)
-    number = _numbers(block)
-    case_of = {key: number[target] for key, target in block.targets.items()}
-    other = None if block.default is None else number[block.default]
-    options = {'case_of': case_of, 'cases': len(cases), 'default': other}
-    codes = w.one(p.Cases, (keys,), node, **options)
-    positions = w.add(p.Positions, (codes,), node, outputs=len(cases))
-    return (yield emit_cases(cases, positions, value, node, places, w))
+        given = state.object(x)
+        made = state.apply(node, block.key_fn, given, 'what its function takes')  # type: ignore[arg-type]
+        chosen = At(made, given.path)
+    expected = one_of if block.default is None else _hashable
+    default = () if block.default is None else (block.default,)
+    target = state.lookup(node, block.targets, chosen, expected, default)
+    given = x if pre is None else (yield state.part(pre, x))
+    return (yield state.part(cases[_numbers(block)[target]], given))
 
 
-def emit_cases(
-    cases: list[Typed | None],
-    positions: tuple[int, ...],
-    value: Value,
-    node: Typed,
-    places: int,
-    w: Writer,
-) -> Writing:
-    """Each case on its items; the results in the original order."""
-    results = []
-    for case, at in zip(cases, positions, strict=True):
-        # Every case is evaluated, on a selection that may be empty: which example takes
-        # which is known only with the data, and the program is the same for all.
-        inner = w.one(p.Select, (places, at), node)
-        if case is None:
-            results.append((yield emit_zeros(node.output, node, inner, w)))
-        else:
-            given = yield w.select(value, at, node)
-            results.append((yield emit_part(case, given, inner, w)))
-    return (yield w.merge(results, positions, node))
-
-
-@value_of.register
-def _(block: c.OneOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
+@write.register
+def _(block: c.OneOf, node: Typed, value: Any, w: Lines) -> Any:
     key, pre, *cases = node.parts
-    fn = block.key_fn
-    chosen = (yield eval_part(key, x, state)) if isinstance(fn, c.Block) else fn(x)
-    found = block.targets
-    target = found.get(chosen, block.default) if block.default else found[chosen]
-    given = x if pre is None else (yield eval_part(pre, x, state))
-    return (yield eval_part(cases[_numbers(block)[target]], given, state))
+    value = w.held(value, 'value')
+    if key is not None:
+        text = as_object(w.part(key, value), w).text
+    else:
+        x = as_object(value, w).text
+        fn = callable_name(block.key_fn).replace('<lambda>', 'choose')
+        text = f'{w.g.given(fn, block.key_fn)}({x})'
+    if pre is not None:
+        value = w.held(w.part(pre, value), 'value')
+    number = _numbers(block)
+    keys_of: dict[int, list[Any]] = {}
+    for each, target in block.targets.items():
+        keys_of.setdefault(number[target], []).append(each)
+    other = None if block.default is None else number[block.default]
+    keys_of.pop(other, None)  # type: ignore[call-overload]
+    by_type = block.key_fn is type
+    tests, last = _tests(text, keys_of, by_type, w)
+    branches = Branches(node, w)
+    for n, test in tests.items():
+        w.line(test)
+        kinds = keys_of[n]
+        kind = kinds[0] if by_type and pre is None and len(kinds) == 1 else None
+        given = s.Object(value.text, kind) if isinstance(value, s.Object) else value
+        branches.add(cases[n], given)
+    if other is not None:
+        w.line('else:' if tests else 'if True:')
+        branches.add(cases[other], value)
+    elif last:
+        w.line('else:')
+        w.line(f'{INDENT}raise KeyError({last})')
+    return branches.result()
 
 
 @kept
@@ -135,21 +159,28 @@ def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
     return some.output
 
 
-@emit.register
-def _(block: c.Optional, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    column = yield w.object(value, node)
-    codes = w.one(p.Cases, (column,), node, case_of=None, cases=2)
-    positions = w.add(p.Positions, (codes,), node, outputs=2)
-    cases = list(node.parts)
-    return (yield emit_cases(cases, positions, column, node, places, w))
-
-
-@value_of.register
-def _(block: c.Optional, node: Typed, x: object, state: Eager) -> Steps[Any]:
+@walk.register
+def _(block: c.Optional, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     some, none = node.parts
-    if x is not None:
-        return (yield eval_part(some, x, state))
-    return zeros(node.output) if none is None else (yield eval_part(none, None, state))
+    given = state.object(x)
+    if given.value is not None:
+        return (yield state.part(some, given))
+    if none is None:
+        return zero_of(node.output, node, state)
+    return (yield state.part(none, None))
+
+
+@write.register
+def _(block: c.Optional, node: Typed, value: Any, w: Lines) -> Any:
+    x = w.held(as_object(value, w), 'value')
+    assert isinstance(x, s.Object)
+    some, none = node.parts
+    branches = Branches(node, w)
+    w.line(f'if {x.text} is not None:')
+    branches.add(some, x)
+    w.line('else:')
+    branches.add(none, None)
+    return branches.result()
 
 
 # ---- Reference -----------------------------------------------------------------------
@@ -188,49 +219,36 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
     return body.output
 
 
-@emit.register
-def _(block: c.Reference, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    number = w.builder.declaration(block.declaration)
-    if isinstance(w.builder.typing.declarations[block.declaration].input, ObjectType):
-        value = yield w.object(value, node)
-    given = list(flatten(value))
-    # A call on what the body was given, untouched, takes the data no further apart.
-    if w.declaration is not None and w.untouched.issuperset(given):
-        unconsumed = w.builder.unconsumed.setdefault(w.declaration, [])
-        unconsumed.append((number, str(node)))
-    shape, names = (yield w.shape_of(node.output)), row_names()
-    options: dict[str, Any] = {
-        'declaration': number,
-        'way': next(w.builder.ways),
-        'owners': owners_of([*types_of(node.output, names, next(names))]),
-        'visit': w.builder.visit(node),
-    }
-    kind: type[p.Call] = p.Call
-    key = block.declaration.key
-    if key is not None:
-        kind, options['key'] = p.CallOnce, key
-    return (yield w.shaped(kind, (places, *given), node, shape, **options))
-
-
-@value_of.register
-def _(block: c.Reference, node: Typed, x: object, state: Eager) -> Steps[Any]:
+@walk.register
+def _(block: c.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     body = state.typing.declarations[block.declaration]
-    call = block.declaration, *_objects(body.input, x)
+    if isinstance(body.input, ObjectType):
+        x = state.object(x)
+    if block.declaration.key is not None:
+        return (yield _once(block.declaration, node, x, state))
+    call = block.declaration, *_identities(x)
     if call in state.calls:
-        got = f'{shown(x)}, which contains itself'
-        raise ValueError(f'{node}: expected data that end, got {got}')
-    state.calls.add(call)
+        _refuse_circle(node, x, state.calls[call])
+    state.calls[call] = _path_of(x)
+    if len(state.calls) > MAX_DEPTH:
+        text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
+        refuse(node, text, x)
     try:
         # The same uses see other values in a call, so nothing known is passed on.
-        return (yield eval_anew(body.parts[0], x, state))
+        return (yield state.anew(body.parts[0], x))
     finally:
-        state.calls.remove(call)
+        del state.calls[call]
 
 
-def _objects(type_: Type, x: Any) -> Iterator[int]:
-    """The ids of all that decides how a call goes on: of what is no tensor."""
-    parts = zip(type_, x, strict=True) if isinstance(type_, TupleType) else [(type_, x)]
-    return (id(part) for each, part in parts if not isinstance(each, TensorType))
+@write.register
+def _(block: c.Reference, node: Typed, value: Any, w: Lines) -> Any:
+    declaration = block.declaration
+    body = w.g.typing.declarations[declaration]
+    if isinstance(body.input, ObjectType):
+        value = as_object(value, w)
+    inner = body.parts[0]
+    assert inner is not None
+    return w.g.call(declaration, declaration.name, inner, value, w)
 
 
 # ---- Share ---------------------------------------------------------------------------
@@ -254,22 +272,14 @@ def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
     return type_.ground
 
 
-@emit.register
-def _(block: c.Share, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    return (yield emit_part(node.parts[0], value, places, w))
+@walk.register
+def _(block: c.Share, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+    return (yield state.part(node.parts[0], x))
 
 
-@value_of.register
-def _(block: c.Share, node: Typed, x: object, state: Eager) -> Steps[Any]:
-    key = block, id(x) if block.key is None else block.key(x)
-    if key not in state.once:
-        state.once[key] = x, ()  # which keeps its id its own
-        state.once[key] = x, ((yield eval_part(node.parts[0], x, state)),)
-    _, found = state.once[key]
-    if not found:
-        got = f'{shown(x)}, which leads back to itself'
-        raise ValueError(f'{node}: expected data that end, got {got}')
-    return found[0]
+@write.register
+def _(block: c.Share, node: Typed, value: Any, w: Lines) -> Any:
+    return w.part(node.parts[0], value, tail=True)
 
 
 # ---- Metric --------------------------------------------------------------------------
@@ -280,22 +290,123 @@ def _(block: c.Metric, node: Typed, state: Inference) -> Type:
     return VoidType()
 
 
-@emit.register
-def _(block: c.Metric, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    typing = w.builder.typing
-    number = typing.metric_numbers[block.name]
-    options: dict[str, Any] = {'result': number, 'visit': w.builder.visit(node)}
+@walk.register
+def _(block: c.Metric, node: Typed, x: Any, state: Walk) -> None:
+    state.tensors.observe(node, block.name, x)
+
+
+@write.register
+def _(block: c.Metric, node: Typed, value: Any, w: Lines) -> Any:
+    typing = w.g.typing
+    r = typing.metric_numbers[block.name]
     _, has_label = typing.metrics[block.name]
-    if not has_label:
-        w.add(p.Observe, (places, *flatten(value)), node, 0, **options)
-        return None
-    assert isinstance(value, tuple)
-    value, label = value
-    column = yield w.object(label, node)
-    w.add(p.ObserveLabelled, (places, *flatten(value), column), node, 0, **options)
+    if has_label:
+        value, label = value
+        w.g.label(r, as_object(label, w).text, w)
+    w.g.observe(r, [*s.leaves(value)], w)  # type: ignore[arg-type]
     return None
 
 
-@value_of.register
-def _(block: c.Metric, node: Typed, x: object, state: Eager) -> None:
-    state.metrics[block.name].append(x)
+MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
+
+
+def _hashable(table: Mapping[Any, Any], hashable: bool) -> str:
+    return 'a hashable key'
+
+
+def _identities(x: Any) -> Iterator[int]:
+    """The ids of all that decides how a call goes on: of the objects in its input."""
+    if isinstance(x, At):
+        yield id(x.value)
+    elif isinstance(x, tuple | list):
+        for each in x:
+            yield from _identities(each)
+
+
+def _refuse_circle(node: Typed, x: Any, before: Any) -> NoReturn:
+    """Refuses an object that is met inside of itself."""
+    given = next(_objects_in(x), At(None))
+    path = path_text(before)
+    way = middle_out(path_text(given.path).removeprefix(path)) or 'it is'
+    kind = type(given.value).__name__
+    text = f'expected data that end, got {kind} that contains itself, as {way}'
+    raise Misfit(text, str(node), before)
+
+
+def _objects_in(x: Any) -> Iterator[At]:
+    if isinstance(x, At):
+        yield x
+    elif isinstance(x, tuple | list):
+        for each in x:
+            yield from _objects_in(each)
+
+
+def _once(declaration: Any, node: Typed, x: At, state: Walk) -> Steps[Any]:
+    """The value of what runs once for each object."""
+    key = id(x.value)
+    if declaration.key is not id:
+        given = state.apply(node, declaration.key, x, 'what its key takes')
+        what = 'a key that is hashable'
+        state.lookup(node, {}, At(given, x.path), lambda *_: what, (None,))
+        key = given
+    known = declaration, key
+    if known not in state.once:
+        state.once[known] = x, ()  # which keeps its id its own
+        body = state.typing.declarations[declaration]
+        state.once[known] = x, ((yield state.anew(body.parts[0], x)),)
+    first, found = state.once[known]
+    if not found:
+        kind = type(x.value).__name__
+        by = '' if declaration.key is id else _by(declaration.key)
+        text = (
+            f'expected data that end, got {kind} that leads back to itself{by}; write '
+            'a block for each round of a graph with circles, which reads the one before'
+        )
+        raise Misfit(text, declaration.name, first.path)
+    return found[0]
+
+
+def _by(key: Any) -> str:
+    """What is meant by the same object."""
+    return f', or to another of the same `{callable_name(key)}`'
+
+
+FEW = 16  # cases that are told apart one after another
+
+
+def _tests(
+    text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
+) -> tuple[dict[int, str], str]:
+    """The line that begins each case, and the text of the key, if none may fit."""
+    shown = {n: [_shown_key(key, w) for key in keys] for n, keys in keys_of.items()}
+    flat = [each for keys in shown.values() for each in keys]
+    if text.startswith('bool(') and sorted(map(str, flat)) == ['False', 'True']:
+        if len(shown) == 1:
+            return dict.fromkeys(shown, f'if {text} in (True, False):'), ''
+        first = next(iter(shown))
+        test = text if shown[first] == ['True'] else f'not {text}'
+        return {n: f'if {test}:' if n == first else 'else:' for n in shown}, ''
+    key = w.variable('kind')
+    if None in flat or len(flat) > FEW:
+        table = {each: n for n, keys in keys_of.items() for each in keys}
+        w.line(f'{key} = {w.g.given("case_of", w.g.copied(table))}.get({text})')
+        tests = {n: f'{key} == {n}' for n in keys_of}
+    else:
+        w.line(f'{key} = {text}')
+        same = 'is' if by_type else '=='
+        tests = {
+            n: f'{key} {same} {keys[0]}'
+            if len(keys) == 1
+            else f'{key} in ({", ".join(map(str, keys))})'
+            for n, keys in shown.items()
+        }
+    lines = {}
+    for n, test in tests.items():
+        lines[n] = f'{"elif" if lines else "if"} {test}:'
+    return lines, key
+
+
+def _shown_key(key: Any, w: Lines) -> str | None:
+    if isinstance(key, type):
+        return w.g.given(key.__name__, key)
+    return repr(key) if type(key) in PLAIN else None

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eager twin: runs a typed expression on one example, block by block.
-
-It shares no code with columns, schedules and the runtime, so that it can check them and
-so that a user can step through a model. It is slow, on purpose.
-"""
+"""The eager twin: an expression walked with arrays in the place of tensors."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -18,36 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.errors import shown
-from jfold.host.objects import ABSENT
+from jfold.errors import InputError, shown
 from jfold.kept import kept
 from jfold.language.inference import infer
 from jfold.language.parameter_checks import check_families, check_layer, with_external
 from jfold.language.typed import Typed, Typing
-from jfold.trampoline import Steps, in_turn, run
-from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
+from jfold.language.walk import At, Misfit, Walk, misfit, path_text, plain
+from jfold.types import TensorType, TupleType, Type
 
-
-@dataclass(eq=False)
-class Eager:
-    """One evaluation: the types, the parameters, and what was collected so far.
-
-    Attributes:
-      noted: errors on their way out that say which block they come from.
-      calls: of declarations, with the ids of what they were given, that have not
-        returned.
-      once: by a shared block and a key, the object and, once there is one, its value.
-      found: the values of blocks that are used more than once, with what they were
-        given; of this item or call alone.
-    """
-
-    typing: Typing
-    params: Mapping[str, Any]
-    metrics: dict[str, list[Any]] = field(default_factory=dict)
-    noted: list[Exception] = field(default_factory=list)
-    calls: set[tuple[Any, ...]] = field(default_factory=set)
-    once: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
-    found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
+Array = np.ndarray[Any, Any]
+# The numbers [2] of a key of a stream, given its number in the example.
+Keys = Callable[[str, int], Any]
 
 
 def typing_of(block: c.Block) -> Typing:
@@ -64,103 +42,118 @@ def _typing(block: c.Block, widest: np.dtype[Any]) -> Typing:
     return infer(block)
 
 
-def evaluate_typed(
+def evaluate(
     typing: Typing,
     example: object,
     params: Mapping[str, Any] | None = None,
     external: Mapping[str, Any] | None = None,
+    keys: Keys | None = None,
 ) -> Any:
-    """The value of an expression that is typed already, where nothing is drawn."""
+    """The value of an expression that is typed already.
+
+    Args:
+      keys: of what is drawn; nothing is, without.
+
+    Raises:
+      InputError: the example does not fit.
+    """
     params = with_external(typing.layers, params or {}, external)
     known = {layer.name: layer for layer in typing.layers if layer.params is not None}
     for name in known.keys() & params.keys():  # others may not be needed
         check_layer(known[name], params[name])
     check_families(known, params)
-    state = Eager(typing, params, {name: [] for name in sorted(typing.metrics)})
-    value = run(eval_part(typing.root, example, state))
-    return (value, state.metrics) if state.metrics else value
-
-
-def eval_part(node: Typed | None, x: object, state: Eager) -> Steps[Any]:
-    """The value of a block inside another; not again, if it is known."""
-    assert node is not None
-    x = None if isinstance(node.input, VoidType) else x
-    # What it was given is compared too, so that the twin does not rest on the typing.
-    if node in state.found and state.found[node][0] is x:
-        return state.found[node][1]
-    rule = value_of.dispatch(type(node.block))
+    arrays = Arrays(params, {name: [] for name in sorted(typing.metrics)}, keys)
     try:
-        value = rule(node.block, node, x, state)
-        if inspect.isgeneratorfunction(rule):  # a value may be a generator too
-            value = yield value
-    except Exception as error:
-        _note(error, node, x, state)
-        raise
-    if node.shared:
-        state.found[node] = x, value
-    return value
+        value = plain(Walk(typing, arrays).run(example))
+    except Misfit as error:
+        path = path_text(error.path)
+        raise InputError(error.message, 0, path, error.where) from error.__cause__
+    return (value, arrays.metrics) if arrays.metrics else value
 
 
-def eval_anew(node: Typed | None, x: object, state: Eager) -> Steps[Any]:
-    """The same, where the block is given many values, one after another."""
-    return eval_part(node, x, replace(state, found={}))
+@dataclass(eq=False)
+class Arrays:
+    """Tensors that are arrays.
 
+    Attributes:
+      metrics: what was collected so far.
+      drawn: how many keys of each stream.
+    """
 
-@functools.singledispatch
-def value_of(block: c.Block, node: Typed, x: object, state: Eager) -> object:
-    """The value of one use of a block; evaluates the blocks inside by steps."""
-    raise NotImplementedError(f'eager evaluation has no rule for {block!r}')
+    params: Mapping[str, Any]
+    metrics: dict[str, list[Any]]
+    keys: Keys | None = None
+    drawn: Counter[str] = field(default_factory=Counter)
 
+    def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Array:
+        """An object as an array of just this type."""
+        given = np.asarray(x.value)
+        if given.shape == type_.shape and given.dtype.kind in 'biufcV':
+            with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
+                made = given.astype(type_.dtype)
+            if below is not None and not all(0 <= each < below for each in given.flat):
+                text = f'ints from 0 to {below - 1}, as `below={below}` says'
+                raise misfit(node, f'expected {text}, got {shown(x.value)}', x)
+            if _is_same(given, made):
+                return made
+        hint = '; put it in an Optional, which takes None' if x.value is None else ''
+        raise misfit(node, f'expected {type_}, got {shown(x.value)}{hint}', x)
 
-def _note(error: Exception, node: Typed, x: object, state: Eager) -> None:
-    """Adds to an error in which block, and on what, unless it says so."""
-    # On its way out an error passes every block around it; the innermost says most.
-    if any(each is error for each in state.noted):
-        return
-    if not str(error).startswith(f'{node}: '):
-        error.add_note(
-            f'{node}: expected what it takes, got {shown(x)}; call '
-            '`jf.compile(block).schedule([example])` to see the path in the data'
-        )
-    state.noted.append(error)
+    def constant(self, node: Typed, value: Array) -> Array:
+        """An array of the program."""
+        return value
 
+    def length(self, node: Typed, n: int, type_: TensorType) -> Array:
+        """A length as an array."""
+        given = np.asarray(n)
+        made = given.astype(type_.dtype)
+        if not _is_same(given, made):
+            name = type_.dtype.name
+            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
+            raise misfit(node, text)
+        return made
 
-def zeros(type_: Type) -> object:
-    """The zero of a type."""
-    return run(_zeros(type_))
+    def call(self, node: Typed, x: Any) -> Any:
+        """Calls the layer of a node on one example."""
+        layer = node.layer
+        assert layer is not None
+        inputs = x if isinstance(node.input, TupleType) else () if x is None else (x,)
+        inputs = jax.tree.map(jnp.asarray, tuple(inputs))
+        if layer.batched:
+            inputs = jax.tree.map(lambda a: a[None], inputs)
+        if layer.params is not None and layer.name not in self.params:
+            if layer.external:
+                check_layer(layer, None)
+            raise TypeError(
+                f'{node}: expected parameters for layer {layer.name!r}, got '
+                f'{list(self.params)}; `model.init(key)` makes them'
+            )
+        call, keys = layer.call, [self._key(name) for name in layer.rngs]
+        if self.keys is None:
+            call = layer.evaluating or call  # without keys nothing is drawn
+        elif layer.batched:
+            keys = [key[None] for key in keys]
+        result = call(self.params.get(layer.name), *keys, *inputs)
+        if layer.batched:
+            result = jax.tree.map(lambda a: a[0], result)
+        return _tuples(jax.tree.map(strong, result))
 
+    def _key(self, stream: str) -> Any:
+        if self.keys is None:
+            return None
+        self.drawn[stream] += 1
+        return self.keys(stream, self.drawn[stream] - 1)
 
-def _zeros(type_: Type) -> Steps[Any]:
-    if isinstance(type_, TupleType):
-        return tuple((yield in_turn(map(_zeros, type_))))
-    if isinstance(type_, SequenceType):
-        return []
-    if isinstance(type_, TensorType):
-        return np.zeros(type_.shape, type_.dtype)
-    return None
+    def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
+        """The first two items as one, that and the third, and so on."""
+        made, *others = items
+        for each in others:
+            made = self.call(combine, (made, each))
+        return made
 
-
-def call(node: Typed, x: Any, state: Eager) -> object:
-    """Calls the layer of a node on one example."""
-    layer = node.layer
-    assert layer is not None
-    inputs = x if isinstance(node.input, TupleType) else () if x is None else (x,)
-    inputs = jax.tree.map(jnp.asarray, tuple(inputs))
-    if layer.batched:
-        inputs = jax.tree.map(lambda a: a[None], inputs)
-    if layer.params is not None and layer.name not in state.params:
-        if layer.external:
-            check_layer(layer, None)
-        raise TypeError(
-            f'{node}: expected parameters for layer {layer.name!r}, got '
-            f'{list(state.params)}; `model.init(key)` makes them'
-        )
-    call = layer.evaluating or layer.call  # without keys nothing is drawn
-    keys = (None for _ in layer.rngs)
-    result = call(state.params.get(layer.name), *keys, *inputs)
-    if layer.batched:
-        result = jax.tree.map(lambda a: a[0], result)
-    return _tuples(jax.tree.map(strong, result))
+    def observe(self, node: Typed, name: str, x: Any) -> None:
+        """Collects."""
+        self.metrics[name].append(plain(x))
 
 
 def strong(x: jax.Array) -> jax.Array:
@@ -172,22 +165,15 @@ def _tuples(value: object) -> object:
     return tuple(map(_tuples, value)) if isinstance(value, tuple | list) else value
 
 
-def get_or(x: Any, key: object, default: tuple[Any, ...]) -> object:
-    """The same, or the default, if there is one, of what lacks it."""
-    try:
-        return get(x, key)
-    except ABSENT:
-        if not default:
-            raise
-        return default[0]
+def _is_same(given: Array, made: Array) -> bool:
+    """Whether no number was changed, but for rounding a float to a float."""
+    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (given, made)]
+    if all(kinds):
+        complex_lost = given.dtype.kind == 'c' and made.dtype.kind != 'c'
+        overflow = np.isfinite(given) & ~np.isfinite(made)
+        return not (complex_lost or overflow.any())
+    # Python compares ints and floats exactly, NumPy after rounding.
+    return bool(given.tolist() == made.tolist())
 
 
-def get(x: Any, key: object) -> object:
-    """A field of a mapping or sequence, or an attribute of an object."""
-    try:
-        return x[key]
-    except TypeError:
-        # Attributes of Python's own types are their methods, never data.
-        if not isinstance(key, str) or type(x).__module__ == 'builtins':
-            raise
-        return getattr(x, key)
+_ = itertools

@@ -3,23 +3,45 @@
 
 from __future__ import annotations
 
-import warnings
+import itertools
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold import instructions as p
-from jfold.language.eager import Eager, value_of, zeros
-from jfold.language.emission import emit, emit_zeros
-from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
+from jfold.language import symbols as s
+from jfold.language.inference import (
+    Inference,
+    check_dtype,
+    check_zeros,
+    output_type,
+)
+from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
 from jfold.language.unification import Mismatch
-from jfold.language.writer import Value, Writer, Writing
-from jfold.types import ObjectType, Type, VoidType
+from jfold.language.walk import (
+    At,
+    Walk,
+    walk,
+    zero_of,
+)
+from jfold.language.writing import (
+    as_object,
+    listed,
+    literal,
+    looked_up,
+    write,
+    zeros_written,
+)
+from jfold.printing import callable_name
+from jfold.types import (
+    ObjectType,
+    Type,
+    VoidType,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -33,40 +55,14 @@ def _(block: c.Tensor | c.OneHotFromList, node: Typed, state: Inference) -> Type
     return block.type
 
 
-@emit.register
-def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    number = w.builder.type_number(block.type)
-    column = yield w.object(value, node)
-    options = {'type': number, 'tensor': block.type, 'below': block.below}
-    return w.one(p.Convert, (column, places), node, **options)
+@walk.register
+def _(block: c.Tensor, node: Typed, x: Any, state: Walk) -> Any:
+    return state.tensors.tensor(node, state.object(x), block.type, block.below)
 
 
-@value_of.register
-def _(block: c.Tensor, node: Typed, x: object, state: Eager) -> Array:
-    given = np.asarray(x)
-    if given.shape == block.type.shape and given.dtype.kind in 'biufcV':
-        with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
-            made = given.astype(block.type.dtype)
-        if block.below is not None and not all(
-            0 <= x < block.below for x in given.flat
-        ):
-            text = f'ints from 0 to {block.below - 1}, as `below={block.below}` says'
-            raise ValueError(f'{node}: expected {text}, got {x!r}')
-        if is_same(given, made):
-            return made
-    hint = '; put it in an Optional, which takes None' if x is None else ''
-    raise TypeError(f'{node}: expected {block.type}, got {x!r}{hint}')
-
-
-def is_same(given: Array, made: Array) -> bool:
-    """Whether no number was changed, but for rounding a float to a float."""
-    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (given, made)]
-    if all(kinds):
-        complex_lost = given.dtype.kind == 'c' and made.dtype.kind != 'c'
-        overflow = np.isfinite(given) & ~np.isfinite(made)
-        return not (complex_lost or overflow.any())
-    # Python compares ints and floats exactly, NumPy after rounding.
-    return bool(given.tolist() == made.tolist())
+@write.register
+def _(block: c.Tensor, node: Typed, value: Any, w: Lines) -> Any:
+    return w.constants(block.type, as_object(value, w).text, block.below)
 
 
 # ---- InputTransform ------------------------------------------------------------------
@@ -78,42 +74,40 @@ def _(block: c.InputTransform, node: Typed, state: Inference) -> Type:
     return ObjectType()
 
 
-@emit.register
-def _(
-    block: c.InputTransform, node: Typed, value: Value, places: int, w: Writer
-) -> Writing:
-    column = yield w.object(value, node)
-    if not isinstance(block.fn, Mapping):
-        return w.one(p.Transform, (column,), node, fn=block.fn)
-    table = {'table': dict(block.fn), 'default': block.default}
-    return w.one(p.Lookup, (column,), node, **table)
+@walk.register
+def _(block: c.InputTransform, node: Typed, x: Any, state: Walk) -> At:
+    given = state.object(x)
+    if isinstance(block.fn, Mapping):
+        made = state.lookup(node, block.fn, given, _known, block.default)
+    else:
+        made = state.apply(node, block.fn, given, 'what its function takes')
+    return At(made, given.path)
 
 
-@value_of.register
-def _(block: c.InputTransform, node: Typed, x: object, state: Eager) -> object:
+@write.register
+def _(block: c.InputTransform, node: Typed, value: Any, w: Lines) -> Any:
+    x = as_object(value, w).text
     if not isinstance(block.fn, Mapping):
-        return block.fn(x)
-    return block.fn.get(x, *block.default) if block.default else block.fn[x]
+        fn = w.g.given(
+            callable_name(block.fn).replace('<lambda>', 'function'), block.fn
+        )
+        if w.count is None:
+            return w.held(s.Object(f'{fn}({x})'), 'value')
+        return listed(f'[*map({fn}, {x})]', w)
+    table = w.g.given('table', w.g.copied(block.fn))
+    return looked_up(table, x, [literal(each, w) for each in block.default], w)
 
 
 # ---- OneHotFromList ------------------------------------------------------------------
 
 
-@emit.register
-def _(
-    block: c.OneHotFromList, node: Typed, value: Value, places: int, w: Writer
-) -> Writing:
-    column = yield w.object(value, node)
-    size, dtype = len(block.items), block.type.dtype
-    key = block.type, 'one hot'
-    rows = _one_hot(size, dtype)
-    table = {
-        item: w.builder.constant((*key, number), row)
-        for number, (item, row) in enumerate(zip(block.items, rows, strict=True))
-    }
-    zero = np.zeros(size, dtype)
-    default = () if block.strict else (w.builder.constant(block.type, zero),)
-    return w.one(p.Choose, (column,), node, table=table, default=default)
+@walk.register
+def _(block: c.OneHotFromList, node: Typed, x: Any, state: Walk) -> Any:
+    numbers = {item: number for number, item in enumerate(block.items)}
+    default = () if block.strict else (-1,)
+    number = state.lookup(node, numbers, state.object(x), _known, default)
+    row = [k == number for k in range(len(numbers))]
+    return state.tensors.constant(node, np.array(row, block.type.dtype))
 
 
 def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
@@ -124,11 +118,23 @@ def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
     return (line[size - 1 - k : 2 * size - 1 - k] for k in range(size))
 
 
-@value_of.register
-def _(block: c.OneHotFromList, node: Typed, x: object, state: Eager) -> Array:
-    numbers = {item: number for number, item in enumerate(block.items)}
-    number = numbers[x] if block.strict else numbers.get(x, -1)
-    return np.array([k == number for k in range(len(numbers))], block.type.dtype)
+@write.register
+def _(block: c.OneHotFromList, node: Typed, value: Any, w: Lines) -> Any:
+    tables, dtype = w.g.tables, block.type.dtype
+    size = len(block.items)
+    numbers = [
+        w.g.constant_place(tables.constant((block.type, 'one hot', k), row))[1]
+        for k, row in enumerate(_one_hot(size, dtype))
+    ]
+    found = w.g.given(
+        'one_hot', w.g.copied(dict(zip(block.items, numbers, strict=True)))
+    )
+    other = []
+    if not block.strict:
+        zero = tables.constant(block.type, np.zeros(size, dtype))
+        other = [str(w.g.constant_place(zero)[1])]
+    vector = looked_up(found, as_object(value, w).text, other, w)
+    return s.Tensor(vector.text, tables.type_number(block.type))
 
 
 # ---- constants: FromTensor, Zeros ----------------------------------------------------
@@ -150,15 +156,14 @@ def _(block: c.FromTensor, node: Typed, state: Inference) -> Type:
     return block.type
 
 
-@emit.register
-def _(block: c.FromTensor, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    index = w.builder.constant(id(block.value), block.value)
-    return w.one(p.Constant, (places,), node, index=index)
+@walk.register
+def _(block: c.FromTensor, node: Typed, x: None, state: Walk) -> Any:
+    return state.tensors.constant(node, block.value)
 
 
-@value_of.register
-def _(block: c.FromTensor, node: Typed, x: None, state: Eager) -> Array:
-    return block.value
+@write.register
+def _(block: c.FromTensor, node: Typed, value: Any, w: Lines) -> Any:
+    return w.constant(w.g.tables.constant(id(block.value), block.value))
 
 
 @output_type.register
@@ -169,14 +174,14 @@ def _(block: c.Zeros, node: Typed, state: Inference) -> Type:
     return block.type
 
 
-@emit.register
-def _(block: c.Zeros, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    return (yield emit_zeros(block.type, node, places, w))
+@walk.register
+def _(block: c.Zeros, node: Typed, x: None, state: Walk) -> Any:
+    return zero_of(block.type, node, state)
 
 
-@value_of.register
-def _(block: c.Zeros, node: Typed, x: None, state: Eager) -> object:
-    return zeros(block.type)
+@write.register
+def _(block: c.Zeros, node: Typed, value: Any, w: Lines) -> Any:
+    return zeros_written(block.type, w)
 
 
 # ---- Void ----------------------------------------------------------------------------
@@ -187,11 +192,20 @@ def _(block: c.Void, node: Typed, state: Inference) -> Type:
     return VoidType()
 
 
-@emit.register
-def _(block: c.Void, node: Typed, value: Value, places: int, w: Writer) -> Value:
+@walk.register
+def _(block: c.Void, node: Typed, x: Any, state: Walk) -> None:
     return None
 
 
-@value_of.register
-def _(block: c.Void, node: Typed, x: object, state: Eager) -> None:
+@write.register
+def _(block: c.Void, node: Typed, value: Any, w: Lines) -> Any:
     return None
+
+
+def _known(table: Mapping[Any, Any], hashable: bool) -> str:
+    """What a value had to be to be in a table."""
+    if not hashable:
+        return 'a hashable value, to look it up'
+    first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))
+    more = f' and {len(table) - 5:,} more' if len(table) > 5 else ''
+    return f'one of the keys {first}{more} (`default=` would admit others)'

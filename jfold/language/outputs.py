@@ -14,18 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from jfold import instructions as p
-from jfold.language.emission import write_lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
-from jfold.language.writer import Builder, SequenceValue, Value, Writer
-from jfold.result_tables import LENGTH, Result, in_row
-from jfold.trampoline import Steps
 from jfold.types import (
     BroadcastType,
     SequenceType,
     TensorType,
-    TupleType,
     Type,
     count_terminals,
     levels,
@@ -67,46 +61,3 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
     if inside:
         return 'make tensors of the items, as `Map(Scalar())` does'
     return 'end with Scalar, Vector, Tensor or a Function'
-
-
-def write_expression(builder: Builder) -> Steps[p.Body]:
-    """Writes the body where evaluation starts, which observes items of sequences."""
-    root, w = builder.typing.root, Writer(builder, None)
-    places, value = yield write_lines(root, w)
-    row, waiting = _write_row(value, places, root, w)
-    for k, number in enumerate(builder.typing.item_numbers):
-        items, inner = waiting[k]
-        observed, more = _write_row(items, inner, root, w)
-        waiting += more  # of which later numbers are
-        w.add(p.Observe, (inner, *observed), root, outputs=0, result=number)
-    return w.finish('expression', root.input, row, TupleType(in_row(root.output)))
-
-
-def _write_row(
-    value: Value, places: int, root: Typed, w: Writer
-) -> tuple[tuple[int, ...], list[tuple[Value, int]]]:
-    """The registers of a row; items of the sequences in the value, and their places."""
-    row: list[int] = []
-    inside: list[tuple[Value, int]] = []
-    number, waiting = w.builder.type_number, [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, tuple):
-            waiting += reversed(each)
-        elif isinstance(each, SequenceValue):
-            given = each.lengths, places
-            row.append(
-                w.one(p.Numbers, given, root, type=number(LENGTH), tensor=LENGTH)
-            )
-            inside.append((each.items, w.item_places(*given, root)))
-        elif isinstance(each, int):
-            row.append(each)
-    return tuple(row), inside
-
-
-def list_results(builder: Builder) -> list[Result]:
-    """The results, as instructions number them."""
-    return [
-        Result(kind, row, tuple(map(builder.type_number, in_row(row))))
-        for kind, row in builder.typing.results
-    ]

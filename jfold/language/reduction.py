@@ -4,26 +4,44 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold import instructions as p
-from jfold.functions import neutral
-from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
-from jfold.language.emission import emit, write_in_loop
-from jfold.language.inference import Inference, output_type
-from jfold.language.sequences import in_order, items
+from jfold.language import symbols as s
+from jfold.language.groups import GROUPS, adds_up, group_function, is_by_groups, repeats
+from jfold.language.inference import (
+    Inference,
+    output_type,
+)
+from jfold.language.lines import Lines
+from jfold.language.sequences import items
 from jfold.language.typed import Typed
-from jfold.language.writer import Kind, Value, Writer, Writing, flatten
+from jfold.language.walk import (
+    Walk,
+    walk,
+    zero_of,
+)
+from jfold.language.writing import (
+    assign_each,
+    counted,
+    in_lists_of,
+    one_of_lists,
+    sequence,
+    variables,
+    with_makers_of,
+    write,
+    zeros_written,
+)
 from jfold.trampoline import Steps, in_turn
-from jfold.types import TensorType, TupleType, Type, VoidType
+from jfold.types import (
+    TupleType,
+    Type,
+)
 
 Array = np.ndarray[Any, Any]
-GROUPS = 2, 4, 8  # items that are combined at once, where any grouping will do
 
 
 @output_type.register
@@ -41,97 +59,59 @@ def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
     return item
 
 
-@emit.register
-def _(block: c.Reduce, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+@walk.register
+def _(block: c.Reduce, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     combine, default = node.parts
     assert combine is not None
-    given = yield w.sequence(value, node.input, places, node)
-    # Types are known only now, so that zeros have no use that was typed with the rest.
-    if default is None:
-        zeros = c.Zeros(node.output)
-        default = Typed(zeros, str(node), VoidType(), node.output)
-    kind: Kind = p.ReduceLoop
-    item, pair = node.output, TupleType(node.output, node.output)
-    if _is_by_groups(block, combine):
-        kind, of_kind = p.ReduceGroups, _of_groups(combine, node, w)
-    else:
-        of_kind = {'combine': (yield write_in_loop(w.builder, combine, pair, item))}
-    items = yield w.wrap(given.items, item, node)
-    reduced = yield w.shaped(
-        kind,
-        (given.lengths, places, *flatten(items)),
-        node,
-        items,
-        **of_kind,
-        default=(yield write_in_loop(w.builder, default, VoidType(), item)),
-        way=next(w.builder.ways),
-        visit=w.builder.visit(node),
-    )
-    return (yield w.unwrap(reduced, item, node))
-
-
-def _fn(combine: Typed) -> Any:
-    return combine.block.fn if isinstance(combine.block, c.Function) else None
-
-
-def _adds(combine: Typed) -> bool:
-    """Whether a group may be filled with zeros."""
-    return _fn(combine) is jnp.add
-
-
-def _repeats(combine: Typed) -> bool:
-    """Whether a group may be filled with one of its items. An infinite constant would
-    take a part of the gradient where all items are as large."""
-    return any(_fn(combine) is each for each in (jnp.maximum, jnp.minimum))
-
-
-def _is_by_groups(block: c.Reduce, combine: Typed) -> bool:
-    # A group's operation has one key, but each of its steps draws.
-    draws = combine.layer is not None and combine.layer.rngs
-    is_function = isinstance(combine.block, c.Function)
-    return block.associative and is_function and not draws
-
-
-def _of_groups(combine: Typed, node: Typed, w: Writer) -> dict[str, Any]:
-    """The operations of groups, and what fills those that are too short."""
-    assert combine.layer is not None
-    item, made = node.output, []
-    for size in GROUPS:
-        of_groups = combine.layer, TupleType((item,) * size), item
-        made.append(w.builder.operation(*of_groups, from_left=size > 2))
-    fill = []
-    if _adds(combine):
-        assert isinstance(item, TensorType)
-        zero = neutral(item.shape, item.dtype)
-        fill.append(w.builder.constant((item, 'neutral'), zero))
-    return {
-        'operations': tuple(made),
-        'sizes': GROUPS,
-        'fill': tuple(fill),
-        'again': _repeats(combine),
-    }
-
-
-@value_of.register
-def _(block: c.Reduce, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
-    combine, default = node.parts
-    assert combine is not None
-    left = list(in_order(node, x))
+    left = state.items(node, x)
     if not left:
         if default is None:
-            return zeros(node.output)
-        return (yield eval_part(default, None, state))
-    sizes: tuple[int, ...] = (1, 2)
+            return zero_of(node.output, node, state)
+        return (yield state.part(default, None))
+    by_groups = is_by_groups(block, combine)
     together = again = False
-    if _is_by_groups(block, combine):
-        again = _repeats(combine)
-        sizes, together = (1, *GROUPS), again or _adds(combine)
+    if by_groups:
+        again = repeats(combine)
+        together = again or adds_up(combine)
     while len(left) > 1:
-        groups = _cut(left, sizes, together)
-        if again:
-            groups = [_filled(group, sizes) for group in groups]
-        left = yield in_turn(_from_left(combine, group, state) for group in groups)
+        if by_groups:
+            groups = _cut(left, (1, *GROUPS), together)
+            left = [_reduced(group, again, combine, node, state) for group in groups]
+        else:
+            left = yield in_turn(
+                _combined(combine, group, state) for group in _cut(left, (1, 2), False)
+            )
     return left[0]
+
+
+@write.register
+def _(block: c.Reduce, node: Typed, value: Any, w: Lines) -> Any:
+    combine, default = node.parts
+    assert combine is not None
+    given = sequence(value, w)
+    rounds = _rounds
+    if is_by_groups(block, combine):
+        rounds = _groups
+    total = w.variable('total')
+    like = w.g.template(node.output)
+    result = variables(like, w)
+    given = counted(given, w)
+    w.line(f'if {given.n}:')
+    with w.nested():
+        made = rounds(node, given, total, w)
+        assign_each(result, made, w)
+        result = w.joined((node, 'total'), with_makers_of(result, made))
+    w.line('else:')
+    with w.nested():
+        at = len(w.lines)
+        none = (
+            zeros_written(node.output, w) if default is None else w.part(default, None)
+        )
+        assign_each(result, none, w)
+        result = w.joined((node, 'total'), with_makers_of(result, none))
+        if len(w.lines) == at:
+            w.line('pass')
+    return result
 
 
 def _filled(group: list[Any], sizes: Sequence[int]) -> list[Any]:
@@ -149,9 +129,60 @@ def _cut(items: list[Any], sizes: Sequence[int], together: bool) -> list[list[An
     return [items[a:b] for a, b in itertools.pairwise(begins)]
 
 
-def _from_left(combine: Typed, items: list[Any], state: Eager) -> Steps[Any]:
-    """The first two items as one, that and the third, and so on."""
-    made, *others = items
-    for each in others:
-        made = yield eval_anew(combine, (made, each), state)
-    return made
+def _reduced(
+    group: list[Any], again: bool, combine: Typed, node: Typed, state: Walk
+) -> Any:
+    """A group as one item, by the operation for as many, or for more."""
+    if len(group) == 1:
+        return group[0]
+    if again:
+        group = _filled(group, GROUPS)
+    return state.tensors.group(combine, node.output, group)
+
+
+def _combined(combine: Typed, items: list[Any], state: Walk) -> Steps[Any]:
+    """A pair as one item."""
+    if len(items) == 1:
+        return items[0]
+    return (yield state.anew(combine, (items[0], items[1])))
+
+
+def _rounds(node: Typed, given: s.Items, total: str, w: Lines) -> Any:
+    """Neighbours in pairs, round after round; the value of all but no items."""
+    combine = node.parts[0]
+    w.g.loops_written.append(str(node))
+    name = w.variable('left')
+    w.line(f'{name} = {s.packed(given)}')
+    item = w.blank(given.items)
+    w.line(f'while len({name}) > 1:')
+    with w.nested():
+        made = w.variable('made')
+        w.line(f'{made} = []')
+        w.line(f'for k in range(0, len({name}) - 1, 2):')
+        with w.nested():
+            known = w.joined((node, 'item'), item)
+            a = w.unpacked(one_of_lists(known), f'{name}[k]', 'one')
+            b = w.unpacked(one_of_lists(known), f'{name}[k + 1]', 'other')
+            value = w.part(combine, (a, b))
+            w.joined((node, 'item'), in_lists_of(value, w))
+            w.line(f'{made}.append({s.packed(value)})')
+        w.line(f'{name} = made_with_rest({made}, {name})')
+    known = w.joined((node, 'item'), item)
+    return w.unpacked(one_of_lists(known), f'{name}[0]', 'total')
+
+
+def _groups(node: Typed, given: s.Items, total: str, w: Lines) -> Any:
+    """Groups of neighbours, as large as operations for these are."""
+    leaves = list(s.leaves(given.items))
+    known = w.joined((node, 'item'), w.blank(given.items))
+    both = (a | b for a, b in zip(s.makers(known), s.makers(given.items), strict=True))
+    found = list(s.leaves(s.with_makers(given.items, both)))
+    name, outputs = group_function(node, found, w)
+    w.joined((node, 'item'), w.blank(outputs))
+    texts = ', '.join(each.text for each in leaves)
+    w.line(f'{total} = {name}({texts})')
+    like = s.with_makers(
+        one_of_lists(w.blank(given.items)),
+        (a | b for a, b in zip(s.makers(known), s.makers(outputs), strict=True)),
+    )
+    return w.unpacked(like, total, 'total')

@@ -4,37 +4,33 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sized
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from jfold import combinators as c
-from jfold import instructions as p
-from jfold.host.objects import why_no_sequence
+from jfold.language import symbols as s
+from jfold.language.bulk import fold_at_once, in_lists, map_at_once
 from jfold.language.cells import check_end
-from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
-from jfold.language.emission import (
-    emit,
-    emit_part,
-    emit_zeros,
-    write_in_loop,
-    write_loop,
+from jfold.language.inference import (
+    Inference,
+    check_dtype,
+    output_type,
 )
-from jfold.language.inference import Inference, check_dtype, output_type
-from jfold.language.inputs import is_same
+from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
-from jfold.language.writer import (
-    Builder,
-    Repeated,
-    SequenceValue,
-    Value,
-    Writer,
-    Writing,
-    flatten,
+from jfold.language.walk import (
+    Walk,
+    walk,
+    zero_of,
 )
-from jfold.registers import wrapped
+from jfold.language.writing import (
+    counted,
+    sequence,
+    write,
+    zeros_written,
+)
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
@@ -44,7 +40,6 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    item_of,
 )
 
 Array = np.ndarray[Any, Any]
@@ -105,13 +100,6 @@ def sequence_as_given(node: Typed, state: Inference, item: Type) -> Type:
     return output
 
 
-def in_order(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
-    """Refuses an iterable whose order says nothing."""
-    if why := why_no_sequence(type(x)):
-        raise TypeError(f'{node}: expected a sequence, got {x!r}; {why}')
-    return x
-
-
 # ---- Map -----------------------------------------------------------------------------
 
 
@@ -124,23 +112,31 @@ def _(block: c.Map, node: Typed, state: Inference) -> Steps[Type]:
     return sequence_as_given(node, state, fn.output)
 
 
-@emit.register
-def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    if isinstance(value, Repeated):
-        return Repeated((yield emit_part(node.parts[0], value.item, places, w)))
-    given = yield w.sequence(value, node.input, places, node)
-    inner = w.item_places(given.lengths, places, node, w.builder.visit(node))
-    items = yield emit_part(node.parts[0], given.items, inner, w)
-    return SequenceValue(given.lengths, items)
-
-
-@value_of.register
-def _(block: c.Map, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
+@walk.register
+def _(block: c.Map, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     if isinstance(node.input, BroadcastType):
-        item = yield eval_anew(node.parts[0], next(iter(x)), state)
+        item = yield state.anew(node.parts[0], next(iter(x)))
         return itertools.repeat(item)
-    items = in_order(node, x)
-    return (yield in_turn(eval_anew(node.parts[0], item, state) for item in items))
+    items = state.items(node, x)
+    return (yield in_turn(state.anew(node.parts[0], item) for item in items))
+
+
+@write.register
+def _(block: c.Map, node: Typed, value: Any, w: Lines) -> Any:
+    (part,) = node.parts
+    assert part is not None
+    given = sequence(value, w)
+    if isinstance(given, s.Endless):
+        return s.Endless(w.part(part, given.item))
+    if in_lists(part, given.items, w):
+        return map_at_once(part, counted(given, w), w)
+    name = 'item'
+    items = w.loop(given, name, lambda item: w.part(part, item), 'value')
+    lists = list(s.leaves(items))
+    n = given.n
+    if not n.isidentifier() and not n.isdigit() and lists:
+        n = f'len({lists[0].text})'
+    return s.Items(items, n)
 
 
 # ---- Fold ----------------------------------------------------------------------------
@@ -160,105 +156,35 @@ def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
     return start.output
 
 
-@emit.register
-def _(block: c.Fold, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    _, combine = node.parts
-    assert combine is not None
-    given = yield w.sequence(value, node.input, places, node)
-    items, inner = yield emit_of_items(combine, given, places, w)
-    before = yield emit_part(node.parts[0], None, places, w)
-    taken = _taken(combine, node)
-    state, *rest = yield w.wrap((before, *items), taken, node)
-    states, at = list(flatten(state)), places if inner is None else inner
-    folded = yield w.shaped(
-        p.FoldLoop if inner is None else p.FoldEntered,
-        (given.lengths, at, *states, *flatten(tuple(rest))),
-        node,
-        state,
-        combine=(yield write_combine(w.builder, combine, taken, node.output)),
-        states=len(states),
-        way=next(w.builder.ways),
-        visit=w.builder.visit(combine),
-    )
-    return (yield w.unwrap(folded, node.output, node))
-
-
-def _taken(combine: Typed, node: Typed) -> TupleType:
-    """The type of what a fold's body takes: a state, and what is made of an item."""
-    ready = [part.output for part in fields_of_item(combine)]
-    return TupleType(node.output, *(ready or [item_of(node.input)]))
-
-
-def fields_of_item(combine: Typed) -> list[Typed]:
-    """The parts of a fold's body that read the item alone, and could run before it.
-
-    They are the fields 1 of a leading `Record` over (state, item).
-    """
-    first = combine.parts[0] if isinstance(combine.block, c.Pipe) else combine
-    if first is None or not isinstance(first.block, c.Record):
-        return []
-    keys = [key for key, _ in first.block.fields]
-    if not set(keys) <= {0, 1}:
-        return []  # a negative key, say: rare, and as right without this
-    return [part for key, part in zip(keys, first.parts, strict=True) if part and key]
-
-
-def emit_of_items(
-    combine: Typed, given: SequenceValue, places: int, w: Writer
-) -> Steps[tuple[tuple[Value, ...], int | None]]:
-    """What a fold's body takes of its items: what can be computed for all at once is.
-
-    A recursion in there then runs for all items together, not position by position. If
-    something is observed there, the body needs the places of items too.
-    """
-    parts = fields_of_item(combine)
-    if not parts:
-        return (given.items,), None
-    seen = any(w.builder.visit(part) is not None for part in parts)
-    visit = w.builder.visit(combine) if seen else None
-    inner = w.item_places(given.lengths, places, combine, visit)
-    made = (emit_part(part, given.items, inner, w) for part in parts)
-    return tuple((yield in_turn(made))), inner if seen else None
-
-
-def write_combine(
-    builder: Builder, combine: Typed, taken: TupleType, state: Type
-) -> Steps[p.Body]:
-    """The body of a fold, whose items are as `emit_of_items` makes them."""
-    if not fields_of_item(combine):
-        body: p.Body = yield write_in_loop(builder, combine, taken, state)
-        return body
-    # Its arguments are the state and what was made of the items, not the items: so the
-    # leading record is taken apart here, and only its fields of the state are emitted.
-    piped = isinstance(combine.block, c.Pipe)
-    record = combine.parts[0] if piped else combine
-    assert record is not None
-    assert isinstance(record.block, c.Record)
-    fields = list(zip(record.block.fields, record.parts, strict=True))
-
-    def lines(value: Value, places: int, w: Writer) -> Writing:
-        assert isinstance(value, tuple)
-        before, *rest = value
-        items, given = iter(rest), list[Value]()
-        for (key, _), part in fields:
-            of_state = None if key else emit_part(part, before, places, w)
-            given.append((yield of_state) if of_state else next(items))
-        value = tuple(given)
-        for part in combine.parts[1:] if piped else ():
-            value = yield emit_part(part, value, places, w)
-        return value
-
-    body = yield write_loop(builder, combine, taken, state, lines)
-    return body
-
-
-@value_of.register
-def _(block: c.Fold, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
+@walk.register
+def _(block: c.Fold, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     start, combine = node.parts
-    value = yield eval_part(start, None, state)
-    for item in in_order(node, x):
-        value = yield eval_anew(combine, (value, item), state)
+    items = state.items(node, x)
+    value = yield state.part(start, None)
+    for item in items:
+        value = yield state.anew(combine, (value, item))
     return value
+
+
+@write.register
+def _(block: c.Fold, node: Typed, value: Any, w: Lines) -> Any:
+    start, combine = node.parts
+    assert combine is not None
+    given = sequence(value, w)
+    first = w.part(start, None)
+    w.g.loops_written.append(str(node))
+    at_once = fold_at_once(combine, first, given, w)
+    if at_once is not None:
+        return at_once
+    state = w.joined((node, 'state'), w.assigned('state', first))
+
+    def body(item: Any) -> None:
+        made = w.part(combine, (state, item))
+        w.joined((node, 'state'), made)
+        w.assign(state, made)
+
+    w.loop(given, 'item', body)
+    return w.joined((node, 'state'), state)
 
 
 # ---- RNN -----------------------------------------------------------------------------
@@ -288,67 +214,48 @@ def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
     return TupleType(SequenceType(made), carried)
 
 
-@emit.register
-def _(block: c.RNN, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+@walk.register
+def _(block: c.RNN, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     start, cell = node.parts
-    assert cell is not None
-    sequence, carried = cast(tuple[SequenceType, Type], node.output)
-    state: Value
-    type_ = node.input
-    if block.initial_state_from_input:
-        (value, state), type_ = cast(Any, value), cast(TupleType, type_)[0]
-    elif start is None:
-        state = yield emit_zeros(carried, node, places, w)
-    else:
-        state = yield emit_part(start, None, places, w)
-    given = yield w.sequence(value, type_, places, node)
-    taken = TupleType(carried, item_of(type_))
-    state, items = yield w.wrap((state, given.items), taken, node)
-    states = list(flatten(state))
-    both = TupleType(carried, sequence.item)
-    shape = yield w.shape_of(wrapped(both))
-    made = yield w.shaped(
-        p.FoldLoop,
-        (given.lengths, places, *states, *flatten(items)),
-        node,
-        shape,
-        combine=(yield _write_cell(w.builder, cell, taken, both)),
-        states=len(states),
-        way=next(w.builder.ways),
-        visit=w.builder.visit(cell),
-    )
-    last, outputs = yield w.unwrap(made, both, node)
-    return SequenceValue(given.lengths, outputs), last
-
-
-def _write_cell(
-    builder: Builder, cell: Typed, taken: Type, both: Type
-) -> Steps[p.Body]:
-    """The body of a loop, which takes and gives the state first."""
-
-    def lines(value: Value, places: int, w: Writer) -> Writing:
-        assert isinstance(value, tuple)
-        made = yield emit_part(cell, value[::-1], places, w)
-        return made[::-1]
-
-    return write_loop(builder, cell, taken, both, lines)
-
-
-@value_of.register
-def _(block: c.RNN, node: Typed, x: Any, state: Eager) -> Steps[Any]:
-    start, cell = node.parts
+    assert isinstance(node.output, TupleType)
     if block.initial_state_from_input:
         x, carried = x
     elif start is None:
-        assert isinstance(node.output, TupleType)
-        carried = zeros(node.output[1])
+        carried = zero_of(node.output[1], node, state)
     else:
-        carried = yield eval_part(start, None, state)
+        carried = yield state.part(start, None)
     outputs: list[Any] = []
-    for item in in_order(node, x):
-        made, carried = yield eval_anew(cell, (item, carried), state)
+    for item in state.items(node, x):
+        made, carried = yield state.anew(cell, (item, carried))
         outputs.append(made)
     return outputs, carried
+
+
+@write.register
+def _(block: c.RNN, node: Typed, value: Any, w: Lines) -> Any:
+    start, cell = node.parts
+    assert isinstance(node.output, TupleType)
+    if block.initial_state_from_input:
+        value, first = value
+    elif start is None:
+        first = zeros_written(node.output[1], w)
+    else:
+        first = w.part(start, None)
+    given = sequence(value, w)
+    w.g.loops_written.append(str(node))
+    state = w.joined((node, 'state'), w.assigned('state', first))
+
+    def body(item: Any) -> Any:
+        made, carried = w.part(cell, (item, state))
+        w.joined((node, 'state'), carried)
+        after.append((carried, len(w.lines)))
+        return made
+
+    after: list[Any] = []
+    outputs = w.loop(
+        given, 'item', body, 'output', lambda: w.assign(state, after[0][0])
+    )
+    return s.Items(outputs, given.n), w.joined((node, 'state'), state)
 
 
 # ---- Length --------------------------------------------------------------------------
@@ -367,26 +274,15 @@ def _(block: c.Length, node: Typed, state: Inference) -> Type:
     return block.type
 
 
-@emit.register
-def _(block: c.Length, node: Typed, value: Value, places: int, w: Writer) -> Value:
-    if isinstance(node.input, ObjectType):
-        lengths = w.one(p.Count, (value,), node)
-    elif isinstance(value, SequenceValue):
-        lengths = value.lengths
+@walk.register
+def _(block: c.Length, node: Typed, x: Any, state: Walk) -> Any:
+    return state.tensors.length(node, state.length(node, x), block.type)
+
+
+@write.register
+def _(block: c.Length, node: Typed, value: Any, w: Lines) -> Any:
+    if isinstance(value, s.Items):
+        n = value.n
     else:
-        length = len(node.input) if isinstance(node.input, TupleType) else 0
-        lengths = w.one(p.Fixed, (places,), node, length=length)
-    number = w.builder.type_number(block.type)
-    given = (lengths, places)
-    return w.one(p.Numbers, given, node, type=number, tensor=block.type)
-
-
-@value_of.register
-def _(block: c.Length, node: Typed, x: Sized, state: Eager) -> Array:
-    length = np.asarray(len(x))
-    made = length.astype(block.type.dtype)
-    if not is_same(length, made):
-        name = block.type.dtype.name
-        text = f'expected {block.type}, got the length {length}'
-        raise TypeError(f'{node}: {text}, which {name} cannot hold')
-    return made
+        n = str(len(value)) if isinstance(value, tuple) else f'len({value.text})'
+    return w.constants(block.type, n)

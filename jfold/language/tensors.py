@@ -9,18 +9,26 @@ from typing import Any
 import numpy as np
 
 from jfold import combinators as c
-from jfold import instructions as p
 from jfold.errors import reason, shown
-from jfold.language import eager
+from jfold.language import symbols as s
 from jfold.language.cells import check_order
-from jfold.language.eager import Eager, value_of
-from jfold.language.emission import emit
-from jfold.language.inference import TO_TENSORS, Inference, output_type
+from jfold.language.inference import (
+    TO_TENSORS,
+    Inference,
+    output_type,
+)
 from jfold.language.layers import arguments_of, hint, identity, make_layer, traced
+from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.signatures import settings_of
 from jfold.language.typed import Typed
-from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
+from jfold.language.walk import (
+    Walk,
+    walk,
+)
+from jfold.language.writing import (
+    write,
+)
 from jfold.types import (
     SequenceType,
     TensorType,
@@ -113,35 +121,14 @@ def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
         )
 
 
-@emit.register
-def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    return (yield emit_layer(node, value, places, w))
+@walk.register
+def _(block: c.Function, node: Typed, x: Any, state: Walk) -> Any:
+    return state.tensors.call(node, x)
 
 
-def emit_layer(node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    """Writes what a layer computes; the rest of its result is where it was."""
-    assert node.layer is not None and node.origins is not None
-    origins, given = node.origins, [*w.keys(node.layer, places, node), *flatten(value)]
-    made: Iterator[int] = iter(())
-    if count := len(origins.computed):
-        inputs = places, *(given[i] for i in origins.reads)
-        number = w.builder.computing(node)
-        made = iter(w.add(p.Apply, inputs, node, count, operation=number))
-    registers = []
-    for origin in origins.outputs:
-        if isinstance(origin, np.ndarray):
-            index = w.builder.constant(
-                (origin.dtype, origin.shape, origin.tobytes()), origin
-            )
-            registers.append(w.one(p.Constant, (places,), node, index=index))
-        else:
-            registers.append(next(made) if origin is None else given[origin])
-    return (yield rebuild((yield w.shape_of(node.output)), iter(registers)))
-
-
-@value_of.register
-def _(block: c.Function, node: Typed, x: Any, state: Eager) -> object:
-    return eager.call(node, x, state)
+@write.register
+def _(block: c.Function, node: Typed, value: Any, w: Lines) -> Any:
+    return layer(node, value, w)
 
 
 # ---- Concat: a function, as far as values go -----------------------------------------
@@ -159,3 +146,28 @@ def _(block: c.Concat, node: Typed, state: Inference) -> Type:
 
     state.when_head(node, check)
     return type_function(block, node, state)
+
+
+def layer(node: Typed, value: Any, w: Lines) -> Any:
+    """What a layer computes; the rest of its result is where it was."""
+    assert node.layer is not None and node.origins is not None
+    origins = node.origins
+    given = [*w.keys(node.layer.rngs), *s.leaves(value)]
+    made: Iterator[Any] = iter(())
+    if origins.computed:
+        inputs: Any = [given[i] for i in origins.reads]
+        made = iter(w.apply(w.g.tables.computing(node), inputs))
+    outputs: list[Any] = []
+    for origin in origins.outputs:
+        if isinstance(origin, np.ndarray):
+            key = origin.dtype, origin.shape, origin.tobytes()
+            outputs.append(w.constant(w.g.tables.constant(key, origin)))
+        else:
+            outputs.append(next(made) if origin is None else given[origin])
+    return _shaped(node.output, iter(outputs))
+
+
+def _shaped(type_: Type, leaves: Iterator[Any]) -> Any:
+    if isinstance(type_, TupleType):
+        return tuple(_shaped(each, leaves) for each in type_)
+    return None if isinstance(type_, VoidType) else next(leaves)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs in which no operation takes turns: uses of one operation, told apart.
+"""Operations told apart, so that none takes turns.
 
 A function that is used in several places is one operation, so that all its nodes run
 together. But in rounds of messages
@@ -22,46 +22,40 @@ Sums of sequences take turns as well, in groups of groups, but these are summed 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-from jfold import instructions as ir
-from jfold.language.rewriting import rewritten
-from jfold.operations import Operation
-from jfold.program import HostPlan, Program, check_program
+from jfold.language.generate import Call, Chosen, Generator, settled
+from jfold.language.tables import Tables
+from jfold.operations import Operation, Operations, Sources
 from jfold.recurrence import component_of, components, reads, results_in
-from jfold.registers import OBJECTS
-
-LOOPS = ir.FoldLoop, ir.ReduceLoop
-Number = Callable[[int], int]  # of an operation, asked once for each of its uses
 
 
-def without_turns(program: Program) -> Program:
-    """The program with more operations, of which none takes turns but sums.
+def without_turns(
+    tables: Tables, chosen: Chosen, before: Generator
+) -> tuple[Generator, str, Chosen]:
+    """The source with more operations, of which none takes turns but sums.
 
     Raises:
       TypeError: the data decide how often something runs on its own results; the
         message names the block.
     """
-    for loop in _of_kind(program.plan, LOOPS):
-        raise _takes_turns(loop.where, 'a loop over a sequence')
-    for call in _recursive(program.plan):
+    for where in before.loops_written:
+        raise _takes_turns(where, 'a loop over a sequence')
+    for call in _recursive(before):
         raise _takes_turns(call.where, 'a recursion')
-    made = _by_component(_told_apart(program))
-    for groups in _of_kind(made.plan, ir.ReduceGroups):
-        if not _adds(made, groups):
-            raise _takes_turns(groups.where, 'a reduction that is no sum of numbers')
+    every, _ = settled(tables, replace(chosen, split=True))
+    program = before.program(before.operations)
+    kinds, operations = _kinds(every, program)
+    apart = replace(chosen, operations=operations, kinds=kinds)
+    made, text = settled(tables, apart)
+    for where, number in made.groups_written:
+        types = [made.tables.types_in_order[t] for t in operations[number].outputs]
+        if not operations[number].is_sum or any(t.dtype.kind == 'b' for t in types):
+            raise _takes_turns(where, 'a reduction that is no sum of numbers')
     for call in _used_again(made):
         raise _takes_turns(call.where, 'a declaration that may be given its own result')
-    made = replace(made, once=True)
-    check_program(made)
-    return made
-
-
-def _of_kind(plan: HostPlan, kind: Any) -> Iterator[Any]:
-    """All instructions of a kind, or of several."""
-    return (i for i in plan.instructions if isinstance(i, kind))
+    return made, text, apart
 
 
 def _takes_turns(where: str, got: str) -> TypeError:
@@ -71,100 +65,88 @@ def _takes_turns(where: str, got: str) -> TypeError:
     )
 
 
-def _adds(program: Program, i: ir.ReduceGroups) -> bool:
-    """Whether groups are added up, of numbers."""
-    own = [program.operations[o] for o in i.operations]
-    types = [program.types[t] for each in own for t in each.outputs]
-    return all(x.is_sum for x in own) and all(t.dtype.kind != 'b' for t in types)
+def _recursive(g: Generator) -> list[Call]:
+    """The calls of functions that call themselves, through others or not."""
+    left = {key: [x for x in g.calls if x.caller == key] for key in g.written}
+    while done := [k for k, calls in left.items() if not _called(calls) & left.keys()]:
+        for key in done:
+            del left[key]
+    return [call for calls in left.values() for call in calls if call.callee in left]
 
 
-def _recursive(plan: HostPlan) -> list[ir.Call]:
-    """The calls of declarations that call themselves, through others or not."""
-    left = {d: list(_calls(body)) for d, body in enumerate(plan.declarations)}
-    while done := [d for d, calls in left.items() if not _called(calls) & left.keys()]:
-        for d in done:
-            del left[d]
-    return [
-        call for calls in left.values() for call in calls if call.declaration in left
-    ]
+def _called(calls: Sequence[Call]) -> set[Hashable]:
+    return {call.callee for call in calls}
 
 
-def _called(calls: Iterable[ir.Call]) -> set[int]:
-    return {call.declaration for call in calls}
-
-
-def _calls(body: ir.Body) -> Iterator[ir.Call]:
-    """Those of a body, and of the bodies inside."""
-    for i in body.instructions:
-        if isinstance(i, ir.Call):
-            yield i
-        for inner in i.bodies:
-            yield from _calls(inner)
-
-
-def _used_again(program: Program) -> Iterator[ir.Call]:
-    """The calls of declarations that take turns, or may: used in several places, on
+def _used_again(g: Generator) -> Iterator[Call]:
+    """The calls of functions that take turns, or may: used in several places, on
     tensors, where something is recurrent. What is in such a body is used once for all
     of these places."""
-    plan, parts = program.plan, components(program)
+    program = g.program(g.operations)
+    parts = components(program)
     recurrent = {o for each in parts if each.recurrent for o in each.operations}
-    bodies = [*plan.declarations, plan.body]
-    calls = [call for body in bodies for call in _calls(body)]
-    places = Counter(call.declaration for call in calls)
-    runs: set[int] = set()  # declarations in which something is recurrent
-    for _ in plan.declarations:  # those that call others, too
-        runs |= {
-            d
-            for d, body in enumerate(plan.declarations)
-            if recurrent.intersection(_operations(body)) or runs & _called(_calls(body))
-        }
-    for call in calls:
-        takes = plan.declarations[call.declaration].inputs[1:]
-        tensors = any(each.kind != OBJECTS for each in takes)
-        if call.declaration in runs and tensors and places[call.declaration] > 1:
+    places = Counter(call.callee for call in g.calls)
+    runs = {key for key, found in g.applied_in.items() if recurrent & found}
+    for _ in g.written:  # those that call others, too
+        runs |= {call.caller for call in g.calls if call.callee in runs}
+    for call in g.calls:
+        if call.callee in runs and call.tensors and places[call.callee] > 1:
             yield call
 
 
-def _operations(body: ir.Body) -> Iterator[int]:
-    """Those that instructions of a body, and of the bodies inside, name."""
-    for i in body.instructions:
-        if isinstance(i, ir.Apply):
-            yield i.operation
-        if isinstance(i, ir.ReduceGroups):
-            yield from i.operations
-        for inner in i.bodies:
-            yield from _operations(inner)
-
-
-# ---- uses, told apart ----------------------------------------------------------------
-
-
-def _told_apart(program: Program) -> Program:
-    uses: list[int] = []
-
-    def use(o: int) -> int:
-        """The number of a use of an operation, among those of all."""
-        uses.append(o)
-        return len(uses) - 1
-
-    every = _renumbered(program, use, lambda: [program.operations[o] for o in uses])
-    kinds = list(zip(_stages(every, uses, program), uses, strict=True))
+def _kinds(
+    every: Generator, program: Operations
+) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
+    """The operation of each place, and these operations, component by component."""
+    uses = every.split_of
+    stages = _stages(every.program(every.operations), uses, program)
+    kinds = list(zip(stages, uses, strict=True))
     made = sorted({*kinds})
-    number, chosen = {kind: n for n, kind in enumerate(made)}, iter(kinds)
-    operations = [program.operations[o] for _, o in made]
-    return _renumbered(program, lambda _: number[next(chosen)], lambda: operations)
+    number = {kind: n for n, kind in enumerate(made)}
+    first = tuple(number[kind] for kind in kinds)
+    operations = tuple(program.operations[o] for _, o in made)
+    # Side by side those of each component, and so their rows.
+    inputs = [[0] * len(each.inputs) for each in operations]
+    found = every.found()
+    to = _bits(every, first, operations)
+    for use, n in enumerate(first):
+        for k, makers in enumerate(found.inputs[use]):
+            for bit in results_in(makers):
+                inputs[n][k] |= to[bit]
+    stated = Sources(tuple(map(tuple, inputs)), found.results)
+    results = tuple(
+        tuple(_mapped(makers, to) for makers in row) for row in found.results
+    )
+    whole = replace(
+        program, operations=operations, sources=replace(stated, results=results)
+    )
+    order = [o for each in components(whole) for o in each.operations]
+    place = {o: n for n, o in enumerate(order)}
+    return tuple(place[n] for n in first), tuple(operations[o] for o in order)
 
 
-def _by_component(program: Program) -> Program:
-    """The program with the operations of each component, and so their rows, side by
-    side."""
-    order = [o for component in components(program) for o in component.operations]
-    number = {o: n for n, o in enumerate(order)}
-    operations = [program.operations[o] for o in order]
-    return _renumbered(program, lambda o: number[o], lambda: operations)
+def _mapped(makers: int, to: Sequence[int]) -> int:
+    made = 0
+    for bit in results_in(makers):
+        made |= to[bit]
+    return made
 
 
-def _stages(every: Program, uses: Sequence[int], program: Program) -> list[int]:
+def _bits(
+    every: Generator, kinds: Sequence[int], operations: Sequence[Operation]
+) -> list[int]:
+    """Of each output of each place, the bit of the same of its operation."""
+    first = [0]
+    for each in operations:
+        first.append(first[-1] + len(each.outputs))
+    return [
+        1 << first[n] + k
+        for use, n in enumerate(kinds)
+        for k, _ in enumerate(every.operations[use].outputs)
+    ]
+
+
+def _stages(every: Operations, uses: Sequence[int], program: Operations) -> list[int]:
     """Of each use, how many stand before it in the component of its operation.
 
     Args:
@@ -180,21 +162,3 @@ def _stages(every: Program, uses: Sequence[int], program: Program) -> list[int]:
         for u in own:
             stages[u] = max(behind, default=0)
     return stages
-
-
-# ---- other numbers of operations -----------------------------------------------------
-
-
-def _renumbered(
-    program: Program, number: Number, operations: Callable[[], Sequence[Operation]]
-) -> Program:
-    """The program with operations of other numbers, asked for use by use, in order."""
-
-    def change(i: ir.Instruction, body: ir.Body) -> Iterable[ir.Instruction]:
-        if isinstance(i, ir.Apply):
-            i = replace(i, operation=number(i.operation))
-        if isinstance(i, ir.ReduceGroups):
-            i = replace(i, operations=tuple(map(number, i.operations)))
-        return [i]
-
-    return rewritten(program, change, operations)

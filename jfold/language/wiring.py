@@ -8,14 +8,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from jfold import combinators as c
-from jfold.language.eager import Eager, eval_part, value_of
-from jfold.language.emission import emit, emit_part
-from jfold.language.inference import Inference, output_type
+from jfold.language.inference import (
+    Inference,
+    output_type,
+)
+from jfold.language.lines import Lines
 from jfold.language.paths import fail, further
 from jfold.language.typed import Typed
-from jfold.language.writer import Value, Writer, Writing
+from jfold.language.walk import (
+    Walk,
+    walk,
+)
+from jfold.language.writing import (
+    write,
+)
 from jfold.trampoline import Steps
-from jfold.types import TupleType, Type, VoidType
+from jfold.types import (
+    TupleType,
+    Type,
+    VoidType,
+)
 from jfold.wiring import Composition, Numbers
 
 
@@ -49,20 +61,26 @@ def _check_unread(part: Typed, state: Inference) -> bool:
     return type_.ground
 
 
-@emit.register
-def _(block: Composition, node: Typed, value: Value, places: int, w: Writer) -> Writing:
-    values = [value]
-    for part, (_, source) in zip(node.parts, block.wiring.steps, strict=True):
-        values.append((yield emit_part(part, _value_of(source, values), places, w)))
-    return _value_of(block.wiring.output, values)
-
-
-@value_of.register
-def _(block: Composition, node: Typed, x: object, state: Eager) -> Steps[Any]:
+@walk.register
+def _(block: Composition, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     values = [x]
     for part, (_, source) in zip(node.parts, block.wiring.steps, strict=True):
-        values.append((yield eval_part(part, _value_of(source, values), state)))
+        values.append((yield state.part(part, _value_of(source, values))))
     return _value_of(block.wiring.output, values)
+
+
+@write.register
+def _(block: Composition, node: Typed, value: Any, w: Lines) -> Any:
+    values = [w.held(value, 'value')]
+
+    def of(numbers: Any) -> Any:
+        if isinstance(numbers, tuple):
+            return tuple(map(of, numbers))
+        return None if numbers is None else values[numbers]
+
+    for part, (_, source) in zip(node.parts, block.wiring.steps, strict=True):
+        values.append(w.held(w.part(part, of(source)), 'value'))
+    return of(block.wiring.output)
 
 
 def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:

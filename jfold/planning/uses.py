@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jfold.checking.graphs import checked
+from jfold.tracing.check_graph import checked
 from jfold.graph import (
     Array,
     Graph,

@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from jfold import instructions as ir
-from jfold.language.rewriting import rewritten
-from jfold.operations import Layer, Operation
+from jfold.language.generate import Chosen
+from jfold.language.lines import Use
+from jfold.operations import Layer, Operation, Operations
 from jfold.planning.costs import looks_up, parameter_bytes
-from jfold.program import Program
 from jfold.recurrence import component_of, components
 from jfold.types import TupleType, pack, tensors
 
@@ -43,46 +42,32 @@ SMALL_TABLE = (
 # Of an input: the operation that makes it, and which of its results it is.
 Feed: TypeAlias = 'tuple[int, int] | None'
 Joined: TypeAlias = Mapping[int, Sequence[Feed]]  # of what others are joined to
+Uses: TypeAlias = Mapping[int, Sequence[Use]]  # by operation
 
 
-def fused(program: Program) -> Program:
-    """The program with fewer operations: those in a row are one, and what no body
-    applies is none."""
-    joined = _joined(program)
-    inside = {feed[0] for feeds in joined.values() for feed in feeds if feed}
-    used = {o for i in program.plan.instructions for o in _applied(i)}
-    kept = sorted(used - inside)
-    if len(kept) == len(program.operations):
-        return program
-    operations = tuple(_whole(o, program.operations, joined) for o in kept)
+def joined(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Chosen:
+    """Which operations are one, and what no line applies is none.
+
+    Args:
+      program: what the uses were written for.
+      uses: of operations, each with who reads its results.
+      grouped: operations that are applied to groups of items.
+    """
+    found = _joined(program, _uses(program, uses, grouped))
+    inside = {feed[0] for feeds in found.values() for feed in feeds if feed}
+    applied = {use.operation for use in uses} | grouped
+    kept = sorted(applied - inside)
+    operations = tuple(_whole(o, program.operations, found) for o in kept)
     number = {o: n for n, o in enumerate(kept)}
-    change = _Change(joined, number, inside)
-    return rewritten(program, change, lambda: operations)
-
-
-def _applied(i: ir.Instruction) -> tuple[int, ...]:
-    """The operations that an instruction applies."""
-    if isinstance(i, ir.ReduceGroups):
-        return i.operations
-    return (i.operation,) if isinstance(i, ir.Apply) else ()
+    return Chosen(operations, number, found, frozenset(inside))
 
 
 # ---- which are joined ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Use:
-    """Where an operation is applied, and what reads the results there: instructions,
-    and the body that returns them, `None`."""
-
-    apply: ir.Apply
-    readers: frozenset[ir.Instruction | None]
-
-
-def _joined(program: Program) -> Joined:
+def _joined(program: Operations, uses: Uses) -> Joined:
     """What operations read of those that are joined to them."""
     found: dict[int, list[Feed]] = {}
-    uses = _uses(program)
     reader = {o: read for o in uses if (read := _reader(o, uses))}
     if not reader:
         return found
@@ -103,31 +88,16 @@ def _joined(program: Program) -> Joined:
     return found
 
 
-def _uses(program: Program) -> dict[int, list[_Use]]:
+def _uses(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Uses:
     """The uses of operations that may be joined."""
-    found: dict[int, list[_Use]] = defaultdict(list)
-    for body in program.plan.bodies:
-        readers: dict[int, set[ir.Instruction | None]] = defaultdict(set)
-        for i in body.instructions:
-            for register in i.inputs:
-                readers[register].add(i)
-        for register in body.outputs:
-            readers[register].add(None)
-        for i in body.instructions:
-            if isinstance(i, ir.Apply):
-                read = frozenset[Any]().union(*(readers[r] for r in i.outputs))
-                found[i.operation].append(_Use(i, read))
-    grouped = {
-        o
-        for i in program.plan.instructions
-        if isinstance(i, ir.ReduceGroups)
-        for o in i.operations
-    }
+    found: dict[int, list[Use]] = defaultdict(list)
+    for use in uses:
+        found[use.operation].append(use)
     may = {o for o in found if _may_be_joined(program, program.operations[o])}
     return {o: found[o] for o in sorted(may - grouped)}
 
 
-def _may_be_joined(program: Program, operation: Operation) -> bool:
+def _may_be_joined(program: Operations, operation: Operation) -> bool:
     """Whether an operation may be one with others: not one that looks up rows of a
     large table, whose gradient is taken of all rows at once, as that of a matrix need
     not be."""
@@ -137,24 +107,25 @@ def _may_be_joined(program: Program, operation: Operation) -> bool:
     )
 
 
-def _reader(
-    o: int, uses: Mapping[int, Sequence[_Use]]
-) -> tuple[int, tuple[Feed, ...]] | None:
+def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
     """The one operation that reads all that another makes, wherever that is applied and
     nowhere else; and what it reads of that. `None` if there is none."""
     found: set[tuple[int, tuple[Feed, ...]]] = set()
     for use in uses[o]:
         (reader,) = use.readers if len(use.readers) == 1 else (None,)
-        if not isinstance(reader, ir.Apply):
+        if reader is None:
             return None
-        made = {r: (o, k) for k, r in enumerate(use.apply.outputs)}
-        found.add((reader.operation, tuple(map(made.get, reader.inputs[1:]))))
-    (last, feeds), *others = found
+        feeds = (
+            (o, each.use[1]) if each.use is not None and each.use[0] is use else None
+            for each in reader.given
+        )
+        found.add((reader.operation, tuple(feeds)))
+    (last, feeds_of_last), *others = found
     readers = {reader for use in uses[o] for reader in use.readers}
     if others or last not in uses:
         return None
     same = len(uses[o]) == len(readers) == len(uses[last])
-    return (last, feeds) if same else None
+    return (last, feeds_of_last) if same else None
 
 
 # ---- what becomes of them ------------------------------------------------------------
@@ -238,38 +209,3 @@ def _calling(
         return results(last, params, inputs)
 
     return call
-
-
-@dataclass(frozen=True)
-class _Change:
-    """How bodies apply other operations than before.
-
-    Attributes:
-      number: the new one of each that is left.
-      inside: those that are parts of others.
-    """
-
-    joined: Joined
-    number: Mapping[int, int]
-    inside: Set[int]
-
-    def __call__(self, i: ir.Instruction, body: ir.Body) -> Iterable[ir.Instruction]:
-        """What stands in the place of an instruction of a body."""
-        if isinstance(i, ir.ReduceGroups):
-            return [replace(i, operations=tuple(self.number[o] for o in i.operations))]
-        if not isinstance(i, ir.Apply):
-            return [i]
-        if i.operation in self.inside:
-            return []
-        inputs = i.inputs[0], *self._given(i, body)
-        return [replace(i, inputs=inputs, operation=self.number[i.operation])]
-
-    def _given(self, i: ir.Apply, body: ir.Body) -> Iterator[int]:
-        """What an operation with all that are joined to it is given where it is
-        applied, in the order of its inputs."""
-        feeds = self.joined.get(i.operation, (None,) * (len(i.inputs) - 1))
-        pairs = list(zip(i.inputs[1:], feeds, strict=True))
-        for applied in dict.fromkeys(body.writer[r] for r, feed in pairs if feed):
-            assert isinstance(applied, ir.Apply)
-            yield from self._given(applied, body)
-        yield from (r for r, feed in pairs if feed is None)

@@ -11,10 +11,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import BadItem, reason, shown
+from jfold.errors import reason, shown
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
+
+
+class BadConstant(Exception):
+    """An item cannot be a constant of its type.
+
+    Attributes:
+      index: its place among all items.
+      example: that it is of, once it is known.
+    """
+
+    example: int | None = None
+
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(message)
+        self.index = index
+
+
 _INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # of Python's own numbers
 _MIXED = (_FLOAT, np.dtype(np.complex128))  # of ints, too, that stand among others
 
@@ -25,7 +42,7 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
     Whether a value is accepted, and what it becomes, does not depend on the others.
 
     Raises:
-      BadItem: one has another shape, is no number, or would not survive the cast.
+      BadConstant: one has another shape, is no number, or would not survive the cast.
     """
     try:
         stacked = _stack(items, type_)
@@ -44,7 +61,7 @@ def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
     """Lengths [n] as numbers of a type.
 
     Raises:
-      BadItem: it cannot hold one.
+      BadConstant: it cannot hold one.
     """
     made = _quick_cast(lengths, type_.dtype)
     if made is None:
@@ -55,7 +72,7 @@ def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
             index = int(np.argmin(kept))
             name = type_.dtype.name
             text = f'expected {type_}, got the length {lengths[index]}'
-            raise BadItem(index, f'{text}, which {name} cannot hold')
+            raise BadConstant(index, f'{text}, which {name} cannot hold')
     return made
 
 
@@ -63,14 +80,14 @@ def check_below(values: Array, below: int) -> None:
     """Refuses ints [items, *shape] that are negative, or not below a number.
 
     Raises:
-      BadItem: there is one.
+      BadConstant: there is one.
     """
     outside = (values < 0) | (values >= below)
     if outside.any():
         index, *_ = np.argwhere(outside)[0].tolist()
         got = values[index][outside[index]].flat[0]
         text = f'ints from 0 to {below - 1}, as `below={below}` says'
-        raise BadItem(index, f'expected {text}, got {got}')
+        raise BadConstant(index, f'expected {text}, got {got}')
 
 
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
@@ -96,7 +113,7 @@ def _one_by_one(
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {reason(error)}'
             text = f'expected {type_}, got {shown(items[index])}{why}'
-            raise BadItem(index, text) from None if refused else error
+            raise BadConstant(index, text) from None if refused else error
     return np.concatenate(made)
 
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A typed expression, with all that its source was written by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jfold.errors import InputError
+from jfold.language.generate import Chosen, settled
+from jfold.language.tables import Tables
+from jfold.language.typed import Typed, Typing
+from jfold.language.walk import At, Misfit, Walk, misfit, path_text
+from jfold.tracing.convert import (
+    BadConstant,
+    check_below,
+    lengths_to_array,
+    to_array,
+)
+from jfold.tracing.record import Source
+from jfold.types import TensorType, TupleType, Type
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """What says all about examples that the source cannot.
+
+    Attributes:
+      typing: the uses of blocks.
+      tables: what is numbered.
+      chosen: which operations there are.
+    """
+
+    typing: Typing
+    tables: Tables
+    chosen: Chosen
+
+    def deep(self) -> Source:
+        """The source for data deeper than Python's stack."""
+        made, text = settled(self.tables, self.chosen, deep=True)
+        return Source(text, made.names, made.recording())
+
+    def explain(self, example: Any) -> InputError | None:
+        """What is wrong with an example, as example 0; `None` if nothing is."""
+        try:
+            Walk(self.typing, Nothing()).run(example)
+        except Misfit as error:
+            path = path_text(error.path)
+            found = InputError(error.message, 0, path, error.where)
+            found.__cause__ = error.__cause__
+            return found
+        return None
+
+
+class Nothing:
+    """Tensors that are nothing: what is wrong with data needs none."""
+
+    def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> None:
+        """Looks whether an object can be one."""
+        try:
+            made = to_array([x.value], type_)
+            if below is not None:
+                check_below(made, below)
+        except BadConstant as error:
+            raise misfit(node, str(error), x) from error.__cause__
+
+    def constant(self, node: Typed, value: Any) -> None:
+        """Nothing."""
+
+    def call(self, node: Typed, x: Any) -> Any:
+        """Nothing, where there are tensors."""
+        return _nothing(node.output)
+
+    def length(self, node: Typed, n: int, type_: TensorType) -> None:
+        """Looks whether a type can hold a length."""
+        try:
+            lengths_to_array(np.array([n]), type_)
+        except BadConstant as error:
+            raise misfit(node, str(error)) from None
+
+    def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
+        """Nothing."""
+        return _nothing(item)
+
+    def observe(self, node: Typed, name: str, x: Any) -> None:
+        """Nothing."""
+
+
+def _nothing(type_: Type) -> Any:
+    return tuple(map(_nothing, type_)) if isinstance(type_, TupleType) else None

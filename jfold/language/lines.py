@@ -1,0 +1,534 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing one function of the source: its lines, its variables, and what it records.
+
+What is recorded goes to *tapes*, lists of the source. A tape has one entry for each
+input of an operation, row after row; one for each constant of a type; one for each
+tensor in a row of a result. The number of a row is
+
+    level << LEVEL | maker << ROW | entries on the tape before it
+
+where the maker is that of values of its type. So the highest of several inputs is that
+of the highest level, and a row is told by the length of a tape.
+
+Rows that are made in straight lines (a *region*) which stand at no other place have one
+number: they are *in step*. Only the first of them asks a tape for it, and what one reads
+of another is not written down.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import itertools
+import keyword
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jfold.language import symbols as s
+from jfold.language.typed import Typed
+from jfold.types import KeyType, TensorType, Type, VoidType
+
+if TYPE_CHECKING:
+    from jfold.language.generate import Generator
+
+ROW = 30  # bits of the number of an entry
+INDENT = '    '
+MOST_NESTED = 12  # loops and cases inside each other, of which Python allows 20
+
+
+@dataclass(eq=False)
+class Tape:
+    """A list of the source, with so many entries a row."""
+
+    name: str
+    width: int
+    about: str
+
+
+@dataclass(frozen=True, eq=False)
+class Maker:
+    """Who makes values of a type: constants, or an output of an operation.
+
+    Attributes:
+      name: of the constant of the source with which the number of a row begins.
+      number: among those of values of this type, from 1.
+      output: which one of the operation's.
+    """
+
+    name: str
+    type: int
+    number: int
+    rows: Rows
+    output: int = 0
+
+
+@dataclass(eq=False)
+class Rows:
+    """The rows of an operation, of constants, or of a result.
+
+    Attributes:
+      key: what tells them apart in every round.
+      counter: the tape that tells how many there are; `None` if there are none.
+      tape: that of their own entries, if they have any.
+      columns: per input, its place in a row of the tape, or who makes it in step.
+    """
+
+    key: Hashable
+    counter: Tape | None = None
+    tape: Tape | None = None
+    columns: list[int | Maker] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Region:
+    """Straight lines.
+
+    Attributes:
+      row: the variable with the number of the rows that are made there.
+      counter: the tape that told it.
+    """
+
+    row: str = ''
+    counter: Tape | None = None
+
+
+@dataclass(eq=False)
+class Use:
+    """An application of an operation, and who reads what it makes: other applications,
+    and `None` for all else."""
+
+    operation: int
+    given: list[s.Tensor]
+    readers: set[Use | None] = field(default_factory=set)
+
+
+RETURNED = object()  # what has been written stands behind a `return`
+
+
+class Lines:
+    """The lines of one function.
+
+    Attributes:
+      count: the number of items, where what is written is done for all items of lists.
+      tail: whether the value of what is written is that of the function.
+      known: values of blocks that are used more than once.
+      arguments: the variables that the function is given.
+    """
+
+    def __init__(self, g: Generator, name: str, depth: int) -> None:
+        self.g, self.name, self.depth = g, name, depth
+        self.lines: list[str] = []
+        self.variables: set[str] = set()
+        self.arguments: set[str] = set()
+        self.known: dict[Any, Any] = {}
+        self.region = Region()
+        self.count: str | None = None
+        self.tail = False
+
+    # ---- lines and variables
+
+    def line(self, text: str) -> None:
+        """Appends a line."""
+        self.lines.append(INDENT * self.depth + text)
+
+    def variable(self, wanted: str) -> str:
+        """A variable of the function that nothing has been assigned to."""
+        name = identifier(wanted)
+        for k in itertools.count(2):
+            if name not in self.variables and not self.g.is_taken(name):
+                break
+            name = f'{identifier(wanted)}{k}'
+        self.variables.add(name)
+        self.g.local.add(name)
+        return name
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Lines that are run as often as something else decides."""
+        before = self.region, self.count, self.tail, dict(self.known)
+        self.region, self.count = Region(), None
+        self.depth += 1
+        yield
+        self.depth -= 1
+        _, self.count, self.tail, self.known = before
+        # What has been recorded in between has moved the tapes on.
+        self.region = Region()
+
+    def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
+        """The value in variables of its own, which may be assigned to again."""
+        return self._assign(value, lambda: self.variable(wanted))
+
+    def _assign(self, value: s.Symbol, new: Any) -> s.Symbol:
+        if isinstance(value, tuple):
+            return tuple(self._assign(each, new) for each in value)
+        if isinstance(value, s.Endless):
+            return s.Endless(self._assign(value.item, new))
+        if value is None:
+            return None
+        if isinstance(value, s.Items):
+            n = self.variable('n')
+            self.line(f'{n} = {value.n}')
+            return s.Items(self._assign(value.items, new), n)
+        name = new()
+        self.line(f'{name} = {value.text}')
+        return next(iter([s.renamed(value, iter([name]))]))
+
+    def assign(self, targets: s.Symbol, value: s.Symbol) -> None:
+        """Assigns a value to the variables of another, all at once."""
+        pairs = [
+            (target, given)
+            for target, given in zip(_texts(targets), _texts(value), strict=True)
+            if target != given
+        ]
+        if pairs:
+            left, right = (', '.join(x) for x in zip(*pairs, strict=True))
+            self.line(f'{left} = {right}')
+
+    def held(self, value: s.Symbol, wanted: str) -> s.Symbol:
+        """The value, in a variable if it is an object that a text computes."""
+        if isinstance(value, s.Object) and not value.text.isidentifier():
+            name = self.variable(wanted)
+            self.line(f'{name} = {value.text}')
+            return s.Object(name, value.kind)
+        return value
+
+    def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
+        """What stands in one Python object, given the template of it."""
+        if isinstance(like, tuple):
+            texts = [
+                self.variable(wanted)
+                if any(s.leaves(x)) or isinstance(x, s.Items)
+                else '_'
+                for x in like
+            ]
+            if any(x != '_' for x in texts):
+                self.line(f'{"".join(f"{x}, " for x in texts).rstrip(" ")} = {text}')
+            pairs = zip(like, texts, strict=True)
+            return tuple(self.unpacked(x, name, wanted) for x, name in pairs)
+        if isinstance(like, s.Items):
+            if not text.isidentifier():
+                name = self.variable(wanted)
+                self.line(f'{name} = {text}')
+                text = name
+            return s.Items(self._columns(like.items, text), f'len({text})')
+        if isinstance(like, s.Endless):
+            return s.Endless(self.unpacked(like.item, text, wanted))
+        return None if like is None else s.renamed(like, iter([text]))
+
+    def _columns(self, like: s.Symbol, text: str) -> s.Symbol:
+        """A list of packed values as lists of their leaves."""
+        if isinstance(like, tuple):
+            texts = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
+            if any(x != '_' for x in texts):
+                names = ''.join(f'{x}, ' for x in texts).rstrip(' ')
+                none = f'({"(), " * len(texts)})'
+                self.line(f'{names} = zip(*{text}) if {text} else {none}')
+            return tuple(
+                self._columns(x, name) for x, name in zip(like, texts, strict=True)
+            )
+        if isinstance(like, s.Endless):
+            return s.Endless(self._columns(like.item, text))
+        return None if like is None else s.renamed(like, iter([text]))
+
+    # ---- values that several lines reach
+
+    def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
+        """The value with all makers that are known of a place; adds its own to these."""
+        return self.g.joined((self.name, key), value)
+
+    # ---- loops
+
+    def each(self, given: s.Items, wanted: str) -> s.Symbol:
+        """Begins a loop over a sequence; the item."""
+        texts = list(_texts(given.items))
+        names = [self.variable(wanted) for _ in texts]
+        if not texts:
+            self.line(f'for _ in range({given.n}):')
+        elif len(texts) == 1:
+            self.line(f'for {names[0]} in {texts[0]}:')
+        else:
+            self.line(f'for {", ".join(names)} in zip({", ".join(texts)}):')
+        return self.element(given.items, iter(names))
+
+    def element(self, items: s.Symbol, names: Iterator[str]) -> s.Symbol:
+        """One item, given the variables that hold its leaves."""
+        if isinstance(items, tuple):
+            return tuple(self.element(each, names) for each in items)
+        if isinstance(items, s.Endless):
+            return s.Endless(self.element(items.item, names))
+        if isinstance(items, s.Nested):
+            return _Waiting(items.item, next(names))
+        return None if items is None else s.renamed(items, names)
+
+    def opened(self, value: s.Symbol) -> s.Symbol:
+        """An item, in which sequences are unpacked."""
+        if isinstance(value, tuple):
+            return tuple(map(self.opened, value))
+        if isinstance(value, s.Endless):
+            return s.Endless(self.opened(value.item))
+        if isinstance(value, _Waiting):
+            return self.unpacked(value.like, value.name)
+        return value
+
+    def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
+        """Appends a value to lists, which are made above line `at`; the lists."""
+        if isinstance(value, tuple):
+            return tuple(self.collected(at, each, wanted) for each in value)
+        if isinstance(value, s.Endless):
+            return s.Endless(self.collected(at, value.item, wanted))
+        if value is None:
+            return None
+        name = self.variable(f'{wanted}s' if not wanted.endswith('s') else wanted)
+        self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
+        self.line(f'{name}.append({s.packed(value)})')
+        if isinstance(value, s.Items):
+            return s.Nested(name, _blank(value))
+        return s.renamed(value, iter([name]))
+
+    def loop(
+        self,
+        given: s.Items,
+        wanted: str,
+        body: Any,
+        result: str = '',
+        then: Any = lambda: None,
+    ) -> Any:
+        """A loop: `body` of an item, and `then`; what the body gives of each item, in
+        lists, if that has a name."""
+        at, before = len(self.lines), len(self.lines)
+        item = self.each(given, wanted)
+        made = None
+        with self.nested():
+            value = body(self.opened(item))
+            if result:
+                made = self.collected(at, value, result)
+            then()
+            if len(self.lines) == before + 1:
+                self.line('pass')
+        return made
+
+    def blank(self, value: s.Symbol) -> Any:
+        """The template of a value."""
+        return _blank(value)
+
+    # ---- blocks inside
+
+    def part(self, node: Typed | None, value: s.Symbol, tail: bool = False) -> Any:
+        """Writes a block inside another; what is written already is used again."""
+        from jfold.language.writing import write
+
+        assert node is not None
+        given = None if isinstance(node.input, VoidType) else value
+        key = node, _identity(given), self.count
+        if node.shared and key in self.known:
+            return self.known[key][1]
+        before, self.tail = self.tail, self.tail and tail
+        if self.depth > MOST_NESTED:
+            made = self.g.outlined(node, given, self)
+        else:
+            made = write(node.block, node, given, self)
+        self.tail = before
+        if node.shared and not node.draws and made is not RETURNED:
+            made = self.held(made, 'value')
+            self.known[key] = given, made
+        return made
+
+    def call(self, text: str) -> str:
+        """The text of a call of a function of the source."""
+        self.region = Region()  # the call has moved the tapes on
+        return f'(yield {text})' if self.g.deep else text
+
+    # ---- rows
+
+    def row(self, rows: Rows) -> str:
+        """The number of the next row, or of the next rows; rows of makers that stand in
+        one place alone are in step."""
+        self.g.places[rows.key] = self.g.places.get(rows.key, 0) + 1
+        region = self.region
+        is_alone = self.g.is_alone(rows.key)
+        if is_alone and region.counter is not None:
+            rows.counter = region.counter
+            return region.row
+        assert rows.tape is not None
+        rows.counter = rows.tape
+        if not is_alone and self.count is None:
+            return f'len({rows.tape.name})'
+        name = self.variable('row')
+        self.line(f'{name} = len({rows.tape.name})')
+        if is_alone:
+            region.row, region.counter = name, rows.tape
+        return name
+
+    def add(self, tape: Tape, texts: Sequence[str]) -> None:
+        """Puts entries on a tape: those of a row, or of all rows of lists."""
+        if self.count is None:
+            one = f'{tape.name}.append({texts[0]})'
+            several = f'{tape.name}.extend(({", ".join(texts)}))'
+            self.line(one if len(texts) == 1 else several)
+        elif len(texts) == 1:
+            self.line(f'{tape.name}.extend({texts[0]})')
+        else:
+            self.line(f'{tape.name}.extend(interleaved({", ".join(texts)}))')
+
+    def numbers(self, base: str, row: str, width: int) -> str:
+        """The text of numbers that begin with `base`."""
+        if self.count is None:
+            return f'{base} + {row}'
+        step = '' if width == 1 else f', {width}'
+        many = self.count if width == 1 else f'{width} * {self.count}'
+        return f'range({base} + {row}, {base} + {row} + {many}{step})'
+
+    def constant(self, index: int) -> s.Tensor:
+        """One of the program's constants, whose number is that among those."""
+        type_, number = self.g.constant_place(index)
+        text = str(number) if self.count is None else f'[{number}] * {self.count}'
+        return s.Tensor(text, type_)
+
+    def constants(
+        self, type_: TensorType, text: str, below: int | None = None
+    ) -> s.Tensor:
+        """A constant of the example, or one of each item."""
+        maker = self.g.own_constants(type_, below)
+        row = self.row(maker.rows)
+        assert maker.rows.tape is not None and maker.rows.counter is not None
+        width = maker.rows.counter.width
+        number = self.numbers(maker.name, row, width)
+        step = (self.region, maker) if self.region.row == row else None
+        if step is None:
+            name = self.variable('number')
+            self.line(f'{name} = {number}')
+            number = name
+        self.add(maker.rows.tape, [text])
+        return s.Tensor(number, maker.type, 0, step)
+
+    def keys(self, streams: Sequence[str]) -> list[s.Tensor]:
+        """Keys to draw with, one of each stream."""
+        none = 'None' if self.count is None else f'[None] * {self.count}'
+        return [self.constants(KeyType(name), none) for name in streams]
+
+    def apply(self, o: int, given: list[s.Tensor]) -> list[s.Tensor]:
+        """The outputs of an operation, which is recorded."""
+        g, use = self.g, Use(o, given)
+        types = g.outputs_of(o)
+        if o in g.inside:  # a part of the one operation that reads it
+            return [s.Tensor('', t, 0, None, (use, k)) for k, t in enumerate(types)]
+        if g.inside:
+            o, given = g.expanded(use)
+        for each in given:
+            if each.use is not None:
+                each.use[0].readers.add(use)
+        g.uses.append(use)
+        outputs = self._record(o, given)
+        return [
+            s.Tensor(x.name, x.type, x.makers, x.step, (use, k))
+            for k, x in enumerate(outputs)
+        ]
+
+    def _record(self, o: int, given: list[s.Tensor]) -> list[s.Tensor]:
+        g = self.g
+        o = g.applied(o, given, self)
+        rows, made = g.rows_of(o, len(given)), g.makers_of(o)
+        in_step = g.is_alone(rows.key) and self.region.counter is not None
+        entries: dict[int, str] = {}
+        for k, each in enumerate(given):
+            if in_step and each.step is not None and each.step[0] is self.region:
+                rows.columns[k] = each.step[1]
+            else:
+                rows.columns[k] = len(entries)
+                entries[k] = each.name
+        if entries or not in_step:
+            wanted = g.operation_name(o)
+            rows.tape = rows.tape or g.tape(wanted, max(len(entries), 1), g.about(o))
+            assert rows.tape.width == max(len(entries), 1)
+        row = self.row(rows)
+        assert rows.counter is not None
+        width, bases = rows.counter.width, self._bases(o, given, made)
+        outputs = []
+        for maker, base in zip(made, bases, strict=True):
+            number, step = self.numbers(base, row, width), None
+            if base == maker.name and self.region.row == row:
+                step = self.region, maker
+            else:
+                name = self.variable(g.operation_name(o))
+                self.line(f'{name} = {number}')
+                number = name
+            bit = g.bit(o, maker.output)
+            outputs.append(s.Tensor(number, maker.type, bit, step))
+        if entries or not in_step:
+            none = ['0' if self.count is None else f'[0] * {self.count}']
+            assert rows.tape is not None
+            self.add(rows.tape, [*entries.values()] or none)
+        return outputs
+
+    def _bases(self, o: int, given: list[s.Tensor], made: Sequence[Maker]) -> list[str]:
+        """What the numbers of the outputs begin with: maker and level."""
+        g = self.g
+        if not g.is_recurrent(o):
+            return [each.name for each in made]
+        own = [text for each in given if (text := g.level_text(o, each))]
+        if not own:
+            return [f'LEVEL + {each.name}' for each in made]
+        assert self.count is None
+        top = own[0]
+        if len(own) == 2:
+            top = f'({own[0]} if {own[0]} > {own[1]} else {own[1]})'
+        elif len(own) > 2:
+            top = f'max({", ".join(own)})'
+        above = f'({top} | LOW) + 1'
+        if len(made) > 1:
+            name = self.variable('level')
+            self.line(f'{name} = {above}')
+            above = name
+        return [f'{above} + {each.name}' for each in made]
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """An item that is a sequence, in a variable, before it is unpacked."""
+
+    like: s.Items
+    name: str
+
+
+def _blank(value: s.Symbol) -> Any:
+    """The template of a value."""
+
+    def leaf(each: s.Leaf) -> s.Symbol:
+        if isinstance(each, s.Tensor):
+            return s.Tensor('', each.type, each.makers)
+        return s.Nested('', each.item) if isinstance(each, s.Nested) else s.Object()
+
+    return s.mapped(leaf, value)
+
+
+def _identity(value: s.Symbol) -> Hashable:
+    return value.name if isinstance(value, s.Tensor) else id(value)
+
+
+def _texts(value: s.Symbol) -> Iterator[str]:
+    """The texts of the leaves of a value, and of lengths."""
+    if isinstance(value, tuple):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, s.Items):
+        yield value.n
+        yield from _texts(value.items)
+    elif isinstance(value, s.Endless):
+        yield from _texts(value.item)
+    elif value is not None:
+        yield value.text
+
+
+def identifier(wanted: str) -> str:
+    """A name of Python, as near to another text as can be."""
+    name = re.sub(r'\W+', '_', wanted).strip('_').lower() or 'value'
+    if name[0].isdigit():
+        name = f'_{name}'
+    if keyword.iskeyword(name) or hasattr(builtins, name):
+        name = f'{name}_'
+    return name
+
+
+__all__ = ['RETURNED', 'ROW', 'Lines', 'Maker', 'Region', 'Rows', 'Tape', 'Type', 'Use']

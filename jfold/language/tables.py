@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of one program: tensor types, operations, constants."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jfold.language.layers import arguments_of
+from jfold.language.origins import computing
+from jfold.language.typed import Typed, Typing
+from jfold.operations import Layer, Operation
+from jfold.types import KeyType, TensorType, TupleType, Type, tensors
+
+
+@dataclass(eq=False)
+class Tables:
+    """What is numbered in a program; each number is given at the first mention."""
+
+    typing: Typing
+    types: dict[TensorType, int] = field(default_factory=dict)
+    operations: dict[Operation, int] = field(default_factory=dict)
+    constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
+    known: dict[Hashable, int] = field(default_factory=dict)
+    parts: dict[tuple[Layer, tuple[Type, ...]], Layer] = field(default_factory=dict)
+
+    def type_number(self, type_: TensorType) -> int:
+        """The number of a tensor type."""
+        return self.types.setdefault(type_, len(self.types))
+
+    @property
+    def types_in_order(self) -> list[TensorType]:
+        """The types, by number."""
+        return [*self.types]
+
+    def type_numbers(self, type_: Type) -> tuple[int, ...]:
+        """The numbers of the tensors in nested tuples."""
+        return tuple(map(self.type_number, tensors(type_)))
+
+    def operation(
+        self,
+        layer: Layer,
+        given: Type,
+        result: Type,
+        from_left: bool = False,
+        is_straight: bool = False,
+    ) -> int:
+        """The number of a layer at given types: equal ones are one operation."""
+        keys = map(KeyType, layer.rngs)
+        arguments = *keys, *arguments_of(given)
+        numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
+        made = Operation(layer, arguments, result, *numbers, from_left, is_straight)
+        return self.operations.setdefault(made, len(self.operations))
+
+    def computing(self, node: Typed) -> int:
+        """The number of the operation that computes what the layer of a node has to."""
+        layer, origins, arguments = node.layer, node.origins, arguments_of(node.input)
+        assert layer is not None and origins is not None
+        given, made = (list(tensors(x)) for x in (TupleType(arguments), node.output))
+        computed, reads, read = origins.computed, origins.reads, node.input
+        result, count = node.output, len(layer.rngs) + len(given)
+        if (len(computed), len(reads)) != (len(made), count):
+            if (layer, arguments) not in self.parts:
+                self.parts[layer, arguments] = computing(layer, arguments, origins)
+            layer, read = (
+                self.parts[layer, arguments],
+                TupleType(given[i] for i in reads),
+            )
+            results = [made[k] for k in computed]
+            result = results[0] if len(results) == 1 else TupleType(results)
+        return self.operation(layer, read, result, is_straight=origins.is_straight)
+
+    def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
+        """The number of a constant; equal keys are one."""
+        if key not in self.known:
+            self.known[key] = len(self.constants)
+            number = self.type_number(TensorType(value.shape, value.dtype))
+            self.constants.append((number, value))
+        return self.known[key]
+
+    def zeros(self, type_: TensorType) -> int:
+        """The number of the zeros of a type."""
+        if type_ in self.known:
+            return self.known[type_]
+        return self.constant(type_, np.zeros(type_.shape, type_.dtype))

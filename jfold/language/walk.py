@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meaning of blocks: an expression run on one example, block by block.
+
+Each kind of block has one rule, whatever tensors are: with arrays, the walk is the
+eager twin (`eager`), which shares nothing with tapes, schedules and the runtime; with
+nothing in their place it finds what is wrong with an example, and with numbers of rows
+it is the reference of what source records (`numbering`). Objects come with the way to
+them in the example, so that errors can tell it. It is slow, on purpose.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from jfold import combinators as c
+from jfold.errors import reason, shown
+from jfold.language.typed import Typed, Typing
+from jfold.tracing.objects import ABSENT, why_no_sequence
+from jfold.trampoline import Steps, run
+from jfold.types import (
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+)
+
+Path = tuple[Any, ...]  # a longer path is (path, step); the example itself is ()
+
+
+class Misfit(Exception):
+    """An example does not fit the expression; told once, by the innermost block.
+
+    Attributes:
+      where: the path of the block.
+      path: that of the value in the example, once that is known.
+    """
+
+    def __init__(self, message: str, where: str, path: Path | None) -> None:
+        super().__init__(message)
+        self.message, self.where, self.path = message, where, path
+
+
+@dataclass(frozen=True, eq=False)
+class At:
+    """A Python object, and the way to it in the example."""
+
+    value: Any
+    path: Path = ()
+
+    def step(self, value: Any, text: str) -> At:
+        """What is further in."""
+        return At(value, (self.path, text))
+
+
+class Tensors(Protocol):
+    """What tensors are on a walk."""
+
+    def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Any:
+        """That of an object."""
+
+    def constant(self, node: Typed, value: Any) -> Any:
+        """That of an array that the program has."""
+
+    def call(self, node: Typed, x: Any) -> Any:
+        """What the layer of a node makes of tensors."""
+
+    def length(self, node: Typed, n: int, type_: TensorType) -> Any:
+        """That of a length."""
+
+    def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
+        """What an operation on several items makes of them."""
+
+    def observe(self, node: Typed, name: str, x: Any) -> None:
+        """Is told what a metric collects."""
+
+
+@dataclass(eq=False)
+class Walk:
+    """One walk.
+
+    Attributes:
+      calls: of declarations, with the objects they were given, that have not returned.
+      once: by a shared block and a key, the object and, once there is one, its value.
+      found: the values of blocks that are used more than once, with what they were
+        given; of this item or call alone.
+    """
+
+    typing: Typing
+    tensors: Tensors
+    calls: dict[tuple[Any, ...], Path] = field(default_factory=dict)
+    once: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
+    found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
+
+    def run(self, example: object) -> Any:
+        """The value of an example; of objects in it, with the way to them.
+
+        Raises:
+          Misfit: the example does not fit.
+        """
+        return run(self.part(self.typing.root, At(example)))
+
+    def part(self, node: Typed | None, x: Any) -> Steps[Any]:
+        """The value of a block inside another; not again, if it is known."""
+        assert node is not None
+        x = None if isinstance(node.input, VoidType) else x
+        # What it was given is compared too, so as not to rest on the typing.
+        if node in self.found and self.found[node][0] is x:
+            return self.found[node][1]
+        rule = walk.dispatch(type(node.block))
+        try:
+            value = rule(node.block, node, x, self)
+            if inspect.isgeneratorfunction(rule):  # a value may be a generator too
+                value = yield value
+        except Misfit as error:
+            error.path = _path_of(x) if error.path is None else error.path
+            raise
+        except Exception as error:
+            _note(error, node, x)
+            raise
+        if node.shared and not node.draws:
+            self.found[node] = x, value
+        return value
+
+    def anew(self, node: Typed | None, x: Any) -> Steps[Any]:
+        """The same, where the block is given many values, one after another."""
+        return replace(self, found={}).part(node, x)
+
+    # ---- objects
+
+    def object(self, x: Any) -> At:
+        """A value made of objects as one object."""
+        if isinstance(x, At):
+            return x
+        parts = [self.object(each) for each in x]
+        path = parts[0].path if parts else ()
+        kind = tuple if isinstance(x, tuple) else list
+        return At(kind(each.value for each in parts), path)
+
+    def apply(self, node: Typed, fn: Callable[[Any], Any], x: At, what: str) -> Any:
+        """What a function of the data gives."""
+        try:
+            return fn(x.value)
+        except Exception as error:
+            text = f'expected {what}, got {shown(x.value)}: {reason(error)}'
+            raise misfit(node, text, x) from error
+
+    def lookup(
+        self,
+        node: Typed,
+        table: Mapping[Any, Any],
+        key: At,
+        expected: Callable[[Mapping[Any, Any], bool], str],
+        default: tuple[Any, ...] = (),
+    ) -> Any:
+        """The entry of a key, or the default, if there is one."""
+        try:
+            return table.get(key.value, *default) if default else table[key.value]
+        except (KeyError, TypeError) as error:
+            what = expected(table, isinstance(error, KeyError))
+            text = f'expected {what}, got {shown(key.value)}'
+            raise misfit(node, text, key) from None
+
+    def get(self, node: Typed, x: Any, key: Any, default: tuple[Any, ...] = ()) -> At:
+        """A field of a mapping or sequence, or an attribute of an object."""
+        x = self.object(x)
+        try:
+            return x.step(_get(x.value, key), _step(x.value, key))
+        except Exception as error:
+            if default and isinstance(error, ABSENT):
+                return x.step(default[0], _step(x.value, key))
+            text = f'expected an item {key!r}, got {shown(x.value)}: {reason(error)}'
+            raise misfit(node, text, x) from error
+
+    def items(self, node: Typed, x: Any) -> list[Any]:
+        """The items of a sequence."""
+        if not isinstance(x, At):
+            return list(x)
+        if why := why_no_sequence(type(x.value)):
+            text = f'expected a sequence, got {shown(x.value)}; {why}'
+            raise misfit(node, text, x)
+        try:
+            found = list(x.value)
+        except Exception as error:
+            got = f'{shown(x.value)}: {reason(error)}'
+            raise misfit(node, f'expected something iterable, got {got}', x) from error
+        return [x.step(each, f'[{k}]') for k, each in enumerate(found)]
+
+    def length(self, node: Typed, x: Any) -> int:
+        """How many items there are."""
+        if not isinstance(x, At):
+            return len(x)
+        return int(self.apply(node, len, x, 'something with a length'))
+
+
+def misfit(node: Typed, message: str, x: Any = None) -> Misfit:
+    """What is wrong, in which block, and with what if that is an object."""
+    return Misfit(message, str(node), x.path if isinstance(x, At) else None)
+
+
+def refuse(node: Typed, message: str, x: Any = None) -> NoReturn:
+    """Raises that."""
+    raise misfit(node, message, x)
+
+
+def one_of(table: Mapping[Any, Any], hashable: bool) -> str:
+    """What a key had to be to be in a table of cases."""
+    first = ', '.join(map(reprlib.repr, itertools.islice(table, 20)))
+    more = f' and {len(table) - 20:,} more' if len(table) > 20 else ''
+    return f'one of the keys {first}{more}'
+
+
+def plain(value: Any) -> Any:
+    """A value without the ways to its objects."""
+    if isinstance(value, At):
+        return value.value
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return list(map(plain, value)) if isinstance(value, list) else value
+
+
+def path_text(path: Path | None) -> str:
+    """A path as it is printed."""
+    steps = []
+    while path:
+        path, step = path
+        steps.append(step)
+    return ''.join(reversed(steps))
+
+
+def zeros(type_: Type, zero: Callable[[TensorType], Any]) -> Any:
+    """The zero of a type."""
+    if isinstance(type_, TupleType):
+        return tuple(zeros(each, zero) for each in type_)
+    if isinstance(type_, SequenceType):
+        return []
+    return zero(type_) if isinstance(type_, TensorType) else None
+
+
+def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
+    """The zero of a type on a walk."""
+
+    def zero(each: TensorType) -> Any:
+        return state.tensors.constant(node, np.zeros(each.shape, each.dtype))
+
+    return zeros(type_, zero)
+
+
+def _path_of(x: Any) -> Path | None:
+    """The way to the first object in a value."""
+    if isinstance(x, At):
+        return x.path
+    if isinstance(x, tuple | list):
+        return next((p for p in map(_path_of, x) if p is not None), None)
+    return None
+
+
+def _get(x: Any, key: Any) -> Any:
+    try:
+        return x[key]
+    except TypeError:
+        # Attributes of Python's own types are their methods, never data.
+        if not isinstance(key, str) or type(x).__module__ == 'builtins':
+            raise
+        return getattr(x, key)
+
+
+def _step(value: Any, key: Any) -> str:
+    by_item = hasattr(type(value), '__getitem__') and not hasattr(value, '_fields')
+    if isinstance(key, str) and not by_item:
+        return f'.{key}'
+    if isinstance(key, slice):
+        parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
+        return f'[{":".join("" if part is None else repr(part) for part in parts)}]'
+    return f'[{key!r}]'
+
+
+def _note(error: Exception, node: Typed, x: Any) -> None:
+    """Adds to an error of a function in which block it was, and on what."""
+    # On its way out an error passes every block around it; the innermost says most.
+    if getattr(error, '__notes__', None) or str(error).startswith(f'{node}: '):
+        return
+    path = path_text(_path_of(x))
+    at = f', at {path}' if path else ''
+    error.add_note(f'{node}: expected what it takes, got {shown(plain(x))}{at}')
+
+
+@functools.singledispatch
+def walk(block: c.Block, node: Typed, x: Any, state: Walk) -> Any:
+    """The value of one use of a block; walks the blocks inside by steps."""
+    raise NotImplementedError(f'no rule for the meaning of {block!r}')
+
+
+Rule = Callable[..., Any]
+__all__ = [
+    'At',
+    'Iterable',
+    'Misfit',
+    'Rule',
+    'Tensors',
+    'Walk',
+    'misfit',
+    'plain',
+    'walk',
+    'zeros',
+]

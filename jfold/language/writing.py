@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing source: the rule of each kind of block, and what several rules write."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+from jfold import combinators as c
+from jfold.language import symbols as s
+from jfold.language.lines import RETURNED, Lines
+from jfold.language.typed import Typed
+from jfold.types import SequenceType, TensorType, TupleType, Type
+
+PLAIN = int, str, bool, type(None)  # values that are written as they print
+
+
+@functools.singledispatch
+def write(block: c.Block, node: Typed, value: Any, w: Lines) -> Any:
+    """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
+    raise NotImplementedError(f'no rule to write {block!r}')
+
+
+def as_object(value: s.Symbol, w: Lines) -> s.Object:
+    """A value made of objects as one object, or as a list of objects."""
+    if isinstance(value, s.Object):
+        return value
+    if w.count is None:
+        return s.Object(s.packed(value))
+    assert isinstance(value, tuple)
+    return s.Object(s.packed(s.Items(value, w.count)))
+
+
+def zeros_written(type_: Type, w: Lines) -> Any:
+    """The zero of a type."""
+    if isinstance(type_, TupleType):
+        return tuple(zeros_written(each, w) for each in type_)
+    if isinstance(type_, TensorType):
+        return w.constant(w.g.tables.zeros(type_))
+    if isinstance(type_, SequenceType):
+        empty = w.g.template(type_)
+        assert isinstance(empty, s.Items)
+        return s.renamed(empty, itertools.repeat('()'), '0')
+    return None
+
+
+def looked_up(table: str, x: str, default: list[str], w: Lines) -> s.Object:
+    """The entries of a table, or the default, if there is one."""
+    text = f'{table}.get({{}}, {default[0]})' if default else f'{table}[{{}}]'
+    if w.count is None:
+        return w.held(s.Object(text.format(x)), 'value')  # type: ignore[return-value]
+    return listed(f'[{text.format("y")} for y in {x}]', w)
+
+
+def listed(text: str, w: Lines) -> s.Object:
+    name = w.variable('values')
+    w.line(f'{name} = {text}')
+    return s.Object(name)
+
+
+def literal(value: Any, w: Lines) -> str:
+    """A value as it is written, or its name."""
+    return repr(value) if type(value) in PLAIN else w.g.given('default', value)
+
+
+def item_at(value: s.Items, index: str, w: Lines) -> Any:
+    """The item of a sequence at an index, which is a text."""
+    names = []
+    if not any(s.leaves(value.items)):
+        w.line(f'range({value.n})[{index}]  # there is one')
+    for each in s.leaves(value.items):
+        names.append(w.variable('item'))
+        w.line(f'{names[-1]} = {each.text}[{index}]')
+    return w.element(value.items, iter(names))
+
+
+def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
+    """Some neighbours of a sequence."""
+    parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
+    text = ':'.join('' if x is None else str(x) for x in parts)
+    return cut(value, text, w)
+
+
+def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
+    """The lists of a sequence, each cut in one way."""
+    names = []
+    for each in s.leaves(value.items):
+        names.append(w.variable('part'))
+        w.line(f'{names[-1]} = {each.text}[{text}]')
+    if not n:
+        n = f'len({names[0]})' if names else f'len(range({value.n})[{text}])'
+    made = s.renamed(s.Items(value.items), iter(names), n)
+    assert isinstance(made, s.Items)
+    return made
+
+
+def sequence(value: Any, w: Lines) -> Any:
+    """Any value that has items: lists of their leaves."""
+    if isinstance(value, s.Items | s.Endless):
+        return value
+    if isinstance(value, tuple):
+        return _of_tuple(value, w)
+    assert isinstance(value, s.Object)
+    if value.kind in (list, tuple) and value.text.isidentifier():
+        return s.Items(value, f'len({value.text})')
+    name = w.variable('items')
+    x = value.text
+    if x.isidentifier():
+        w.line(f'{name} = {x} if type({x}) is list else sequence({x})')
+    else:
+        w.line(f'{name} = sequence({x})')
+    return s.Items(s.Object(name), f'len({name})')
+
+
+def _of_tuple(value: tuple[Any, ...], w: Lines) -> s.Items:
+    """Values of one type as a sequence."""
+    first = value[0]
+
+    def column(parts: tuple[Any, ...]) -> Any:
+        head = parts[0]
+        if isinstance(head, tuple):
+            return tuple(column(each) for each in zip(*parts, strict=True))
+        if isinstance(head, s.Endless):
+            return s.Endless(column(tuple(each.item for each in parts)))
+        if head is None:
+            return None
+        name = w.variable('items')
+        w.line(f'{name} = [{", ".join(map(s.packed, parts))}]')
+        found = [list(s.makers(each)) for each in parts]
+        both = [union(each) for each in zip(*found, strict=True)]
+        if isinstance(head, s.Items):
+            item = s.with_makers(w.blank(head), iter(both))
+            assert isinstance(item, s.Items)
+            return s.Nested(name, item)
+        return s.with_makers(s.renamed(head, iter([name])), iter(both))
+
+    assert first is value[0]
+    return s.Items(column(value), str(len(value)))
+
+
+def union(found: tuple[int, ...]) -> int:
+    made = 0
+    for each in found:
+        made |= each
+    return made
+
+
+def counted(value: s.Items, w: Lines) -> s.Items:
+    """The sequence, with its length in a variable."""
+    if value.n.isidentifier() or value.n.isdigit():
+        return value
+    name = w.variable('n')
+    w.line(f'{name} = {value.n}')
+    return s.Items(value.items, name)
+
+
+class Branches:
+    """Cases, each of which assigns its value to the same variables, or returns it."""
+
+    def __init__(self, node: Typed, w: Lines) -> None:
+        self.node, self.w = node, w
+        self.tail = w.tail
+        self.like: Any = None
+        self.found = 0
+
+    def add(self, case: Typed | None, value: Any) -> None:
+        """Writes a case."""
+        w = self.w
+        tail = self.tail
+        with w.nested():
+            w.tail = tail
+            before = len(w.lines)
+            made = (
+                zeros_written(self.node.output, w)
+                if case is None
+                else w.part(case, value, tail=True)
+            )
+            if tail:
+                if made is not RETURNED:
+                    w.g.returned(w, made)
+            else:
+                template = w.g.template(self.node.output)
+                if self.like is None:
+                    self.like = variables(template, w)
+                assign_each(self.like, made, w)
+                self.like = w.joined(
+                    (self.node, 'cases'), with_makers_of(self.like, made)
+                )
+            if len(w.lines) == before:
+                w.line('pass')
+        w.tail = tail
+
+    def result(self) -> Any:
+        """What all cases give."""
+        return RETURNED if self.tail else self.like
+
+
+def variables(like: s.Symbol, w: Lines) -> Any:
+    """New variables for a value like a template."""
+    if isinstance(like, tuple):
+        return tuple(variables(each, w) for each in like)
+    if isinstance(like, s.Endless):
+        return s.Endless(variables(like.item, w))
+    if isinstance(like, s.Items):
+        return s.Items(variables(like.items, w), w.variable('n'))
+    return None if like is None else s.renamed(like, iter([w.variable('made')]))
+
+
+def assign_each(target: Any, value: Any, w: Lines) -> None:
+    """Assigns leaf by leaf."""
+    if isinstance(target, tuple):
+        for a, b in zip(target, value, strict=True):
+            assign_each(a, b, w)
+    elif isinstance(target, s.Endless):
+        assign_each(target.item, value.item, w)
+    elif isinstance(target, s.Items):
+        w.line(f'{target.n} = {value.n}')
+        assign_each(target.items, value.items, w)
+    elif target is not None:
+        w.line(f'{target.text} = {value.text}')
+
+
+def with_makers_of(target: Any, value: Any) -> Any:
+    """The variables, with the makers of what they are assigned too."""
+    both = zip(s.makers(target), s.makers(value), strict=True)
+    return s.with_makers(target, (a | b for a, b in both))
+
+
+def one_of_lists(items: Any) -> Any:
+    """The template of one item of lists."""
+    if isinstance(items, tuple):
+        return tuple(map(one_of_lists, items))
+    if isinstance(items, s.Endless):
+        return s.Endless(one_of_lists(items.item))
+    return items.item if isinstance(items, s.Nested) else items
+
+
+def in_lists_of(value: Any, w: Lines) -> Any:
+    """The template of lists of such values."""
+    blank = w.blank(value)
+
+    def listed(each: Any) -> Any:
+        if isinstance(each, tuple):
+            return tuple(map(listed, each))
+        if isinstance(each, s.Endless):
+            return s.Endless(listed(each.item))
+        return s.Nested('', each) if isinstance(each, s.Items) else each
+
+    return listed(blank)

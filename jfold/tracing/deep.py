@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Source whose calls are yielded, for data deeper than Python's stack."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
+FIRST_LOOK = 1 << 12  # calls inside each other, before it is asked for a circle
+
+
+class Endless(Exception):
+    """Calls inside each other never end, or have not for very long."""
+
+
+def run(call: Generator[Any, Any, Any]) -> Any:
+    """What a call returns; each call that it yields is run, and sent its result.
+
+    Raises:
+      Endless: a call leads to one on the same objects, or the data are too deep.
+    """
+    calls, value, look = [call], None, FIRST_LOOK
+    while True:
+        try:
+            calls.append(calls[-1].send(value))
+            value = None
+        except StopIteration as stop:
+            calls.pop()
+            value = stop.value
+            if not calls:
+                return value
+            continue
+        if len(calls) >= look:
+            look *= 2
+            _check(calls)
+
+
+def _check(calls: list[Generator[Any, Any, Any]]) -> None:
+    """Refuses calls of which one is on the objects of another that led to it."""
+    seen = set()
+    for each in calls[1:]:
+        frame = each.gi_frame  # type: ignore[attr-defined]
+        code = frame.f_code
+        names = code.co_varnames[: code.co_argcount]
+        # Whatever is not an object cannot decide how a call goes on.
+        found = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
+        key = code, *found
+        if found and key in seen:
+            raise Endless
+        seen.add(key)
+    if len(calls) > MAX_DEPTH:
+        raise Endless

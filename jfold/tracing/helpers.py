@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What generated source calls: reading data strictly.
+
+What does not fit raises anything; `jfold.language.walk` tells afterwards what is wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jfold.tracing.objects import ABSENT, length_of, why_no_sequence
+
+ROW = 30
+
+
+def field(x: Any, key: Any) -> Any:
+    """`x[key]`, or the attribute of what cannot be subscripted."""
+    try:
+        return x[key]
+    except TypeError:
+        # Attributes of Python's own types are their methods, never data.
+        if not isinstance(key, str) or type(x).__module__ == 'builtins':
+            raise
+        return getattr(x, key)
+
+
+def field_or(x: Any, key: Any, default: Any) -> Any:
+    """The same, or the default of what lacks it."""
+    try:
+        return field(x, key)
+    except ABSENT:
+        return default
+
+
+def items(x: Any, count: int) -> list[Any]:
+    """The first items, if there are no more."""
+    at_most(x, count)
+    return [x[k] for k in range(count)]
+
+
+def columns(xs: Sequence[Any], count: int) -> list[list[Any]]:
+    """The first items of each, the second ones, and so on."""
+    for x in xs:
+        at_most(x, count)
+    return [[x[k] for x in xs] for k in range(count)]
+
+
+def at_most(x: Any, count: int) -> None:
+    """Refuses more items than are read."""
+    if length_of(x) > count:
+        raise TypeError(f'more than {count} items')
+
+
+def at_most_items(n: int, count: int) -> None:
+    """Refuses a longer sequence."""
+    if n > count:
+        raise ValueError(f'more than {count} items')
+
+
+def sequence(x: Any) -> list[Any]:
+    """The items of what has an order."""
+    if why_no_sequence(type(x)):
+        raise TypeError('no sequence')
+    return list(x)
+
+
+def same_length(*lengths: int) -> int:
+    """The length of sequences that are of one length."""
+    if len({*lengths}) > 1:
+        raise ValueError(f'sequences of lengths {lengths}')
+    return lengths[0]
+
+
+def index_of(x: Any) -> int:
+    """An index."""
+    return operator.index(x)
+
+
+def numbers_of(x: Any, count: int) -> list[int]:
+    """A list of ints, as numbers of so many items."""
+    made = np.asarray(x)
+    if made.ndim != 1 or (made.size and made.dtype.kind not in 'iu'):
+        raise TypeError(f'they are {made.dtype}{list(made.shape)}')
+    return [range(count)[k] for k in made.tolist()]
+
+
+def grouped(
+    values: Iterable[Any], groups: Iterable[int], count: int
+) -> list[list[Any]]:
+    """Values by the number of their group."""
+    made: list[list[Any]] = [[] for _ in range(count)]
+    for value, group in zip(values, groups, strict=True):
+        made[group].append(value)
+    return made
+
+
+def made_with_rest(made: list[Any], left: Sequence[Any]) -> list[Any]:
+    """What pairs were made into, and the last item, if it had no partner."""
+    if len(left) % 2:
+        made.append(left[-1])
+    return made
+
+
+def groups_of(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Neighbours; what is left stays together."""
+    if len(values) <= size:
+        return [values]
+    return [values[k : k + size] for k in range(0, len(values), size)]
+
+
+def whole_groups_of(
+    values: Sequence[Any], sizes: Sequence[int]
+) -> Iterator[Sequence[Any]]:
+    """Neighbours, always as many as the largest size that is left."""
+    begin = 0
+    while (rest := len(values) - begin) > 0:
+        size = max((size for size in sizes if size <= rest), default=1)
+        yield values[begin : begin + size]
+        begin += size
+
+
+def level_of(number: int, makers: Collection[int]) -> int:
+    """The number, if one of these makers made it; else 0, which has no level."""
+    return number if (number >> ROW) & 0xFFF in makers else 0
+
+
+def interleaved(*lists: Iterable[Any]) -> Iterator[Any]:
+    """The first items of all, the second ones, and so on."""
+    return itertools.chain.from_iterable(zip(*lists, strict=True))
+
+
+HELPERS = {
+    fn.__name__: fn
+    for fn in (
+        *(field, field_or, items, columns, at_most, at_most_items, sequence),
+        *(same_length, index_of, numbers_of, grouped, made_with_rest, groups_of),
+        *(whole_groups_of, level_of, interleaved),
+    )
+}
