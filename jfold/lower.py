@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
 from jfold import combinators as c
 
 # Importing a family of blocks makes the rules of its blocks known to all passes.
@@ -20,15 +24,17 @@ from jfold.language import (
 from jfold.language.expression import Expression
 from jfold.language.generate import Chosen, check_recursion, settled
 from jfold.language.inference import infer, input_type, result_type
-from jfold.language.joining import joined
+from jfold.language.joining import chosen_by, joined
 from jfold.language.outputs import check_output
 from jfold.language.tables import Tables
 from jfold.language.turns import without_turns
+from jfold.language.typed import Typing
+from jfold.operations import Operations
 from jfold.program import Program, check_program
 from jfold.tracing.record import Source
 
 # What is asked of types needs the rules of all blocks, so it is to be had here.
-__all__ = 'FAMILIES', 'input_type', 'lower', 'result_type'
+__all__ = 'FAMILIES', 'input_type', 'lower', 'lower_typed', 'result_type'
 FAMILIES = (
     *(inputs, tensors, composition, control),
     *(sequences, reduction, alignment, chaining, wiring),
@@ -41,6 +47,7 @@ def lower(root: c.Block, fuses: bool = True, once: bool = False) -> Program:
     Args:
       fuses: whether functions in a row are one operation, where that costs nothing; if
         not each is one of its own.
+      once: whether operations are to be told apart until none takes turns.
 
     Raises:
       TypeError: the types clash, cannot be determined, or the result is not made of
@@ -48,21 +55,37 @@ def lower(root: c.Block, fuses: bool = True, once: bool = False) -> Program:
     """
     typing = infer(root)
     check_output(typing.root, typing.metrics)
+    return lower_typed(typing, None if fuses else {}, once)
+
+
+def lower_typed(
+    typing: Typing, feeds: Mapping[int, Sequence[Any]] | None, once: bool
+) -> Program:
+    """Compiles a typed expression.
+
+    Args:
+      feeds: of operations that are joined to others, as `Chosen.feeds`; found if
+        `None`.
+      once: as of `lower`.
+    """
     tables, chosen = Tables(typing), Chosen()
     round_, text = settled(tables, chosen)
     check_recursion(round_)
-    if fuses:
-        applied = round_.program(list(tables.operations))
-        chosen = joined(applied, round_.uses, round_.grouped)
+    uses, grouped, applied = round_.uses, round_.grouped, [*tables.operations]
+    if feeds is None:
+        chosen = joined(round_.program(applied), uses, grouped)
+    else:
+        chosen = chosen_by(feeds, applied, uses, grouped)
+    if chosen.feeds:
         round_, text = settled(tables, chosen)
     if once:
         round_, text, chosen = without_turns(tables, chosen, round_)
     made = round_.program(round_.operations)
+    own = {x.name: getattr(made, x.name) for x in fields(Operations)}
     result = Program(
-        **{name: getattr(made, name) for name in made.__dataclass_fields__ if name != 'once'},
+        **own | {'once': once},
         source=Source(text, round_.names, round_.recording()),
-        expression=Expression(typing, tables, chosen),
-        once=once,
+        expression=Expression(typing, tables, chosen, once),
     )
     check_program(result)
     return result

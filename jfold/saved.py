@@ -24,22 +24,23 @@ from jfold.budget import FixedBudget
 from jfold.data import storage
 from jfold.data.containers import leaves_of, plain, restored
 from jfold.data.corpus import check_path, noted
-from jfold.data.encoding import PLAIN, Decoder, Encoder, fields_of
+from jfold.data.encoding import PLAIN, Decoder, Encoder, tags
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.storage import DamagedError, UnknownFormatError
 from jfold.errors import expect, reason, shown
 from jfold.language.parameter_checks import check_params
+from jfold.language.portable import Portable, portable
 from jfold.loaded import LoadedModel, make_step
 from jfold.model import Model
 from jfold.planning.layout import layout
-from jfold.program import Program, check_program
+from jfold.program import Program
 from jfold.schedule import Schedule, abstract
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-FORMAT = 1
+FORMAT = 2
 POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # arrays, by their names
 
 
@@ -191,12 +192,11 @@ def _written(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
       TypeError: it holds what cannot be written.
     """
     encoder = Encoder()
-    root = encoder.encode(program)
+    root = encoder.encode(portable(program))
     if encoder.refused:
         raise TypeError(_refusal(encoder.refused))
     arrays = {f'{POOL}{name}': array for name, array in encoder.arrays.items()}
-    fields = fields_of(str(tag) for tag, *_ in encoder.records)
-    said = {'classes': fields, 'records': encoder.records, 'root': root}
+    said = {'classes': tags(), 'records': encoder.records, 'root': root}
     # Whoever loads it is not here to tell what is wrong.
     made = _read_program(arrays, said)
     if differences(fingerprint(program), fingerprint(made)):
@@ -391,14 +391,13 @@ def _malformed(path: Path) -> Iterator[None]:
 def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
     """Refuses what another version wrote, of which this one knows less or more."""
     with _malformed(path):
-        form, classes = saved['format'], dict(saved['program']['classes'])
-        known = fields_of(classes)
+        form, classes = saved['format'], list(saved['program']['classes'])
         _told(saved['versions'])
     if form != FORMAT:
         raise _unknown(path, saved, f'format {form!r}, not {FORMAT}')
-    for name, names in classes.items():
-        if known.get(name) != names:
-            raise _unknown(path, saved, f'a `{name}` that is made otherwise')
+    if unlike := {*classes} ^ {*tags()}:
+        names = ', '.join(sorted(map(str, unlike)))
+        raise _unknown(path, saved, f'other kinds of blocks: {names}')
 
 
 def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
@@ -418,11 +417,10 @@ def _read_program(arrays: Mapping[str, Array], said: Mapping[str, Any]) -> Progr
     pools = {x.removeprefix(POOL): array for x, array in arrays.items()}
     decoder = Decoder(pools)
     decoder.read(said['records'])
-    program = decoder.value(said['root'])
-    if not isinstance(program, Program):
-        raise TypeError(f'expected a program, got {type(program).__name__}')
-    check_program(program)
-    return program
+    found = decoder.value(said['root'])
+    if not isinstance(found, Portable):
+        raise TypeError(f'expected an expression, got {type(found).__name__}')
+    return found.lowered()
 
 
 def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.tracing.check_graph import check_graph
 from jfold.data import storage
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.labels import labels_as_text, labels_of_text
@@ -40,6 +39,7 @@ from jfold.shards import Sharding, make_shards
 from jfold.spec import Capacity
 from jfold.staircase import larger
 from jfold.tracebacks import boundary
+from jfold.tracing.check_graph import check_graph
 
 Array = np.ndarray[Any, Any]
 Indices: TypeAlias = Sequence[int] | Array | jax.Array

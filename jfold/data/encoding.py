@@ -17,26 +17,25 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, NoReturn, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold import operations as ops
 from jfold import types as t
 from jfold.data.archive import EXTENDED
 from jfold.data.containers import plain
 from jfold.data.naming import name_of, named, told
 from jfold.data.storage import holds
-from jfold.program import Program
-from jfold.result_tables import Kind, Result
+from jfold.language.portable import FORMS, Form, form_of
+from jfold.language.typed import Typed
+from jfold.operations import Layer
 from jfold.trampoline import Steps, in_turn, run
 
 Array = np.ndarray[Any, Any]
@@ -48,77 +47,33 @@ LARGEST = 1 << 63  # longer numbers are written in another way: JSON's have a li
 PLAIN = 'None, numbers, strings, bytes, arrays, tuples, lists, dicts, sets, slices'
 
 
-# ---- the classes of programs ---------------------------------------------------------
+# ---- the classes of expressions ------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class _Class:
-    """How a class of jfold's is taken apart and made.
-
-    Attributes:
-      names: the fields that are written, in their order.
-      make: an object of these; the class itself if its fields are its arguments.
-    """
-
-    names: tuple[str, ...]
-    make: Callable[..., Any]
-
-
-def _plain(kind: type[Any]) -> _Class:
-    names = tuple(each.name for each in fields(kind))
-    return _Class(names, lambda *values: kind(**dict(zip(names, values, strict=True))))
-
-
-def _body(
-    name: str,
-    inputs: tuple[RegisterType, ...],
-    stages: tuple[ir.Stage, ...],
-    outputs: tuple[int, ...],
-    results: tuple[RegisterType, ...],
-    registers: int,
-) -> ir.Body:
-    writer = {r: i for stage in stages for i in stage for r in i.outputs}
-    return ir.Body(name, inputs, stages, outputs, results, registers, writer)
-
-
-def missing(*inputs: object) -> NoReturn:
-    """Stands for what layers do, which is no part of a host program."""
-    raise AssertionError('a host program does not run layers')
-
-
-def _layer(name: str, params: Any, *others: Any) -> ops.Layer:
-    options = dict(zip(_LAYER[2:], others, strict=True))
-    return ops.Layer(name, missing, None, params, **options)
-
-
-_LAYER = 'name', 'params', 'batched', 'family', 'external', 'rngs', 'adds', 'parts'
-_BODY = 'name', 'inputs', 'stages', 'outputs', 'results', 'registers'
-KINDS = {
-    each
-    for each in vars(ir).values()
-    if inspect.isclass(each) and issubclass(each, ir.Instruction)
+_TYPES: dict[type, Form] = {
+    t.TensorType: Form(lambda x: (x.shape, x.dtype), t.TensorType),
+    t.SequenceType: Form(lambda x: (x.item,), t.SequenceType),
+    t.BroadcastType: Form(lambda x: (x.item,), t.BroadcastType),
+    t.ObjectType: Form(lambda x: (), t.ObjectType),
+    t.VoidType: Form(lambda x: (), t.VoidType),
+    t.KeyType: Form(lambda x: (x.name,), t.KeyType),
+    t.TupleType: Form(lambda x: (x.items,), lambda items: t.TupleType(*items)),
 }
-_OTHERS = {
-    *(Program, HostPlan, ops.Operation, ops.Sources, ir.Stage, Kind, Result),
-    *(RegisterType, t.TensorType, t.SequenceType, t.BroadcastType, t.ObjectType),
-    t.VoidType,
-}
-_CLASSES: dict[type, _Class] = {
-    **{each: _plain(each) for each in KINDS | _OTHERS},
-    ir.Body: _Class(_BODY, _body),
-    ops.Layer: _Class(_LAYER, _layer),
-    t.KeyType: _Class(('name',), t.KeyType),
-    t.TupleType: _Class(('items',), lambda items: t.TupleType(*items)),
-}
-_BY_NAME = {kind.__name__: each for kind, each in _CLASSES.items()}
+_BY_NAME = {kind.__name__: form for kind, form in {**FORMS, **_TYPES}.items()}
 
 
-def fields_of(tags: Iterable[str]) -> dict[str, list[str]]:
-    """The fields of the classes among tags, which another version may have changed."""
-    return {tag: [*_BY_NAME[tag].names] for tag in sorted({*tags} & _BY_NAME.keys())}
+def tags() -> list[str]:
+    """The classes that there are, which another version may not have."""
+    return sorted(_BY_NAME)
 
 
 # ---- writing -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """An object that is written as it is."""
+
+    value: Any
 
 
 @dataclass(eq=False)
@@ -126,10 +81,13 @@ class Encoder:
     """Writes values as records and arrays.
 
     Attributes:
+      by_name: whether functions and classes are written by name, and what has none is
+        refused; if not they are records as they are, which pickle has to know.
       records: each of what comes before it.
       refused: what cannot be written, each with the path of the block that holds it.
     """
 
+    by_name: bool = True
     records: list[Record] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
     _pools: dict[str, list[Array]] = field(default_factory=dict)
@@ -151,7 +109,7 @@ class Encoder:
         return {name: np.concatenate(x) for name, x in self._pools.items()}
 
     def _encoded(self, value: Any, where: str) -> Steps[Json]:
-        if _is_atom(value):
+        if _is_atom(value) or isinstance(value, _Given):
             return value
         if id(value) in self._known:
             _, code = self._known[id(value)]
@@ -159,7 +117,7 @@ class Encoder:
                 self.refused.append((where, f'a {type(value).__name__} inside itself'))
             return code
         self._known[id(value)] = value, None
-        where = value.where if isinstance(value, ir.Instruction) else where
+        where = str(value) if isinstance(value, Typed) else where
         tag, parts = self._taken(value, where)
         codes = yield in_turn(self._encoded(each, where) for each in parts)
         self._known[id(value)] = value, (code := [len(self.records)])
@@ -169,9 +127,12 @@ class Encoder:
     def _taken(self, value: Any, where: str) -> tuple[str, Parts]:
         """The tag of a value, and its parts."""
         kind = type(value)
-        if kind in _CLASSES:
-            parts = [getattr(value, x) for x in _CLASSES[kind].names]
-            return kind.__name__, map(plain, parts) if kind is ops.Layer else parts
+        if kind in _TYPES:
+            return kind.__name__, _TYPES[kind].parts(value)
+        if found := form_of(value):
+            tag, form = found
+            parts = form.parts(value)
+            return tag, map(plain, parts) if kind is Layer else parts
         if kind is np.ndarray and holds(value.dtype):
             return 'array', self._placed(value)
         if kind in _WRITERS:
@@ -184,6 +145,8 @@ class Encoder:
             return 'of jax', [np.asarray(value)]
         if isinstance(value, np.generic) and _is_scalar(value.dtype):
             return 'scalar', (value.dtype, value.item())
+        if not self.by_name:
+            return 'itself', [_Given(value)]
         if name := name_of(value):
             return 'name', name
         self.refused.append((where, told(value)))
@@ -339,6 +302,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     'enum': operator.getitem,
     'name': named,
     'of jax': jnp.asarray,
+    'itself': lambda given: given.value,
 }
 # Without those that take anything as it is.
 _KINDS_OF_PARTS: dict[str, tuple[Any, ...]] = {
@@ -356,4 +320,5 @@ _KINDS_OF_PARTS: dict[str, tuple[Any, ...]] = {
     'enum': (enum.EnumMeta, str),
     'name': (str, str),
     'of jax': (np.ndarray,),
+    'itself': (_Given,),
 }

@@ -16,7 +16,6 @@ from jfold.data.parts import Parts
 from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import rows_asked, several
 from jfold.graph import Array, Graph, labels_of
-from jfold.tracing.record import trace
 from jfold.planning.at_once import Selection
 from jfold.planning.deals import Deal
 from jfold.planning.demands import Demands, demands, needed
@@ -27,6 +26,7 @@ from jfold.planning.uses import Uses, make_uses
 from jfold.program import Program
 from jfold.schedule import Schedule, Source, build, build_shards
 from jfold.spec import Capacity, Spec
+from jfold.tracing.record import trace
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,10 @@ import numpy as np
 
 from jfold.data.agreement import Agreement, Talk
 from jfold.graph import Graph
-from jfold.tracing.record import trace
 from jfold.planning.deals import Deal, evenly, in_order, rows_of_shard
 from jfold.schedule import Schedule
 from jfold.shards import Shards
+from jfold.tracing.record import trace
 
 if TYPE_CHECKING:
     from jfold.data.corpus import Corpus

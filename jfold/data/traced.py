@@ -8,11 +8,11 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jfold.tracing.check_graph import checked
 from jfold.data.fingerprint import fingerprint
 from jfold.graph import Graph
 from jfold.kept import Owner, kept
 from jfold.program import Program
+from jfold.tracing.check_graph import checked
 
 
 @dataclass(frozen=True, eq=False)

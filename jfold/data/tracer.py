@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn
-
-import jax
+from typing import Any
 
 from jfold.data.corpus import write
+from jfold.data.encoding import Decoder, Encoder
 from jfold.data.fingerprint import fingerprint
 from jfold.data.traced import Traced, digest_of
 from jfold.data.tracing import trace_corpus
 from jfold.errors import several
-from jfold.tracing.record import trace
-from jfold.operations import Layer
+from jfold.language.portable import Portable, portable
 from jfold.program import Program
 from jfold.tracebacks import boundary
+from jfold.tracing.record import trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +32,13 @@ class Tracer:
 
     program: Program
     fingerprint: dict[str, Any]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {'records': _records(self.program), 'fingerprint': self.fingerprint}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        made = {'program': _anew(state['records'])}
+        vars(self).update(made, fingerprint=state['fingerprint'])
 
     @functools.cached_property
     def digest(self) -> str:
@@ -92,21 +97,20 @@ class Tracer:
 
 def make_tracer(program: Program) -> Tracer:
     """The tracer of a program, which it keeps without what layers do."""
-    operations = tuple(
-        dataclasses.replace(each, layer=_outline(each.layer))
-        for each in program.operations
-    )
-    host = dataclasses.replace(program, layers=(), operations=operations)
-    return Tracer(host, fingerprint(program))
+    return Tracer(_anew(_records(program)), fingerprint(program))
 
 
-def _outline(layer: Layer) -> Layer:
-    """Tells what parameters there are, without their structure, which may be made of
-    a user's classes: what has a gradient is asked when examples are measured."""
-    params = None if layer.params is None else jax.tree.leaves(layer.params)
-    adds, parts = layer.adds, layer.parts
-    return Layer(layer.name, _missing, None, params, adds=adds, parts=parts)
+def _records(program: Program) -> Any:
+    """A program as flat records, with objects as they are: to be pickled."""
+    encoder = Encoder(by_name=False)
+    return encoder.encode(portable(program)), encoder.records, encoder.arrays
 
 
-def _missing(*inputs: object) -> NoReturn:
-    raise AssertionError('a tracer does not run layers')
+def _anew(records: Any) -> Program:
+    """The inverse, without what layers do."""
+    root, rows, arrays = records
+    decoder = Decoder(arrays)
+    decoder.read(rows)
+    found = decoder.value(root)
+    assert isinstance(found, Portable)
+    return found.lowered()

@@ -24,8 +24,6 @@ import numpy as np
 from jfold.device.random_keys import drawing_nothing
 from jfold.errors import expect, several
 from jfold.graph import Graph, Table
-from jfold.tracing.record import trace
-from jfold.language.reference import CONSTANTS, NODES, where_made
 from jfold.interpreters.rowwise import (
     Runner,
     chunks,
@@ -38,6 +36,7 @@ from jfold.interpreters.rowwise import (
 )
 from jfold.interpreters.walk import make_walk
 from jfold.language.parameter_checks import check_params, with_external
+from jfold.language.reference import CONSTANTS, NODES, where_made
 from jfold.lower import lower
 from jfold.model import Model
 from jfold.planning.demands import needed
@@ -47,6 +46,7 @@ from jfold.results import returned
 from jfold.schedule import Schedule, build
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
+from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
 Arrays = list[Array]

@@ -13,6 +13,7 @@ from jfold.language.inference import (
     output_type,
 )
 from jfold.language.lines import Lines
+from jfold.language.paths import fail
 from jfold.language.sequences import items
 from jfold.language.typed import Typed
 from jfold.language.walk import (
@@ -29,9 +30,11 @@ from jfold.language.writing import (
     zeros_written,
 )
 from jfold.types import (
+    ObjectType,
     SequenceType,
     TupleType,
     Type,
+    terminals,
 )
 
 # ---- Chain ---------------------------------------------------------------------------
@@ -106,6 +109,9 @@ def _(block: c.Padded, node: Typed, x: Any, state: Walk) -> Any:
 @write.register
 def _(block: c.Padded, node: Typed, value: Any, w: Lines) -> Any:
     assert isinstance(node.output, TupleType)
+    item = node.output[0]
+    if any(isinstance(leaf, ObjectType) for leaf in terminals(item)):
+        fail(node, 'items of tensors, which have zeros', str(item))
     given = counted(sequence(value, w), w)
     w.line(f'at_most_items({given.n}, {block.length})')
     made = []

@@ -19,7 +19,7 @@ from jfold.language.inference import (
 from jfold.language.lines import Lines
 from jfold.language.paths import fail, further
 from jfold.language.tensors import apply_layer, layer
-from jfold.language.typed import Typed
+from jfold.language.typed import Typed, Typing
 from jfold.language.walk import (
     Walk,
     refuse,
@@ -190,7 +190,7 @@ def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     for (key, _), each in zip(block.fields, node.parts, strict=True):
         item = None
         if each is not None and not isinstance(each.input, VoidType):
-            default = (None,) if _may_lack(each.block) else ()
+            default = (None,) if _may_lack(each, state.typing) else ()
             item = x[key] if isinstance(x, tuple) else state.get(node, x, key, default)
         made.append((yield state.part(each, item)))
     return tuple(made)
@@ -207,7 +207,8 @@ def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
     keys = [key for key, _ in block.fields]
-    plain = not any(_takes_nothing(p) or _may_lack(p.block) for p in node.parts)
+    typing = w.g.typing
+    plain = not any(_takes_nothing(p) or _may_lack(p, typing) for p in node.parts)
     if keys == [*range(len(keys))] and block.length == len(keys) and plain:
         return _unpacked(x, node, w)
     if block.length is not None and not all(map(_takes_nothing, node.parts)):
@@ -218,25 +219,24 @@ def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
     for (key, _), part in pairs:
         item: Any = None
         if not _takes_nothing(part):
-            default = (None,) if _may_lack(part.block) else ()
+            default = (None,) if _may_lack(part, typing) else ()
             item = _field(x, key, default, w)
         made.append(w.part(part, item))
     return tuple(made)
 
 
-def _may_lack(block: c.Block) -> bool:
+def _may_lack(node: Typed | None, typing: Typing) -> bool:
     """Whether a field that the data lack is `None`: what reads it expects that."""
-    declared = set()
-    while isinstance(block, c.Pipe | c.Reference):
-        if isinstance(block, c.Pipe):
-            block = block.blocks[0]
+    seen = set()
+    while node is not None and isinstance(node.block, c.Pipe | c.Reference):
+        if isinstance(node.block, c.Pipe):
+            node = node.parts[0]
             continue
-        target = block.declaration.target
-        if target is None or block.declaration in declared:
+        if node.block.declaration in seen:
             return False
-        declared.add(block.declaration)
-        block = target
-    return isinstance(block, c.Optional)
+        seen.add(node.block.declaration)
+        node = typing.declarations[node.block.declaration].parts[0]
+    return node is not None and isinstance(node.block, c.Optional)
 
 
 # ---- GetItem -------------------------------------------------------------------------
@@ -348,8 +348,8 @@ def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
     """A tuple or list that has just the items that are read."""
     names = [w.variable(_part_name(part)) for part in node.parts]
     count, left = len(names), ', '.join(names)
-    if count == 1:
-        left = f'{names[0]},'
+    if count < 2:
+        left = f'[{left}]'
     if w.count is not None:
         w.line(f'{left} = columns({x.text}, {count})')
     elif x.kind in (tuple, list):

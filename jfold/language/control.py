@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from jfold import combinators as c
 from jfold.errors import middle_out
-from jfold.kept import kept
 from jfold.language import symbols as s
 from jfold.language.inference import (
     Inference,
@@ -22,8 +21,8 @@ from jfold.language.walk import (
     At,
     Misfit,
     Walk,
-    _path_of,
     one_of,
+    path_of,
     path_text,
     refuse,
     walk,
@@ -75,6 +74,10 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
                 state.equal(case, case.output, first.output, 'to give', hint)
             cases[id(each)] = case
     node.parts = (key, pre, *cases.values())
+    number = {each: k for k, each in enumerate(cases)}
+    case_of = {each: number[id(target)] for each, target in block.targets.items()}
+    other = None if block.default is None else number[id(block.default)]
+    node.facts = case_of, other
     return next(iter(cases.values())).output
 
 
@@ -94,11 +97,12 @@ def _(block: c.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
         given = state.object(x)
         made = state.apply(node, block.key_fn, given, 'what its function takes')  # type: ignore[arg-type]
         chosen = At(made, given.path)
-    expected = one_of if block.default is None else _hashable
-    default = () if block.default is None else (block.default,)
-    target = state.lookup(node, block.targets, chosen, expected, default)
+    case_of, other = node.facts
+    expected = one_of if other is None else _hashable
+    default = () if other is None else (other,)
+    case = state.lookup(node, case_of, chosen, expected, default)
     given = x if pre is None else (yield state.part(pre, x))
-    return (yield state.part(cases[_numbers(block)[target]], given))
+    return (yield state.part(cases[case], given))
 
 
 @write.register
@@ -113,11 +117,10 @@ def _(block: c.OneOf, node: Typed, value: Any, w: Lines) -> Any:
         text = f'{w.g.given(fn, block.key_fn)}({x})'
     if pre is not None:
         value = w.held(w.part(pre, value), 'value')
-    number = _numbers(block)
+    case_of, other = node.facts
     keys_of: dict[int, list[Any]] = {}
-    for each, target in block.targets.items():
-        keys_of.setdefault(number[target], []).append(each)
-    other = None if block.default is None else number[block.default]
+    for each, number in case_of.items():
+        keys_of.setdefault(number, []).append(each)
     keys_of.pop(other, None)  # type: ignore[call-overload]
     by_type = block.key_fn is type
     tests, last = _tests(text, keys_of, by_type, w)
@@ -135,16 +138,6 @@ def _(block: c.OneOf, node: Typed, value: Any, w: Lines) -> Any:
         w.line('else:')
         w.line(f'{INDENT}raise KeyError({last})')
     return branches.result()
-
-
-@kept
-def _numbers(block: c.OneOf) -> dict[c.Block, int]:
-    """The places of cases among those that are different blocks."""
-    blocks = dict.fromkeys(x for _, x in block.cases)
-    if block.default is not None:
-        blocks[block.default] = None
-    return {x: k for k, x in enumerate(blocks)}
-
 
 # ---- Optional ------------------------------------------------------------------------
 
@@ -228,8 +221,8 @@ def _(block: c.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
         return (yield _once(block.declaration, node, x, state))
     call = block.declaration, *_identities(x)
     if call in state.calls:
-        _refuse_circle(node, x, state.calls[call])
-    state.calls[call] = _path_of(x)
+        _refuse_circle(node, x, state)
+    state.calls[call] = path_of(x)
     if len(state.calls) > MAX_DEPTH:
         text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
         refuse(node, text, x)
@@ -323,8 +316,12 @@ def _identities(x: Any) -> Iterator[int]:
             yield from _identities(each)
 
 
-def _refuse_circle(node: Typed, x: Any, before: Any) -> NoReturn:
+def _refuse_circle(node: Typed, x: Any, state: Walk) -> NoReturn:
     """Refuses an object that is met inside of itself."""
+    before = state.calls[node.block.declaration, *_identities(x)]  # type: ignore[attr-defined]
+    for (declaration, _), (first, found) in state.once.items():
+        if not found and path_text(first.path).startswith(path_text(before)):
+            _refuse_shared_circle(declaration, first)
     given = next(_objects_in(x), At(None))
     path = path_text(before)
     way = middle_out(path_text(given.path).removeprefix(path)) or 'it is'
@@ -356,14 +353,19 @@ def _once(declaration: Any, node: Typed, x: At, state: Walk) -> Steps[Any]:
         state.once[known] = x, ((yield state.anew(body.parts[0], x)),)
     first, found = state.once[known]
     if not found:
-        kind = type(x.value).__name__
-        by = '' if declaration.key is id else _by(declaration.key)
-        text = (
-            f'expected data that end, got {kind} that leads back to itself{by}; write '
-            'a block for each round of a graph with circles, which reads the one before'
-        )
-        raise Misfit(text, declaration.name, first.path)
+        _refuse_shared_circle(declaration, first)
     return found[0]
+
+
+def _refuse_shared_circle(declaration: Any, first: At) -> NoReturn:
+    """Refuses an object whose value needs itself."""
+    kind = type(first.value).__name__
+    by = '' if declaration.key is id else _by(declaration.key)
+    text = (
+        f'expected data that end, got {kind} that leads back to itself{by}; write '
+        'a block for each round of a graph with circles, which reads the one before'
+    )
+    raise Misfit(text, declaration.name, first.path)
 
 
 def _by(key: Any) -> str:

@@ -12,7 +12,16 @@ from jfold.errors import InputError
 from jfold.language.generate import Chosen, settled
 from jfold.language.tables import Tables
 from jfold.language.typed import Typed, Typing
-from jfold.language.walk import At, Misfit, Walk, misfit, path_text
+from jfold.language.walk import (
+    At,
+    Made,
+    Misfit,
+    Path,
+    Walk,
+    misfit,
+    path_of,
+    path_text,
+)
 from jfold.tracing.convert import (
     BadConstant,
     check_below,
@@ -31,11 +40,13 @@ class Expression:
       typing: the uses of blocks.
       tables: what is numbered.
       chosen: which operations there are.
+      once: whether they were told apart until none takes turns.
     """
 
     typing: Typing
     tables: Tables
     chosen: Chosen
+    once: bool = False
 
     def deep(self) -> Source:
         """The source for data deeper than Python's stack."""
@@ -55,9 +66,9 @@ class Expression:
 
 
 class Nothing:
-    """Tensors that are nothing: what is wrong with data needs none."""
+    """Tensors that are the way to what they were made of: no data are wrong by more."""
 
-    def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> None:
+    def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Any:
         """Looks whether an object can be one."""
         try:
             made = to_array([x.value], type_)
@@ -65,28 +76,34 @@ class Nothing:
                 check_below(made, below)
         except BadConstant as error:
             raise misfit(node, str(error), x) from error.__cause__
+        return Made(x.path)
 
-    def constant(self, node: Typed, value: Any) -> None:
-        """Nothing."""
+    def constant(self, node: Typed, value: Any) -> Any:
+        """Made of no data."""
+        return Made(None)
 
     def call(self, node: Typed, x: Any) -> Any:
-        """Nothing, where there are tensors."""
-        return _nothing(node.output)
+        """Made of all inputs."""
+        return _made(node.output, path_of(x))
 
-    def length(self, node: Typed, n: int, type_: TensorType) -> None:
+    def length(self, node: Typed, n: int, type_: TensorType) -> Any:
         """Looks whether a type can hold a length."""
         try:
             lengths_to_array(np.array([n]), type_)
         except BadConstant as error:
             raise misfit(node, str(error)) from None
+        return Made(None)
 
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
-        """Nothing."""
-        return _nothing(item)
+        """Made of all items."""
+        return _made(item, path_of(items))
 
     def observe(self, node: Typed, name: str, x: Any) -> None:
         """Nothing."""
 
 
-def _nothing(type_: Type) -> Any:
-    return tuple(map(_nothing, type_)) if isinstance(type_, TupleType) else None
+def _made(type_: Type, path: Path | None) -> Any:
+    """A value of a type, made of what is there."""
+    if isinstance(type_, TupleType):
+        return tuple(_made(each, path) for each in type_)
+    return Made(path) if isinstance(type_, TensorType) else None

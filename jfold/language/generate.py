@@ -82,7 +82,7 @@ class Chosen:
 
     Attributes:
       operations: in the order that numbers them.
-      number: by the number of one that is applied.
+      number: by the number of one that is applied; of a part that of the whole.
       feeds: per one that is applied, who makes its inputs inside of it, if anybody.
       inside: those that are parts of others.
       split: whether each place has an operation of its own.
@@ -126,7 +126,7 @@ class Generator:
         self.grouped: set[int] = set()
         self.local: set[str] = set()
         self.names: dict[str, Any] = dict(HELPERS)
-        self.taken: set[str] = {'examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW'}
+        self.taken: set[str] = {'examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW', 'MAKER'}
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
         self.makers: list[list[Maker]] = []
@@ -268,7 +268,7 @@ class Generator:
         }
         name = f'makers_{self.part[o]}_{each.type}'
         self.names[name] = frozenset(numbers)
-        return f'level_of({each.name}, {name})'
+        return f'({each.name} if {each.name} >> {ROW} & MAKER in {name} else 0)'
 
     def by_output_bit(self, bit: int) -> Maker:
         """Who makes an output."""
@@ -399,7 +399,8 @@ class Generator:
         tensors = any(isinstance(x, s.Tensor | s.Items) for x in flat)
         self.calls.append(Call(self.key_of(w), key, str(node), tensors))
         # A call on what a function was given, as it is, takes no data apart.
-        if flat and all(each.text in w.arguments for each in flat if each):
+        leaves = [x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat]
+        if w.count is None and leaves and w.arguments.issuperset(leaves):
             edges = self.untouched.setdefault(self.key_of(w), [])
             edges.append((key, str(node)))
         if w.count is not None:
@@ -533,6 +534,7 @@ class Generator:
         yield '# With which numbers of rows begin: who makes the value.'
         for of in self.makers:
             yield from (f'{each.name} = {each.number} << {ROW}' for each in of)
+        yield f'MAKER = {(1 << bits) - 1}'
         yield f'LEVEL = 1 << {self.level}'
         yield 'LOW = LEVEL - 1'
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 from typing import Any
 
@@ -13,33 +14,39 @@ from jfold.functions import neutral
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, Lines, Maker
 from jfold.language.typed import Typed
-from jfold.printing import callable_name
 from jfold.types import TensorType, TupleType
 
 GROUPS = 2, 4, 8  # items that are combined at once, where any grouping will do
 
 
-def is_by_groups(block: c.Reduce, combine: Typed) -> bool:
+class Fill(enum.Enum):
+    """What fills a group that is too short for its operation."""
+
+    NOTHING = enum.auto()  # there are no such groups
+    ZERO = enum.auto()
+    # An infinite constant would take a part of the gradient where all items are as
+    # large.
+    LAST = enum.auto()  # its last item, once more
+
+
+def filled_by(block: c.Reduce) -> Fill | None:
+    """What fills groups, `None` of what is not combined in groups."""
+    if not (block.associative and isinstance(block.combine, c.Function)):
+        return None
+    fn = block.combine.fn
+    if fn is jnp.add:
+        return Fill.ZERO
+    is_one = any(fn is each for each in (jnp.maximum, jnp.minimum))
+    return Fill.LAST if is_one else Fill.NOTHING
+
+
+def is_by_groups(node: Typed) -> bool:
     """Whether items are combined in groups."""
+    combine = node.parts[0]
+    assert combine is not None
     # A group's operation has one key, but each of its steps draws.
     draws = combine.layer is not None and combine.layer.rngs
-    is_function = isinstance(combine.block, c.Function)
-    return block.associative and is_function and not draws
-
-
-def adds_up(combine: Typed) -> bool:
-    """Whether a group may be filled with zeros."""
-    return _fn(combine) is jnp.add
-
-
-def repeats(combine: Typed) -> bool:
-    """Whether a group may be filled with one of its items. An infinite constant would
-    take a part of the gradient where all items are as large."""
-    return any(_fn(combine) is each for each in (jnp.maximum, jnp.minimum))
-
-
-def _fn(combine: Typed) -> Any:
-    return combine.block.fn if isinstance(combine.block, c.Function) else None
+    return node.facts is not None and not draws
 
 
 def group_function(
@@ -74,7 +81,7 @@ def group_function(
             outputs[k] |= g.bit(o, k)
     if key not in g.written:
         wanted = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
-        name = g.name(wanted.get(callable_name(_fn(combine)), 'reduced'))
+        name = g.name(wanted.get(combine.layer.name, 'reduced'))
         g.written[key] = name
         _write(name, numbers, makers, node, items, w)
     made = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))
@@ -91,9 +98,8 @@ def _write(
 ) -> None:
     g, combine, width = w.g, node.parts[0], len(items)
     assert combine is not None
-    adds, again = adds_up(combine), repeats(combine)
-    fill = 'group[-1]' if again else ''
-    if adds:
+    fill = 'group[-1]' if node.facts is Fill.LAST else ''
+    if node.facts is Fill.ZERO:
         item = node.output
         assert isinstance(item, TensorType)
         zero = neutral(item.shape, item.dtype)
@@ -102,7 +108,8 @@ def _write(
     tapes = []
     for o, size in zip(operations, GROUPS, strict=True):
         rows = g.rows_of(o, size * width)
-        rows.tape = rows.counter = g.tape(f'{name}_{size}', size * width, g.about(o))
+        rows.tape = rows.tape or g.tape(f'{name}_{size}', size * width, g.about(o))
+        rows.counter = rows.tape
         rows.columns = [*range(size * width)]
         g.places[rows.key] = g.places.get(rows.key, 0) + 2  # never in step
         tapes.append(rows.tape)

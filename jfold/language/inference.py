@@ -355,8 +355,9 @@ def infer(root: c.Block) -> Typing:
         node.layer = None if node.layer is None else names[node.layer]
     _mark_draws(state)
     layers = tuple(names[layer] for layer in state.layers.values())
-    seen = frozenset(state.observing)
-    return Typing(top, state.declarations, layers, metrics, seen)
+    for node in state.nodes:
+        node.observes = node.block in state.observing
+    return Typing(top, state.declarations, layers, metrics)
 
 
 def _mark_draws(state: Inference) -> None:

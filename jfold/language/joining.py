@@ -53,13 +53,29 @@ def joined(program: Operations, uses: Sequence[Use], grouped: Set[int]) -> Chose
       uses: of operations, each with who reads its results.
       grouped: operations that are applied to groups of items.
     """
-    found = _joined(program, _uses(program, uses, grouped))
+    feeds = _joined(program, _uses(program, uses, grouped))
+    return chosen_by(feeds, program.operations, uses, grouped)
+
+
+def chosen_by(
+    found: Joined,
+    operations: Sequence[Operation],
+    uses: Sequence[Use],
+    grouped: Set[int],
+) -> Chosen:
+    """The same, where it is known what is joined."""
     inside = {feed[0] for feeds in found.values() for feed in feeds if feed}
     applied = {use.operation for use in uses} | grouped
     kept = sorted(applied - inside)
-    operations = tuple(_whole(o, program.operations, found) for o in kept)
+    made = tuple(_whole(o, operations, found) for o in kept)
     number = {o: n for n, o in enumerate(kept)}
-    return Chosen(operations, number, found, frozenset(inside))
+    around = {feed[0]: o for o, of in found.items() for feed in of if feed}
+    for o in sorted(inside):
+        end = o
+        while end in around:
+            end = around[end]
+        number[o] = number[end]
+    return Chosen(made, number, found, frozenset(inside))
 
 
 # ---- which are joined ----------------------------------------------------------------

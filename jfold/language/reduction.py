@@ -11,7 +11,7 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold.language import symbols as s
-from jfold.language.groups import GROUPS, adds_up, group_function, is_by_groups, repeats
+from jfold.language.groups import GROUPS, Fill, filled_by, group_function, is_by_groups
 from jfold.language.inference import (
     Inference,
     output_type,
@@ -56,6 +56,7 @@ def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
     given = node, block.default, '.default', item, 'to give an item,'
     default = yield state.substitute(*given, 'make it one of the type of the items')
     node.parts = (combine, default)
+    node.facts = filled_by(block)
     return item
 
 
@@ -68,11 +69,11 @@ def _(block: c.Reduce, node: Typed, x: Any, state: Walk) -> Steps[Any]:
         if default is None:
             return zero_of(node.output, node, state)
         return (yield state.part(default, None))
-    by_groups = is_by_groups(block, combine)
+    by_groups = is_by_groups(node)
     together = again = False
     if by_groups:
-        again = repeats(combine)
-        together = again or adds_up(combine)
+        again = node.facts is Fill.LAST
+        together = node.facts is not Fill.NOTHING
     while len(left) > 1:
         if by_groups:
             groups = _cut(left, (1, *GROUPS), together)
@@ -90,15 +91,14 @@ def _(block: c.Reduce, node: Typed, value: Any, w: Lines) -> Any:
     assert combine is not None
     given = sequence(value, w)
     rounds = _rounds
-    if is_by_groups(block, combine):
+    if is_by_groups(node):
         rounds = _groups
-    total = w.variable('total')
     like = w.g.template(node.output)
     result = variables(like, w)
     given = counted(given, w)
     w.line(f'if {given.n}:')
     with w.nested():
-        made = rounds(node, given, total, w)
+        made = rounds(node, given, w)
         assign_each(result, made, w)
         result = w.joined((node, 'total'), with_makers_of(result, made))
     w.line('else:')
@@ -147,7 +147,7 @@ def _combined(combine: Typed, items: list[Any], state: Walk) -> Steps[Any]:
     return (yield state.anew(combine, (items[0], items[1])))
 
 
-def _rounds(node: Typed, given: s.Items, total: str, w: Lines) -> Any:
+def _rounds(node: Typed, given: s.Items, w: Lines) -> Any:
     """Neighbours in pairs, round after round; the value of all but no items."""
     combine = node.parts[0]
     w.g.loops_written.append(str(node))
@@ -171,18 +171,16 @@ def _rounds(node: Typed, given: s.Items, total: str, w: Lines) -> Any:
     return w.unpacked(one_of_lists(known), f'{name}[0]', 'total')
 
 
-def _groups(node: Typed, given: s.Items, total: str, w: Lines) -> Any:
+def _groups(node: Typed, given: s.Items, w: Lines) -> Any:
     """Groups of neighbours, as large as operations for these are."""
-    leaves = list(s.leaves(given.items))
     known = w.joined((node, 'item'), w.blank(given.items))
     both = (a | b for a, b in zip(s.makers(known), s.makers(given.items), strict=True))
-    found = list(s.leaves(s.with_makers(given.items, both)))
+    found = list(s.leaves(s.with_makers(w.blank(given.items), both)))
     name, outputs = group_function(node, found, w)
-    w.joined((node, 'item'), w.blank(outputs))
-    texts = ', '.join(each.text for each in leaves)
-    w.line(f'{total} = {name}({texts})')
-    like = s.with_makers(
-        one_of_lists(w.blank(given.items)),
-        (a | b for a, b in zip(s.makers(known), s.makers(outputs), strict=True)),
-    )
-    return w.unpacked(like, total, 'total')
+    w.joined((node, 'item'), outputs)
+    totals = [w.variable('total') for _ in outputs]
+    texts = ', '.join(each.text for each in s.leaves(given.items))
+    w.line(f'{", ".join(totals)} = {name}({texts})')
+    item = w.blank(given.items)
+    made = (a | b for a, b in zip(s.makers(known), s.makers(outputs), strict=True))
+    return s.renamed(s.with_makers(item, made), iter(totals))

@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 
 from jfold.errors import InputError
+from jfold.graph import Graph, Table, concatenate
 from jfold.language.expression import Expression, Nothing
 from jfold.language.groups import GROUPS
 from jfold.language.symbols import Leaf
 from jfold.language.typed import Typed
-from jfold.language.walk import At, Misfit, Path, Walk, path_text
+from jfold.language.walk import At, Misfit, Path, Walk, common, path_text
 from jfold.operations import Operations
 from jfold.recurrence import are_recurrent, component_of
 from jfold.result_tables import LENGTH
 from jfold.tracing.convert import to_array
+from jfold.tracing.record import trace
 from jfold.types import KeyType, SequenceType, TensorType, TupleType, Type, VoidType
 
 Array = np.ndarray[Any, Any]
@@ -44,6 +46,14 @@ class Row:
     path: Path | None = None
     level: int = 0
     pending: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """An operation that is a part of the one that reads it."""
+
+    operation: int
+    given: Sequence[Row]
 
 
 @dataclass(eq=False)
@@ -126,11 +136,9 @@ class Rows(Nothing):
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
         """Applies the operation on so many items, or on more with what fills these."""
         from jfold.functions import neutral
-        from jfold.language.groups import adds_up
-
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
-            assert adds_up(combine) and isinstance(item, TensorType)
+            assert isinstance(item, TensorType)
             zero = self.constant(combine, neutral(item.shape, item.dtype))
             items = [*items, *[zero] * (size - len(items))]
         assert combine.layer is not None
@@ -142,7 +150,7 @@ class Rows(Nothing):
     def _apply(self, o: int, given: Sequence[Row], node: Typed) -> list[Row]:
         outputs = range(len([*self.tables.operations][o].outputs))
         if o in self.chosen.inside:
-            pending = o, given, object()
+            pending = _Pending(o, given)
             return [Row(('pending',), 0, k, pending=pending) for k in outputs]
         given = self._expanded(o, given)
         o = self.chosen.number.get(o, o)
@@ -157,7 +165,7 @@ class Rows(Nothing):
             level = 1 + max(own, default=0)
         rows, table = self.nodes.setdefault(o, []), ('operation', o)
         rows.append((level, [*given]))
-        path = _common([each.path for each in given if each.path is not None])
+        path = common([each.path for each in given if each.path is not None])
         self._made(table, len(rows) - 1, node, path)
         return [Row(table, len(rows) - 1, k, path, level) for k in outputs]
 
@@ -165,8 +173,8 @@ class Rows(Nothing):
         feeds = self.chosen.feeds.get(o, (None,) * len(given))
         pairs = list(zip(given, feeds, strict=True))
         made: list[Row] = []
-        for q, inner, _ in dict.fromkeys(each.pending for each, feed in pairs if feed):
-            made += self._expanded(q, inner)
+        for each in dict.fromkeys(each.pending for each, feed in pairs if feed):
+            made += self._expanded(each.operation, each.given)
         return made + [each for each, feed in pairs if not feed]
 
     def observe(self, node: Typed, name: str, x: Any) -> None:
@@ -231,25 +239,71 @@ def _plain(x: Any) -> Any:
     return Walk.object(None, x).value if isinstance(x, tuple) else plain(x)  # type: ignore[arg-type]
 
 
-def _common(paths: list[Path]) -> Path | None:
-    """The steps that all paths begin with."""
-    if not paths:
-        return None
-    steps = [_steps(path) for path in paths]
-    made: Path = ()
-    for at in zip(*steps, strict=False):
-        if len({*at}) > 1:
-            break
-        made = (made, at[0])
-    return made
+def recorded(program: Any, examples: Sequence[Any]) -> Graph:
+    """The graph of examples, which walks record."""
+    if not examples:
+        return trace(program, [])
+    return concatenate([_recorded(program, example) for example in examples])
 
 
-def _steps(path: Path) -> list[str]:
-    found = []
-    while path:
-        path, step = path
-        found.append(step)
-    return found[::-1]
+def _recorded(program: Any, example: Any) -> Graph:
+    rows = Rows(program, program.expression)
+    rows.value(Walk(program.expression.typing, rows).run(example))
+    types = range(len(program.types))
+    first: dict[tuple[Any, ...], int] = {}
+    ends = [0 for _ in types]
+    for t, _ in program.constants:
+        ends[t] += 1
+    constants = []
+    for t in types:
+        values = []
+        for _, _, below in program.source.recording.constants[t]:
+            key = 'own', t, below
+            first[key] = ends[t]
+            own = rows.own.get(key, [])
+            ends[t] += len(own)
+            values += own
+        type_ = program.types[t]
+        if isinstance(type_, KeyType):
+            column = np.zeros((len(values), *type_.shape), type_.dtype)
+        else:
+            column = to_array(values, type_)
+        constants.append(_table(len(values), column))
+    for o, operation in enumerate(program.operations):
+        for k, t in enumerate(operation.outputs):
+            first['operation', o, k] = ends[t]
+            ends[t] += len(rows.nodes.get(o, ()))
+
+    def number(row: Row) -> int:
+        if row.table[0] == 'shared':
+            return row.number
+        key = (*row.table, row.output) if row.table[0] == 'operation' else row.table
+        return first[key] + row.number
+
+    def columns(table: Sequence[Sequence[Row]], width: int) -> list[Array]:
+        made = [[number(row[k]) for row in table] for k in range(width)]
+        return [np.array(x, np.int32) for x in made]
+
+    operations = []
+    for o, operation in enumerate(program.operations):
+        found = rows.nodes.get(o, [])
+        levels = np.array([level for level, _ in found], np.int32)
+        inputs = columns([given for _, given in found], len(operation.inputs))
+        operations.append(_table(len(found), levels, *inputs))
+    results, labels = [], []
+    for r, result in enumerate(program.results):
+        given = rows.results.get(r, [])
+        results.append(_table(len(given), *columns(given, len(result.tensors))))
+    for r in program.labelled:
+        values = np.empty(len(rows.labels.get(r, [])), object)
+        values[:] = rows.labels.get(r, [])
+        labels.append(_table(len(values), values))
+    tables = map(tuple, (constants, operations, results))
+    return Graph(1, *tables, labels=tuple(labels))
+
+
+def _table(count: int, *columns: Array) -> Table:
+    return Table(np.array([0, count]), columns)
 
 
 def where_made(

@@ -7,6 +7,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from jfold import combinators as c
 from jfold.language.origins import Origins
@@ -29,6 +30,8 @@ class Typed:
       origins: where its outputs come from.
       shared: whether it is used more than once.
       draws: whether something random is inside, so that each use is another.
+      observes: whether a metric is inside, so that each use counts.
+      facts: what the rules of the block ask of the blocks that it is made of.
     """
 
     block: c.Block
@@ -40,6 +43,8 @@ class Typed:
     origins: Origins | None = None
     shared: bool = False
     draws: bool = False
+    observes: bool = False
+    facts: Any = None
 
     @functools.cached_property
     def path(self) -> str:
@@ -53,7 +58,7 @@ class Typed:
 @dataclass(frozen=True, eq=False)
 class Typing:
     """A typed expression: its root, its declarations, its layers in order of use, what
-    metrics collect and whether with labels, and which blocks have one inside.
+    metrics collect, and whether with labels.
 
     Prints with a line for each use of a block, indented below what it is a part of.
     """
@@ -62,7 +67,6 @@ class Typing:
     declarations: dict[c.ForwardDeclaration, Typed]
     layers: tuple[Layer, ...]
     metrics: dict[str, tuple[Type, bool]]
-    observing: frozenset[c.Block] = frozenset()
 
     @functools.cached_property
     def results(self) -> tuple[tuple[Kind, Type], ...]:

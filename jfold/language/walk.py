@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
@@ -121,7 +120,7 @@ class Walk:
             if inspect.isgeneratorfunction(rule):  # a value may be a generator too
                 value = yield value
         except Misfit as error:
-            error.path = _path_of(x) if error.path is None else error.path
+            error.path = path_of(x) if error.path is None else error.path
             raise
         except Exception as error:
             _note(error, node, x)
@@ -213,9 +212,7 @@ def refuse(node: Typed, message: str, x: Any = None) -> NoReturn:
 
 def one_of(table: Mapping[Any, Any], hashable: bool) -> str:
     """What a key had to be to be in a table of cases."""
-    first = ', '.join(map(reprlib.repr, itertools.islice(table, 20)))
-    more = f' and {len(table) - 20:,} more' if len(table) > 20 else ''
-    return f'one of the keys {first}{more}'
+    return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
 
 def plain(value: Any) -> Any:
@@ -229,11 +226,7 @@ def plain(value: Any) -> Any:
 
 def path_text(path: Path | None) -> str:
     """A path as it is printed."""
-    steps = []
-    while path:
-        path, step = path
-        steps.append(step)
-    return ''.join(reversed(steps))
+    return ''.join(_steps(path or ()))
 
 
 def zeros(type_: Type, zero: Callable[[TensorType], Any]) -> Any:
@@ -254,13 +247,40 @@ def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
     return zeros(type_, zero)
 
 
-def _path_of(x: Any) -> Path | None:
-    """The way to the first object in a value."""
-    if isinstance(x, At):
-        return x.path
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A tensor, of which nothing is known but the way to what it was made of."""
+
+    path: Path | None
+
+
+def path_of(x: Any) -> Path | None:
+    """The way to the data that all of a value was made of."""
     if isinstance(x, tuple | list):
-        return next((p for p in map(_path_of, x) if p is not None), None)
-    return None
+        return common([p for p in map(path_of, x) if p is not None])
+    return getattr(x, 'path', None)
+
+
+def common(paths: Iterable[Path]) -> Path | None:
+    """The steps that all paths begin with; `None` without any path."""
+    steps = [_steps(path) for path in paths]
+    if not steps:
+        return None
+    made: Path = ()
+    for at in zip(*steps, strict=False):
+        if len({*at}) > 1:
+            break
+        made = (made, at[0])
+    return made
+
+
+def _steps(path: Path) -> list[str]:
+    """The steps of a path, the first one first."""
+    found = []
+    while path:
+        path, step = path
+        found.append(step)
+    return found[::-1]
 
 
 def _get(x: Any, key: Any) -> Any:
@@ -288,7 +308,7 @@ def _note(error: Exception, node: Typed, x: Any) -> None:
     # On its way out an error passes every block around it; the innermost says most.
     if getattr(error, '__notes__', None) or str(error).startswith(f'{node}: '):
         return
-    path = path_text(_path_of(x))
+    path = path_text(path_of(x))
     at = f', at {path}' if path else ''
     error.add_note(f'{node}: expected what it takes, got {shown(plain(x))}{at}')
 

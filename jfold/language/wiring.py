@@ -43,6 +43,8 @@ def _(block: Composition, node: Typed, state: Inference) -> Steps[Type]:
         parts.append(part)
         types.append(part.output)
     node.parts = tuple(parts)
+    sources = tuple(source for _, source in block.wiring.steps)
+    node.facts = sources, block.wiring.output
     return _type_of(block.wiring.output, types)
 
 
@@ -64,9 +66,10 @@ def _check_unread(part: Typed, state: Inference) -> bool:
 @walk.register
 def _(block: Composition, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     values = [x]
-    for part, (_, source) in zip(node.parts, block.wiring.steps, strict=True):
+    sources, output = node.facts
+    for part, source in zip(node.parts, sources, strict=True):
         values.append((yield state.part(part, _value_of(source, values))))
-    return _value_of(block.wiring.output, values)
+    return _value_of(output, values)
 
 
 @write.register
@@ -78,9 +81,10 @@ def _(block: Composition, node: Typed, value: Any, w: Lines) -> Any:
             return tuple(map(of, numbers))
         return None if numbers is None else values[numbers]
 
-    for part, (_, source) in zip(node.parts, block.wiring.steps, strict=True):
+    sources, output = node.facts
+    for part, source in zip(node.parts, sources, strict=True):
         values.append(w.held(w.part(part, of(source)), 'value'))
-    return of(block.wiring.output)
+    return of(output)
 
 
 def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:

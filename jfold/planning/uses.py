@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jfold.tracing.check_graph import checked
 from jfold.graph import (
     Array,
     Graph,
@@ -29,6 +28,7 @@ from jfold.graph import (
 from jfold.kept import Owner, kept
 from jfold.operations import Operations
 from jfold.planning.sections import SUM_ARITY
+from jfold.tracing.check_graph import checked
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from jfold.tracing.objects import ABSENT, length_of, why_no_sequence
-
-ROW = 30
 
 
 def field(x: Any, key: Any) -> Any:
@@ -124,11 +122,6 @@ def whole_groups_of(
         begin += size
 
 
-def level_of(number: int, makers: Collection[int]) -> int:
-    """The number, if one of these makers made it; else 0, which has no level."""
-    return number if (number >> ROW) & 0xFFF in makers else 0
-
-
 def interleaved(*lists: Iterable[Any]) -> Iterator[Any]:
     """The first items of all, the second ones, and so on."""
     return itertools.chain.from_iterable(zip(*lists, strict=True))
@@ -139,6 +132,6 @@ HELPERS = {
     for fn in (
         *(field, field_or, items, columns, at_most, at_most_items, sequence),
         *(same_length, index_of, numbers_of, grouped, made_with_rest, groups_of),
-        *(whole_groups_of, level_of, interleaved),
+        *(whole_groups_of, interleaved),
     )
 }

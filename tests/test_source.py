@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What generated source records is what walking does, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from expressions import Expression, expressions
+from hypothesis import given, settings
+
+import jfold as jf
+from jfold.graph import Graph, concatenate
+from jfold.language.reference import recorded
+from jfold.tracing import deep
+from jfold.tracing.check_graph import check_graph
+from jfold.tracing.record import trace
+from jfold.tracing.recorder import graph_of
+
+
+def same_graphs(left: Graph, right: Graph) -> None:
+    """Equal to the bit."""
+    assert left.examples == right.examples
+    for tables in ('constants', 'operations', 'results', 'labels'):
+        pairs = zip(getattr(left, tables), getattr(right, tables), strict=True)
+        for k, (a, b) in enumerate(pairs):
+            assert a.first.tolist() == b.first.tolist(), (tables, k)
+            for j, (x, y) in enumerate(zip(a.columns, b.columns, strict=True)):
+                np.testing.assert_array_equal(x, y, f'{tables} {k}, column {j}')
+
+
+def canonical(program: Any, graph: Graph) -> Graph:
+    """The graph with the first of equal constants of the program in place of others."""
+    first: dict[Any, int] = {}
+    same: list[dict[int, int]] = [{} for _ in program.types]
+    for t, value in program.constants:
+        number = len(same[t])
+        same[t][number] = first.setdefault((t, value.tobytes()), number)
+
+    def renamed(table: Any, types: Any, skip: int) -> Any:
+        columns = [
+            np.array([same[t].get(x, x) for x in column.tolist()], np.int32)
+            for t, column in zip(types, table.columns[skip:], strict=True)
+        ]
+        return replace(table, columns=(*table.columns[:skip], *columns))
+
+    operations = zip(graph.operations, program.operations, strict=True)
+    results = zip(graph.results, program.results, strict=True)
+    return replace(
+        graph,
+        operations=tuple(renamed(x, o.inputs, 1) for x, o in operations),
+        results=tuple(renamed(x, r.tensors, 0) for x, r in results),
+    )
+
+
+def check(expression: Expression, size: int = 3) -> None:
+    """The graphs of an expression on a batch, in every way that there is."""
+    program = jf.compile(expression.block).program
+    examples = expression.batch(np.random.default_rng(2), size)
+    made = trace(program, examples)
+    check_graph(program, replace(made, fits=False, numbers=None))
+    walked = recorded(program, examples)
+    same_graphs(canonical(program, made), canonical(program, walked))
+    if size:
+        same_graphs(made, concatenate([trace(program, [x]) for x in examples]))
+    source: Any = program.expression.deep()
+    found = deep.run(source.record(examples))
+    same_graphs(made, graph_of(program, source.recording, len(examples), *found))
+
+
+@pytest.mark.parametrize('root', ['whole', 'tree', 'sequences', 'sequence'])
+def test_drawn_expressions(root: str) -> None:
+    """In the order of evaluation, whatever stands beside it in a batch."""
+
+    @settings(max_examples=60)
+    @given(expressions(root))
+    def equal(expression: Expression) -> None:
+        check(expression)
+        check(expression, 0)
+
+    equal()
