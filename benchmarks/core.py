@@ -24,7 +24,7 @@ from trees import Params, Workload, comb, expression, random_tree
 from turns import clocked, ratio_row, seconds, take_turns
 
 import jfold as jf
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.planning.uses import make_uses
 from jfold.schedule import build
 from jfold.spec import Capacity, Spec

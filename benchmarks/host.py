@@ -31,7 +31,7 @@ from trees import Params, Tree, Workload, cell, comb, expression, init_cell
 from turns import clocked, take_turns
 
 import jfold as jf
-from jfold.checking.graphs import check_graph
+from jfold.tracing.check_graph import check_graph
 
 sys.path.append(str(Path(__file__).parents[1] / 'examples'))
 

@@ -20,7 +20,7 @@ from model_kinds import bush, bush_block, chain_block, words
 from trees import VOCABULARY, Params, Workload, expression
 
 import jfold as jf
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 
 sys.path.append(str(Path(__file__).parents[1] / 'examples'))
 

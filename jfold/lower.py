@@ -80,12 +80,12 @@ def lower_typed(
         round_, text = settled(tables, chosen)
     if once:
         round_, text, chosen = without_turns(tables, chosen, round_)
-    made = round_.program(round_.operations)
+    made, sites = round_.program(round_.operations), round_.sites_in_order()
     own = {x.name: getattr(made, x.name) for x in fields(Operations)}
     result = Program(
         **own | {'once': once},
         source=Source(text, round_.names, round_.recording()),
-        expression=Expression(typing, tables, chosen, once),
+        expression=Expression(typing, tables, chosen, once, sites),
     )
     check_program(result)
     return result

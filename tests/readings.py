@@ -14,7 +14,7 @@ from expressions import Expression
 
 import jfold as jf
 from jfold.graph import Graph, Table
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.planning.layout import active_types, layout, running
 from jfold.planning.sections import SUM_ARITY, Section
 from jfold.program import Program

@@ -16,11 +16,11 @@ from checking import add, number, refuses
 from traced_cases import tuples
 
 import jfold as jf
-from jfold.checking import graphs
-from jfold.checking.graphs import check_graph
+from jfold.tracing import check_graph as graphs
+from jfold.tracing.check_graph import check_graph
 from jfold.data import storage
 from jfold.graph import Graph, Table
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.operations import Sources
 from jfold.program import Program
 

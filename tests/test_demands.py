@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.graph import Graph, Table, shared_counts
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.planning.demands import Demands, demands, join_demands, needed
 from jfold.planning.layout import active_types
 from jfold.planning.sections import SUM_ARITY

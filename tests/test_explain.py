@@ -173,7 +173,7 @@ def test_explain_a_schedule_without_operations() -> None:
 
 
 def test_graphs_print_their_counts(model: jf.Model) -> None:
-    from jfold.host.evaluation import trace
+    from jfold.tracing.record import trace
 
     graph = trace(model.program, EXAMPLES)
     assert str(graph) == 'Graph(3 examples, nodes (8, 5), depth 3)'

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from checking import refuses
 
-from jfold.checking import graphs
+from jfold.tracing import check_graph as graphs
 from jfold.graph import Graph, Table, concatenate, numbering
 from jfold.operations import (
     Layer,

@@ -19,13 +19,13 @@ from traced_cases import CASES, number, tanh, trees, tuples
 
 import jfold as jf
 from jfold import instructions as ir
-from jfold.checking.graphs import check_graph
+from jfold.tracing.check_graph import check_graph
 from jfold.data.corpus import Corpus
 from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.host import evaluation
 from jfold.host import row_order as placing
 from jfold.host.deferred import by_need
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.host.promises import Tokens
 from jfold.host.row_order import ByWay, example_of
 from jfold.host.trace import KnownPlaces, Trace

@@ -15,11 +15,11 @@ from mutations import mutant
 from traced_cases import CASES
 
 import jfold as jf
-from jfold.checking.graphs import check_graph
+from jfold.tracing.check_graph import check_graph
 from jfold.graph import Graph
 from jfold.host import cycles, evaluation
 from jfold.host.cycles import Watch
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.host.objects import Reread
 from jfold.host.promises import promising
 from jfold.host.two_passes import in_two_passes

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.interpreters.nonfinite import Search, sum_of_floats
 from jfold.lower import lower
 from jfold.results import returned

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.errors import BadItem
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.host.objects import fields, flat, grouped, positions
 from jfold.language.eager import get
 

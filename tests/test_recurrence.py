@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.graph import Graph, numbering
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.lower import lower
 from jfold.program import Program
 from jfold.recurrence import component_of, components

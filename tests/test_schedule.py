@@ -29,7 +29,7 @@ from readings import (
 )
 
 import jfold as jf
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.planning.build import fill
 from jfold.planning.demands import demands
 from jfold.planning.growth import COARSE, FINE, grow

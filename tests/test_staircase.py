@@ -22,7 +22,7 @@ from readings import check_consumers, check_fixed, check_inputs, read, reading
 
 import jfold as jf
 from jfold import staircase
-from jfold.host.evaluation import trace
+from jfold.tracing.record import trace
 from jfold.planning.layout import layout
 from jfold.planning.profiles import Profiles, margins, most, profiles
 from jfold.recurrence import components

@@ -41,12 +41,14 @@ class Expression:
       tables: what is numbered.
       chosen: which operations there are.
       once: whether they were told apart until none takes turns.
+      sites: by type, the bound and use of the constants on each tape.
     """
 
     typing: Typing
     tables: Tables
     chosen: Chosen
     once: bool = False
+    sites: Any = None
 
     def deep(self) -> Source:
         """The source for data deeper than Python's stack."""

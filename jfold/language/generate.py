@@ -35,10 +35,11 @@ from jfold.operations import Makers, Operation, Operations, Sources
 from jfold.recurrence import component_of, components, results_in
 from jfold.result_tables import LENGTH, Result, in_row
 from jfold.tracing.helpers import HELPERS
-from jfold.tracing.recorder import Column, Recording
+from jfold.tracing.recorder import Column, Place, Recording
 from jfold.types import KeyType, SequenceType, TensorType, Type
 
 MOST_ROUNDS = 64
+FEW_SITES = 4
 LEVELS = 20  # bits of a level at least
 
 
@@ -52,6 +53,7 @@ class Facts:
       inputs: per operation and input, the outputs that it may be.
       results: the same per result and tensor.
       split: the operation of each place, where each has one of its own.
+      sites: by type and bound, the uses of blocks that make constants.
     """
 
     places: Mapping[Hashable, int] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class Facts:
     inputs: tuple[tuple[Makers, ...], ...] = ()
     results: tuple[tuple[Makers, ...], ...] = ()
     split: tuple[int, ...] = ()
+    sites: Mapping[Hashable, tuple[Any, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,8 @@ class Generator:
         self.rows: dict[Hashable, Rows] = {}
         self.makers: list[list[Maker]] = []
         self.by_output: dict[tuple[int, int], Maker] = {}
-        self.own: dict[Hashable, Maker] = {}
+        self.own: dict[tuple[Any, ...], tuple[Maker, Tape]] = {}
+        self.sites: dict[Hashable, dict[Any, None]] = {}
         self.result_rows: dict[int, Rows] = {}
         self.labels: dict[int, Tape] = {}
         self.functions: list[str] = []
@@ -304,9 +308,9 @@ class Generator:
         self.names[name] = value
         return name
 
-    def tape(self, wanted: str, width: int, about: str) -> Tape:
+    def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
         """A new tape."""
-        made = Tape(self.name(wanted), width, about)
+        made = Tape(self.name(wanted), about, width)
         self.tapes.append(made)
         return made
 
@@ -326,7 +330,8 @@ class Generator:
                 break
             upper = f'{identifier(wanted).upper()}_{k}'
         self.taken.add(upper)
-        made = Maker(upper, type_, len(self.makers[type_]) + 1, rows, output)
+        number = 1 + sum(map(len, self.makers))
+        made = Maker(upper, type_, number, rows, output)
         self.makers[type_].append(made)
         return made
 
@@ -334,7 +339,7 @@ class Generator:
         """The rows of an operation."""
         key = 'operation', o
         if key not in self.rows:
-            self.rows[key] = Rows(key, columns=[0] * inputs)
+            self.rows[key] = Rows(key, columns=[None] * inputs)
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
@@ -348,10 +353,18 @@ class Generator:
                 self.by_output[o, k] = self.maker(wanted, type_, rows, k)
         return [self.by_output[o, k] for k in range(len(operation.outputs))]
 
-    def own_constants(self, type_: TensorType, below: int | None) -> Maker:
-        """Who makes constants of examples, of a type and with a bound."""
+    def own_constants(
+        self, type_: TensorType, below: int | None, site: Any
+    ) -> tuple[Maker, Tape]:
+        """Who makes constants of examples, of a type and with a bound; and their tape.
+
+        Those of a few uses of blocks are told apart, so that they may be in step.
+        """
         t = self.tables.type_number(type_)
-        key = 'constants', t, below
+        kind = 'sites', t, below
+        self.sites.setdefault(kind, {})[site] = None
+        is_one = len(self.facts.sites.get(kind, ())) > FEW_SITES
+        key = 'constants', t, below, None if is_one else site
         if key not in self.own:
             rows = self.rows[key] = Rows(key)
             if isinstance(type_, KeyType):
@@ -359,8 +372,8 @@ class Generator:
             else:
                 wanted = 'vectors' if type_.shape else 'numbers'
             limit = '' if below is None else f' below {below}'
-            rows.tape = self.tape(wanted, 1, f'{type_}{limit}')
-            self.own[key] = self.maker(wanted, t, rows)
+            tape = self.tape(wanted, f'{type_}{limit}')
+            self.own[key] = self.maker(wanted, t, rows), tape
         return self.own[key]
 
     def constant_place(self, index: int) -> tuple[int, int]:
@@ -390,6 +403,8 @@ class Generator:
     ) -> Any:
         """A call of the function that evaluates a block; it is written once."""
         flat = list(_arguments(value))
+        if isinstance(key, c.ForwardDeclaration) and key.key is not None:
+            flat = [w.held(flat[0], 'value')]
         for k, each in enumerate(flat):
             self.joined((key, 'argument', k), each)
         if key not in self.written:
@@ -406,6 +421,9 @@ class Generator:
         if w.count is not None:
             return self._call_each(key, name, node, flat, w)
         text = w.call(f'{name}({", ".join(map(s.packed, flat))})')
+        if key in self.by_identity:
+            x = s.packed(flat[0])
+            text = f'{self.by_identity[key]}.get(id({x})) or {text}'
         if w.tail and not self.deep:
             self.joined((self.key_of(w), 'result'), self._result(key, node.output))
             w.line(f'return {text}')
@@ -461,7 +479,7 @@ class Generator:
             self.joined((key, 'result'), _template_of(made))
             text = s.packed(made)
             if memo:
-                w.line(f'made = {memo}[key] = {text}')
+                w.line(f'{memo} = made = {text}')
                 text = 'made'
             w.line(f'return {text}')
         else:
@@ -493,19 +511,14 @@ class Generator:
         memo = self.name(f'{w.name}_known')
         self.memos.append(memo)
         w.variables |= {'key', 'made'}
-        if declaration.key is id:
+        if declaration.key is id:  # whoever calls has looked
             self.by_identity[declaration] = memo
-            w.line(f'key = id({x})')
-        else:
-            w.line(f'key = {self.given("key_of", declaration.key)}({x})')
-        w.line(f'made = {memo}.get(key)')
-        w.line('if made is not None:')
-        w.line(f'{INDENT}return made')
+            w.line(f'kept.append({x})  # so that no other object gets its id')
+            return f'{memo}[id({x})]'
+        w.line(f'key = {self.given("key_of", declaration.key)}({x})')
         w.line(f'if key in {memo}:')
-        w.line(f'{INDENT}raise ValueError("an object that leads back to itself")')
-        w.line(f'{memo}[key] = None  # not known yet')
-        w.line(f'kept.append({x})  # so that no other object gets its id')
-        return memo
+        w.line(f'{INDENT}return {memo}[key]')
+        return f'{memo}[key]'
 
     def outlined(self, node: Typed, value: s.Symbol, w: Lines) -> Any:
         """Writes a block as a function of its own, and calls it."""
@@ -524,12 +537,20 @@ class Generator:
             w.line(f'{memo}.clear()')
         if self.memos:
             w.line('kept.clear()')
-        ends = ''.join(f'len({each.name}), ' for each in self.tapes)
+        ends = ''.join(f'len({each.name}), ' for each in self.counters())
         w.line(f'ends.append(({ends}))')
         return '\n'.join([*self._constants(), '', *self._record(w), ''])
 
+    def counters(self) -> list[Tape]:
+        """The tapes that tell how many rows there are."""
+        rows = (*self.rows.values(), *self.result_rows.values())
+        labels = [tape for tape in self.labels.values()]
+        constants = [tape for _, tape in self.own.values()]
+        found = [each.counter for each in rows if each.counter is not None]
+        return list(dict.fromkeys([*constants, *found, *labels]))
+
     def _constants(self) -> Iterator[str]:
-        bits = max((len(of) for of in self.makers), default=0).bit_length() + 1
+        bits = sum(map(len, self.makers)).bit_length() + 1
         self.level = ROW + bits
         yield '# With which numbers of rows begin: who makes the value.'
         for of in self.makers:
@@ -573,7 +594,7 @@ class Generator:
             if not isinstance(leaf, s.Items):
                 texts.append(leaf)
                 continue
-            texts.append(w.constants(LENGTH, leaf.n))
+            texts.append(w.constants(LENGTH, leaf.n, None, ('length', r)))
             number, more = next(inner)
             w.loop(
                 leaf,
@@ -584,27 +605,28 @@ class Generator:
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
         """Writes that a row of a result is made of tensors."""
+        key = 'result', r
         if r not in self.result_rows:
-            rows = self.result_rows[r] = Rows(('result', r))
-            if leaves:
-                name = self.results[r].kind.name or ('items' if r else 'results')
-                rows.tape = self.tape(name, len(leaves), str(self.results[r]))
-                rows.columns = list(range(len(leaves)))
-                rows.counter = rows.tape
+            self.result_rows[r] = Rows(key, columns=[None] * len(leaves))
         found = self.row_makers.setdefault(r, [0] * len(leaves))
         for k, each in enumerate(leaves):
             found[k] |= each.makers
-        tape = self.result_rows[r].tape
-        if tape is not None:
-            w.add(tape, [each.text for each in leaves])
+            if each.use is not None:
+                each.use[0].readers.add(None)
+        if leaves:
+            rows = self.result_rows[r]
+            name = self.results[r].kind.name or ('items' if r else 'results')
+            entries = w.entries(rows, leaves, name, str(self.results[r]))
+            w.row(rows, entries[0][0] if entries else None)
+            for tape, text in entries:
+                w.add(tape, text)
 
     def label(self, r: int, text: str, w: Lines) -> None:
         """Writes that a row of a result has a label."""
         if r not in self.labels:
-            self.labels[r] = self.tape(
-                f'{self.results[r].kind.name}_labels', 1, 'labels'
-            )
-        w.add(self.labels[r], [text])
+            name = f'{self.results[r].kind.name}_labels'
+            self.labels[r] = self.tape(name, 'labels')
+        w.add(self.labels[r], text)
 
     # ---- what was found
 
@@ -620,72 +642,56 @@ class Generator:
         )
         joined = {key: tuple(each) for key, each in self.joins.items()}
         split = tuple(self.split_of)
-        return Facts(dict(self.places), joined, inputs, results, split)
+        sites = {kind: tuple(of) for kind, of in self.sites.items()}
+        return Facts(dict(self.places), joined, inputs, results, split, sites)
 
     def recording(self) -> Recording:
         """How the tapes of the source are read."""
-        index = {id(each): k for k, each in enumerate(self.tapes)}
+        tape = {id(each): k for k, each in enumerate(self.tapes)}
+        end = {id(each): k for k, each in enumerate(self.counters())}
 
-        def at(tape: Tape | None) -> int:
-            return -1 if tape is None else index[id(tape)]
-
-        def column(rows: Rows, k: int) -> Column:
-            where = rows.columns[k]
-            if isinstance(where, Maker):
-                return Column(maker=where.number)
-            return Column(place=where)
-
-        def table(rows: Rows | None) -> Any:
-            if rows is None:
+        def place(rows: Rows | None) -> Place | None:
+            if rows is None or rows.counter is None:
                 return None
-            own = 0 if rows.tape is None else rows.tape.width
-            return (
-                at(rows.counter),
-                1 if rows.counter is None else rows.counter.width,
-                at(rows.tape) if rows.columns else -1,
-                own,
-                tuple(column(rows, k) for k, _ in enumerate(rows.columns)),
-            )
+            columns = []
+            for k, each in enumerate(rows.columns):
+                if isinstance(each, Maker):
+                    columns.append(Column(maker=each.number))
+                elif isinstance(each, Tape):
+                    inner = k if each.width > 1 else 0
+                    columns.append(Column(tape[id(each)], inner, each.width))
+            return Place(end[id(rows.counter)], rows.counter.width, tuple(columns))
 
-        types = range(len(self.tables.types))
-        own = tuple(
-            tuple(
-                (at(x.rows.tape), x.number, key[2])
-                for key, x in self.own.items()
-                if x.type == t
-            )
-            for t in types
-        )
-        made = [
-            [(each.number, *_maker_of(each, self)) for each in of] for of in self.makers
-        ]
-        made += [[] for _ in range(len(self.tables.types) - len(made))]
+        makers: list[list[Any]] = [[] for _ in self.tables.types]
+        for (o, k), maker in self.by_output.items():
+            makers[maker.type].append((maker.number, 'operation', o, k))
+        constants: list[list[Any]] = [[] for _ in self.tables.types]
+        for key, (maker, each) in self.own.items():
+            makers[maker.type].append((maker.number, 'constants', end[id(each)], 0))
+            own = tape[id(each)], end[id(each)], key[2]
+            constants[maker.type].append(own)
+        operations = range(len(self._operations()))
+        numbers = range(len(self.results))
+        labelled = [r for r in numbers if self.results[r].kind.labelled]
         return Recording(
             tapes=len(self.tapes),
+            ends=len(end),
             level=self.level,
-            constants=own,
-            makers=tuple(tuple(sorted(of)) for of in made),
-            operations=tuple(
-                table(self.rows.get(('operation', o)))
-                for o, _ in enumerate(self._operations())
-            ),
-            results=tuple(
-                table(self.result_rows.get(r)) for r, _ in enumerate(self.results)
-            ),
+            constants=tuple(map(tuple, constants)),
+            makers=tuple(map(tuple, makers)),
+            operations=tuple(place(self.rows.get(('operation', o))) for o in operations),
+            results=tuple(place(self.result_rows.get(r)) for r in numbers),
             labels=tuple(
-                at(self.labels.get(r))
-                for r, x in enumerate(self.results)
-                if x.kind.labelled
+                tape[id(self.labels[r])] if r in self.labels else -1 for r in labelled
             ),
         )
 
-
-def _maker_of(maker: Maker, g: Generator) -> tuple[Any, ...]:
-    kind, number, *_ = maker.rows.key  # type: ignore[misc]
-    unit = 1 if maker.rows.counter is None else maker.rows.counter.width
-    if kind == 'operation':
-        return 'operation', number, maker.output, unit
-    return 'constants', g.tapes.index(maker.rows.tape), 0, unit  # type: ignore[arg-type]
+    def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
+        """By type, the bound and use of the constants on each tape, in their order."""
+        found: dict[int, list[tuple[Any, ...]]] = {}
+        for _, t, below, site in self.own:
+            found.setdefault(t, []).append((below, site))
+        return found
 
 
 def check_recursion(g: Generator) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jfold import combinators as c
 from jfold.functions import neutral
 from jfold.language import symbols as s
-from jfold.language.lines import INDENT, Lines, Maker
+from jfold.language.lines import INDENT, Lines, Maker, Tape
 from jfold.language.typed import Typed
 from jfold.types import TensorType, TupleType
 
@@ -96,62 +96,67 @@ def _write(
     items: list[Any],
     w: Lines,
 ) -> None:
-    g, combine, width = w.g, node.parts[0], len(items)
-    assert combine is not None
-    fill = 'group[-1]' if node.facts is Fill.LAST else ''
+    g = w.g
+    fill = 'items[-1]' if node.facts is Fill.LAST else ''
     if node.facts is Fill.ZERO:
         item = node.output
         assert isinstance(item, TensorType)
         zero = neutral(item.shape, item.dtype)
         constant = g.tables.constant((item, 'neutral'), zero)
         fill = str(g.constant_place(constant)[1])
-    tapes = []
-    for o, size in zip(operations, GROUPS, strict=True):
-        rows = g.rows_of(o, size * width)
-        rows.tape = rows.tape or g.tape(f'{name}_{size}', size * width, g.about(o))
-        rows.counter = rows.tape
-        rows.columns = [*range(size * width)]
-        g.places[rows.key] = g.places.get(rows.key, 0) + 2  # never in step
-        tapes.append(rows.tape)
-
-    def record(k: int, into: str) -> list[str]:
-        """Records a group of so many items, or less."""
-        size, tape, own = GROUPS[k], tapes[k], makers[k]
-        entries = 'group' if width == 1 else 'entries'
-        lines = [] if width == 1 else ['entries = [y for x in group for y in x]']
-        level = _level_text(operations[k], own, entries, items, w)
-        numbers = [f'{level}{each.name} + len({tape.name})' for each in own]
-        lines.append(f'{into}.append({numbers[0]})') if width == 1 else lines.append(
-            f'{into}.append(({", ".join(numbers)}))'
-        )
-        lines.append(f'{tape.name}.extend({entries})')
-        if fill and size > 2:
-            lines.append(f'{tape.name}.extend(({fill},) * ({size} - len(group)))')
-        return lines
-
-    args = [f'column{k}' for k in range(width)] if width > 1 else ['items']
-    lines = [f'{INDENT}def {name}({", ".join(args)}):']
-    body = [] if width == 1 else [f'items = [*zip({", ".join(args)})]']
-    groups = 'groups_of' if fill else 'whole_groups_of'
-    sizes = str(GROUPS[-1]) if fill else repr(GROUPS)
-    body += ['while len(items) > 1:', f'{INDENT}made = []']
-    body += [f'{INDENT}for group in {groups}(items, {sizes}):']
-    inner = [f'{INDENT}made.append(group[0])']
-    test = 'if len(group) == 1:'
-    rest = []
-    for k, size in enumerate(GROUPS):
-        is_last = k == len(GROUPS) - 1
-        rest.append('else:' if is_last else f'elif len(group) <= {size}:')
-        rest += [f'{INDENT}{x}' for x in record(k, 'made')]
-    body += [f'{INDENT * 2}{x}' for x in [test, *inner, *rest]]
-    body += [f'{INDENT}items = made', 'return items[0]', '']
-    lines += [f'{INDENT * 2}{x}'.rstrip() for x in body]
-    g.functions += lines
+    lines = [f'{INDENT}def {name}(items):']
+    body = ['n = len(items)', 'if n == 1:', f'{INDENT}return items[0]']
+    for k, (o, size) in enumerate(zip(operations, GROUPS, strict=True)):
+        body.append(f'if n {"<=" if fill else "=="} {size}:')
+        record = _record(name, o, size, makers[k], items, fill, w)
+        body += [f'{INDENT}{line}' for line in record]
+    groups = f'groups_of(items, {GROUPS[-1] if fill else GROUPS})'
+    body += [f'return {name}([{name}(group) for group in {groups}])', '']
+    g.functions += lines + [f'{INDENT * 2}{line}'.rstrip() for line in body]
 
 
-def _level_text(
-    o: int, own: list[Maker], entries: str, items: list[Any], w: Lines
-) -> str:
+def _record(
+    name: str,
+    o: int,
+    size: int,
+    own: list[Maker],
+    items: list[Any],
+    fill: str,
+    w: Lines,
+) -> list[str]:
+    """Records the items as a group of a size, and returns what that gives."""
+    g, count = w.g, size * len(items)
+    rows = g.rows_of(o, count)
+    g.places[rows.key] = g.places.get(rows.key, 0) + 2  # never in step
+    lines, entries = [], 'items'
+    if len(items) > 1:
+        lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
+    level, records = _level_text(o, entries, items, w), []
+    if size == GROUPS[0]:  # which may be applied to two values elsewhere
+        for k in range(count):
+            column = rows.columns[k]
+            if not isinstance(column, Tape):
+                column = rows.columns[k] = g.tape(f'{name}_{size}_{k}', g.about(o))
+            records.append(f'{column.name}.append({entries}[{k}])')
+        counter = rows.columns[0]
+    else:
+        if rows.counter is None:
+            counter = g.tape(f'{name}_{size}', g.about(o), count)
+            rows.columns = [counter] * count
+        counter = rows.columns[0]
+        assert isinstance(counter, Tape)
+        records.append(f'{counter.name}.extend({entries})')
+        if fill:
+            filled = f'({fill},) * ({size} - n)'
+            records += [f'if n < {size}:', f'{INDENT}{counter.name}.extend({filled})']
+    assert isinstance(counter, Tape)
+    rows.counter = counter
+    numbers = [f'{level}{each.name} + {counter.rows}' for each in own]
+    made = numbers[0] if len(own) == 1 else f'({", ".join(numbers)})'
+    return [*lines, f'made = {made}', *records, 'return made']
+
+
+def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
     """What the number of a row begins with: the level above the highest entry."""
     g = w.g
     if not g.is_recurrent(o):

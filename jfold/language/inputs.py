@@ -62,7 +62,7 @@ def _(block: c.Tensor, node: Typed, x: Any, state: Walk) -> Any:
 
 @write.register
 def _(block: c.Tensor, node: Typed, value: Any, w: Lines) -> Any:
-    return w.constants(block.type, as_object(value, w).text, block.below)
+    return w.constants(block.type, as_object(value, w).text, block.below, node)
 
 
 # ---- InputTransform ------------------------------------------------------------------

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing one function of the source: its lines, its variables, and what it records.
 
-What is recorded goes to *tapes*, lists of the source. A tape has one entry for each
-input of an operation, row after row; one for each constant of a type; one for each
-tensor in a row of a result. The number of a row is
+What is recorded goes to *tapes*, lists of the source: one for each input of an
+operation, with an entry a row; one for the constants of a type; one for each tensor in
+a row of a result. The number of a row is
 
-    level << LEVEL | maker << ROW | entries on the tape before it
+    level << LEVEL | maker << ROW | rows before it
 
-where the maker is that of values of its type. So the highest of several inputs is that
+where the maker is what makes values there. So the highest of several inputs is that
 of the highest level, and a row is told by the length of a tape.
 
 Rows that are made in straight lines (a *region*) which stand at no other place have one
@@ -40,11 +40,17 @@ MOST_NESTED = 12  # loops and cases inside each other, of which Python allows 20
 
 @dataclass(eq=False)
 class Tape:
-    """A list of the source, with so many entries a row."""
+    """A list of the source; those of groups have several entries a row."""
 
     name: str
-    width: int
     about: str
+    width: int = 1
+
+    @property
+    def rows(self) -> str:
+        """The text of how many rows there are."""
+        size = f'len({self.name})'
+        return size if self.width == 1 else f'{size} // {self.width}'
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +59,7 @@ class Maker:
 
     Attributes:
       name: of the constant of the source with which the number of a row begins.
-      number: among those of values of this type, from 1.
+      number: among all, from 1.
       output: which one of the operation's.
     """
 
@@ -71,14 +77,12 @@ class Rows:
     Attributes:
       key: what tells them apart in every round.
       counter: the tape that tells how many there are; `None` if there are none.
-      tape: that of their own entries, if they have any.
-      columns: per input, its place in a row of the tape, or who makes it in step.
+      columns: per input, its tape, or who makes it in step.
     """
 
     key: Hashable
     counter: Tape | None = None
-    tape: Tape | None = None
-    columns: list[int | Maker] = field(default_factory=list)
+    columns: list[Tape | Maker | None] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -342,66 +346,65 @@ class Lines:
 
     # ---- rows
 
-    def row(self, rows: Rows) -> str:
+    def row(self, rows: Rows, tape: Tape | None) -> str:
         """The number of the next row, or of the next rows; rows of makers that stand in
-        one place alone are in step."""
+        one place alone are in step.
+
+        Args:
+          tape: one of the tapes of these rows, if they have any.
+        """
         self.g.places[rows.key] = self.g.places.get(rows.key, 0) + 1
         region = self.region
         is_alone = self.g.is_alone(rows.key)
         if is_alone and region.counter is not None:
             rows.counter = region.counter
             return region.row
-        assert rows.tape is not None
-        rows.counter = rows.tape
+        assert tape is not None
+        rows.counter = tape
         if not is_alone and self.count is None:
-            return f'len({rows.tape.name})'
+            return tape.rows
         name = self.variable('row')
-        self.line(f'{name} = len({rows.tape.name})')
+        self.line(f'{name} = {tape.rows}')
         if is_alone:
-            region.row, region.counter = name, rows.tape
+            region.row, region.counter = name, tape
         return name
 
-    def add(self, tape: Tape, texts: Sequence[str]) -> None:
-        """Puts entries on a tape: those of a row, or of all rows of lists."""
-        if self.count is None:
-            one = f'{tape.name}.append({texts[0]})'
-            several = f'{tape.name}.extend(({", ".join(texts)}))'
-            self.line(one if len(texts) == 1 else several)
-        elif len(texts) == 1:
-            self.line(f'{tape.name}.extend({texts[0]})')
-        else:
-            self.line(f'{tape.name}.extend(interleaved({", ".join(texts)}))')
+    def add(self, tape: Tape, text: str) -> None:
+        """Puts an entry on a tape, or one for each item of lists."""
+        self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
 
-    def numbers(self, base: str, row: str, width: int) -> str:
+    def numbers(self, base: str, row: str) -> str:
         """The text of numbers that begin with `base`."""
         if self.count is None:
             return f'{base} + {row}'
-        step = '' if width == 1 else f', {width}'
-        many = self.count if width == 1 else f'{width} * {self.count}'
-        return f'range({base} + {row}, {base} + {row} + {many}{step})'
+        return f'range({base} + {row}, {base} + {row} + {self.count})'
 
     def constant(self, index: int) -> s.Tensor:
         """One of the program's constants, whose number is that among those."""
         type_, number = self.g.constant_place(index)
-        text = str(number) if self.count is None else f'[{number}] * {self.count}'
+        text = str(number) if self.count is None else f'([{number}] * {self.count})'
         return s.Tensor(text, type_)
 
     def constants(
-        self, type_: TensorType, text: str, below: int | None = None
+        self, type_: TensorType, text: str, below: int | None = None, site: Any = None
     ) -> s.Tensor:
-        """A constant of the example, or one of each item."""
-        maker = self.g.own_constants(type_, below)
-        row = self.row(maker.rows)
-        assert maker.rows.tape is not None and maker.rows.counter is not None
-        width = maker.rows.counter.width
-        number = self.numbers(maker.name, row, width)
-        step = (self.region, maker) if self.region.row == row else None
-        if step is None:
-            name = self.variable('number')
-            self.line(f'{name} = {number}')
-            number = name
-        self.add(maker.rows.tape, [text])
+        """A constant of the example, or one of each item; `site` is the use of a block
+        that makes it."""
+        maker, tape = self.g.own_constants(type_, below, site)
+        row = self.row(maker.rows, tape)
+        number, step = self._numbered(maker, maker.name, row, 'number')
+        self.add(tape, text)
         return s.Tensor(number, maker.type, 0, step)
+
+    def _numbered(self, maker: Maker, base: str, row: str, wanted: str) -> Any:
+        """The text of the number of a row, and its step; in a variable, unless in
+        step."""
+        number = self.numbers(base, row)
+        if base == maker.name and self.region.row == row:
+            return number, (self.region, maker)
+        name = self.variable(wanted)
+        self.line(f'{name} = {number}')
+        return name, None
 
     def keys(self, streams: Sequence[str]) -> list[s.Tensor]:
         """Keys to draw with, one of each stream."""
@@ -430,37 +433,41 @@ class Lines:
         g = self.g
         o = g.applied(o, given, self)
         rows, made = g.rows_of(o, len(given)), g.makers_of(o)
-        in_step = g.is_alone(rows.key) and self.region.counter is not None
-        entries: dict[int, str] = {}
+        name = g.operation_name(o)
+        entries = self.entries(rows, given, name, g.about(o))
+        tape = entries[0][0] if entries else None
+        if tape is None and not self.is_in_step(rows):  # nothing is read that tells rows
+            tape = rows.counter or g.tape(name, g.about(o))
+            entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
+        row = self.row(rows, tape)
+        outputs = []
+        for maker, base in zip(made, self._bases(o, given, made), strict=True):
+            number, step = self._numbered(maker, base, row, name)
+            bit = g.bit(o, maker.output)
+            outputs.append(s.Tensor(number, maker.type, bit, step))
+        for each, text in entries:
+            self.add(each, text)
+        return outputs
+
+    def is_in_step(self, rows: Rows) -> bool:
+        """Whether the next row has the number of the rows of the region."""
+        return self.g.is_alone(rows.key) and self.region.counter is not None
+
+    def entries(
+        self, rows: Rows, given: Sequence[s.Tensor], name: str, about: str
+    ) -> list[tuple[Tape, str]]:
+        """What a row puts on which tapes: all that is not made in step."""
+        in_step, made = self.is_in_step(rows), []
         for k, each in enumerate(given):
             if in_step and each.step is not None and each.step[0] is self.region:
                 rows.columns[k] = each.step[1]
-            else:
-                rows.columns[k] = len(entries)
-                entries[k] = each.name
-        if entries or not in_step:
-            wanted = g.operation_name(o)
-            rows.tape = rows.tape or g.tape(wanted, max(len(entries), 1), g.about(o))
-            assert rows.tape.width == max(len(entries), 1)
-        row = self.row(rows)
-        assert rows.counter is not None
-        width, bases = rows.counter.width, self._bases(o, given, made)
-        outputs = []
-        for maker, base in zip(made, bases, strict=True):
-            number, step = self.numbers(base, row, width), None
-            if base == maker.name and self.region.row == row:
-                step = self.region, maker
-            else:
-                name = self.variable(g.operation_name(o))
-                self.line(f'{name} = {number}')
-                number = name
-            bit = g.bit(o, maker.output)
-            outputs.append(s.Tensor(number, maker.type, bit, step))
-        if entries or not in_step:
-            none = ['0' if self.count is None else f'[0] * {self.count}']
-            assert rows.tape is not None
-            self.add(rows.tape, [*entries.values()] or none)
-        return outputs
+                continue
+            column = rows.columns[k]
+            if not isinstance(column, Tape):
+                wanted = name if len(given) == 1 else f'{name}_{_letter(k)}'
+                column = rows.columns[k] = self.g.tape(wanted, about)
+            made.append((column, each.name))
+        return made
 
     def _bases(self, o: int, given: list[s.Tensor], made: Sequence[Maker]) -> list[str]:
         """What the numbers of the outputs begin with: maker and level."""
@@ -490,6 +497,11 @@ class _Waiting:
 
     like: s.Items
     name: str
+
+
+def _letter(k: int) -> str:
+    """A name for one of several inputs."""
+    return 'abcdefghijkl'[k] if k < 12 else str(k)
 
 
 def _blank(value: s.Symbol) -> Any:

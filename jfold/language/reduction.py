@@ -179,8 +179,9 @@ def _groups(node: Typed, given: s.Items, w: Lines) -> Any:
     name, outputs = group_function(node, found, w)
     w.joined((node, 'item'), outputs)
     totals = [w.variable('total') for _ in outputs]
-    texts = ', '.join(each.text for each in s.leaves(given.items))
-    w.line(f'{", ".join(totals)} = {name}({texts})')
+    texts = [each.text for each in s.leaves(given.items)]
+    items = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
+    w.line(f'{", ".join(totals)} = {name}({items})')
     item = w.blank(given.items)
     made = (a | b for a, b in zip(s.makers(known), s.makers(outputs), strict=True))
     return s.renamed(s.with_makers(item, made), iter(totals))

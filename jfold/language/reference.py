@@ -82,16 +82,26 @@ class Rows(Nothing):
 
     def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Any:
         """A new constant."""
-        return self._constant(node, x.value, type_, below, x.path)
+        return self._constant(node, x.value, type_, below, x.path, node)
 
     def length(self, node: Typed, n: int, type_: TensorType) -> Any:
         """A new constant."""
-        return self._constant(node, n, type_, None, None)
+        return self._constant(node, n, type_, None, None, node)
 
     def _constant(
-        self, node: Any, value: Any, type_: TensorType, below: Any, path: Any
+        self,
+        node: Any,
+        value: Any,
+        type_: TensorType,
+        below: Any,
+        path: Any,
+        site: Any = None,
     ) -> Row:
-        key = 'own', self.tables.type_number(type_), below
+        t = self.tables.type_number(type_)
+        known = self.expression.sites[t]
+        if (below, site) not in known:
+            site = None
+        key = 'own', t, below, site
         found = self.own.setdefault(key, [])
         found.append(value)
         self._made(key, len(found) - 1, node, path)
@@ -196,7 +206,9 @@ class Rows(Nothing):
         inner = iter(inside)
         for leaf, of in _terminals(x, type_):
             if isinstance(of, SequenceType):
-                row.append(self._constant('', len(leaf), LENGTH, None, None))
+                site = 'length', r
+                length = len(leaf)
+                row.append(self._constant('', length, LENGTH, None, None, site))
                 number, more = next(inner)
                 for item in leaf:
                     self._rows(item, of.item, number, more)
@@ -257,8 +269,8 @@ def _recorded(program: Any, example: Any) -> Graph:
     constants = []
     for t in types:
         values = []
-        for _, _, below in program.source.recording.constants[t]:
-            key = 'own', t, below
+        for below, site in program.expression.sites.get(t, ()):
+            key = 'own', t, below, site
             first[key] = ends[t]
             own = rows.own.get(key, [])
             ends[t] += len(own)
@@ -321,8 +333,8 @@ def where_made(
     if kind == CONSTANTS:
         every = Rows(program, program.expression)
         every.value(Walk(program.expression.typing, every).run(example))
-        for _, _, below in program.source.recording.constants[number]:
-            table = 'own', number, below
+        for below, site in program.expression.sites.get(number, ()):
+            table = 'own', number, below, site
             count = len(every.own.get(table, ()))
             if row < count:
                 break

@@ -285,4 +285,4 @@ def _(block: c.Length, node: Typed, value: Any, w: Lines) -> Any:
         n = value.n
     else:
         n = str(len(value)) if isinstance(value, tuple) else f'len({value.text})'
-    return w.constants(block.type, n)
+    return w.constants(block.type, n, None, node)

@@ -6,9 +6,8 @@ What does not fit raises anything; `jfold.language.walk` tells afterwards what i
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,27 +103,17 @@ def made_with_rest(made: list[Any], left: Sequence[Any]) -> list[Any]:
     return made
 
 
-def groups_of(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Neighbours; what is left stays together."""
-    if len(values) <= size:
-        return [values]
-    return [values[k : k + size] for k in range(0, len(values), size)]
-
-
-def whole_groups_of(
-    values: Sequence[Any], sizes: Sequence[int]
-) -> Iterator[Sequence[Any]]:
-    """Neighbours, always as many as the largest size that is left."""
-    begin = 0
+def groups_of(values: Sequence[Any], sizes: int | Sequence[int]) -> list[Any]:
+    """Neighbours, as many as the size, and what is left; or of several sizes always as
+    many as the largest that is left."""
+    if isinstance(sizes, int):
+        return [values[k : k + sizes] for k in range(0, len(values), sizes)]
+    made, begin = [], 0
     while (rest := len(values) - begin) > 0:
         size = max((size for size in sizes if size <= rest), default=1)
-        yield values[begin : begin + size]
+        made.append(values[begin : begin + size])
         begin += size
-
-
-def interleaved(*lists: Iterable[Any]) -> Iterator[Any]:
-    """The first items of all, the second ones, and so on."""
-    return itertools.chain.from_iterable(zip(*lists, strict=True))
+    return made
 
 
 HELPERS = {
@@ -132,6 +121,5 @@ HELPERS = {
     for fn in (
         *(field, field_or, items, columns, at_most, at_most_items, sequence),
         *(same_length, index_of, numbers_of, grouped, made_with_rest, groups_of),
-        *(whole_groups_of, interleaved),
     )
 }

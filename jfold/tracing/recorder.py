@@ -14,15 +14,16 @@ The number of a row is `level << LEVEL | maker << ROW | entries before it`; see
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jfold.graph import Graph, Table, first_of, number_values
+from jfold.graph import Graph, Table, first_of, number_values, value_parts
 from jfold.kept import kept
-from jfold.operations import Operations
+from jfold.operations import Operation, Operations
 from jfold.recurrence import are_recurrent, component_of, results_in, sources
 from jfold.tracing.convert import BadConstant, check_below, to_array
 from jfold.types import KeyType, TensorType
@@ -34,15 +35,34 @@ ENTRY = (1 << ROW) - 1
 
 @dataclass(frozen=True)
 class Column:
-    """An input of an operation: its place in a row of the tape, or who makes it."""
+    """An input of an operation, or a tensor in rows of a result.
 
-    place: int = -1
+    Attributes:
+      tape: where its entries are; -1 if it is made in step.
+      place: in a row of the tape.
+      width: how many entries a row of the tape has.
+      maker: who makes it in step.
+    """
+
+    tape: int = -1
+    place: int = 0
+    width: int = 1
     maker: int = -1
 
 
-# Of rows: the tape that counts them and how many of its entries are a row, the tape of
-# their own entries (-1 without) and how many a row has, and the columns.
-Place = tuple[int, int, int, int, tuple[Column, ...]]
+@dataclass(frozen=True)
+class Place:
+    """Where rows are.
+
+    Attributes:
+      end: which of the ends counts them.
+      unit: how many of these are a row.
+      columns: where each input is.
+    """
+
+    end: int
+    unit: int
+    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
@@ -51,19 +71,21 @@ class Recording:
 
     Attributes:
       tapes: how many there are.
+      ends: how many of them are counted behind each example.
       level: the bit at which levels begin.
-      constants: per type, the tapes of those of examples, with their makers and bounds.
-      makers: per type, the number of each, what it is of, 'constants' and a tape, or
-        'operation', its number and the output, and how many entries its rows count.
+      constants: per type, the tapes of those of examples, with their ends and bounds.
+      makers: per type, the number of each among all, what it is of, 'constants' and an
+        end, or 'operation', its number and the output.
       operations: where the rows of each are; `None` without any.
       results: the same.
       labels: per result with labels, their tape; -1 without any.
     """
 
     tapes: int
+    ends: int
     level: int
     constants: tuple[tuple[tuple[int, int, int | None], ...], ...]
-    makers: tuple[tuple[tuple[int, str, int, int, int], ...], ...]
+    makers: tuple[tuple[tuple[int, str, int, int], ...], ...]
     operations: tuple[Place | None, ...]
     results: tuple[Place | None, ...]
     labels: tuple[int, ...]
@@ -95,187 +117,119 @@ class Reader:
     Attributes:
       program: whose operations are applied.
       recording: where everything stands.
+      numbered: the tapes of numbers of rows, with the rows and how many entries these
+        have each.
+      parts: per maker, which part of the values of an example its rows are, as of
+        `value_parts`; of constants also the end, if others are before them there.
+      levels: per operation, the inputs whose levels count.
+      masks: of those that others of recurrent components may make too, the makers
+        whose levels do count [makers].
     """
 
     def __init__(self, program: Operations, recording: Recording) -> None:
         self.program, self.recording = program, recording
         p, r = program, recording
-        first = [0]
-        for each in p.operations:
-            first.append(first[-1] + len(each.outputs))
+        places = [x for x in (*r.operations, *r.results) if x is not None]
+        columns = itertools.chain(*(x.columns for x in places))
+        found = {x.tape: x.width for x in columns if x.tape >= 0}
+        of_tapes = {x.tape: y for y in places for x in y.columns if x.tape >= 0}
+        self.numbered = {tape: (of_tapes[tape], w) for tape, w in sorted(found.items())}
+        self.parts = self._parts()
         self.recurrent = are_recurrent(p)
-        part, stated = component_of(p), sources(p)
+        self.levels: list[list[int]] = []
+        self.masks: dict[tuple[int, int], Array] = {}
+        for o, operation in enumerate(p.operations):
+            self.levels.append([])
+            if self.recurrent[o]:
+                self._find_levels(o, operation)
+        self.low = (1 << (r.level - ROW)) - 1
+
+    def _parts(self) -> dict[int, tuple[int, int | None]]:
+        """By maker its part, and its end if it shares the part with others."""
+        p, r = self.program, self.recording
+        outputs = itertools.count(len(p.types))
+        number = {
+            (o, k): next(outputs)
+            for o, operation in enumerate(p.operations)
+            for k, _ in enumerate(operation.outputs)
+        }
+        found: dict[int, tuple[int, int | None]] = {}
+        for t, of in enumerate(r.makers):
+            for maker, kind, which, output in of:
+                if kind == 'operation':
+                    found[maker] = number[which, output], None
+                else:
+                    shares = len(r.constants[t]) > 1
+                    found[maker] = t, which if shares else None
+        return found
+
+    def _find_levels(self, o: int, operation: Operation) -> None:
+        p, part = self.program, component_of(self.program)
         owner = [o for o, each in enumerate(p.operations) for _ in each.outputs]
-        # Of each operation the inputs whose levels count, and the makers whose do, if
-        # others of recurrent components may make that input too.
-        self.counted: list[list[tuple[int, Array | None]]] = []
-        for o, operation in enumerate(p.operations):
-            own: list[tuple[int, Array | None]] = []
-            for k, may in enumerate(stated.inputs[o]):
-                if not self.recurrent[o]:
-                    continue
-                made = {owner[x] for x in results_in(may)}
-                if part[o] not in {part[x] for x in made}:
-                    continue
-                mask = None
-                if any(self.recurrent[x] and part[x] != part[o] for x in made):
-                    of = r.makers[operation.inputs[k]]
-                    mask = np.zeros(max(n for n, *_ in of) + 1, bool)
-                    for n, kind, x, *_ in of:
-                        mask[n] = kind == 'operation' and part[x] == part[o]
-                own.append((k, mask))
-            self.counted.append(own)
-        self.outputs: dict[tuple[int, int], int] = {}
-        at = len(p.types)
-        for o, operation in enumerate(p.operations):
-            for k, _ in enumerate(operation.outputs):
-                self.outputs[o, k] = at
-                at += 1
-        self.bits = (1 << (r.level - ROW)) - 1
+        for k, may in enumerate(sources(p).inputs[o]):
+            made = {owner[x] for x in results_in(may)}
+            if part[o] not in {part[x] for x in made}:
+                continue
+            self.levels[o].append(k)
+            if any(self.recurrent[x] and part[x] != part[o] for x in made):
+                mask = self.masks[o, k] = np.zeros(1 + max(self.parts), bool)
+                for number, kind, x, *_ in self.recording.makers[operation.inputs[k]]:
+                    mask[number] = kind == 'operation' and part[x] == part[o]
 
     # ---- the graph
 
     def graph(
         self, examples: int, ends: list[tuple[int, ...]], tapes: Sequence[list[Any]]
     ) -> Graph:
-        """The graph of what was recorded.
-
-        Raises:
-          BadConstant: an entry of a tape of constants is none of its type.
-        """
+        """See `graph_of`."""
         p, r, e = self.program, self.recording, examples
-        firsts = np.zeros((r.tapes, e + 1), np.int64)
+        firsts = np.zeros((r.ends, e + 1), np.int64)
         if e:
-            firsts[:, 1:] = np.array(ends, np.int64).reshape(e, r.tapes).T
+            firsts[:, 1:] = np.array(ends, np.int64).reshape(e, r.ends).T
         none = np.zeros(e + 1, np.int64)
-        arrays: dict[int, Array] = {}
-
-        def array(tape: int) -> Array:
-            if tape not in arrays:
-                arrays[tape] = np.fromiter(tapes[tape], np.int64, len(tapes[tape]))
-            return arrays[tape]
-
-        constants, offsets = self._constants(tapes, firsts, none)
-        begin = [self._first(each, firsts, none) for each in r.operations]
+        constants, before = self._constants(tapes, firsts, none)
+        begin = [_first(each, firsts, none) for each in r.operations]
         tables = [*constants, *(Table(first, ()) for first in begin)]
-        numbers, begins = number_values(p, e, tables)
-        shifts = self._shifts(tables, begins, offsets, firsts)
-        whose: dict[int, Any] = {}
-
-        def examples_of(first: Array) -> Any:
-            if e == 1:
-                return None
-            if id(first) not in whose:
-                whose[id(first)] = first, np.arange(e).repeat(np.diff(first))
-            return whose[id(first)][1]
-
-        def column(each: Place, k: int, rows: int) -> Any:
-            where = each[4][k]
-            if where.maker >= 0:
-                return where.maker
-            entries = array(each[2])
-            return (
-                entries
-                if each[3] == 1
-                else entries.reshape(rows, each[3])[:, where.place]
-            )
-
-        def named(ids: Any, rows: int, t: int, of: Any) -> Array:
-            """Numbers of rows as numbers of values [rows]."""
-            shift, units = shifts[t]
-            if isinstance(ids, int):
-                by = shift[ids]
-                if of is None:
-                    return np.arange(by, by + rows, dtype=np.int32)
-                return (np.arange(rows) + by[of]).astype(np.int32)
-            entry = ids & ENTRY
-            who = (ids >> ROW) & self.bits
-            if units is not None:
-                entry //= units[who]
-            entry += shift[who] if of is None else shift[who, of]
-            return entry.astype(np.int32)
-
+        numbering, begins = number_values(p, e, tables)
+        shifts = self._shifts(tables, begins, before, firsts)
+        entries = self._entries(tapes, firsts, shifts)
         operations = []
         for o, place in enumerate(r.operations):
-            inputs, first = p.operations[o].inputs, begin[o]
-            rows = int(first[-1])
-            if place is None or not rows:
-                nothing = np.zeros(0, np.int32)
-                operations.append(Table(first, (nothing,) * (1 + len(inputs))))
-                continue
-            of, ids = (
-                examples_of(first),
-                [column(place, k, rows) for k in range(len(inputs))],
-            )
-            made = [self._levels(o, ids, rows)]
-            made += [named(x, rows, t, of) for x, t in zip(ids, inputs, strict=True)]
-            operations.append(Table(first, tuple(made)))
-        results = []
-        for n, place in enumerate(r.results):
-            types = p.results[n].tensors
-            first = self._first(place, firsts, none)
-            if n == p.value_results[0]:
-                first = np.arange(e + 1)
-            rows, of = int(first[-1]), examples_of(first)
-            if place is None or not types:
-                columns = tuple(
-                    np.zeros(rows if not types else 0, np.int32) for _ in types
-                )
-                results.append(Table(first, columns))
-                continue
-            pairs = enumerate(types)
-            results.append(
-                Table(
-                    first,
-                    tuple(named(column(place, k, rows), rows, t, of) for k, t in pairs),
-                )
-            )
+            operations.append(Table(begin[o], self._node_columns(o, place, entries)))
+        results = [self._result(n, x, entries, firsts) for n, x in enumerate(r.results)]
         labels = []
         for k, n in enumerate(p.labelled):
             values = np.empty(len(results[n]), object)
             if r.labels[k] >= 0:
                 values[:] = tapes[r.labels[k]]
             labels.append(Table(results[n].first, (values,)))
-        return Graph(
-            e,
-            tuple(constants),
-            tuple(operations),
-            tuple(results),
-            numbers,
-            tuple(labels),
-            fits=True,
-        )
-
-    def _first(self, place: Place | None, firsts: Array, none: Array) -> Array:
-        """Where the rows of each example begin [examples + 1]."""
-        if place is None or place[0] < 0:
-            return none
-        first = firsts[place[0]]
-        return first if place[1] == 1 else first // place[1]
+        tables_of = map(tuple, (constants, operations, results))
+        return Graph(e, *tables_of, numbering, tuple(labels), fits=True)
 
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array
     ) -> tuple[list[Table], dict[int, Array]]:
-        """Those of examples, by type; by tape, how many of its type each example has
+        """Those of examples, by type; by end, how many of its type each example has
         before its own."""
         made, before = [], {}
         for type_, of in zip(self.program.types, self.recording.constants, strict=True):
-            values = []
-            for tape, _, below in of:
-                first = firsts[tape]
-                values.append(_converted(tapes[tape], type_, below, first))
+            values = [
+                _converted(tapes[tape], type_, below, firsts[end])
+                for tape, end, below in of
+            ]
             if not of:
                 empty = np.zeros((0, *type_.shape), type_.dtype)
                 made.append(Table(none, (empty,)))
             elif len(of) == 1:
-                made.append(Table(firsts[of[0][0]], (values[0],)))
+                made.append(Table(firsts[of[0][1]], (values[0],)))
             else:
-                counts = [np.diff(firsts[tape]) for tape, *_ in of]
+                counts = [np.diff(firsts[end]) for _, end, _ in of]
                 ahead = np.cumsum([np.zeros_like(counts[0]), *counts], 0)
-                before |= {tape: x for (tape, *_), x in zip(of, ahead, strict=False)}
-                whose = [np.arange(len(x)).repeat(x) for x in counts]
-                order = np.concatenate(whose).argsort(kind='stable')
-                joined = np.concatenate(values)[order]
+                before |= {end: x for (_, end, _), x in zip(of, ahead, strict=False)}
+                joined = np.concatenate(values)
+                if len(none) > 2:
+                    whose = [np.arange(len(x)).repeat(x) for x in counts]
+                    joined = joined[np.concatenate(whose).argsort(kind='stable')]
                 made.append(Table(first_of(ahead[-1]), (joined,)))
         return made, before
 
@@ -285,39 +239,139 @@ class Reader:
         begins: list[Array],
         before: dict[int, Array],
         firsts: Array,
-    ) -> list[tuple[Array, Array | None]]:
-        """Per type: what makes rows numbers of values [makers, examples], or [makers]
-        of one example; and how many entries are a row [makers], if any has several."""
-        p, r = self.program, self.recording
-        e, found = firsts.shape[1] - 1, []
-        for t, of in enumerate(r.makers):
-            shift = np.zeros((max((n for n, *_ in of), default=0) + 1, e), np.int64)
-            units = np.ones(len(shift), np.int64)
-            for n, kind, x, output, unit in of:
-                units[n] = unit
-                if kind == 'operation':
-                    first = tables[len(p.types) + x].first[:-1]
-                    shift[n] = begins[self.outputs[x, output]] - first
-                else:
-                    shift[n] = begins[t] - firsts[x, :-1]
-                    if x in before:
-                        shift[n] += before[x]
-            made = shift[:, 0] if e == 1 else shift
-            found.append((made, units if (units > 1).any() else None))
-        return found
+    ) -> Array:
+        """What makes rows of makers numbers of values [makers, examples]."""
+        types = len(self.program.types)
+        shifts = np.zeros((1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64)
+        owner = [x for _, x, _ in value_parts(self.program)]
+        for maker, (part, end) in self.parts.items():
+            if part >= types:
+                first = tables[owner[part]].first
+            else:
+                first = tables[part].first if end is None else firsts[end]
+            np.subtract(begins[part], first[:-1], out=shifts[maker])
+            if end is not None:
+                shifts[maker] += before[end]
+        return shifts
 
-    def _levels(self, o: int, ids: list[Any], rows: int) -> Array:
-        """The levels of nodes [rows], read off the highest inputs."""
+    def _entries(
+        self, tapes: Sequence[list[Any]], firsts: Array, shifts: Array
+    ) -> _Entries:
+        """All numbers of rows, decoded at once."""
+        lists = [tapes[tape] for tape in self.numbered]
+        sizes = list(map(len, lists))
+        raw = np.fromiter(itertools.chain(*lists), np.int64, sum(sizes))
+        who = (raw >> ROW) & self.low
+        rows = raw & ENTRY
+        if firsts.shape[1] == 2:
+            rows += shifts[:, 0][who]
+        else:
+            examples = np.arange(firsts.shape[1] - 1)
+            counts = [
+                np.diff(firsts[place.end]) // place.unit * width
+                for place, width in self.numbered.values()
+            ]
+            if counts:
+                whose = np.tile(examples, len(lists)).repeat(np.concatenate(counts))
+                rows += shifts[who, whose]
+        starts = dict(zip(self.numbered, itertools.accumulate([0, *sizes]), strict=False))
+        return _Entries(raw, who, rows.astype(np.int32), starts, firsts, shifts)
+
+    def _node_columns(
+        self, o: int, place: Place | None, entries: _Entries
+    ) -> tuple[Array, ...]:
+        """The levels of nodes [rows], and what they read [rows] each."""
+        inputs = len(self.program.operations[o].inputs)
+        rows = 0 if place is None else entries.rows(place)
+        if place is None or not rows:
+            return (np.zeros(0, np.int32),) * (1 + inputs)
+        values = entries.columns(place, entries.numbers, rows)
+        if not self.levels[o]:
+            return np.ones(rows, np.int32), *values
         highest = np.zeros(rows, np.int64)
-        for k, mask in self.counted[o]:
-            if isinstance(ids[k], int):
+        raw = entries.columns(place, entries.raw, rows, steps=False)
+        for k in self.levels[o]:
+            if raw[k] is None:  # made in step, by what takes no turns
                 continue
-            level = ids[k] >> self.recording.level
-            if mask is not None:
-                level = level * mask[(ids[k] >> ROW) & self.bits]
+            level = raw[k] >> self.recording.level
+            if (o, k) in self.masks:
+                level *= self.masks[o, k][(raw[k] >> ROW) & self.low]
             np.maximum(highest, level, out=highest)
         highest += 1
-        return highest.astype(np.int32)
+        return highest.astype(np.int32), *values
+
+    def _result(
+        self, n: int, place: Place | None, entries: _Entries, firsts: Array
+    ) -> Table:
+        tensors, first = self.program.results[n].tensors, entries.none
+        if n == self.program.value_results[0]:
+            first = np.arange(firsts.shape[1])
+        elif place is not None:
+            first = _first(place, firsts, first)
+        if place is None:
+            return Table(first, (np.zeros(0, np.int32),) * len(tensors))
+        rows = int(first[-1])
+        return Table(first, tuple(entries.columns(place, entries.numbers, rows)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """The entries of tapes of numbers, one tape behind another.
+
+    Attributes:
+      raw: as they were recorded [entries] int64.
+      numbers: of values in their examples [entries] int32.
+      starts: by tape, its first.
+      firsts: [ends, examples + 1], where what is counted of each example begins.
+      shifts: [makers, examples], between rows and numbers of values.
+    """
+
+    raw: Array
+    who: Array
+    numbers: Array
+    starts: dict[int, int]
+    firsts: Array
+    shifts: Array
+
+    @property
+    def none(self) -> Array:
+        """Where rows begin that there are none of [examples + 1]."""
+        return np.zeros(self.firsts.shape[1], np.int64)
+
+    def rows(self, place: Place) -> int:
+        """How many rows there are."""
+        return int(self.firsts[place.end, -1]) // place.unit
+
+    def columns(
+        self, place: Place, entries: Array, rows: int, steps: bool = True
+    ) -> list[Any]:
+        """Each column [rows]; `None` of those made in step, unless `steps`."""
+        made: list[Any] = []
+        for each in place.columns:
+            if each.tape >= 0:
+                start = self.starts[each.tape] + each.place
+                end = self.starts[each.tape] + rows * each.width
+                made.append(entries[start : end : each.width])
+            else:
+                made.append(self._in_step(each.maker, place, rows) if steps else None)
+        return made
+
+    def _in_step(self, maker: int, place: Place, rows: int) -> Array:
+        """The numbers of values of a maker, one a row [rows]."""
+        shift = self.shifts[maker]
+        if len(shift) == 1:
+            return np.arange(shift[0], shift[0] + rows, dtype=np.int32)
+        counts = np.diff(self.firsts[place.end]) // place.unit
+        numbers: Array = np.arange(rows) + shift.repeat(counts)
+        return numbers.astype(np.int32)
+
+
+def _first(place: Place | None, firsts: Array, none: Array) -> Array:
+    """Where the rows of each example begin [examples + 1]."""
+    if place is None:
+        return none
+    first = firsts[place.end]
+    return first if place.unit == 1 else first // place.unit
 
 
 def _converted(
