@@ -84,9 +84,19 @@ def _(block: c.Pipe, node: Typed, x: Any, state: Walk) -> Steps[Any]:
 
 @write.register
 def _(block: c.Pipe, node: Typed, value: Any, w: Lines) -> Any:
-    for part in node.parts:
+    for part in _parts(node):
         value = w.part(part, value, tail=part is node.parts[-1])
     return value
+
+
+def _parts(node: Typed) -> list[Typed | None]:
+    """The parts of a pipe, and of a pipe that it begins with, as `>>` makes them."""
+    found = [*node.parts]
+    while (first := found[0]) is not None and isinstance(first.block, c.Pipe):
+        if first.shared:
+            break
+        found[:1] = first.parts
+    return found
 
 
 # ---- AllOf ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 import builtins
 import functools
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -127,7 +127,11 @@ class Generator:
         self.split_of: Sequence[int] = ()
         self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
         self.grouped: set[int] = set()
+        self.bits = [0]  # per operation, that of its first output
         self.local: set[str] = set()
+        self.used: dict[str, int] = {}
+        self.name_of: dict[int, str] = {}
+        self.tables_of: dict[Any, dict[Any, Any]] = {}
         self.names: dict[str, Any] = dict(HELPERS)
         self.taken: set[str] = {'examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW', 'MAKER'}
         self.tapes: list[Tape] = []
@@ -195,7 +199,7 @@ class Generator:
             return [self.chosen.operations[o] for o in places]
         if self.chosen.operations is not None:
             return self.chosen.operations
-        return list(self.tables.operations)
+        return self.tables.listed
 
     def is_recurrent(self, o: int) -> bool:
         """Whether an operation reads its own results, as far as is known."""
@@ -203,7 +207,7 @@ class Generator:
 
     def outputs_of(self, o: int) -> tuple[int, ...]:
         """The types of the outputs of an operation that the expression applies."""
-        return [*self.tables.operations][o].outputs
+        return self.tables.listed[o].outputs
 
     def operation_name(self, o: int) -> str:
         """A name for what an operation makes."""
@@ -255,8 +259,10 @@ class Generator:
 
     def bit(self, o: int, output: int) -> Makers:
         """The bit of an output among those of all operations."""
-        first = sum(len(x.outputs) for x in self._operations()[:o])
-        return 1 << first + output
+        while len(self.bits) <= o:
+            last = self._operations()[len(self.bits) - 1]
+            self.bits.append(self.bits[-1] + len(last.outputs))
+        return 1 << self.bits[o] + output
 
     def level_text(self, o: int, each: s.Tensor) -> str:
         """The text of a number whose level counts; '' if none does."""
@@ -287,13 +293,17 @@ class Generator:
 
     def name(self, wanted: str) -> str:
         """A name that means nothing yet, in any function."""
-        wanted = identifier(wanted)
-        made = wanted
-        for k in itertools.count(2):
-            if not self.is_taken(made) and made not in self.local:
-                break
-            made = f'{wanted}{k}'
+        made = self.unused(identifier(wanted), lambda x: x in self.local)
         self.taken.add(made)
+        return made
+
+    def unused(self, wanted: str, known: Callable[[str], bool]) -> str:
+        """The name, with a number if it means something already."""
+        made, k = wanted, self.used.get(wanted, 1)
+        while self.is_taken(made) or known(made):
+            k += 1
+            made = f'{wanted}{k}'
+        self.used[wanted] = k
         return made
 
     def given(self, wanted: str, value: Any) -> str:
@@ -301,12 +311,10 @@ class Generator:
         if isinstance(value, type | type(len)) and value.__module__ == 'builtins':
             if getattr(builtins, value.__name__, None) is value:
                 return value.__name__
-        for name, known in self.names.items():
-            if known is value:
-                return name
-        name = self.name(wanted)
-        self.names[name] = value
-        return name
+        if id(value) not in self.name_of:  # which `names` keeps its own
+            name = self.name_of[id(value)] = self.name(wanted)
+            self.names[name] = value
+        return self.name_of[id(value)]
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
         """A new tape."""
@@ -377,10 +385,10 @@ class Generator:
         return self.own[key]
 
     def constant_place(self, index: int) -> tuple[int, int]:
-        """The type of a constant of the program, and its number among those of it."""
-        constants = self.tables.constants
-        type_, _ = constants[index]
-        return type_, sum(t == type_ for t, _ in constants[:index])
+        """The type of a constant of the program, and the number that stands for it:
+        from 1, so that no number is 0."""
+        type_, place = self.tables.places[index]
+        return type_, place + 1
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """The value with all makers that are known of a place; adds its own to these."""
@@ -460,7 +468,7 @@ class Generator:
     def _function(self, key: Hashable, node: Typed, value: s.Symbol) -> None:
         """Writes the function of a block."""
         name = self.written[key]
-        w = Lines(self, name, 2)
+        w = Lines(self, name, 2, key)
         names: list[str] = []
 
         def argument(each: Any) -> Any:
@@ -496,15 +504,12 @@ class Generator:
 
     def key_of(self, w: Lines) -> Hashable:
         """The key of the function whose lines these are."""
-        found = (key for key, name in self.written.items() if name == w.name)
-        return next(found, None)
+        return w.key
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
         """A copy of a table, always the same one of equal ones of a round."""
-        for known in self.names.values():
-            if type(known) is dict and [*known.items()] == [*table.items()]:
-                return known
-        return dict(table)
+        key = tuple((type(k), k, type(v), _key(v)) for k, v in table.items())
+        return self.tables_of.setdefault(key, dict(table))
 
     def _remembering(self, declaration: c.ForwardDeclaration, x: str, w: Lines) -> str:
         """Writes the beginning of a function that runs once for each object."""
@@ -692,6 +697,11 @@ class Generator:
         for _, t, below, site in self.own:
             found.setdefault(t, []).append((below, site))
         return found
+
+
+def _key(value: Any) -> Hashable:
+    """What tells a value of a table from others."""
+    return value if isinstance(value, Hashable) else id(value)
 
 
 def check_recursion(g: Generator) -> None:

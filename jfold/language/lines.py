@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import itertools
 import keyword
 import re
 from collections.abc import Hashable, Iterator, Sequence
@@ -118,11 +117,15 @@ class Lines:
       count: the number of items, where what is written is done for all items of lists.
       tail: whether the value of what is written is that of the function.
       known: values of blocks that are used more than once.
+      key: of the function, as the generator has it.
       arguments: the variables that the function is given.
     """
 
-    def __init__(self, g: Generator, name: str, depth: int) -> None:
-        self.g, self.name, self.depth = g, name, depth
+    def __init__(
+        self, g: Generator, name: str, depth: int, key: Hashable = None
+    ) -> None:
+        self.g, self.name, self.depth, self.key = g, name, depth, key
+        self.used: dict[str, int] = {}
         self.lines: list[str] = []
         self.variables: set[str] = set()
         self.arguments: set[str] = set()
@@ -139,11 +142,12 @@ class Lines:
 
     def variable(self, wanted: str) -> str:
         """A variable of the function that nothing has been assigned to."""
-        name = identifier(wanted)
-        for k in itertools.count(2):
-            if name not in self.variables and not self.g.is_taken(name):
-                break
-            name = f'{identifier(wanted)}{k}'
+        wanted = identifier(wanted)
+        name, k = wanted, self.used.get(wanted, 1)
+        while name in self.variables or self.g.is_taken(name):
+            k += 1
+            name = f'{wanted}{k}'
+        self.used[wanted] = k
         self.variables.add(name)
         self.g.local.add(name)
         return name

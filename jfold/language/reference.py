@@ -158,7 +158,7 @@ class Rows(Nothing):
         return _shaped(item, iter(self._apply(o, leaves, combine)))
 
     def _apply(self, o: int, given: Sequence[Row], node: Typed) -> list[Row]:
-        outputs = range(len([*self.tables.operations][o].outputs))
+        outputs = range(len(self.tables.listed[o].outputs))
         if o in self.chosen.inside:
             pending = _Pending(o, given)
             return [Row(('pending',), 0, k, pending=pending) for k in outputs]

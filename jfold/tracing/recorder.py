@@ -243,6 +243,7 @@ class Reader:
         """What makes rows of makers numbers of values [makers, examples]."""
         types = len(self.program.types)
         shifts = np.zeros((1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64)
+        shifts[0] = -1  # of the program's constants, which are told from 1
         owner = [x for _, x, _ in value_parts(self.program)]
         for maker, (part, end) in self.parts.items():
             if part >= types:
