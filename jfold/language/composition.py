@@ -356,7 +356,7 @@ def _takes_nothing(part: Any) -> bool:
 
 def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
     """A tuple or list that has just the items that are read."""
-    names = [w.variable(_part_name(part)) for part in node.parts]
+    names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:
         left = f'[{left}]'
@@ -372,11 +372,10 @@ def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
     return tuple(w.part(part, s.Object(name)) for part, name in pairs)
 
 
-def _part_name(part: Any) -> str:
-    block = part.block
-    while isinstance(block, c.Pipe):
-        block = block.blocks[0]
-    return block.declaration.name if isinstance(block, c.Reference) else 'item'
+def _ordinal(k: int) -> str:
+    """A name for one of several items."""
+    names = 'first', 'second', 'third', 'fourth', 'fifth', 'sixth'
+    return names[k] if k < len(names) else f'item_{k}'
 
 
 def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
@@ -389,7 +388,10 @@ def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Objec
         text = f'{{0}}[{shown}] if type({{0}}) is dict else field({{0}}, {shown})'
     else:
         text = f'{{}}[{shown}]'
-    name = w.variable(key if isinstance(key, str) else 'item')
+    is_place = type(key) is int and key >= 0
+    name = w.variable(
+        _ordinal(key) if is_place else key if isinstance(key, str) else 'item'
+    )
     if w.count is None:
         w.line(f'{name} = {text.format(x.text)}')
     else:

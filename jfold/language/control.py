@@ -139,6 +139,7 @@ def _(block: c.OneOf, node: Typed, value: Any, w: Lines) -> Any:
         w.line(f'{INDENT}raise KeyError({last})')
     return branches.result()
 
+
 # ---- Optional ------------------------------------------------------------------------
 
 
@@ -388,13 +389,15 @@ def _tests(
         first = next(iter(shown))
         test = text if shown[first] == ['True'] else f'not {text}'
         return {n: f'if {test}:' if n == first else 'else:' for n in shown}, ''
-    key = w.variable('kind')
+    key = text if text.isidentifier() else w.variable('kind')
     if None in flat or len(flat) > FEW:
         table = {each: n for n, keys in keys_of.items() for each in keys}
+        key = w.variable('case')
         w.line(f'{key} = {w.g.given("case_of", w.g.copied(table))}.get({text})')
         tests = {n: f'{key} == {n}' for n in keys_of}
     else:
-        w.line(f'{key} = {text}')
+        if key != text:
+            w.line(f'{key} = {text}')
         same = 'is' if by_type else '=='
         tests = {
             n: f'{key} {same} {keys[0]}'

@@ -133,7 +133,15 @@ class Generator:
         self.name_of: dict[int, str] = {}
         self.tables_of: dict[Any, dict[Any, Any]] = {}
         self.names: dict[str, Any] = dict(HELPERS)
-        self.taken: set[str] = {'examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW', 'MAKER'}
+        self.taken: set[str] = {
+            'examples',
+            'ends',
+            'kept',
+            'record',
+            'LEVEL',
+            'LOW',
+            'MAKER',
+        }
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
         self.makers: list[list[Maker]] = []
@@ -332,11 +340,7 @@ class Generator:
         """A new maker of values of a type."""
         while len(self.makers) <= type_:
             self.makers.append([])
-        upper = self.name(wanted).upper()
-        for k in itertools.count(2):
-            if upper not in self.taken:
-                break
-            upper = f'{identifier(wanted).upper()}_{k}'
+        upper = self.unused(identifier(wanted).rstrip('_').upper(), lambda _: False)
         self.taken.add(upper)
         number = 1 + sum(map(len, self.makers))
         made = Maker(upper, type_, number, rows, output)
@@ -422,7 +426,9 @@ class Generator:
         tensors = any(isinstance(x, s.Tensor | s.Items) for x in flat)
         self.calls.append(Call(self.key_of(w), key, str(node), tensors))
         # A call on what a function was given, as it is, takes no data apart.
-        leaves = [x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat]
+        leaves = [
+            x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat
+        ]
         if w.count is None and leaves and w.arguments.issuperset(leaves):
             edges = self.untouched.setdefault(self.key_of(w), [])
             edges.append((key, str(node)))
@@ -436,7 +442,7 @@ class Generator:
             self.joined((self.key_of(w), 'result'), self._result(key, node.output))
             w.line(f'return {text}')
             return RETURNED
-        result = w.variable(name)
+        result = w.variable(of(name, s.packed(flat[0]) if flat else ''))
         w.line(f'{result} = {text}')
         return w.unpacked(self._result(key, node.output), result)
 
@@ -450,7 +456,7 @@ class Generator:
         call = f'{name}({args})'
         if key in self.by_identity:
             call = f'{self.by_identity[key]}.get(id({args})) or {call}'
-        result = w.variable(f'{name}s')
+        result = w.variable(of(name, texts[0]))
         w.line(f'{result} = [{call} for {args} in {over}]')
         w.region = type(w.region)()
         like = self._result(key, node.output)
@@ -542,8 +548,8 @@ class Generator:
             w.line(f'{memo}.clear()')
         if self.memos:
             w.line('kept.clear()')
-        ends = ''.join(f'len({each.name}), ' for each in self.counters())
-        w.line(f'ends.append(({ends}))')
+        ends = s.in_parentheses([f'len({each.name})' for each in self.counters()])
+        w.line(f'ends.append({ends})')
         return '\n'.join([*self._constants(), '', *self._record(w), ''])
 
     def counters(self) -> list[Tape]:
@@ -579,8 +585,8 @@ class Generator:
         yield from w.lines
         if self.deep and not any('(yield ' in x for x in w.lines):
             yield f'{INDENT}yield from ()'
-        tapes = ''.join(f'{each.name}, ' for each in self.tapes)
-        yield f'{INDENT}return ends, ({tapes})'
+        tapes = s.in_parentheses([each.name for each in self.tapes])
+        yield f'{INDENT}return ends, {tapes}'
 
     def _result_numbers(self) -> list[int]:
         """The numbers of results of the value: its own, then items by level."""
@@ -684,7 +690,9 @@ class Generator:
             level=self.level,
             constants=tuple(map(tuple, constants)),
             makers=tuple(map(tuple, makers)),
-            operations=tuple(place(self.rows.get(('operation', o))) for o in operations),
+            operations=tuple(
+                place(self.rows.get(('operation', o))) for o in operations
+            ),
             results=tuple(place(self.result_rows.get(r)) for r in numbers),
             labels=tuple(
                 tape[id(self.labels[r])] if r in self.labels else -1 for r in labelled
@@ -697,6 +705,11 @@ class Generator:
         for _, t, below, site in self.own:
             found.setdefault(t, []).append((below, site))
         return found
+
+
+def of(name: str, text: str) -> str:
+    """A name for what a function gives of a variable."""
+    return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
 
 
 def _key(value: Any) -> Hashable:

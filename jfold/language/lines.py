@@ -212,7 +212,7 @@ class Lines:
                 for x in like
             ]
             if any(x != '_' for x in texts):
-                self.line(f'{"".join(f"{x}, " for x in texts).rstrip(" ")} = {text}')
+                self.line(f'{_targets(texts)} = {text}')
             pairs = zip(like, texts, strict=True)
             return tuple(self.unpacked(x, name, wanted) for x, name in pairs)
         if isinstance(like, s.Items):
@@ -230,9 +230,9 @@ class Lines:
         if isinstance(like, tuple):
             texts = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
             if any(x != '_' for x in texts):
-                names = ''.join(f'{x}, ' for x in texts).rstrip(' ')
-                none = f'({"(), " * len(texts)})'
-                self.line(f'{names} = zip(*{text}) if {text} else {none}')
+                none = s.in_parentheses(['()' for _ in texts])
+                found = f'zip(*{text}) if {text} else {none}'
+                self.line(f'{_targets(texts)} = {found}')
             return tuple(
                 self._columns(x, name) for x, name in zip(like, texts, strict=True)
             )
@@ -440,7 +440,9 @@ class Lines:
         name = g.operation_name(o)
         entries = self.entries(rows, given, name, g.about(o))
         tape = entries[0][0] if entries else None
-        if tape is None and not self.is_in_step(rows):  # nothing is read that tells rows
+        if tape is None and not self.is_in_step(
+            rows
+        ):  # nothing is read that tells rows
             tape = rows.counter or g.tape(name, g.about(o))
             entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
         row = self.row(rows, tape)
@@ -468,7 +470,7 @@ class Lines:
                 continue
             column = rows.columns[k]
             if not isinstance(column, Tape):
-                wanted = name if len(given) == 1 else f'{name}_{_letter(k)}'
+                wanted = f'{name}_{_letter(k)}'
                 column = rows.columns[k] = self.g.tape(wanted, about)
             made.append((column, each.name))
         return made
@@ -501,6 +503,11 @@ class _Waiting:
 
     like: s.Items
     name: str
+
+
+def _targets(names: list[str]) -> str:
+    """The left side of an assignment."""
+    return f'{", ".join(names)}{"," if len(names) == 1 else ""}'
 
 
 def _letter(k: int) -> str:

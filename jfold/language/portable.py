@@ -52,9 +52,7 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-def outline(
-    name: str, params: Any, *others: Any
-) -> Layer:
+def outline(name: str, params: Any, *others: Any) -> Layer:
     """A layer that says what it is, and cannot be called."""
     options = dict(zip(LAYER[2:], others, strict=True))
     return Layer(name, missing, None, params, **options)
@@ -153,9 +151,7 @@ FORMS: dict[type, Form] = {
         lambda x: (x.root, x.declarations, x.layers, x.metrics), lambda *v: Typing(*v)
     ),
     Portable: Form(lambda x: (x.typing, x.feeds, x.once), Portable),
-    Origins: Form(
-        lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins
-    ),
+    Origins: Form(lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins),
     c.ForwardDeclaration: Form(lambda x: (x.name, x.key), _declaration),
     Layer: Form(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
     Fill: Form(lambda x: (x.name,), lambda name: Fill[name]),

@@ -146,6 +146,7 @@ class Rows(Nothing):
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
         """Applies the operation on so many items, or on more with what fills these."""
         from jfold.functions import neutral
+
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)

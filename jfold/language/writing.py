@@ -104,8 +104,8 @@ def sequence(value: Any, w: Lines) -> Any:
     assert isinstance(value, s.Object)
     if value.kind in (list, tuple) and value.text.isidentifier():
         return s.Items(value, f'len({value.text})')
-    name = w.variable('items')
     x = value.text
+    name = w.variable(f'items_of_{x}' if x.isidentifier() else 'items')
     if x.isidentifier():
         w.line(f'{name} = {x} if type({x}) is list else sequence({x})')
     else:
@@ -204,7 +204,7 @@ def variables(like: s.Symbol, w: Lines) -> Any:
         return s.Endless(variables(like.item, w))
     if isinstance(like, s.Items):
         return s.Items(variables(like.items, w), w.variable('n'))
-    return None if like is None else s.renamed(like, iter([w.variable('made')]))
+    return None if like is None else s.renamed(like, iter([w.variable('result')]))
 
 
 def assign_each(target: Any, value: Any, w: Lines) -> None:

@@ -242,7 +242,9 @@ class Reader:
     ) -> Array:
         """What makes rows of makers numbers of values [makers, examples]."""
         types = len(self.program.types)
-        shifts = np.zeros((1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64)
+        shifts = np.zeros(
+            (1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64
+        )
         shifts[0] = -1  # of the program's constants, which are told from 1
         owner = [x for _, x, _ in value_parts(self.program)]
         for maker, (part, end) in self.parts.items():
@@ -275,7 +277,9 @@ class Reader:
             if counts:
                 whose = np.tile(examples, len(lists)).repeat(np.concatenate(counts))
                 rows += shifts[who, whose]
-        starts = dict(zip(self.numbered, itertools.accumulate([0, *sizes]), strict=False))
+        starts = dict(
+            zip(self.numbered, itertools.accumulate([0, *sizes]), strict=False)
+        )
         return _Entries(raw, who, rows.astype(np.int32), starts, firsts, shifts)
 
     def _node_columns(
