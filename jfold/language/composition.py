@@ -16,6 +16,7 @@ from jfold.host.objects import PICK, count_of, length_of
 from jfold.language import eager
 from jfold.language.eager import Eager, eval_part, get_or, value_of
 from jfold.language.emission import emit, emit_part
+from jfold.language.fields import order_for, record_type
 from jfold.language.inference import Inference, output_type
 from jfold.language.paths import fail, further
 from jfold.language.tensors import apply_layer, emit_layer
@@ -113,8 +114,10 @@ def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
     def link(head: Type) -> None:
         if isinstance(head, TupleType) and block.length is not None:
             _check_length(node, head, block.length, state)
+        node.order = order_for(node, block, head)
         for place, key in read:
-            field = _field_type(node, head, key, state)
+            taken = key if node.order is None else node.order[key]
+            field = _field_type(node, head, taken, state)
             state.equal(node, field, given[place], f'for {key!r}')
             # Parts that are not typed yet get the variable of the field itself, by
             # which several fields of one value are known to be one.
@@ -127,7 +130,8 @@ def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
     for place, (key, each) in enumerate(block.fields):
         parts.append((yield state.part(node, each, given[place], f'[{key!r}]')))
     node.parts = tuple(parts)
-    return TupleType(part.output for part in parts)
+    names = (frozenset({x} if isinstance(x, str) else ()) for x, _ in block.fields)
+    return record_type((part.output for part in parts), tuple(names))
 
 
 def _check_length(node: Typed, given: TupleType, most: int, state: Inference) -> None:
@@ -167,6 +171,7 @@ def _places_of(given: TupleType) -> str:
 
 @emit.register
 def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Writing:
+    value = node.arranged(value)
     is_tuple = isinstance(value, tuple)
     column = None if is_tuple or value is None else (yield w.object(value, node))
     most = block.length  # looked at once, with the first field
@@ -188,7 +193,7 @@ def _(block: c.Record, node: Typed, x: object, state: Eager) -> Steps[Any]:
     most = None if isinstance(node.input, VoidType) else block.length
     if most is not None and length_of(x) > most:
         raise TypeError(f'{node}: expected {count_of(most)}, got {x!r}; {PICK}')
-    made = []
+    made, x = [], node.arranged(x)
     for (key, _), each in zip(block.fields, node.parts, strict=True):
         item = None
         if each is not None and not isinstance(each.input, VoidType):
@@ -241,7 +246,7 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
         _check_slice(node, key)
     if isinstance(head, TupleType):
         if isinstance(key, slice):
-            return TupleType(head.items[key])
+            return head[key]
         return _tuple_item(node, head, key, state)
     if isinstance(head, SequenceType):
         if not isinstance(key, int | slice):

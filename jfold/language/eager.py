@@ -144,7 +144,8 @@ def call(node: Typed, x: Any, state: Eager) -> object:
     """Calls the layer of a node on one example."""
     layer = node.layer
     assert layer is not None
-    inputs = x if isinstance(node.input, TupleType) else () if x is None else (x,)
+    given = node.arranged(x)
+    inputs = given if isinstance(node.input, TupleType) else () if x is None else (x,)
     inputs = jax.tree.map(jnp.asarray, tuple(inputs))
     if layer.batched:
         inputs = jax.tree.map(lambda a: a[None], inputs)

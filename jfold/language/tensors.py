@@ -15,6 +15,7 @@ from jfold.language import eager
 from jfold.language.cells import check_order
 from jfold.language.eager import Eager, value_of
 from jfold.language.emission import emit
+from jfold.language.fields import order_for
 from jfold.language.inference import TO_TENSORS, Inference, output_type
 from jfold.language.layers import arguments_of, hint, identity, make_layer, traced
 from jfold.language.paths import fail
@@ -55,7 +56,10 @@ def type_function(block: c.Function, node: Typed, state: Inference) -> Type:
         if _has_void(given):
             hint = 'take what a sink stands beside by `>> GetItem(...)` first'
             fail(node, 'tensors or tuples of tensors', str(given), hint)
-        state.equal(node, apply_layer(node, given, block, state), output, 'to give')
+        node.order = order_for(node, block, given)
+        taken = TupleType(node.arranged(given)) if node.order else given
+        taken = state.types.plain(taken)
+        state.equal(node, apply_layer(node, taken, block, state), output, 'to give')
         return True
 
     state.when(node, constraint)
@@ -121,12 +125,13 @@ def _(block: c.Function, node: Typed, value: Value, places: int, w: Writer) -> W
 def emit_layer(node: Typed, value: Value, places: int, w: Writer) -> Writing:
     """Writes what a layer computes; the rest of its result is where it was."""
     assert node.layer is not None and node.origins is not None
-    origins, given = node.origins, [*w.keys(node.layer, places, node), *flatten(value)]
+    origins, inputs = node.origins, flatten(node.arranged(value))
+    given = [*w.keys(node.layer, places, node), *inputs]
     made: Iterator[int] = iter(())
     if count := len(origins.computed):
-        inputs = places, *(given[i] for i in origins.reads)
+        read = places, *(given[i] for i in origins.reads)
         number = w.builder.computing(node)
-        made = iter(w.add(p.Apply, inputs, node, count, operation=number))
+        made = iter(w.add(p.Apply, read, node, count, operation=number))
     registers = []
     for origin in origins.outputs:
         if isinstance(origin, np.ndarray):
