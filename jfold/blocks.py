@@ -282,9 +282,8 @@ class Function(Block):
         other than `None` keeps it; an `init` without a signature is given all.
       name: the key of its parameters; the callable's own name when left out. Two names
         for one callable give two sets of parameters. Of several callables of one name
-        the later are numbered, `name_1` and so on, as they stand in the source, or by
-        their first use where that is one place, as of what one function returns, and of
-        modules: say `name` where parameters are to outlast changes of the code.
+        the later are numbered, `name_1` and so on, in the order in which the expression
+        meets them: say `name` where parameters are to outlast changes of that.
       rngs: the names of keys of `jax.random` that `fn` draws with, one or several, each
         an argument by that name: `fn(x, dropout=key)`. Every node has its own, which
         `Model.apply(..., rngs=key)` decides; with `deterministic=True` it is `None`.

@@ -322,8 +322,7 @@ class Model(Scheduling):
         """Runs a batch: pure, and composes with JAX's transformations.
 
         Args:
-          params: as `init` returns them, in any mapping, which may hold more than those
-            of this model.
+          params: as `init` returns them, in any mapping.
           schedule: as `schedule` returns it; data, no gradient flows to it.
           external: by name, the arrays [rows, *shape] that `External` blocks pick rows
             of; gradients flow to them.
@@ -346,7 +345,7 @@ class Model(Scheduling):
 
         Raises:
           ValueError: the schedule is another model's.
-          TypeError: `params` lacks a layer, or those of one differ from those of `init`
+          TypeError: `params` lacks a layer or has others, or one differs from `init`
             in structure, shape or dtype; or so does an array of `external`; or a layer
             draws and has no key.
         """

@@ -93,7 +93,7 @@ def _layer(name: str, params: Any, *others: Any) -> ops.Layer:
     return ops.Layer(name, missing, None, params, **options)
 
 
-_LAYER = 'name', 'params', 'batched', 'family', 'external', 'rngs', 'adds', 'parts'
+_LAYER = 'name', 'params', 'batched', 'external', 'rngs', 'adds', 'parts'
 _BODY = 'name', 'inputs', 'stages', 'outputs', 'results', 'registers'
 KINDS = {
     each

@@ -22,7 +22,7 @@ from jfold.errors import shown
 from jfold.host.objects import ABSENT
 from jfold.kept import kept
 from jfold.language.inference import infer
-from jfold.language.parameter_checks import check_families, check_layer, with_external
+from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.typed import Typed, Typing
 from jfold.trampoline import Steps, in_turn, run
 from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
@@ -72,10 +72,7 @@ def evaluate_typed(
 ) -> Any:
     """The value of an expression that is typed already, where nothing is drawn."""
     params = with_external(typing.layers, params or {}, external)
-    known = {layer.name: layer for layer in typing.layers if layer.params is not None}
-    for name in known.keys() & params.keys():  # others may not be needed
-        check_layer(known[name], params[name])
-    check_families(known, params)
+    check_params(typing.layers, params)
     state = Eager(typing, params, {name: [] for name in sorted(typing.metrics)})
     value = run(eval_part(typing.root, example, state))
     return (value, state.metrics) if state.metrics else value
@@ -149,13 +146,6 @@ def call(node: Typed, x: Any, state: Eager) -> object:
     inputs = jax.tree.map(jnp.asarray, tuple(inputs))
     if layer.batched:
         inputs = jax.tree.map(lambda a: a[None], inputs)
-    if layer.params is not None and layer.name not in state.params:
-        if layer.external:
-            check_layer(layer, None)
-        raise TypeError(
-            f'{node}: expected parameters for layer {layer.name!r}, got '
-            f'{list(state.params)}; `model.init(key)` makes them'
-        )
     call = layer.evaluating or layer.call  # without keys nothing is drawn
     keys = (None for _ in layer.rngs)
     result = call(state.params.get(layer.name), *keys, *inputs)

@@ -359,13 +359,13 @@ def infer(root: c.Block) -> Typing:
         if isinstance(node.block, c.Metric):
             _check_metric(node, metrics)
     # Names follow from the layers of the whole expression, so nodes get them last.
-    names = numbered(state.functions)
+    met = dict.fromkeys(node.layer for node in state.nodes if node.layer)
+    names = numbered({layer: state.functions[layer] for layer in met})
     for node in state.nodes:
         node.layer = None if node.layer is None else names[node.layer]
     _mark_draws(state)
-    layers = tuple(names[layer] for layer in state.layers.values())
     seen = frozenset(state.observing)
-    return Typing(top, state.declarations, layers, metrics, seen)
+    return Typing(top, state.declarations, tuple(names.values()), metrics, seen)
 
 
 def _mark_draws(state: Inference) -> None:
