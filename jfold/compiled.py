@@ -6,11 +6,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 
+from jfold.data.adoption import with_spec
 from jfold.errors import expect
 from jfold.schedule import Schedule, abstract
 from jfold.spec import Capacity, Spec
@@ -45,6 +46,10 @@ class CompiledStep:
         specs = self._recipe.specs_of(args, options)
         if len(specs) != len(self.specs):  # static arguments are left out before them
             specs = _specs_in((args, options))
+        pairs = zip(self.specs, specs, strict=False)
+        if any(x.program is not y.program for x, y in pairs):
+            args, options = self._adopted(args, options)
+            specs = _specs_in((args, options))
         if specs != self.specs and specs not in self._others:
             for expected, got in zip(self.specs, specs, strict=False):
                 _check_kind(expected, got)
@@ -52,6 +57,18 @@ class CompiledStep:
                 self._compile_for(specs)
         compiled = self._others.get(specs) if specs != self.specs else None
         return (compiled or self.compiled)(*args, **options)
+
+    def _adopted(self, *tree: Any) -> Any:
+        """Arguments, with schedules of a model that was the same as if of this."""
+        leaves, structure = jax.tree.flatten(tree, is_leaf=_is_schedule)
+        rest = iter(self.specs)
+        made = [
+            with_spec(x, replace(next(rest), capacity=x.capacity)) or x
+            if _is_schedule(x)
+            else x
+            for x in leaves
+        ]
+        return jax.tree.unflatten(structure, made)
 
     def _compile_for(self, specs: tuple[Spec, ...]) -> None:
         begin = time.perf_counter()

@@ -19,6 +19,7 @@ from jfold.budget import Budget
 from jfold.combinators import Block, convert_to_block
 from jfold.compile_times import note
 from jfold.compiled import CompiledStep, compile_step
+from jfold.data.adoption import of_model
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
@@ -344,30 +345,30 @@ class Model(Scheduling):
         nothing else outlives the model and its schedules.
 
         Raises:
-          ValueError: the schedule is another model's.
+          ValueError: the schedule is another model's, and not of one that was defined
+            in the same way.
           TypeError: `params` lacks a layer or has others, or one differs from `init`
             in structure, shape or dtype; or so does an array of `external`; or a layer
             draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
-        self._check(params, schedule)
+        schedule = self._own(schedule)
+        check_params(self.program.layers, params)
         rows, layers = schedule.examples, self.program.layers
         draws = make_draws(layers, rows, rngs, ids, deterministic)
         note(self._budget, schedule.spec)
         return returned(self.program, schedule, self._apply(params, schedule, draws))
 
-    def _check(self, params: object, schedule: Schedule) -> None:
+    def _own(self, schedule: Schedule) -> Schedule:
+        """A schedule of this model, or of one that was the same, as one of this."""
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
                 'call `model.apply(params, model.schedule(examples))`'
             )
-        if schedule.spec.program is not self.program:
-            raise ValueError(
-                'expected a schedule made by this model, got one of another: call '
-                '`model.schedule(examples)` of the model that is applied'
-            )
-        check_params(self.program.layers, params)
+        if schedule.spec.program is self.program:
+            return schedule
+        return of_model(schedule, self._budget.spec_of, self.program)
 
     @boundary
     def eval(

@@ -17,9 +17,10 @@ import numpy as np
 
 from jfold.checking.graphs import check_graph
 from jfold.data import storage
+from jfold.data.adoption import differing, fitted
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.labels import labels_as_text, labels_of_text
-from jfold.data.parts import Parts, in_parts
+from jfold.data.parts import Parts, graphs_in, in_parts
 from jfold.data.scheduling import Chosen, Scheduling
 from jfold.errors import expect, whole
 from jfold.graph import Graph, Table, labels_of
@@ -83,8 +84,7 @@ class Corpus:
     def labels(self) -> dict[str, Array]:
         """By name of a `Metric` that is given labels, those of all rows [rows] object;
         see `Schedule.labels`."""
-        graph = self.graph
-        parts = graph.graphs if isinstance(graph, Parts) else [graph]
+        parts = graphs_in(self.graph)
         return labels_of(self.model.program, [part.labels for part in parts])
 
     @boundary
@@ -256,9 +256,9 @@ class Corpus:
         Args:
           path: of the file; or of a folder, whose `.npz` files are parts of one corpus
             in the order of their names, written by as many workers.
-          model: of the same expression, widths, tables and Python functions included.
-            What functions read while they run, such as files, is not seen; data at
-            module level that they change counts as changed.
+          model: of the same expression, tables and Python functions included; layers
+            may have other widths. What functions read while they run, such as files, is
+            not seen; data at module level that they change counts as changed.
           verify: reads the file once to compare checksums, and the numbers of values
             another time: each has to be one of its example.
 
@@ -282,13 +282,8 @@ class Corpus:
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
             raise ValueError(f'{path}: expected a corpus, got other arrays')
-        found = differences(saved.get('fingerprint', {}), fingerprint(model.program))
-        if found:
-            raise ValueError(
-                f'{path}: expected a corpus of the expression of this model, got one '
-                f'of another, with {"; ".join(found)}. Trace the examples again with '
-                '`model.trace`'
-            )
+        current = fingerprint(model.program)
+        _refuse(f'{path}: ', differences(saved.get('fingerprint', {}), current))
         skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
         corpus = _corpus(model, arrays, skipped)
         if verify:
@@ -435,13 +430,39 @@ def _corpus(
     )
     graph = replace(graph, labels=labels_of_text(program, graph, arrays))
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
-    return suited(model, Corpus(model, graph, demanded, arrays['source'], skipped))
+    made = Corpus(model, fitted(program, graph), demanded, arrays['source'], skipped)
+    return _demanding(made)
 
 
 def suited(model: Scheduling, corpus: Corpus) -> Corpus:
-    """A corpus that knows what its examples demand of a model, whose program may be
+    """A corpus of another model whose expression has the same structure, for this.
+
+    Raises:
+      ValueError: the structure differs.
+    """
+    if corpus.model is model:
+        return corpus
+    program, demanded = model.program, corpus.demands
+    _refuse('', differing(program, corpus.model.program))
+    graph = in_parts(fitted(program, each) for each in graphs_in(corpus.graph))
+    demanded = Demands(program, demanded.added, demanded.highest)
+    return _demanding(replace(corpus, model=model, graph=graph, demands=demanded))
+
+
+def _refuse(where: str, found: Sequence[str]) -> None:
+    """Refuses a corpus of another structure, if anything was found that differs."""
+    if found:
+        raise ValueError(
+            f'{where}expected a corpus of the expression of this model, got one of '
+            f'another, with {"; ".join(found)}. Trace the examples again with '
+            '`model.trace`'
+        )
+
+
+def _demanding(corpus: Corpus) -> Corpus:
+    """A corpus that knows what its examples demand of its model, whose program may be
     without loops where that which they were traced for had some."""
-    program, graph = model.program, corpus.graph
+    program, graph = corpus.model.program, corpus.graph
     if fits(program, corpus.demands):
         return corpus
     graph = graph.whole() if isinstance(graph, Parts) else graph

@@ -5,7 +5,9 @@ Functions that run on the host are told by what they say: compiled code, default
 they close over, and what they use of the globals of their module; data in there count
 with their contents, other objects with their class and the plain data among their
 attributes. Functions of Python itself and of installed packages are told by name.
-Layers run on the device and are told by name and types.
+Layers run on the device and are told by name and by which types they take and give.
+Shapes of what they give, and the values of constants, are not told: graphs have numbers
+of values, whatever these look like.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ import numpy as np
 
 from jfold.instructions import CHECK, Body, Call, Instruction
 from jfold.operations import Operation
+from jfold.planning.layout import active_types
 from jfold.program import HostPlan, Program
+from jfold.sequence_instructions import Unwrap, Wrap
 from jfold.types import Type
 
-FORMAT = 3  # of graphs and demands: how places, values, levels are numbered; sums
+FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; sums
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 EMPTY = CellType()  # a variable that a function closes over before it has a value
@@ -59,16 +63,22 @@ def fingerprint(program: Program) -> dict[str, Any]:
     version of Python, whose compiled code it hashes.
     """
     steps, plan = list(_steps(program)), program.plan
+    active = active_types(program)
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
-        'types': [_plain(f'type {each!r}') for each in program.types],
-        'constants': [
-            [f'constant {program.types[t]!r}', contents(value), '']
-            for t, value in program.constants
+        'types': [
+            _numbered(f'type {each!r}', t in active)
+            for t, each in enumerate(program.types)
         ],
-        'operations': [_plain(_operation(each)) for each in program.operations],
-        'results': [_plain(str(each)) for each in program.results],
+        'constants': [
+            _numbered(f'constant {program.types[t]!r}', t) for t, _ in program.constants
+        ],
+        'operations': [
+            _numbered(_operation(each), each.inputs, each.outputs)
+            for each in program.operations
+        ],
+        'results': [_numbered(str(each), each.tensors) for each in program.results],
         'steps': [_line(each, plan, code=False) for each in steps],
         'functions': [
             _line(each, plan, code=True) for each in steps if _is_function(each, plan)
@@ -138,8 +148,13 @@ def _line(step: Instruction | Body, plan: HostPlan, code: bool) -> Line:
     return [' '.join([type(step).__name__, *shown]), digest, place]
 
 
-def _plain(text: str) -> Line:
-    return [text, '', '']
+def _numbered(text: str, *numbers: object) -> Line:
+    """The line of what has types, which are told by their numbers, not by shapes."""
+    return [_without_shapes(text), contents(numbers), '']
+
+
+def _without_shapes(text: str) -> str:
+    return re.sub(r'\[[\d,]*\]', '', text)
 
 
 def _options(step: Instruction, plan: HostPlan) -> dict[str, Any]:
@@ -147,6 +162,8 @@ def _options(step: Instruction, plan: HostPlan) -> dict[str, Any]:
     aside = {'inputs', 'outputs', 'where', *step.traits.holds}
     options = {x.name for x in fields(step) if x.metadata != CHECK} - aside
     values = {name: getattr(step, name) for name in options}
+    if isinstance(step, Wrap | Unwrap):
+        values['sequence'] = _without_shapes(repr(step.sequence))
     if isinstance(step, Call):
         values['lists'] = plan.declarations[step.declaration].lists
     return dict(sorted(values.items()))
