@@ -60,7 +60,8 @@ def save(
     The file holds what the host does with examples, the parameters, and `model.apply`
     for batches of some capacities, as `jax.export` writes it. Python functions that the
     host calls (`InputTransform`, keys of `OneOf`) are written by the names under which
-    they can be imported; those of the device are part of what is exported.
+    they can be imported; those of a notebook or a script, which cannot, by their source
+    with the data that they use. Those of the device are part of what is exported.
 
     Args:
       path: of the file, which is written whole or not at all.
@@ -207,9 +208,10 @@ def _written(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
 def _refusal(refused: Iterable[tuple[str, str]]) -> str:
     told = '; '.join(dict.fromkeys(f'{what}, in {where}' for where, what in refused))
     return (
-        'expected an expression whose functions on the host can be imported by name, '
-        f'and whose tables, keys and defaults are made of {PLAIN}, got: {told}. Define '
-        'functions at the top of a module that can be imported'
+        'expected an expression whose functions on the host can be imported by name or '
+        'told by their source, and whose tables, keys and defaults, and what these '
+        f'functions use, are made of {PLAIN}, got: {told}. Define such functions and '
+        'classes at the top of a module that can be imported'
     )
 
 
@@ -301,8 +303,9 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     """Reads a model that `save` wrote: it schedules and predicts as the one saved.
 
     Loading imports the modules whose functions the host calls, and runs nothing else;
-    predicting calls these functions with examples. Whoever writes the file chooses
-    which, so load files of those alone whose code you would run.
+    predicting calls these functions, and those that are written by their source, with
+    examples. Whoever writes the file chooses which, so load files of those alone whose
+    code you would run.
 
     Args:
       path: of the file.

@@ -39,11 +39,13 @@ def test_functions_without_a_name_are_all_told(tmp_path: Path) -> None:
     """With their blocks; nothing is written."""
 
     def inside(x: Any) -> Any:
+        global TREES  # noqa: PLW0603
+        TREES = x
         return x
 
     block = jf.Record(
         {
-            'a': jf.InputTransform(lambda x: x) >> jf.Scalar(),
+            'a': jf.InputTransform(eval('lambda x: x')) >> jf.Scalar(),
             'b': jf.OneOf(inside, {1: jf.Scalar(), 2: jf.Scalar() >> jnp.sin}),
             'c': jf.GetItem('d', default=object()) >> jf.Scalar(),
         }
@@ -54,15 +56,16 @@ def test_functions_without_a_name_are_all_told(tmp_path: Path) -> None:
     told = re.sub(r'py:\d+', 'py:n', str(caught.value))
     told = re.sub('0x[0-9a-f]+', '0x', told)
     assert told == (
-        'expected an expression whose functions on the host can be imported by name, '
-        'and whose tables, keys and defaults are made of None, numbers, strings, '
-        'bytes, arrays, tuples, lists, dicts, sets, slices, got: a lambda '
-        '(test_saved_refused.py:n), '
-        "in Record['a'].Pipe[0].InputTransform(function); `inside`, defined in a "
-        "function (test_saved_refused.py:n), in Record['b'].OneOf(inside, {1: "
+        'expected an expression whose functions on the host can be imported by name or '
+        'told by their source, and whose tables, keys and defaults, and what these '
+        'functions use, are made of None, numbers, strings, bytes, arrays, tuples, '
+        'lists, dicts, sets, slices, got: a lambda (<string>:1), whose source is not '
+        "known, in Record['a'].Pipe[0].InputTransform(function); `inside`, defined in "
+        'a function (test_saved_refused.py:n), which changes its module, in '
+        "Record['b'].OneOf(inside, {1: "
         "Scalar('float32'), 2: Scalar('float32')...; an object of builtins.object, in "
-        "Record['c'].Pipe[0].GetItem('d', default=<object object at 0x>). Define "
-        'functions at the top of a module that can be imported'
+        "Record['c'].Pipe[0].GetItem('d', default=<object object at 0x>). Define such "
+        'functions and classes at the top of a module that can be imported'
     )
     assert os.listdir(tmp_path) == []
 

@@ -8,9 +8,10 @@ come before it:
     ["tuple", 1, 2]   ["dict", "a", [3]]   ["name", "operator", "itemgetter"]
     ["Apply", [4], [5], "<expression> >> ...", null, 0, 1]
 
-Tags are a closed set: some kinds of plain values, functions and classes that can be
-imported, by name, and jfold's own classes, field by field. What is the same object is
-so again. Nothing is called to read them but constructors that are known here.
+Tags are a closed set: some kinds of plain values, modules, functions and classes that
+can be imported, by name, other functions by source, and jfold's own classes, field by
+field. What is the same object is so again. Nothing is called to read them but
+constructors that are known here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 import jax
@@ -33,8 +35,9 @@ from jfold import instructions as ir
 from jfold import operations as ops
 from jfold import types as t
 from jfold.data.archive import EXTENDED
+from jfold.data.by_source import made_of, said_of
 from jfold.data.containers import plain
-from jfold.data.naming import name_of, named, told
+from jfold.data.naming import imported, name_of, named, told
 from jfold.data.storage import holds
 from jfold.program import HostPlan, Program
 from jfold.registers import RegisterType
@@ -163,7 +166,8 @@ class Encoder:
         self._known[id(value)] = value, None
         where = value.where if isinstance(value, ir.Instruction) else where
         tag, parts = self._taken(value, where)
-        codes = yield in_turn(self._encoded(each, where) for each in parts)
+        inside = f'`{value.__name__}` of {where}' if tag == 'function' else where
+        codes = yield in_turn(self._encoded(each, inside) for each in parts)
         self._known[id(value)] = value, (code := [len(self.records)])
         self.records.append([tag, *codes])
         return code
@@ -188,7 +192,13 @@ class Encoder:
             return 'scalar', (value.dtype, value.item())
         if name := name_of(value):
             return 'name', name
-        self.refused.append((where, told(value)))
+        why = ''
+        if isinstance(value, FunctionType):
+            try:
+                return 'function', said_of(value)
+            except ValueError as error:
+                why = f', {error}'
+        self.refused.append((where, f'{told(value)}{why}'))
         return 'tuple', ()
 
     def _placed(self, array: Array) -> Parts:
@@ -239,6 +249,7 @@ _WRITERS: dict[type, Callable[[Any], tuple[str, Parts]]] = {
     slice: lambda x: ('slice', [x.start, x.stop, x.step]),
     range: lambda x: ('range', [x.start, x.stop, x.step]),
     type(...): lambda _: ('ellipsis', []),
+    ModuleType: lambda x: ('module', [x.__name__]),
     functools.partial: lambda x: ('partial', [x.func, x.args, dict(x.keywords)]),
     operator.itemgetter: lambda x: ('itemgetter', x.__reduce__()[1]),
     operator.attrgetter: lambda x: ('attrgetter', x.__reduce__()[1]),
@@ -340,9 +351,12 @@ _READERS: dict[str, Callable[..., Any]] = {
     'scalar': lambda dtype, item: dtype.type(item),
     'enum': operator.getitem,
     'name': named,
+    'module': imported,
+    'function': made_of,
     'of jax': jnp.asarray,
 }
 # Without those that take anything as it is.
+_OPTIONS = tuple | None, dict | None
 _KINDS_OF_PARTS: dict[str, tuple[Any, ...]] = {
     'int': (str,),
     'float': (str,),
@@ -357,5 +371,7 @@ _KINDS_OF_PARTS: dict[str, tuple[Any, ...]] = {
     'scalar': (np.dtype, bool | int | float | complex | str | bytes),
     'enum': (enum.EnumMeta, str),
     'name': (str, str),
+    'module': (str,),
+    'function': (str, str, *_OPTIONS, tuple, tuple, dict, dict, tuple),
     'of jax': (np.ndarray,),
 }

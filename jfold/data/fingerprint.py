@@ -338,7 +338,7 @@ def _(value: CodeType) -> Said:
 
 def _globals(fn: FunctionType) -> Iterator[object]:
     """What a function uses of its module; of installed packages, names alone."""
-    for name in sorted(set(_global_names(fn.__code__))):
+    for name in sorted(set(global_names(fn.__code__))):
         value = fn.__globals__.get(name)
         is_far = isinstance(value, FunctionType) and (
             value.__globals__ is not fn.__globals__ and _is_installed(value)
@@ -353,10 +353,10 @@ def _is_installed(fn: FunctionType) -> bool:
     return fn.__code__.co_filename.startswith(('<frozen', *folders))
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
+def global_names(code: CodeType) -> Iterator[str]:
     for each in dis.get_instructions(code):
         if each.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
             yield each.argval
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _global_names(value)
+            yield from global_names(value)

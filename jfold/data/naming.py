@@ -8,7 +8,7 @@ import importlib
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from types import BuiltinMethodType, FunctionType, MethodType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from jfold.errors import reason
@@ -67,13 +67,7 @@ def named(module: str, name: str) -> Any:
     Raises:
       ImportError: there is no such module, it cannot be imported, or lacks the name.
     """
-    try:
-        found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever a module may raise
-        raise ImportError(
-            f'expected a module {module!r}, for `{name}`, got {reason(error)}: install '
-            'it where this program runs, or put it on the path'
-        ) from error
+    found = imported(module, f', for `{name}`')
     try:
         return functools.reduce(getattr, name.split('.'), found)
     except AttributeError:
@@ -81,6 +75,21 @@ def named(module: str, name: str) -> Any:
             f'expected `{name}` in module {module!r}, got a module without: use the '
             'version that has it'
         ) from None
+
+
+def imported(module: str, use: str = '') -> ModuleType:
+    """A module; `use` tells what for.
+
+    Raises:
+      ImportError: there is none, or it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever a module may raise
+        raise ImportError(
+            f'expected a module {module!r}{use}, got {reason(error)}: install it where '
+            'this program runs, or put it on the path'
+        ) from error
 
 
 def told(value: Any) -> str:

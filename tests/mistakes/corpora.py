@@ -194,9 +194,9 @@ MISTAKES = [
         ValueError,
         '…/corpus.npz: expected a corpus of the expression of this model, got '
         'one of another, with `constant float32` instead of nothing; `operation '
-        'add(float32, float32) -> float32, a sum` instead of nothing; `Iterate` instead '
-        "of `Convert tensor=float32[3]` in Vector(3, 'float32'); and 6 more. Trace the "
-        'examples again with `model.trace`',
+        'add(float32, float32) -> float32, a sum` instead of nothing; `Iterate` '
+        "instead of `Convert tensor=float32[3]` in Vector(3, 'float32'); and 6 more. "
+        'Trace the examples again with `model.trace`',
     ),
     Mistake(
         'a block to load a corpus',
