@@ -73,6 +73,8 @@ class Fold(linen.Module):
             for x in layers
             if x.init
         }
+        # Those of no layer are told too.
+        params = {**self.variables.get('params', {}), **params}
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
         if self.is_initializing():
             options['deterministic'] = True

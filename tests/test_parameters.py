@@ -274,6 +274,16 @@ def test_layers_that_the_model_does_not_have(given: Any) -> None:
         without.apply(params, without.schedule([2]))
 
 
+def test_a_module_of_linen_with_layers_that_it_does_not_have() -> None:
+    fold = jf.linen.Fold(dense_model().block)
+    schedule = fold.model.schedule([[1, 2]])
+    variables = fold.init(KEY, schedule)
+    assert fold.apply(variables, schedule).shape == (1, 2)
+    more = {'params': {**variables['params'], 'dense_1': jnp.zeros(2)}}
+    with pytest.raises(TypeError, match=r"\['dense'\] alone, got \['dense_1'\] too"):
+        fold.apply(more, schedule)
+
+
 def test_arrays_of_externals_may_be_among_parameters() -> None:
     model = jf.compile(jf.External('table', []))
     table, schedule = jnp.float32([1, 2]), model.schedule([1])
