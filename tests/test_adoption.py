@@ -86,6 +86,80 @@ def test_a_corpus_outlasts_its_model(width: int, tmp_path: Path) -> None:
     assert_equal(model.join([corpus]), model.trace(DATA))
 
 
+def two_widths(wide: int, narrow: int) -> jf.Model:
+    """Constants, items, metrics and labels of two widths, and of that of the data."""
+
+    def table(width: int, name: str) -> Any:
+        def draw(key: Any, _: Any) -> Any:
+            return jax.random.normal(key, (10, width))
+
+        return jf.Scalar('int32') >> jf.Function(lambda p, i: p[i], draw, name)
+
+    def times(width: int, name: str) -> jf.Function:
+        def draw(key: Any, x: Any) -> Any:
+            return jax.random.normal(key, (x.size, width))
+
+        return jf.Function(lambda p, x: jnp.tanh(x @ p), draw, name)
+
+    narrow_words = jf.Map(table(narrow, 'narrow'))
+    total = narrow_words >> jf.Fold(narrowed := jf.Function(plus), jf.Zeros(narrow))
+    wide_words = jf.Map(jf.Optional(table(wide, 'wide'), jf.Zeros(wide)))
+    kind = jf.OneHotFromList('abc') >> times(wide, 'of kind')
+    label = jf.AllOf(kind, jf.Identity()) >> jf.Metric('kinds')
+    assert narrowed.name is None
+    block = {
+        'words': jf.AllOf(total >> times(wide, 'up'), wide_words),
+        'kind': jf.AllOf(kind, label) >> jf.GetItem(0),
+        'other': jf.Vector(3) >> times(narrow, 'of data'),
+        'same': jf.Vector(3),
+    }
+    return jf.compile(jf.Record(block))
+
+
+def plus(x: Any, y: Any) -> Any:
+    return x + y
+
+
+WORDS = [
+    {'words': [1, 2, 3], 'kind': 'a', 'other': [1, 2, 3], 'same': [4, 5, 6]},
+    {'words': [], 'kind': 'b', 'other': [1, 2, 3], 'same': [4, 5, 6]},
+    {'words': [4, 5], 'kind': 'c', 'other': [1, 2, 3], 'same': [4, 5, 6]},
+]
+
+
+@pytest.mark.parametrize('old', [(4, 4), (4, 6), (3, 4), (4, 3), (3, 3)])
+@pytest.mark.parametrize('new', [(4, 4), (4, 6), (3, 4), (4, 3), (3, 3)])
+def test_widths_may_become_equal_or_different(
+    old: Any, new: Any, tmp_path: Path
+) -> None:
+    """Values of one width are numbered together; then they are numbered anew."""
+    corpus, model = two_widths(*old).trace(WORDS), two_widths(*new)
+    corpus.save(tmp_path / 'corpus.npz')
+    want = model.trace(WORDS)
+    assert_equal(model.join([corpus]), want)
+    assert_equal(jf.Corpus.load(tmp_path / 'corpus.npz', model), want)
+
+
+def test_one_constant_that_is_several_now() -> None:
+    """Of one type, nothing tells which of them a value was."""
+
+    def constant(value: float) -> jf.Function:
+        return jf.Function(lambda _: jnp.float32([value]))
+
+    def make(*values: float) -> jf.Model:
+        parts = [jf.Map(jf.Scalar() >> constant(x)) for x in values]
+        return jf.compile(jf.Record(parts))
+
+    corpus = make(1, 1).trace([([1], [2, 3])])
+    with refuses(
+        'expected a corpus in which constants that differ now differed, got one in '
+        'which they were one: trace the examples again with `model.trace`',
+        ValueError,
+    ):
+        make(1, 2).join([corpus])
+    assert make(2, 2).predict({}, corpus)[0].to_list()[0] == [2]
+
+
 def test_what_a_tracer_made_outlasts_its_model() -> None:
     traced = run(4)[0].tracer()(DATA)
     model, params = run(6)

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ import numpy as np
 from jfold.checking.graphs import check_graph
 from jfold.data import storage
 from jfold.data.adoption import differing, fitted
-from jfold.data.fingerprint import differences, fingerprint
+from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, graphs_in, in_parts
 from jfold.data.scheduling import Chosen, Scheduling
@@ -285,7 +285,7 @@ class Corpus:
         current = fingerprint(model.program)
         _refuse(f'{path}: ', differences(saved.get('fingerprint', {}), current))
         skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
-        corpus = _corpus(model, arrays, skipped)
+        corpus = _corpus(model, arrays, skipped, saved['fingerprint']['numbers'])
         if verify:
             _check(corpus, path)
         assert isinstance(corpus.graph, Graph)  # of one file
@@ -383,7 +383,7 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
     arrays = {'source': corpus.source}
     program = corpus.model.program
     tables = graph.constants + graph.operations + graph.results
-    for name, table in zip(_names(program), tables, strict=True):
+    for name, table in zip(_names(program, len(program.types)), tables, strict=True):
         # What begins where need not be kept of what has one row an example.
         if name != OUTPUTS:
             arrays[f'{name}/first'] = table.first
@@ -394,10 +394,10 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
     return arrays
 
 
-def _names(program: Program) -> list[str]:
-    """What the tables of a graph are called in a file: of constants, operations and
-    results."""
-    names = [f'constants/{t}' for t in range(len(program.types))]
+def _names(program: Program, types: int) -> list[str]:
+    """What the tables of a graph are called in a file: of constants, of so many types,
+    operations and results."""
+    names = [f'constants/{t}' for t in range(types)]
     names += [f'operations/{o}' for o in range(len(program.operations))]
     numbers = {r: n for n, r in enumerate(program.observed)}
     return names + [
@@ -407,9 +407,12 @@ def _names(program: Program) -> list[str]:
 
 
 def _corpus(
-    model: Scheduling, arrays: dict[str, Array], skipped: tuple[tuple[int, str], ...]
+    model: Scheduling,
+    arrays: dict[str, Array],
+    skipped: tuple[tuple[int, str], ...],
+    numbers: Mapping[str, Any],
 ) -> Corpus:
-    program, names = model.program, iter(_names(model.program))
+    program, names = model.program, iter(_names(model.program, numbers['types']))
     examples = len(arrays['source'])
 
     def tables(columns: Iterable[int]) -> tuple[Table, ...]:
@@ -424,14 +427,15 @@ def _corpus(
 
     graph = Graph(
         examples,
-        tables(1 for _ in program.types),
+        tables(1 for _ in range(numbers['types'])),
         tables(1 + len(each.inputs) for each in program.operations),
         tables(len(each.tensors) for each in program.results),
     )
     graph = replace(graph, labels=labels_of_text(program, graph, arrays))
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
-    made = Corpus(model, fitted(program, graph), demanded, arrays['source'], skipped)
-    return _demanding(made)
+    graph = fitted(program, graph, numbers)
+    made = Corpus(model, graph, demanded, arrays['source'], skipped)
+    return _demanding(made, numbers)
 
 
 def suited(model: Scheduling, corpus: Corpus) -> Corpus:
@@ -444,9 +448,12 @@ def suited(model: Scheduling, corpus: Corpus) -> Corpus:
         return corpus
     program, demanded = model.program, corpus.demands
     _refuse('', differing(program, corpus.model.program))
-    graph = in_parts(fitted(program, each) for each in graphs_in(corpus.graph))
+    numbers = numbers_of(corpus.model.program)
+    parts = graphs_in(corpus.graph)
+    graph = in_parts(fitted(program, each, numbers) for each in parts)
     demanded = Demands(program, demanded.added, demanded.highest)
-    return _demanding(replace(corpus, model=model, graph=graph, demands=demanded))
+    made = replace(corpus, model=model, graph=graph, demands=demanded)
+    return _demanding(made, numbers)
 
 
 def _refuse(where: str, found: Sequence[str]) -> None:
@@ -459,11 +466,12 @@ def _refuse(where: str, found: Sequence[str]) -> None:
         )
 
 
-def _demanding(corpus: Corpus) -> Corpus:
+def _demanding(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
     """A corpus that knows what its examples demand of its model, whose program may be
-    without loops where that which they were traced for had some."""
+    without loops where that which they were traced for had some, or have other numbers.
+    """
     program, graph = corpus.model.program, corpus.graph
-    if fits(program, corpus.demands):
+    if numbers == numbers_of(program) and fits(program, corpus.demands):
         return corpus
     graph = graph.whole() if isinstance(graph, Parts) else graph
     return replace(corpus, demands=demands(make_uses(program, graph)))

@@ -38,7 +38,16 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.instructions import CHECK, Body, Call, Instruction
+from jfold.instructions import (
+    CHECK,
+    Body,
+    Call,
+    Choose,
+    Constant,
+    ConstantMaker,
+    Instruction,
+    ReduceGroups,
+)
 from jfold.operations import Operation
 from jfold.planning.layout import active_types
 from jfold.program import HostPlan, Program
@@ -49,7 +58,7 @@ FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; su
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 EMPTY = CellType()  # a variable that a function closes over before it has a value
-SECTIONS = 'types', 'constants', 'operations', 'results', 'steps', 'functions'
+SECTIONS = 'operations', 'results', 'steps', 'functions'
 
 Said: TypeAlias = tuple[str, Iterable[object]]
 # Text, hash of what the text leaves out, place in the expression.
@@ -63,27 +72,48 @@ def fingerprint(program: Program) -> dict[str, Any]:
     version of Python, whose compiled code it hashes.
     """
     steps, plan = list(_steps(program)), program.plan
-    active = active_types(program)
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
-        'types': [
-            _numbered(f'type {each!r}', t in active)
-            for t, each in enumerate(program.types)
-        ],
-        'constants': [
-            _numbered(f'constant {program.types[t]!r}', t) for t, _ in program.constants
-        ],
-        'operations': [
-            _numbered(_operation(each), each.inputs, each.outputs)
-            for each in program.operations
-        ],
-        'results': [_numbered(str(each), each.tensors) for each in program.results],
+        'numbers': numbers_of(program),
+        'operations': [_plain(_operation(each)) for each in program.operations],
+        'results': [_plain(str(each)) for each in program.results],
         'steps': [_line(each, plan, code=False) for each in steps],
         'functions': [
             _line(each, plan, code=True) for each in steps if _is_function(each, plan)
         ],
     }
+
+
+def numbers_of(program: Program) -> dict[str, Any]:
+    """By which numbers values are told, which follow from which widths are equal.
+
+    Of types how many there are and which have gradients; the types of constants, and of
+    what operations and results read and give; and, step by step, the types of examples'
+    own constants, and which constants of the program are read.
+    """
+    steps = list(program.plan.instructions)
+    return {
+        'types': len(program.types),
+        'active': sorted(active_types(program)),
+        'constants': [t for t, _ in program.constants],
+        'operations': [[[*x.inputs], [*x.outputs]] for x in program.operations],
+        'results': [[*each.tensors] for each in program.results],
+        'own': [step.type for step in steps if isinstance(step, ConstantMaker)],
+        'shared': [i for step in steps for i in _shared(step)],
+    }
+
+
+def _shared(step: Instruction) -> list[int]:
+    """The constants of the program that a step reads, each once."""
+    found: tuple[int, ...] = ()
+    if isinstance(step, Constant):
+        found = (step.index,)
+    if isinstance(step, Choose):
+        found = *step.table.values(), *step.default
+    if isinstance(step, ReduceGroups):
+        found = step.fill
+    return list(dict.fromkeys(found))
 
 
 def _operation(operation: Operation) -> str:
@@ -148,9 +178,8 @@ def _line(step: Instruction | Body, plan: HostPlan, code: bool) -> Line:
     return [' '.join([type(step).__name__, *shown]), digest, place]
 
 
-def _numbered(text: str, *numbers: object) -> Line:
-    """The line of what has types, which are told by their numbers, not by shapes."""
-    return [_without_shapes(text), contents(numbers), '']
+def _plain(text: str) -> Line:
+    return [_without_shapes(text), '', '']
 
 
 def _without_shapes(text: str) -> str:
@@ -162,8 +191,18 @@ def _options(step: Instruction, plan: HostPlan) -> dict[str, Any]:
     aside = {'inputs', 'outputs', 'where', *step.traits.holds}
     options = {x.name for x in fields(step) if x.metadata != CHECK} - aside
     values = {name: getattr(step, name) for name in options}
+    if isinstance(step, ConstantMaker):
+        del values['type']  # the tensor says it
     if isinstance(step, Wrap | Unwrap):
         values['sequence'] = _without_shapes(repr(step.sequence))
+    place = {i: k for k, i in enumerate(_shared(step))}.get
+    if isinstance(step, Constant):
+        del values['index']
+    if isinstance(step, Choose):
+        values['table'] = {key: place(i) for key, i in step.table.items()}
+        values['default'] = tuple(map(place, step.default))
+    if isinstance(step, ReduceGroups):
+        values['fill'] = tuple(map(place, step.fill))
     if isinstance(step, Call):
         values['lists'] = plan.declarations[step.declaration].lists
     return dict(sorted(values.items()))

@@ -10,7 +10,7 @@ from typing import Any
 
 from jfold.checking.graphs import checked
 from jfold.data.adoption import fitted
-from jfold.data.fingerprint import fingerprint
+from jfold.data.fingerprint import fingerprint, numbers_of
 from jfold.graph import Graph
 from jfold.kept import Owner, kept
 from jfold.program import Program
@@ -47,7 +47,7 @@ def graph_in(traced: Traced, program: Program) -> Graph:
     Raises:
       ValueError: it is none of the program's.
     """
-    graph = fitted(program, traced.graph)
+    graph = fitted(program, traced.graph, numbers_of(program))
     return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
 

@@ -158,15 +158,15 @@ MISTAKES = [
         'a damaged file',
         lambda: loaded(flip),
         jf.DamagedError,
-        "…/corpus.npz: array 'operations/0/first': wrong checksum: expected …, got …; "
-        'write it again',
+        "…/corpus.npz: array 'operations/0/0': malformed header: expected … of "
+        'it, got …; write it again',
     ),
     Mistake(
         'a truncated file',
         lambda: loaded(truncate),
         jf.DamagedError,
-        '…/corpus.npz: directory: truncated: expected 5294 bytes or more, got '
-        '5194; write it again',
+        '…/corpus.npz: directory: truncated: expected 5230 bytes or more, got '
+        '5130; write it again',
     ),
     Mistake(
         'a file of another kind',
@@ -193,10 +193,11 @@ MISTAKES = [
         lambda: loaded(bool, other),
         ValueError,
         '…/corpus.npz: expected a corpus of the expression of this model, got '
-        'one of another, with `constant float32` instead of nothing; `operation '
-        'add(float32, float32) -> float32, a sum` instead of nothing; `Iterate` '
-        "instead of `Convert tensor=float32[3]` in Vector(3, 'float32'); and 6 more. "
-        'Trace the examples again with `model.trace`',
+        'one of another, with `operation add(float32, float32) -> float32, a sum` '
+        'instead of nothing; `Iterate` instead of `Convert tensor=float32[3]` in '
+        "Vector(3, 'float32'); `Enter` instead of nothing in "
+        "Pipe[0].Map(Scalar('float32')); and 5 more. Trace the examples again with "
+        '`model.trace`',
     ),
     Mistake(
         'a block to load a corpus',
