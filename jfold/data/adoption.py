@@ -226,6 +226,8 @@ def _is_same(program: Operations, other: Operations) -> bool:
     assert isinstance(program, Program)
     return (
         not differing(program, other)
+        and isinstance(other, Program)
+        and numbers_of(program) == numbers_of(other)
         and program.types == other.types
         and all(
             np.array_equal(x, y, equal_nan=y.dtype.kind in 'fc')
