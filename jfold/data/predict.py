@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -80,7 +81,8 @@ def predict(
 
     Raises:
       InputError: an example does not fit; its number is that among all examples.
-      TypeError, ValueError, ProgramBudgetError: as of `Model.batches` and `apply`.
+      TypeError, ValueError: as of `Model.batches` and `apply`. Programs that it needs
+        are there whatever `max_programs` says, and do not count.
 
     >>> import jax.numpy as jnp, jfold as jf
     >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -104,6 +106,7 @@ def predictions(
     progress: bool,
 ) -> Any:
     """As `predict`, where `run_batch` gives the results of a schedule."""
+    model, source = _without_limit(model, source)
     where = None if sharding is None else make_shards(sharding).sharding
     if where is not None and not where.is_fully_addressable:
         raise ValueError(
@@ -117,13 +120,24 @@ def predictions(
         batches(model, source, batch_size, sharding=sharding) as given,
         progress_bar('predict', total if total >= 0 else None, progress) as update,
     ):
-        if isinstance(source, Corpus) and len(source):  # it is known what they need
-            model._budget.prepare(given.capacities)
         parts = []
         for batch, results in _ahead(run_batch, given):
             parts.append(_real(batch, results, model.program))
             update(batch.count)
     return run(_joined(parts or [_nothing(model.program)]))
+
+
+def _without_limit(model: Scheduling, source: object) -> tuple[Scheduling, object]:
+    """A model that may have any number of programs, and the source as its own."""
+    budget = model._budget.without_limit()
+    if budget is model._budget:
+        return model, source
+    twin = copy.copy(model)
+    twin._budget = budget
+    if isinstance(source, Corpus) and source.model is model:
+        source = copy.copy(source)  # with what it has kept
+        vars(source).update(model=twin)
+    return twin, source
 
 
 def _ahead(
