@@ -18,10 +18,9 @@ from jfold.data.joining import join
 from jfold.data.scheduling import Scheduling
 from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
-from jfold.graph import ranges
 from jfold.metrics import MetricValues
 from jfold.program import Program
-from jfold.ragged import Ragged, assembled
+from jfold.ragged import assembled, picked
 from jfold.result_tables import each_handed_out, handed_out
 from jfold.schedule import Schedule
 from jfold.shards import Sharding, make_shards
@@ -164,29 +163,12 @@ def _real(batch: Batch, given: Any, program: Program) -> Any:
     return each_handed_out(
         program.results,
         given,
-        lambda value: _picked(value, rows),
+        lambda value: picked(value, rows),
         lambda metric: _collected(batch, metric),
     )
 
 
-def _picked(value: Any, rows: Array) -> Any:
-    """Some rows [n] of a value with a leading axis of rows."""
-    return run(_rows_of(value, rows))
-
-
-# Values have the structure of the expression, which may be nested without limit: so
-# neither Python's stack nor JAX's trees, which are recursive too, are used for them.
-
-
-def _rows_of(value: Any, rows: Array) -> Steps[Any]:
-    if isinstance(value, tuple):
-        return tuple((yield in_turn(_rows_of(each, rows) for each in value)))
-    if isinstance(value, Ragged):
-        lengths = np.asarray(value.lengths)
-        begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
-        counts: Any = chosen  # of NumPy, as all that is given back
-        return Ragged((yield _rows_of(value.values, ranges(begins, chosen))), counts)
-    return value if value is None else np.asarray(value)[rows]
+# As `picked`, off Python's stack: values may be nested without limit.
 
 
 def _joined(parts: Sequence[Any]) -> Steps[Any]:
@@ -211,7 +193,7 @@ def _collected(batch: Batch, metric: MetricValues) -> MetricValues:
     real = np.flatnonzero(np.asarray(metric.mask))
     example = batch.indices[np.asarray(metric.example)[real]]
     order = np.argsort(example, kind='stable')
-    values = _picked(metric.values, real[order])
+    values = picked(metric.values, real[order])
     return _metric(values, example[order])
 
 
