@@ -122,7 +122,8 @@ class Budget:
         level = logging.WARNING if was_enough else logging.INFO
         # Where now one kind of node is frequent, now another, either has outgrown it
         # soon: so all have room as the last batches together would.
-        most = functools.reduce(operator.or_, chain.late, need)
+        late = [*chain.late]  # as it is now: other threads may schedule meanwhile
+        most = functools.reduce(operator.or_, late, need)
         new = grow(old, most, chance, self._sizes, stage)
         spec = self._use(need, new, chain)
         chain.outgrown += old is not None

@@ -218,12 +218,16 @@ def fits(need: Capacity, capacity: Capacity) -> bool:
     return all(a <= b for (_, a), (_, b) in pairs)
 
 
-@given(st.lists(capacities(), min_size=1, max_size=8), st.sampled_from([COARSE, FINE]))
-def test_capacities_only_grow(stream: list[Capacity], sizes: int) -> None:
+@given(
+    st.lists(capacities(), min_size=1, max_size=8),
+    st.sampled_from([COARSE, FINE]),
+    st.sampled_from([Stage.OUTGROWN, Stage.GROWING]),
+)
+def test_capacities_only_grow(stream: list[Capacity], sizes: int, stage: Stage) -> None:
     """A capacity holds all that came before, and stays if the next one fits."""
     capacity: Capacity | None = None
     for need in stream:
-        before, capacity = capacity, grow(capacity, need, sizes=sizes)
+        before, capacity = capacity, grow(capacity, need, sizes=sizes, stage=stage)
         assert fits(need, capacity)
         if before is not None:
             assert fits(before, capacity)
