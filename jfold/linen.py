@@ -44,7 +44,7 @@ class Fold(linen.Module):
     """
 
     block: Block
-    max_programs: int = 8
+    max_programs: int | None = None
 
     def __post_init__(self) -> None:
         self.block = convert_to_block(self.block)

@@ -152,8 +152,8 @@ def _specs(
 ) -> list[Spec]:
     """The specs to export, from small to large."""
     if capacities is None:
-        chains = model._budget.current.values()
-        found = [spec for chain in chains for spec in chain if spec.shards is None]
+        chains = model._budget.chains.values()
+        found = [x for chain in chains for x in chain.specs if x.shards is None]
     else:
         given = [capacities] if isinstance(capacities, Capacity) else capacities
         is_several = isinstance(given, Iterable)
