@@ -12,6 +12,7 @@ from jfold import combinators as c
 from jfold.errors import reason, shown
 from jfold.functions import take_item
 from jfold.language import symbols as s
+from jfold.language.fields import order_for, record_type
 from jfold.language.inference import (
     Inference,
     output_type,
@@ -136,8 +137,10 @@ def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
     def link(head: Type) -> None:
         if isinstance(head, TupleType) and block.length is not None:
             _check_length(node, head, block.length, state)
+        node.order = order_for(node, block, head)
         for place, key in read:
-            field = _field_type(node, head, key, state)
+            taken = key if node.order is None else node.order[key]
+            field = _field_type(node, head, taken, state)
             state.equal(node, field, given[place], f'for {key!r}')
             # Parts that are not typed yet get the variable of the field itself, by
             # which several fields of one value are known to be one.
@@ -150,7 +153,8 @@ def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
     for place, (key, each) in enumerate(block.fields):
         parts.append((yield state.part(node, each, given[place], f'[{key!r}]')))
     node.parts = tuple(parts)
-    return TupleType(part.output for part in parts)
+    names = (frozenset({x} if isinstance(x, str) else ()) for x, _ in block.fields)
+    return record_type((part.output for part in parts), tuple(names))
 
 
 def _check_length(node: Typed, given: TupleType, most: int, state: Inference) -> None:
@@ -196,7 +200,7 @@ def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
         if block.length is not None and (got := length_of(x.value)) > block.length:
             most = f'expected {count_of(block.length)}, got {got} in {shown(x.value)}'
             refuse(node, f'{most}; {PICK}', x)
-    made = []
+    made, x = [], node.arranged(x)
     for (key, _), each in zip(block.fields, node.parts, strict=True):
         item = None
         if each is not None and not isinstance(each.input, VoidType):
@@ -209,6 +213,7 @@ def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
     pairs = list(zip(block.fields, node.parts, strict=True))
+    value = node.arranged(value)
     if isinstance(value, tuple) or value is None:
         return tuple(
             w.part(part, None if _takes_nothing(part) else value[key])
@@ -278,7 +283,7 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
         _check_slice(node, key)
     if isinstance(head, TupleType):
         if isinstance(key, slice):
-            return TupleType(head.items[key])
+            return head[key]
         return _tuple_item(node, head, key, state)
     if isinstance(head, SequenceType):
         if not isinstance(key, int | slice):

@@ -39,6 +39,7 @@ from jfold.trampoline import Steps
 from jfold.types import (
     ObjectType,
     TensorType,
+    TupleType,
     Type,
     VoidType,
     terminals,
@@ -187,8 +188,8 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
         got = f'{declaration!r}, which is not'
         fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
     if declaration not in state.declarations:
-        given = declaration.input_type or state.types.fresh()
-        output = declaration.output_type or state.types.fresh()
+        given = _declared(declaration.input_type, state)
+        output = _declared(declaration.output_type, state)
         body = Typed(c.Identity(), declaration.name, given, output)
         # Known before its target is typed, in which it may be used again.
         state.declarations[declaration] = body
@@ -211,6 +212,13 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
     state.guesses.append((node, body.input))
     state.when(node, link)
     return body.output
+
+
+def _declared(type_: Type | None, state: Inference) -> Type:
+    """A declared type; of a tuple a variable, to which names of fields may come."""
+    if type_ is None:
+        return state.types.fresh()
+    return state.types.named(type_) if isinstance(type_, TupleType) else type_
 
 
 @walk.register

@@ -129,6 +129,7 @@ class Generator:
         self.grouped: set[int] = set()
         self.bits = [0]  # per operation, that of its first output
         self.local: set[str] = set()
+        self.constant_names: dict[int, str] = {}
         self.used: dict[str, int] = {}
         self.name_of: dict[int, str] = {}
         self.tables_of: dict[Any, dict[Any, Any]] = {}
@@ -394,6 +395,13 @@ class Generator:
         type_, place = self.tables.places[index]
         return type_, place + 1
 
+    def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
+        """The name of a constant of the program."""
+        if index not in self.constant_names:
+            name = self.constant_names[index] = self.unused(wanted, lambda _: False)
+            self.taken.add(name)
+        return self.constant_names[index]
+
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """The value with all makers that are known of a place; adds its own to these."""
         own = list(s.makers(value))
@@ -566,6 +574,9 @@ class Generator:
         yield '# With which numbers of rows begin: who makes the value.'
         for of in self.makers:
             yield from (f'{each.name} = {each.number} << {ROW}' for each in of)
+        for index, name in self.constant_names.items():
+            _, number = self.constant_place(index)
+            yield f'{name} = {number}'
         yield f'MAKER = {(1 << bits) - 1}'
         yield f'LEVEL = 1 << {self.level}'
         yield 'LOW = LEVEL - 1'
@@ -697,6 +708,7 @@ class Generator:
             labels=tuple(
                 tape[id(self.labels[r])] if r in self.labels else -1 for r in labelled
             ),
+            shared=tuple(self.constant_names),
         )
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:

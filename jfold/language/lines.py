@@ -383,11 +383,13 @@ class Lines:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'
 
-    def constant(self, index: int) -> s.Tensor:
-        """One of the program's constants, whose number is that among those."""
-        type_, number = self.g.constant_place(index)
-        text = str(number) if self.count is None else f'([{number}] * {self.count})'
-        return s.Tensor(text, type_)
+    def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
+        """One of the program's constants."""
+        type_, _ = self.g.constant_place(index)
+        name = self.g.constant_name(index, wanted)
+        return s.Tensor(
+            name if self.count is None else f'([{name}] * {self.count})', type_
+        )
 
     def constants(
         self, type_: TensorType, text: str, below: int | None = None, site: Any = None

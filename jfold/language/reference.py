@@ -130,7 +130,7 @@ class Rows(Nothing):
             self._constant(node, None, KeyType(name), None, None)
             for name in node.layer.rngs
         ]
-        given = [*keys, *_leaves(x)]
+        given = [*keys, *_leaves(node.arranged(x))]
         made: Any = iter(())
         if node.origins.computed:
             inputs = [given[i] for i in node.origins.reads]

@@ -70,10 +70,10 @@ class Tables:
 
     def computing(self, node: Typed) -> int:
         """The number of the operation that computes what the layer of a node has to."""
-        layer, origins, arguments = node.layer, node.origins, arguments_of(node.input)
+        layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
         given, made = (list(tensors(x)) for x in (TupleType(arguments), node.output))
-        computed, reads, read = origins.computed, origins.reads, node.input
+        computed, reads, read = origins.computed, origins.reads, node.taken
         result, count = node.output, len(layer.rngs) + len(given)
         if (len(computed), len(reads)) != (len(made), count):
             if (layer, arguments) not in self.parts:

@@ -37,7 +37,7 @@ def zeros_written(type_: Type, w: Lines) -> Any:
     if isinstance(type_, TupleType):
         return tuple(zeros_written(each, w) for each in type_)
     if isinstance(type_, TensorType):
-        return w.constant(w.g.tables.zeros(type_))
+        return w.constant(w.g.tables.zeros(type_), 'ZEROS')
     if isinstance(type_, SequenceType):
         empty = w.g.template(type_)
         assert isinstance(empty, s.Items)

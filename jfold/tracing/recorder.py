@@ -79,6 +79,7 @@ class Recording:
       operations: where the rows of each are; `None` without any.
       results: the same.
       labels: per result with labels, their tape; -1 without any.
+      shared: the constants of the program in the order in which they are named.
     """
 
     tapes: int
@@ -89,6 +90,7 @@ class Recording:
     operations: tuple[Place | None, ...]
     results: tuple[Place | None, ...]
     labels: tuple[int, ...]
+    shared: tuple[int, ...] = ()
 
 
 def graph_of(
