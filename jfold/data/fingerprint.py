@@ -41,7 +41,7 @@ import numpy as np
 from jfold.operations import Operation
 from jfold.planning.layout import active_types
 from jfold.program import Program
-from jfold.tracing.helpers import HELPERS
+from jfold.tracing.helpers import HELPERS, Numbers
 from jfold.types import Type
 
 FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; sums
@@ -61,7 +61,11 @@ def fingerprint(program: Program) -> dict[str, Any]:
     It is the same in every process. Only the section of functions depends on the
     version of Python, whose compiled code it hashes.
     """
-    names = {x: y for x, y in program.source.names.items() if x not in HELPERS}
+    names = {
+        name: [*value] if isinstance(value, Numbers) else value
+        for name, value in program.source.names.items()
+        if name not in HELPERS
+    }
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),

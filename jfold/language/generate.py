@@ -129,7 +129,7 @@ class Generator:
         self.grouped: set[int] = set()
         self.bits = [0]  # per operation, that of its first output
         self.local: set[str] = set()
-        self.constant_names: dict[int, str] = {}
+        self.constant_names: dict[str, int] = {}
         self.used: dict[str, int] = {}
         self.name_of: dict[int, str] = {}
         self.tables_of: dict[Any, dict[Any, Any]] = {}
@@ -396,11 +396,14 @@ class Generator:
         return type_, place + 1
 
     def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
-        """The name of a constant of the program."""
-        if index not in self.constant_names:
-            name = self.constant_names[index] = self.unused(wanted, lambda _: False)
-            self.taken.add(name)
-        return self.constant_names[index]
+        """A new name for a constant of the program.
+
+        Each place has its own, also where others of its type have one width by chance.
+        """
+        name = self.unused(wanted, lambda _: False)
+        self.taken.add(name)
+        self.constant_names[name] = index
+        return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """The value with all makers that are known of a place; adds its own to these."""
@@ -574,7 +577,7 @@ class Generator:
         yield '# With which numbers of rows begin: who makes the value.'
         for of in self.makers:
             yield from (f'{each.name} = {each.number} << {ROW}' for each in of)
-        for index, name in self.constant_names.items():
+        for name, index in self.constant_names.items():
             _, number = self.constant_place(index)
             yield f'{name} = {number}'
         yield f'MAKER = {(1 << bits) - 1}'
@@ -708,7 +711,7 @@ class Generator:
             labels=tuple(
                 tape[id(self.labels[r])] if r in self.labels else -1 for r in labelled
             ),
-            shared=tuple(self.constant_names),
+            shared=tuple(self.constant_names.values()),
         )
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:

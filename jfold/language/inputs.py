@@ -37,6 +37,7 @@ from jfold.language.writing import (
     zeros_written,
 )
 from jfold.printing import callable_name
+from jfold.tracing.helpers import Numbers
 from jfold.types import (
     ObjectType,
     Type,
@@ -130,7 +131,7 @@ def _(block: c.OneHotFromList, node: Typed, value: Any, w: Lines) -> Any:
 
     rows = enumerate(_one_hot(size, dtype))
     numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
-    table = w.g.copied(dict(zip(block.items, numbers, strict=True)))
+    table = Numbers(zip(block.items, numbers, strict=True))
     found, other = w.g.given('one_hot', table), []
     if not block.strict:
         index = tables.constant(block.type, np.zeros(size, dtype))
