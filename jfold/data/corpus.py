@@ -308,7 +308,7 @@ class Corpus:
 
     def __getstate__(self) -> dict[str, Any]:
         given: Any = self.model  # of which nothing is sent but what traces
-        host = given.tracer() if isinstance(given, Scheduling) else given
+        host = given.tracer() if isinstance(self.model, Scheduling) else given
         told = replace(self.demands, program=host.program)
         state = {each.name: getattr(self, each.name) for each in fields(self)}
         return state | {'model': host, 'demands': told}
