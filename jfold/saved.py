@@ -21,14 +21,14 @@ from jax import export
 
 import jfold
 from jfold.budget import FixedBudget
+from jfold.containers import leaves_of, plain, restored
 from jfold.data import storage
-from jfold.data.containers import leaves_of, plain, restored
 from jfold.data.corpus import check_path, noted
 from jfold.data.encoding import PLAIN, Decoder, Encoder, fields_of
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.storage import DamagedError, UnknownFormatError
 from jfold.errors import expect, reason, shown
-from jfold.language.parameter_checks import check_params
+from jfold.language.parameter_checks import as_asked, check_params
 from jfold.loaded import LoadedModel, make_step
 from jfold.model import Model
 from jfold.planning.layout import layout
@@ -92,6 +92,7 @@ def save(
     _check_externals(model)
     _check_platforms(platforms)
     check_path(path)
+    params = as_asked(model.program.layers, params)
     check_params(model.program.layers, params)
     specs = _specs(model, capacities)
     own = {x.name: params[x.name] for x in model.program.layers if x.params is not None}

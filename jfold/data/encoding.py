@@ -32,8 +32,8 @@ import numpy as np
 from jfold import instructions as ir
 from jfold import operations as ops
 from jfold import types as t
+from jfold.containers import plain
 from jfold.data.archive import EXTENDED
-from jfold.data.containers import plain
 from jfold.data.naming import name_of, named, told
 from jfold.data.storage import holds
 from jfold.program import HostPlan, Program
