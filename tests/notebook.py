@@ -49,7 +49,7 @@ def run_cells(cells: Sequence[str], folder: Path) -> list[Ran]:
     """
     paths = {'PYTHONPATH': f'{HERE.parent}:{HERE}', 'JAX_PLATFORMS': 'cpu'}
     done = subprocess.run(
-        [sys.executable, '-W', 'error', str(HERE / 'notebook.py')],
+        [sys.executable, str(HERE / 'notebook.py')],
         input=json.dumps(cells),
         capture_output=True,
         text=True,
@@ -65,7 +65,8 @@ class _Compiling:
     """Which functions JAX compiles, and which programs another time.
 
     A cache of compiled programs in a folder tells: what is found there was compiled
-    before, though JAX would have compiled it anew without the cache.
+    before, though JAX would have compiled it anew without the cache. A cell that says
+    `# defines` empties it.
     """
 
     def __init__(self) -> None:
@@ -91,6 +92,11 @@ class _Compiling:
                 self.again.append(name)
             self.hit = False
 
+    def forget(self) -> None:
+        """Lets all be compiled once more."""
+        for each in Path('cache').glob('*'):
+            each.unlink()
+
     def taken(self) -> tuple[list[str], list[str]]:
         """Both lists, which are empty from then on."""
         both = self.compiled, self.again
@@ -109,6 +115,8 @@ def _main() -> None:
     compiling, found = _Compiling(), []
     for number, cell in enumerate(json.load(sys.stdin)):
         text = io.StringIO()
+        if '# defines' in cell:
+            compiling.forget()
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             done = shell.run_cell(cell, store_history=True)
         error = done.error_before_exec or done.error_in_exec
