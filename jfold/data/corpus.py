@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,11 +16,12 @@ import numpy as np
 
 from jfold.checking.graphs import check_graph
 from jfold.data import storage
+from jfold.data.files import check_path, malformed, noted
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, in_parts
 from jfold.data.scheduling import Chosen, Scheduling
-from jfold.errors import expect, whole
+from jfold.errors import whole
 from jfold.graph import Graph, Table, labels_of
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.planning.demands import (
@@ -292,15 +292,17 @@ class Corpus:
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
             raise ValueError(f'{path}: expected a corpus, got other arrays')
-        found = differences(saved.get('fingerprint', {}), fingerprint(model.program))
+        with malformed(path):
+            found = differences(saved['fingerprint'], fingerprint(model.program))
         if found:
             raise ValueError(
                 f'{path}: expected a corpus of the expression of this model, got one '
                 f'of another, with {"; ".join(found)}. Trace the examples again with '
                 '`model.trace`'
             )
-        skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
-        corpus = _corpus(model, arrays, skipped)
+        with malformed(path):
+            skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
+            corpus = _corpus(model, arrays, skipped)
         if verify:
             _check(corpus, path)
         assert isinstance(corpus.graph, Graph)  # of one file
@@ -329,16 +331,6 @@ class Corpus:
 
 
 # ---- arguments -----------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def noted(expected: str) -> Iterator[None]:
-    """Tells what was expected where a file or a folder is missing."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        error.add_note(f'expected {expected}')
-        raise
 
 
 def _in(folder: str | os.PathLike[str]) -> list[Path]:
@@ -378,11 +370,6 @@ def _whole_numbers(indices: Indices) -> Array:
 
 
 # ---- arrays by name ------------------------------------------------------------------
-
-
-def check_path(path: object) -> None:
-    """Refuses what is no path; an int would be the number of an open file."""
-    expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
 
 
 def write(

@@ -52,7 +52,7 @@ from jfold.data.archive import (
     local,
     tail,
 )
-from jfold.data.replacing import replacing
+from jfold.data.files import DamagedError, UnknownFormatError, replacing
 
 Array = np.ndarray[Any, Any]
 
@@ -61,14 +61,6 @@ VERSION = 1
 
 _CHUNK = 1 << 20  # bytes that are read, written or summed at once
 _AXES = 64  # NumPy has no arrays of more
-
-
-class DamagedError(ValueError):
-    """A file is not, or no longer, what `write` leaves."""
-
-
-class UnknownFormatError(ValueError):
-    """A file is whole but of another format, a later version or an unknown dtype."""
 
 
 # ---- the two functions ---------------------------------------------------------------

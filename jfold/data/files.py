@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that takes the place of another, whole or not at all."""
+"""What all files have in common: paths, errors that name them, whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,49 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+from jfold.errors import expect, reason
+
+
+class DamagedError(ValueError):
+    """A file is not, or no longer, what `write` leaves."""
+
+
+class UnknownFormatError(ValueError):
+    """A file is whole but of another format, a later version or an unknown dtype."""
+
+
+def check_path(path: object) -> None:
+    """Refuses what is no path; an int would be the number of an open file."""
+    expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
+
+
+@contextlib.contextmanager
+def noted(expected: str) -> Iterator[None]:
+    """Tells what was expected where a file or a folder is missing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        error.add_note(f'expected {expected}')
+        raise
+
+
+@contextlib.contextmanager
+def malformed(path: str | os.PathLike[str]) -> Iterator[None]:
+    """For what reads the content of a file, whose checksums were right: whoever wrote
+    it, if that fails it is at fault.
+
+    Raises:
+      DamagedError: what is inside raised anything but an `ImportError`.
+    """
+    try:
+        yield
+    except ImportError as error:
+        error.add_note(f'for {path}, a model that names it')
+        raise
+    except Exception as error:
+        text = f'{path}: malformed: {reason(error)}; write it again'
+        raise DamagedError(text) from error
 
 
 @contextlib.contextmanager
