@@ -139,8 +139,8 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         write(path, {'source': np.zeros(3)}, {'corpus': said})
         with pytest.raises(DamagedError, match=f'^{path}: malformed: '):
             Corpus.load(path, model)
-    write(path, {}, {'corpus': {'fingerprint': told | {'format': 4}}})
-    with pytest.raises(ValueError, match='with graphs of format 4, not 3'):
+    write(path, {}, {'corpus': {'fingerprint': told | {'format': 99}}})
+    with pytest.raises(ValueError, match=r'with graphs of format 99, not \d'):
         Corpus.load(path, model)
 
 
