@@ -46,6 +46,9 @@ class Combine(nn.Module):
         both = jnp.concatenate([left, right])
         return nn.Dense(self.width)(nn.relu(nn.Dense(self.width)(both)))
 
+def word_of(tree):
+    return tree + 0
+
 def ones(key, x):
     return jnp.ones(x.shape)
 
@@ -59,7 +62,8 @@ def layer(shift, x):
 
 def make_model(width):
     tree = jf.ForwardDeclaration(name='tree')
-    leaf = jf.Scalar('int32', below=10) >> jf.Function(nn.Embed(10, width))
+    word = jf.InputTransform(word_of) >> jf.Scalar('int32', below=10)
+    leaf = word >> jf.Function(nn.Embed(10, width))
     pair = jf.Record((tree(), tree())) >> jf.Function(Combine(width))
     tree.resolve_to(jf.OneOf(type, {int: leaf, tuple: pair}))
     both = jf.Function(scaled, ones) >> jf.Function(layer, ones)
