@@ -13,7 +13,7 @@ from jax.custom_batching import custom_vmap
 from jax.export import Exported
 
 from jfold.budget import FixedBudget
-from jfold.data.containers import plain
+from jfold.containers import plain
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.predict import predictions

@@ -192,7 +192,8 @@ class Model(Scheduling):
           skip_errors: leaves out examples that do not fit the expression, and keeps
             account of them in `Corpus.skipped`. Those beside them are read again, so
             functions of the expression must not use up what they are given.
-          progress: shows a progress bar on a terminal if it takes a few seconds.
+          progress: shows a progress bar, on a terminal or in a notebook, if it takes a
+            few seconds.
 
         Raises:
           TypeError: `examples` is a tuple, dict or string, which may be one example.

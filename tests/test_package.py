@@ -62,7 +62,7 @@ def test_importing_jfold_imports_little() -> None:
         'jf.Scalar().eval(3).item()',
         'float(jf.compile(jf.Scalar()).eval(3))',
         "{'float32[]': 3.0}[str(jf.Scalar().output_type)]",
-        "3.0 if jf.DamagedError.__module__ == 'jfold.data.storage' else 0",
+        "3.0 if jf.DamagedError.__module__ == 'jfold.data.files' else 0",
         "3.0 if {'compile', 'Corpus'} <= {*dir(jf)} else 0",
     ],
 )

@@ -34,9 +34,9 @@ import numpy as np
 from jfold import instructions as ir
 from jfold import operations as ops
 from jfold import types as t
+from jfold.containers import plain
 from jfold.data.archive import EXTENDED
 from jfold.data.by_source import made_of, said_of
-from jfold.data.containers import plain
 from jfold.data.naming import imported, name_of, named, told
 from jfold.data.storage import holds
 from jfold.program import HostPlan, Program

@@ -143,7 +143,7 @@ def _keys(
 @kept
 def evaluating(spec: Spec) -> Spec:
     """The same shapes, of a program that draws nothing."""
-    return replace(spec, program=drawing_nothing(spec.program))
+    return spec.replaced(program=drawing_nothing(spec.program))
 
 
 @kept

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.typing import DTypeLike
 
+from jfold.containers import plain, restored
 from jfold.errors import shown
 from jfold.external import shown_rows
 from jfold.operations import Layer
@@ -64,11 +65,13 @@ def _check_rows(layer: Layer, array: Any) -> None:
 def with_external(
     layers: Sequence[Layer], params: Any, external: Mapping[str, Any] | None
 ) -> Any:
-    """Parameters and the arrays of externals, by name.
+    """Parameters in the containers that layers have them in, and the arrays of
+    externals, by name.
 
     Raises:
       TypeError: there is no such external, or parameters are not by name.
     """
+    params = as_asked(layers, params)
     if external is None:
         return params
     names = [layer.name for layer in layers if layer.external]
@@ -83,6 +86,29 @@ def with_external(
             '`model.init(key)` makes them'
         )
     return {**(params or {}), **external}
+
+
+def as_asked(layers: Iterable[Layer], params: Any) -> Any:
+    """Parameters in the containers that layers have them in, whatever they are in: an
+    NNX module has its own, and what a checkpoint gives is in dicts."""
+    given = params if isinstance(params, Mapping) else {}
+    found = {
+        layer.name: _in_containers_of(layer.params, given[layer.name])
+        for layer in layers
+        if layer.name in given
+        # What one knows at once, for all that comes from `Model.init`.
+        and not isinstance(given[layer.name], type(layer.params) | jax.Array)
+    }
+    return {**params, **found} if found else params
+
+
+def _in_containers_of(like: Any, params: Any) -> Any:
+    """The leaves of `params`, if the same keys lead to them; else `params`."""
+    content = plain(params)
+    structure: Any = jax.tree.structure(content)
+    if structure != jax.tree.structure(plain(like)):
+        return params
+    return restored(like)(jax.tree.leaves(content))
 
 
 def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str:
