@@ -232,7 +232,7 @@ class Model(Scheduling):
         """Tracing alone, as a callable to send to other processes.
 
         There it runs on NumPy; `schedule` takes what it returns and gives the same
-        schedule, to the bit, as of the examples themselves. With grain:
+        schedule, to the bit, as of the examples themselves. With `import grain`:
 
             source = grain.MapDataset.source(examples).shuffle(seed=0)
             batches = source.batch(64, batch_fn=list).map(model.tracer())
