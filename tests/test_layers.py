@@ -60,6 +60,35 @@ def test_rows_outside_of_a_table(outside: Any, rows: list[int | None]) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize('outside', ['clip', 'modulo', 'nan'])
+@pytest.mark.parametrize(
+    'dtype', ['int8', 'uint8', 'int16', 'uint16', 'int32', 'uint32']
+)
+def test_indices_of_any_kind(dtype: str, outside: Any) -> None:
+    """Also of those that cannot hold the number of rows."""
+    count, least, most = 300, np.iinfo(dtype).min, np.iinfo(dtype).max
+    table = np.arange(count, dtype='float32')[:, None]
+    indices = [least, max(least, -1), 0, 127, min(most, 299), min(most, 300), most]
+    block = jf.Scalar(dtype) >> layers.Embed(count, 1, table=table, outside=outside)
+    model, params = jf.compile(block), {'embed': {'embedding': table}}
+    found = model.apply(params, model.schedule(indices))[:, 0]
+    expected = {
+        'clip': [min(max(x, 0), count - 1) for x in indices],
+        'modulo': [abs(x) % count for x in indices],
+        'nan': [x if 0 <= x < count else np.nan for x in indices],
+    }
+    np.testing.assert_array_equal(found, expected[outside])
+
+
+def test_layers_have_parameters_of_32_bits() -> None:
+    """As those of Flax, whatever JAX would make of a Python number."""
+    with jax.enable_x64(True):
+        blocks = jf.Scalar('int32') >> layers.Embed(5, 2), jf.Vector(3) >> layers.FC(2)
+        for block in blocks:
+            params = jf.compile(block).init(jax.random.key(0))
+            assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype('float32')}
+
+
 @pytest.mark.parametrize('trained', [True, False])
 def test_a_table_is_trained_or_not(trained: bool) -> None:
     block = jf.Scalar('int32') >> layers.Embed(5, 2, trained=trained)
@@ -97,6 +126,19 @@ def test_categories() -> None:
             r"`table.astype\('float32'\)`, or pass `trained=False`",
         ),
         (
+            lambda: layers.Embed(1, 1, table=[[1]], trained=False),
+            'Embed: expected a `table` of floats, got int64; make them so, by '
+            r"`table.astype\('float32'\)`, or pass `outside='clip'`: no int is NaN",
+        ),
+        (
+            lambda: layers.Embed(2, 1, table=[['a'], ['b']]),
+            r'expected `table` as an array of numbers \[2, 1\], got',
+        ),
+        (
+            lambda: layers.Embed(2, 1, table=[[1.0], []]),
+            r'expected `table` as an array of numbers \[2, 1\], got',
+        ),
+        (
             lambda: layers.Embed(5, 3, outside='wrap'),
             "Embed: expected `outside` as one of 'nan', 'clip', 'modulo', got 'wrap'",
         ),
@@ -111,6 +153,54 @@ def test_categories() -> None:
 def test_bad_arguments(make: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+# ---- what they do not take -----------------------------------------------------------
+
+STATES = jf.Zeros(([4], [4]))
+OF_VECTORS: dict[str, Any] = {
+    'FC': lambda x: x >> layers.FC(4),
+    'LSTM': lambda x: jf.Map(x) >> layers.LSTM(4),
+    'LSTM with dropout': lambda x: jf.Map(x) >> layers.LSTM(4, recurrent_dropout=0.5),
+    'GRU': lambda x: jf.Map(x) >> layers.GRU(4),
+    'query': lambda x: (x, jf.Map(jf.Vector(2))) >> layers.Attention(4),
+    'items': lambda x: (jf.Vector(2), jf.Map(x)) >> layers.Attention(4),
+    'leaf': lambda x: x >> jf.Function(layers.TreeLSTMLeaf(4)),
+    'cell': lambda x: (
+        jf.AllOf(x, STATES, STATES) >> jf.Function(layers.TreeLSTMCell(4))
+    ),
+    'children': lambda x: (
+        jf.AllOf(x, jf.Zeros(([4], [4])) >> jf.Map(STATES))
+        >> layers.ChildSumTreeLSTM(4)
+    ),
+}
+
+
+@pytest.mark.parametrize('name', OF_VECTORS)
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        (jf.Scalar(), r'float32\[\]; read it by `Vector\(1\)`, or make it one'),
+        (jf.Vector(2, 'int32'), r'int32\[2\]; read amounts by `Vector\(2\)`, and look'),
+        (jf.Tensor([2, 2]), r'float32\[2,2\]; take each of its vectors, by Map, or'),
+    ],
+)
+def test_vectors_of_floats_alone(name: str, given: jf.Block, message: str) -> None:
+    with pytest.raises(TypeError, match=f'expected a vector of floats, got {message}'):
+        jf.compile(OF_VECTORS[name](given))
+
+
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        (jf.Scalar(), r'float32\[\]$'),
+        (jf.Vector(2, 'int32'), r'int32\[2\]; look up each of several by Map$'),
+    ],
+)
+def test_one_index_alone(given: jf.Block, message: str) -> None:
+    text = rf"expected an int, as of `Scalar\('int32'\)`, got {message}"
+    with pytest.raises(TypeError, match=text):
+        jf.compile(given >> layers.Embed(3, 2))
 
 
 # ---- along sequences -----------------------------------------------------------------
