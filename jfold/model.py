@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import numpy as np
 from jax.typing import ArrayLike
 
 from jfold import explain as explaining
@@ -29,9 +28,9 @@ from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.device.random_keys import make_draws
-from jfold.errors import expect, several, shown, whole
+from jfold.errors import expect, several, whole
 from jfold.kept import kept
-from jfold.keys import Rngs
+from jfold.keys import Rngs, check_key
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.turns import without_turns
 from jfold.lower import lower
@@ -87,13 +86,9 @@ class Model(Scheduling):
           key: as of `jax.random.key`.
 
         Raises:
-          TypeError: `key` is no array.
+          TypeError: `key` is no key, or several.
         """
-        if not isinstance(key, jax.Array | np.ndarray):
-            raise TypeError(
-                f'expected `key` as a PRNG key, got {shown(key)}: pass '
-                '`jax.random.key(0)`'
-            )
+        check_key('key', key)
         inits = {x.name: x.init for x in self.program.layers if x.init is not None}
         keys = jax.random.split(key, max(len(inits), 1))
         return {

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,20 +14,10 @@ import numpy as np
 import pytest
 from agreement import agree
 from flax import nnx
-from layer_checks import RNG, affine, same, vectors
+from layer_checks import RNG, affine, checked, same, vectors
 
 import jfold as jf
 from jfold import layers
-from jfold.layers.records import RecordEncoder
-
-
-def checked(block: jf.Block, examples: list[Any]) -> tuple[jf.Model, Any]:
-    """A model whose values and gradients are those of its eager twin."""
-    model = jf.compile(block)
-    params = model.init(jax.random.key(0))
-    agree(model, params, examples)
-    return model, params
-
 
 # ---- dense ---------------------------------------------------------------------------
 
@@ -326,118 +314,7 @@ def test_dot_product_attention() -> None:
     same(block, examples, by_hand)
 
 
-# ---- records -------------------------------------------------------------------------
-
-
-class Colour(enum.Enum):
-    RED = 1
-    GREEN = 2
-
-
-@dataclasses.dataclass
-class Size:
-    width: float
-    exact: bool
-
-
-@dataclasses.dataclass
-class Part:
-    name: str
-    colour: Colour
-    kind: Literal['bolt', 'nut']
-    size: Size
-    price: float | None
-    parts: list[Part]
-    twin: Part | None
-
-
-def part(name: str, parts: list[Part], **others: Any) -> Part:
-    """One of few words."""
-    given = {'price': None, 'twin': None, 'colour': Colour.RED} | others
-    size = Size(len(name), exact=True)
-    return Part(name=name, kind='nut', size=size, parts=parts, **given)
-
-
-@pytest.mark.slow
-def test_dataclasses_within_each_other() -> None:
-    small = part('screw', [], price=2.0)
-    examples = [small, part('box', [small, small], twin=small, colour=Colour.GREEN)]
-    _, params = checked(RecordEncoder(Part, 4), examples)
-    assert {'record', 'name', 'colour', 'kind', 'size', 'size_width', 'price'} <= {
-        *params
-    }
-
-
-SCHEMA = {
-    'type': 'object',
-    'properties': {
-        'name': {'type': 'string'},
-        'kind': {'enum': ['bolt', 'nut']},
-        'weight': {'type': ['number', 'null']},
-        'count': {'type': 'integer'},
-        'parts': {'type': 'array', 'items': {'$ref': '#'}},
-        'size': {'$ref': '#/$defs/size'},
-        'maker': {'anyOf': [{'type': 'string'}, {'type': 'null'}]},
-    },
-    '$defs': {'size': {'type': 'object', 'properties': {'width': {'type': 'number'}}}},
-}
-
-
-@pytest.mark.slow
-def test_json_by_its_schema() -> None:
-    """What is not there counts as missing, whether it must be there or not."""
-    small = {'name': 'screw', 'kind': 'bolt', 'parts': [], 'count': 3}
-    large = {'parts': [small, {}], 'size': {'width': 2.5}, 'weight': None, 'maker': 'x'}
-    model, params = checked(RecordEncoder(SCHEMA, 4), [small, large, {}])
-    assert not any(name.startswith('parts') for name in params)  # they are records
-    unknown = model.schedule([{'kind': 'rivet'}])
-    assert model.apply(params, unknown).shape == (1, 4)
-
-
-@dataclasses.dataclass
-class Kit:
-    price: float
-    kits: list[Kit]
-
-
-def test_an_error_names_the_field_of_a_dataclass() -> None:
-    model = jf.compile(RecordEncoder(Kit, 2))
-    with pytest.raises(jf.InputError, match=re.escape('at .kits[0].price: expected')):
-        model.schedule([Kit(1.0, [Kit('much', [])])])
-
-
-@pytest.mark.parametrize('root', ['#', '#/', ''])
-def test_a_schema_within_itself_has_its_weights_once(root: str) -> None:
-    parts = {'n': {'type': 'integer'}, 'next': {'$ref': root}}
-    encoder = RecordEncoder({'type': 'object', 'properties': parts}, 2)
-    assert [x.name for x in jf.compile(encoder).program.layers if x.params] == [
-        'n',
-        'record',
-    ]
-
-
-@dataclasses.dataclass
-class Odd:
-    inner: list[bytes]
-
-
-@pytest.mark.parametrize(
-    ('description', 'message'),
-    [
-        (Odd, r"got <class 'bytes'> at `inner\[\]`"),
-        (dict, "got <class 'dict'>"),
-        ({'type': 'object'}, 'a record of at least one field, got none'),
-        (
-            {'type': 'object', 'properties': {'a': {'type': 'tuple'}}},
-            "got {'type': 'tuple'} at `a`",
-        ),
-        ({'$ref': '#/$defs/a'}, "got {'.ref': '#/.defs/a'}"),
-        ({'anyOf': [{'type': 'string'}, {'type': 'number'}]}, "got {'anyOf'"),
-    ],
-)
-def test_descriptions_of_something_else(description: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=f'RecordEncoder: expected .*{message}'):
-        RecordEncoder(description, 4)
+# ---- all -----------------------------------------------------------------------------
 
 
 def test_every_layer_is_tested_here() -> None:
