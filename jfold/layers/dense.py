@@ -13,7 +13,7 @@ import numpy as np
 
 from jfold.blocks import Block, Function
 from jfold.combinators import InputTransform, Scalar
-from jfold.errors import expect, shown, whole
+from jfold.errors import MASKED, expect, shown, some_masked, whole
 from jfold.tracebacks import boundary
 from jfold.types import TensorType
 
@@ -181,6 +181,7 @@ def _given(table: Any, shape: tuple[int, int]) -> Given:
         TensorType(values.shape, values.dtype)
     except (TypeError, ValueError):
         expect('table', table, False, f'an array of numbers {list(shape)}')
+    expect('table', table, not some_masked([table]), 'an array of numbers', MASKED)
     if values.shape != shape:
         raise ValueError(
             f'Embed: expected a `table` of shape {shape}, got {values.shape}'

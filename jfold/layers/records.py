@@ -19,7 +19,7 @@ from typing import Any
 from jfold.blocks import AllOf, Block
 from jfold.combinators import Concat, InputTransform, Optional, Scalar, Vector
 from jfold.declarations import ForwardDeclaration
-from jfold.errors import whole
+from jfold.errors import MASKED, some_masked, whole
 from jfold.layers.dense import FC, Categorical, Embed
 from jfold.reductions import Sum
 from jfold.sequence_blocks import GetItem, Map
@@ -247,6 +247,8 @@ def _as_items(given: Any) -> Any:
 
 
 def _as_vector(kind: type, given: Any) -> list[float]:
+    if some_masked([given]):
+        raise TypeError(MASKED)
     number = given.item() if getattr(given, 'shape', None) == () else given
     if not isinstance(number, numbers.Real | Decimal):
         raise TypeError('it is no number')
