@@ -31,7 +31,7 @@ from jfold.device.random_keys import make_draws
 from jfold.errors import expect, several, whole
 from jfold.kept import kept
 from jfold.keys import Rngs, check_key
-from jfold.language.parameter_checks import check_params, with_external
+from jfold.language.parameter_checks import check_kept, check_params, with_external
 from jfold.language.turns import without_turns
 from jfold.lower import lower
 from jfold.planning.deals import in_order, rows_of_shard
@@ -363,6 +363,7 @@ class Model(Scheduling):
                 'expected a schedule made by this model, got one of another: call '
                 '`model.schedule(examples)` of the model that is applied'
             )
+        check_kept(self.program)
         check_params(self.program.layers, params)
 
     @boundary

@@ -40,6 +40,9 @@ Part = tuple[jax.Array, jax.Array, jax.Array]  # largest score, weight, weighed 
 
 
 def _alone(score: jax.Array, value: jax.Array) -> Part:
+    # What parts are merged to is a float that holds both.
+    kind = jnp.result_type(score, value, float)
+    score, value = score.astype(kind), value.astype(kind)
     return score, jnp.ones_like(score), value
 
 

@@ -43,10 +43,16 @@ class Cell(nn.Module):
 
 
 class OfVectors(Cell):
-    """A cell whose items are vectors."""
+    """A cell whose items are vectors, and whose states are of float32."""
 
     def __call__(self, item: Array, state: Any) -> tuple[Array, Any]:
-        made: tuple[Array, Any] = super().__call__(vector(item), state)
+        if jnp.promote_types(vector(item).dtype, jnp.float32) != jnp.float32:
+            raise TypeError(
+                f'expected vectors of float32, as the states are, got {item.dtype}: '
+                "cast them, by `x.astype('float32')`, or write an RNN with states of "
+                'your own'
+            )
+        made: tuple[Array, Any] = super().__call__(item, state)
         return made
 
 
