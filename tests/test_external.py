@@ -158,7 +158,7 @@ GIVEN = {
     'a row': ({'rows': TABLE[0]}, "got float32[3]; pass `external={'rows': array}`"),
     'another dtype': (
         {'rows': TABLE.astype('int32')},
-        "got int32[4, 3]; pass `external={'rows': array}`",
+        "got int32[4, 3]; pass `external={'rows': array.astype('float32')}`",
     ),
     'no array': (
         {'rows': [1, 2]},
