@@ -18,7 +18,6 @@ from jfold.host import evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import graph_of, trace
 from jfold.host.loops import LOOPS
-from jfold.host.objects import Reread
 from jfold.host.origin import previous
 from jfold.host.prepared_rules import MAKERS
 from jfold.host.promises import promising
@@ -80,7 +79,7 @@ def test_waves_refuse_kinds_that_wait() -> None:
             f'a wave: expected a kind of instruction that it has a rule for, got {name}'
         )
         with refuses(text, NotImplementedError):
-            graph_of(program, [1, 2], promising(program, 2, Reread()), Watch())
+            graph_of(program, [1, 2], promising(program, 2), Watch())
 
 
 def test_the_order_of_rows_refuses_an_unknown_kind() -> None:

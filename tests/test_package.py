@@ -123,6 +123,23 @@ def test_what_is_imported_is_named_as_a_dependency_and_nothing_else() -> None:
     assert not examples & dev
 
 
+# ---- programs ------------------------------------------------------------------------
+
+
+def test_programs_take_no_abbreviated_flags() -> None:
+    """Else `--install` runs as `--installed`."""
+    folders = (PACKAGE.parent / name for name in ('examples', 'benchmarks', 'tests'))
+    paths = [path for folder in folders for path in folder.rglob('*.py')]
+    for path in paths:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(PARSERS):
+                options = {each.arg: ast.unparse(each.value) for each in node.keywords}
+                assert options.get('allow_abbrev') == 'False', path.name
+
+
+PARSERS = 'ArgumentParser', 'add_parser'  # those of commands within a program too
+
+
 # ---- public names --------------------------------------------------------------------
 
 BLOCKS = {

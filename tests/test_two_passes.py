@@ -22,7 +22,6 @@ from jfold.graph import Graph
 from jfold.host import cycles, evaluation
 from jfold.host.cycles import Watch
 from jfold.host.evaluation import trace
-from jfold.host.objects import Reread
 from jfold.host.promises import promising
 from jfold.host.two_passes import in_two_passes
 from jfold.program import Program
@@ -50,7 +49,7 @@ def in_passes(program: Program, examples: Sequence[Any]) -> Graph | None:
     made = in_two_passes(program, len(examples) == 1)
     if made is None or not examples:
         return None
-    state = promising(made, len(examples), Reread())
+    state = promising(made, len(examples))
     return evaluation.graph_of(made, list(examples), state, Watch())
 
 
@@ -85,7 +84,7 @@ def test_a_program_of_one_example_takes_no_two() -> None:
     ):
         made = in_two_passes(program, single)
         assert made is not None
-        state = promising(made, len(examples), Reread())
+        state = promising(made, len(examples))
         with pytest.raises(ValueError, match=message):
             evaluation.graph_of(made, examples, state, Watch())
 
@@ -178,8 +177,6 @@ def test_a_key_that_is_data_too() -> None:
     block = parts >> jf.AllOf(jf.GetItem(1) >> first(), chosen) >> add
     model = jf.compile(block)
     assert check(model.program, [{'k': 2.0, 's': [1, 2, 3]}, {'k': 3.0, 's': []}])
-    once = model.schedule([{'k': 2.0, 's': iter([1, 2, 3])}])
-    assert model.apply({}, once).tolist() == [8]
 
 
 @pytest.mark.parametrize('batch', [1, 2])
@@ -244,48 +241,6 @@ def test_a_function_that_stops_the_iteration() -> None:
     tree.resolve_to(jf.OneOf(kind, {'word': number, 'pair': pair}))
     program = jf.compile(tree()).program
     assert message(program, [(1, (2, 3))]).startswith('example 0, at [1][1]')
-
-
-def test_what_can_be_read_but_once() -> None:
-    """Generators run out only where they are read for good."""
-    model = jf.compile(jf.Map(number) >> jf.Sum())
-
-    def items() -> Any:
-        yield 1
-        yield 'x'
-
-    assert message(model.program, [items()]).startswith('example 0, at [1]')
-    values = model.apply({}, model.schedule([iter([1, 2]), [3]]))
-    assert values.tolist() == [3, 3]
-
-
-def test_what_functions_can_read_but_once() -> None:
-    """Their results do not depend on generators elsewhere in the data."""
-    parts = {'a': jf.InputTransform(sum) >> number, 'b': jf.Map(number) >> jf.Sum()}
-    model = jf.compile(jf.Record(parts) >> jf.Function(jnp.add))
-    given = [{'a': iter([1, 2, 3]), 'b': [10]}, {'a': [1], 'b': iter([10])}]
-    assert model.apply({}, model.schedule(given)).tolist() == [16, 11]
-
-
-def test_generators_that_fail() -> None:
-    """The error is theirs, though they cannot be asked again."""
-
-    def items() -> Any:
-        yield 1
-        raise ValueError('no more')
-
-    program = jf.compile(jf.Map(number) >> jf.Sum()).program
-    told = message(program, [items()])
-    assert told.startswith('example 0: expected something iterable, got <generator')
-    assert told.endswith("ValueError: no more; in Pipe[0].Map(Scalar('float32'))")
-
-
-def test_good_examples_that_can_be_read_but_once() -> None:
-    """They are what they are beside one that is skipped."""
-    model = jf.compile(jf.Map(number) >> jf.Sum())
-    corpus = model.trace([iter([1, 2]), ['x'], iter([3])], skip_errors=True)
-    assert model.apply({}, corpus.schedule([0, 1])).tolist() == [3, 3]
-    assert [place for place, _ in corpus.skipped] == [1]
 
 
 def test_functions_that_fail_but_once() -> None:

@@ -32,7 +32,6 @@ from jfold.data.plans import (
 from jfold.data.prefetch import Prefetcher
 from jfold.data.sources import Source, make_source
 from jfold.errors import InputError, ProgramBudgetError, whole
-from jfold.host.objects import Reread
 from jfold.planning.deals import evenly
 from jfold.schedule import Schedule, on_device
 from jfold.shards import Sharding, make_shards
@@ -204,11 +203,11 @@ def _built(
 ) -> tuple[Batch | None, _Skipped]:
     """The batch of a chunk, and what was left out of it."""
     epoch, _, indices, items = chunk
-    size, skipped, reread = settings.batch_size, [], Reread()
+    size, skipped = settings.batch_size, _Skipped()
     own_size = settings.own_size if source.items is None else size
     while items:
         try:
-            schedule, deal = source.build(items, size, reread, settings.shards)
+            schedule, deal = source.build(items, size, settings.shards)
         except InputError as error:
             bad = error.example
             located = _located(error, int(indices[bad]))

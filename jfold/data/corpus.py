@@ -22,7 +22,7 @@ from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, graphs_in, in_parts
 from jfold.data.scheduling import Chosen, Scheduling
-from jfold.errors import whole
+from jfold.errors import MASKED, expect, some_masked, whole
 from jfold.graph import Graph, Table, labels_of
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.planning.demands import (
@@ -346,6 +346,7 @@ def _in(folder: str | os.PathLike[str]) -> list[Path]:
 
 def _whole_numbers(indices: Indices) -> Array:
     """Indices as an array [n] of some integer type."""
+    expect('indices', indices, not some_masked([indices]), 'an array of ints', MASKED)
     try:
         array = np.asarray(indices)
     except ValueError:  # ragged

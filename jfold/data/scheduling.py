@@ -17,7 +17,6 @@ from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.errors import rows_asked, several
 from jfold.graph import Array, Graph, labels_of
 from jfold.host.evaluation import trace
-from jfold.host.objects import Reread
 from jfold.planning.at_once import Selection
 from jfold.planning.deals import Deal
 from jfold.planning.demands import Demands, demands, needed
@@ -73,11 +72,11 @@ class Scheduling:
     program: Program
     _budget: Budget | FixedBudget
 
-    def _reschedule(self, examples: list[Any], reread: Reread, size: int) -> Schedule:
-        """As `schedule`, of examples some of which `reread` may have read before."""
-        begin = time.perf_counter()
-        graph = trace(self.program, examples, reread)
-        return self._build(graph, size=size, begin=begin)
+    def schedule(
+        self, examples: Iterable[Any] | Traced, *, size: int | None = None
+    ) -> Schedule:
+        """What each of them has for users."""
+        raise NotImplementedError
 
     def _graph(self, examples: Iterable[Any] | Traced) -> Graph:
         if not isinstance(examples, Traced):

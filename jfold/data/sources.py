@@ -15,7 +15,6 @@ from jfold.data.agreement import Agreement, Talk
 from jfold.data.corpus import Corpus, suited
 from jfold.graph import Graph
 from jfold.host.evaluation import trace
-from jfold.host.objects import Reread
 from jfold.planning.deals import Deal, evenly, in_order, rows_of_shard
 from jfold.schedule import Schedule
 from jfold.shards import Shards
@@ -41,7 +40,7 @@ class Source:
     """
 
     given: Any
-    build: Callable[[list[Any], int, Reread, Shards | None], Dealt]
+    build: Callable[[list[Any], int, Shards | None], Dealt]
     agreement: Talk | None = None
     items: Callable[[Array], list[Any]] | None = None
     corpus: Corpus | None = None
@@ -98,13 +97,12 @@ def _traced(
     agreement: Talk | None,
     items: list[Any],
     size: int,
-    reread: Reread,
     shards: Shards | None,
 ) -> Dealt:
     """The schedule of examples."""
     if shards is None:
-        return model._reschedule(items, reread, size), None
-    make = functools.partial(trace, model.program, items, reread)
+        return model.schedule(items, size=size), None
+    make = functools.partial(trace, model.program, items)
     if agreement is not None:
         return schedule_part(model, make, size, shards, agreement)
     graph = make()
@@ -149,7 +147,7 @@ def schedule_part(
 
 
 def _stored(
-    corpus: Corpus, items: list[Any], size: int, reread: Reread, shards: Shards | None
+    corpus: Corpus, items: list[Any], size: int, shards: Shards | None
 ) -> Dealt:
     """The schedule of examples of a corpus, of which items are the places."""
     places = np.array(items, np.int64)

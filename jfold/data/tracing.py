@@ -18,7 +18,6 @@ from jfold.data.scheduling import Scheduling
 from jfold.errors import InputError
 from jfold.graph import Graph, concatenate
 from jfold.host.evaluation import trace
-from jfold.host.objects import Reread
 from jfold.planning.demands import Demands, demands, join_demands
 from jfold.planning.uses import make_uses
 from jfold.program import Program
@@ -85,12 +84,12 @@ class Tracing:
         Where there is a bad one, halves of the others are traced, so that many bad ones
         cost little more than a few.
         """
-        waiting, reread = [np.arange(len(examples))], Reread()
+        waiting = [np.arange(len(examples))]
         while waiting:
             places = waiting.pop()
             try:
                 chosen = list(map(examples.__getitem__, places.tolist()))
-                yield self._part(chosen, self.seen + places, reread)
+                yield self._part(chosen, self.seen + places)
             except InputError as error:
                 found = error.renumbered(self.seen + int(places[error.example]))
                 if not self.skip_errors:
@@ -101,11 +100,9 @@ class Tracing:
                 halves = np.array_split(others, 2)[::-1]
                 waiting += [half for half in halves if len(half)]
 
-    def _part(
-        self, examples: list[Any], source: Array, reread: Reread | None = None
-    ) -> tuple[Graph, Demands, Array]:
+    def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
         """Examples traced together; `source` says which they are."""
-        graph = trace(self.program, examples, reread)
+        graph = trace(self.program, examples)
         return graph, demands(make_uses(self.program, graph)), source
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import BadItem, reason, shown
+from jfold.errors import MASKED, BadItem, reason, shown, some_masked
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -91,7 +91,10 @@ def _one_by_one(
     made = []
     for index in chosen:
         try:
-            made.append(_cast(_stack([_plain(items[index])], type_), type_))
+            item = _plain(items[index])
+            if some_masked([item], len(type_.shape)):
+                raise _RefusedError(f', {MASKED}')
+            made.append(_cast(_stack([item], type_), type_))
         except Exception as error:
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {reason(error)}'
@@ -150,7 +153,15 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
         raise _RefusedError('')
     if array.shape != (len(items), *type_.shape):
         raise _RefusedError(f' of shape {array.shape[1:]}')
+    # NumPy reads a number that is masked as NaN, and an array as if nothing were.
+    rank = array.ndim - 1 if _holds_nan(array) else array.ndim - 2
+    if some_masked(items, rank):
+        raise _RefusedError(f', {MASKED}')
     return array
+
+
+def _holds_nan(array: Array) -> bool:
+    return _is_inexact(array.dtype) and bool(np.isnan(array).any())
 
 
 def _cast(array: Array, type_: TensorType) -> Array:

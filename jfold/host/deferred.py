@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from jfold.graph import ranges
-from jfold.host.objects import Reread
 from jfold.host.promises import CircularError, Named, Tokens
 from jfold.host.trace import Trace
 from jfold.program import Program
@@ -27,9 +26,9 @@ from jfold.program import Program
 Array = np.ndarray[Any, Any]
 
 
-def deferred(program: Program, examples: int, reread: Reread) -> Trace:
+def deferred(program: Program, examples: int) -> Trace:
     """A trace of rows at known places, whose inputs may be tokens."""
-    return Trace(program, examples, reread, tokens=Tokens(by_need))
+    return Trace(program, examples, tokens=Tokens(by_need))
 
 
 def by_need(trace: Trace, pending: list[Named]) -> None:

@@ -26,7 +26,6 @@ from jfold.host.calls import Callers, Made, Ready, merge, wait
 from jfold.host.cycles import SuspicionError, Watch
 from jfold.host.deferred import deferred
 from jfold.host.loops import run
-from jfold.host.objects import Reread
 from jfold.host.origin import Frame, locate, start
 from jfold.host.pieces import whole
 from jfold.host.promises import CircularError, promising
@@ -38,24 +37,18 @@ from jfold.host.two_passes import in_two_passes
 from jfold.program import Program, is_breadth_first, shares
 
 
-def trace(
-    program: Program, examples: Sequence[Any], reread: Reread | None = None
-) -> Graph:
+def trace(program: Program, examples: Sequence[Any]) -> Graph:
     """Runs the host plan on a batch.
-
-    Args:
-      reread: that of an earlier call with some of the same examples.
 
     Raises:
       InputError: an example does not fit the expression. Nothing is kept of the batch.
       RuntimeError: an example did not fit, and did when it was read again.
     """
-    parts, reread = [], Reread() if reread is None else reread
-    size = _most_together(program)
+    parts, size = [], _most_together(program)
     for first in range(0, max(len(examples), 1), size):
         try:
             part = list(examples[first : first + size])
-            parts.append(_trace(program, part, reread))
+            parts.append(_trace(program, part))
         except InputError as error:
             if not first:
                 raise
@@ -73,12 +66,12 @@ def _most_together(program: Program) -> int:
 OF_DATA = BadItem, RecursionError, SuspicionError  # what a plan says of its examples
 
 
-def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
+def _trace(program: Program, examples: list[Any]) -> Graph:
     rewritten = in_two_passes(program, len(examples) == 1) if examples else None
     failure = None
     if rewritten:
         try:
-            state = promising(rewritten, len(examples), reread)
+            state = promising(rewritten, len(examples))
             return graph_of(rewritten, examples, state, Watch())
         except Exception as error:
             failure = error
@@ -88,7 +81,7 @@ def _trace(program: Program, examples: list[Any], reread: Reread) -> Graph:
     suspected = isinstance(failure, SuspicionError)
     watch = Watch(deep=1) if suspected else Watch()
     make = deferred if shares(program) else Trace
-    graph = graph_of(program, examples, make(program, len(examples), reread), watch)
+    graph = graph_of(program, examples, make(program, len(examples)), watch)
     if failure is None or suspected:
         return graph
     if isinstance(failure, OF_DATA):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.errors import BadItem, reason, shown
+from jfold.errors import MASKED, BadItem, reason, shown, some_masked
 
 Array = np.ndarray[Any, Any]
 
@@ -190,47 +190,30 @@ def _getter(key: Any) -> Callable[[Any], Any]:
 # ---- sequences -----------------------------------------------------------------------
 
 
-class Reread:
-    """What was in iterators that can be read once, for whoever reads them again."""
-
-    def __init__(self) -> None:
-        # By id, which stays theirs as long as they are kept.
-        self._found: dict[int, tuple[Any, list[Any], Exception | None]] = {}
-
-    def __call__(self, item: Any) -> list[Any]:
-        """What is or, in one without a length, was in an iterable."""
-        if hasattr(type(item), '__len__'):
-            return list(item)
-        if id(item) not in self._found:
-            self._found[id(item)] = item, *_read(item)
-        _, made, error = self._found[id(item)]
-        if error is not None:
-            raise error
-        return made
-
-
-def _read(item: Any) -> tuple[list[Any], Exception | None]:
-    try:
-        return list(item), None
-    except Exception as error:
-        return [], error
-
-
-def flat(items: list[Any], reread: Callable[[Any], Any]) -> tuple[Array, list[Any]]:
+def flat(items: list[Any]) -> tuple[Array, list[Any]]:
     """Iterables as their lengths [items] int64, and what is in them, one after another.
 
-    Args:
-      reread: reads an item, of those without a length.
-
     Raises:
-      BadItem: an item is not iterable, or of no order, or fails on the way.
+      BadItem: an item is not iterable, or of no order, or can be read only once, or
+        fails on the way.
     """
-    if any(map(why_no_sequence, set(map(type, items)))):
-        _refuse_unordered(items)
+    _refuse(why_no_sequence, 'a sequence', items)
     try:
         return _flat(items)
     except Exception:
-        return _flat(each(reread, items, expected='something iterable'))
+        return _flat(each(listed, items, expected='something iterable'))
+
+
+def listed(item: Any) -> list[Any]:
+    """What is in an iterable, also in one without a length.
+
+    Raises:
+      TypeError: it can be read only once.
+    """
+    found = iter(item)
+    if found is iter(item):
+        raise TypeError(READ_ONCE)
+    return list(found)
 
 
 def why_no_sequence(kind: type) -> str:
@@ -239,14 +222,60 @@ def why_no_sequence(kind: type) -> str:
         return '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes one'
     if issubclass(kind, set | frozenset):
         return 'it has no order: `InputTransform(sorted)` gives it one'
-    return ''
+    return why_no_value(kind)
 
 
-def _refuse_unordered(items: list[Any]) -> None:
-    for index, item in enumerate(items):
-        if why := why_no_sequence(type(item)):
-            text = f'expected a sequence, got {shown(item)}; {why}'
-            raise BadItem(index, text)
+# Two blocks may read one value, and whoever comes second would find it empty.
+READ_ONCE = 'it can be read only once: make a list of it, `list(...)`, where it is made'
+
+
+def why_no_value(kind: type) -> str:
+    """Why values of a type are given to no function of the data."""
+    return READ_ONCE if hasattr(kind, '__next__') else ''
+
+
+def index_of(value: Any) -> int:
+    """A value as an index, as `operator.index` takes it, unless it is masked.
+
+    Raises:
+      TypeError: it is none.
+    """
+    if some_masked([value]):
+        raise TypeError(MASKED)
+    return operator.index(value)
+
+
+def ints_of(numbers: Any) -> Array:
+    """A list, an array or another iterable of ints.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if not hasattr(type(numbers), '__len__'):
+        numbers = listed(numbers)
+    if some_masked([numbers]):
+        raise TypeError(MASKED)
+    made = np.asarray(numbers)
+    if made.ndim != 1 or (made.size and made.dtype.kind not in 'iu'):
+        raise TypeError(f'they are {made.dtype}{list(made.shape)}')
+    return made.astype(np.int64)
+
+
+def check_values(items: list[Any]) -> None:
+    """Refuses items that functions of the data would use up.
+
+    Raises:
+      BadItem: there is one.
+    """
+    _refuse(why_no_value, 'a value', items)
+
+
+def _refuse(why: Callable[[type], str], expected: str, items: list[Any]) -> None:
+    """Refuses the first item of a type that something is to be said of."""
+    if any(map(why, set(map(type, items)))):
+        index = next(k for k, item in enumerate(items) if why(type(item)))
+        text = f'expected {expected}, got {shown(items[index])}'
+        raise BadItem(index, f'{text}; {why(type(items[index]))}')
 
 
 def _flat(items: list[Any]) -> tuple[Array, list[Any]]:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from jfold.graph import gather
-from jfold.host.objects import Reread
 from jfold.host.row_order import (
     ShortKeys,
     example_places,
@@ -146,7 +145,7 @@ class Promises(Protocol):
     tokens: Tokens
 
 
-def promising(program: Program, examples: int, reread: Reread) -> Trace:
+def promising(program: Program, examples: int) -> Trace:
     """A trace of a plan in two passes."""
 
     def waved(known: KnownPlaces) -> Waved:
@@ -154,9 +153,7 @@ def promising(program: Program, examples: int, reread: Reread) -> Trace:
         return Waved(known, single, [0] * len(program.plan.declarations))
 
     tokens = Tokens(by_depth)
-    return Trace(
-        program, examples, reread, placing=waved, tokens=tokens, tentative=True
-    )
+    return Trace(program, examples, placing=waved, tokens=tokens, tentative=True)
 
 
 # ---- what stands in for results ------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,12 +21,15 @@ from jfold.graph import first_of, ranges
 from jfold.host.convert import check_below, lengths_to_array, to_array
 from jfold.host.objects import (
     check_lengths,
+    check_values,
     each,
     entries,
     fields,
     fields_or,
     flat,
     grouped,
+    index_of,
+    ints_of,
     positions,
 )
 from jfold.host.pieces import Pieces, Spans, joined, picked, whole
@@ -131,7 +133,9 @@ def _draw(i: ir.Draw, r: list[Column], state: Trace) -> None:
 
 
 def _transform(i: ir.Transform, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = each(i.fn, r[i.inputs[0]], expected='what its function takes')
+    items = r[i.inputs[0]]
+    check_values(items)
+    r[i.outputs[0]] = each(i.fn, items, expected='what its function takes')
 
 
 def _field(i: ir.Field, r: list[Column], state: Trace) -> None:
@@ -216,7 +220,7 @@ def _enter(i: ir.Enter, r: list[Column], state: Trace) -> None:
 
 
 def _iterate(i: ir.Iterate, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]], r[i.outputs[1]] = flat(r[i.inputs[0]], state.reread)
+    r[i.outputs[0]], r[i.outputs[1]] = flat(r[i.inputs[0]])
 
 
 def _interleave(i: ir.Interleave, r: list[Column], state: Trace) -> None:
@@ -251,7 +255,7 @@ def _position(i: ir.Position, r: list[Column], state: Trace) -> None:
 
 def _index(i: ir.Index, r: list[Column], state: Trace) -> None:
     items, lengths = (r[k] for k in i.inputs)
-    given = each(operator.index, items, expected='an int, the index')
+    given = each(index_of, items, expected='an int, the index')
     keys = np.array([min(max(key, -FAR), FAR) for key in given], np.int64)
     if (at := _first_outside(keys, lengths)) is not None:
         text = f'expected an item {given[at]}, got a sequence of length {lengths[at]}'
@@ -294,7 +298,7 @@ def _numbers_in(lists: list[Any], lengths: Array, what: str) -> tuple[Array, Arr
     Raises:
       BadItem: a list is none, or an int is not below its length.
     """
-    arrays = each(_whole, lists, expected='a list of ints')
+    arrays = each(ints_of, lists, expected='a list of ints')
     counts = np.fromiter(map(len, arrays), np.int64, len(arrays))
     keys = np.concatenate([np.zeros(0, np.int64), *arrays])
     most = lengths.repeat(counts)
@@ -303,14 +307,6 @@ def _numbers_in(lists: list[Any], lengths: Array, what: str) -> tuple[Array, Arr
         text = f'expected the number of {what} of {most[at]}, got {keys[at]}'
         raise BadItem(index, text)
     return counts, _from_start(keys, most)
-
-
-def _whole(numbers: Any) -> Array:
-    """A list, or an array, of ints."""
-    made = np.asarray(numbers)
-    if made.ndim != 1 or (made.size and made.dtype.kind not in 'iu'):
-        raise TypeError(f'they are {made.dtype}{list(made.shape)}')
-    return made.astype(np.int64)
 
 
 def _chain(i: ir.Chain, r: list[Column], state: Trace) -> None:

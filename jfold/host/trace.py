@@ -23,7 +23,6 @@ from jfold.graph import (
     shared_counts,
     value_parts,
 )
-from jfold.host.objects import Reread
 from jfold.host.row_order import RowOrder, example_of, example_places, row_order
 from jfold.host.visits import Visits, Within, order_of
 from jfold.instructions import Call, Observe
@@ -133,7 +132,6 @@ class Trace:
       values: those of each type.
       made: all chunks.
       shared: [constants] int32, the ids of the program's constants.
-      reread: what has been read of the data that can be read once, for other traces.
       order: what tells rows of an example apart, and puts them in order.
       visits: what orders rows of metrics, if there are any: then the numbers of visits
         stand in for places in a plan.
@@ -146,7 +144,6 @@ class Trace:
         self,
         program: Program,
         examples: int,
-        reread: Reread | None = None,
         *,
         placing: Callable[[KnownPlaces], Placing] = lambda known: known,
         tokens: Opening | None = None,
@@ -154,7 +151,6 @@ class Trace:
     ) -> None:
         self.program = program
         self.examples = examples
-        self.reread = Reread() if reread is None else reread
         self.tokens, self.tentative = tokens, tentative
         self.values = [_Values(count) for count in shared_counts(program)]
         self.made = Made(

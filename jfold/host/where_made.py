@@ -18,7 +18,6 @@ from jfold.graph import Array, concatenated
 from jfold.host.cycles import Watch
 from jfold.host.deferred import by_need
 from jfold.host.evaluation import graph_of
-from jfold.host.objects import Reread
 from jfold.host.promises import Tokens
 from jfold.host.trace import Chunk, Trace
 from jfold.program import Program, shares
@@ -46,12 +45,11 @@ def where_made(
       number: that of the type or operation.
       row: of its table in the graph of the example alone.
     """
-    reread = Reread()
-    first = _Stopping(program, reread, None)
+    first = _Stopping(program, None)
     first.run(example)
     making = _Making((kind, number), *first.found(kind, number, row))
     try:
-        _Stopping(program, reread, making).run(example)
+        _Stopping(program, making).run(example)
     except InputError as error:
         return error
     return None
@@ -60,11 +58,9 @@ def where_made(
 class _Stopping(Trace):
     """A trace of one example that stops where rows are made, if some are named."""
 
-    def __init__(
-        self, program: Program, reread: Reread, making: _Making | None
-    ) -> None:
+    def __init__(self, program: Program, making: _Making | None) -> None:
         tokens = Tokens(by_need) if shares(program) else None
-        super().__init__(program, 1, reread, tokens=tokens)
+        super().__init__(program, 1, tokens=tokens)
         self.making = making
         self.calls: Counter[tuple[str, int]] = Counter()
 

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 from jfold import combinators as c
 from jfold import instructions as p
-from jfold.language.eager import Eager, value_of
+from jfold.host.objects import index_of
+from jfold.language.eager import Eager, Endless, value_of
 from jfold.language.emission import emit
 from jfold.language.inference import Inference, output_type
 from jfold.language.paths import fail
@@ -42,7 +41,7 @@ def _(block: c.Broadcast, node: Typed, value: Value, places: int, w: Writer) -> 
 
 @value_of.register
 def _(block: c.Broadcast, node: Typed, x: object, state: Eager) -> object:
-    return itertools.repeat(x)
+    return Endless(x)
 
 
 # ---- Zip -----------------------------------------------------------------------------
@@ -126,9 +125,9 @@ def _(block: c.Zip, node: Typed, value: Value, places: int, w: Writer) -> Writin
 def _(block: c.Zip, node: Typed, x: tuple[Any, ...], state: Eager) -> object:
     parts = [in_order(node, each) for each in x]
     if isinstance(node.output, BroadcastType):
-        return itertools.repeat(tuple(next(each) for each in map(iter, parts)))
+        return Endless(tuple(next(each) for each in map(iter, parts)))
     if block.strict:
-        parts = [x if isinstance(x, itertools.repeat) else list(x) for x in parts]
+        parts = [x if isinstance(x, Endless) else list(x) for x in parts]
         _check_same([len(x) for x in parts if isinstance(x, list)])
     return list(zip(*parts, strict=False))
 
@@ -168,7 +167,7 @@ def _(block: c.NGrams, node: Typed, value: Value, places: int, w: Writer) -> Wri
 @value_of.register
 def _(block: c.NGrams, node: Typed, x: Iterable[Any], state: Eager) -> object:
     if isinstance(node.input, BroadcastType):
-        return itertools.repeat((next(iter(x)),) * block.n)
+        return Endless((next(iter(x)),) * block.n)
     given = list(in_order(node, x))
     return list(zip(*(given[first:] for first in range(block.n)), strict=False))
 
@@ -261,7 +260,7 @@ def _(block: c.Nth, node: Typed, value: Value, places: int, w: Writer) -> Writin
 @value_of.register
 def _(block: c.Nth, node: Typed, x: tuple[Any, int], state: Eager) -> object:
     sequence, index = x
-    return list(in_order(node, sequence))[operator.index(index)]
+    return list(in_order(node, sequence))[index_of(index)]
 
 
 # ---- Pick, Regroup -------------------------------------------------------------------
@@ -285,7 +284,7 @@ def _(block: c.Pick, node: Typed, value: Value, places: int, w: Writer) -> Writi
 @value_of.register
 def _(block: c.Pick, node: Typed, x: tuple[Any, Any], state: Eager) -> object:
     given = list(in_order(node, x[0]))
-    return [given[operator.index(number)] for number in in_order(node, x[1])]
+    return [given[index_of(number)] for number in in_order(node, x[1])]
 
 
 @output_type.register
@@ -315,5 +314,5 @@ def _(block: c.Regroup, node: Typed, value: Value, places: int, w: Writer) -> Wr
 def _(block: c.Regroup, node: Typed, x: tuple[Any, Any, Any], state: Eager) -> object:
     made: list[list[Any]] = [[] for _ in in_order(node, x[2])]
     for item, number in zip(*(in_order(node, each) for each in x[:2]), strict=True):
-        made[operator.index(number)].append(item)
+        made[index_of(number)].append(item)
     return made

@@ -11,7 +11,14 @@ from jfold import combinators as c
 from jfold import instructions as p
 from jfold.errors import shown
 from jfold.kept import kept
-from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
+from jfold.language.eager import (
+    Eager,
+    eval_anew,
+    eval_part,
+    value_for_function,
+    value_of,
+    zeros,
+)
 from jfold.language.emission import emit, emit_part, emit_zeros
 from jfold.language.inference import Inference, output_type
 from jfold.language.paths import fail
@@ -106,7 +113,10 @@ def emit_cases(
 def _(block: c.OneOf, node: Typed, x: object, state: Eager) -> Steps[Any]:
     key, pre, *cases = node.parts
     fn = block.key_fn
-    chosen = (yield eval_part(key, x, state)) if isinstance(fn, c.Block) else fn(x)
+    if isinstance(fn, c.Block):
+        chosen = yield eval_part(key, x, state)
+    else:
+        chosen = fn(value_for_function(node, x))
     found = block.targets
     target = found.get(chosen, block.default) if block.default else found[chosen]
     given = x if pre is None else (yield eval_part(pre, x, state))

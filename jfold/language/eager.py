@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold.errors import shown
-from jfold.host.objects import ABSENT
+from jfold.host.objects import ABSENT, why_no_value
 from jfold.kept import kept
 from jfold.language.inference import infer
 from jfold.language.parameter_checks import check_params, with_external
@@ -48,6 +49,16 @@ class Eager:
     calls: set[tuple[Any, ...]] = field(default_factory=set)
     once: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
     found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Endless:
+    """A value, again and again: what a `Broadcast` gives."""
+
+    item: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.repeat(self.item)
 
 
 def typing_of(block: c.Block) -> Typing:
@@ -161,6 +172,13 @@ def strong(x: jax.Array) -> jax.Array:
 
 def _tuples(value: object) -> object:
     return tuple(map(_tuples, value)) if isinstance(value, tuple | list) else value
+
+
+def value_for_function(node: Typed, x: object) -> Any:
+    """Refuses what a function of the data would use up."""
+    if why := why_no_value(type(x)):
+        raise TypeError(f'{node}: expected a value, got {x!r}; {why}')
+    return x
 
 
 def get_or(x: Any, key: object, default: tuple[Any, ...]) -> object:

@@ -12,7 +12,8 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold import instructions as p
-from jfold.language.eager import Eager, value_of, zeros
+from jfold.errors import MASKED, some_masked
+from jfold.language.eager import Eager, value_for_function, value_of, zeros
 from jfold.language.emission import emit, emit_zeros
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
 from jfold.language.paths import fail
@@ -43,6 +44,8 @@ def _(block: c.Tensor, node: Typed, value: Value, places: int, w: Writer) -> Wri
 
 @value_of.register
 def _(block: c.Tensor, node: Typed, x: object, state: Eager) -> Array:
+    if some_masked([x], len(block.type.shape)):
+        raise TypeError(f'{node}: expected {block.type}, got {x!r}, {MASKED}')
     given = np.asarray(x)
     if given.shape == block.type.shape and given.dtype.kind in 'biufcV':
         with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
@@ -92,7 +95,7 @@ def _(
 @value_of.register
 def _(block: c.InputTransform, node: Typed, x: object, state: Eager) -> object:
     if not isinstance(block.fn, Mapping):
-        return block.fn(x)
+        return block.fn(value_for_function(node, x))
     return block.fn.get(x, *block.default) if block.default else block.fn[x]
 
 

@@ -7,15 +7,44 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.containers import plain, restored
 from jfold.errors import shown
 from jfold.external import shown_rows
+from jfold.kept import kept
 from jfold.operations import Layer
+from jfold.program import Program
 
 Struct: TypeAlias = jax.ShapeDtypeStruct
 Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
+
+
+WIDE = {'int64', 'uint64', 'float64', 'complex128'}
+
+
+def check_kept(program: Program) -> None:
+    """Refuses a program of numbers of 64 bits where JAX would make 32 of them.
+
+    Raises:
+      TypeError: it was made where JAX kept them, and here it does not.
+    """
+    dtype = _wide(program)
+    if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise TypeError(
+            f'expected JAX to keep {dtype}, as it did when the model was compiled, got '
+            'jax_enable_x64 off: run all under `jax.enable_x64(True)`, or compile it '
+            'without'
+        )
+
+
+@kept
+def _wide(program: Program) -> np.dtype[Any] | None:
+    """A dtype of 64 bits in a program, if there is one."""
+    leaves = jax.tree.leaves([layer.params for layer in program.layers])
+    dtypes = [x.dtype for x in (*program.types, *leaves)]
+    return next((x for x in dtypes if x.name in WIDE), None)
 
 
 def check_params(layers: Sequence[Layer], params: object) -> None:
@@ -56,9 +85,12 @@ def _check_rows(layer: Layer, array: Any) -> None:
     got = 'none' if array is None else f'{shown(array)}, which is no array'
     if hasattr(array, 'dtype'):
         got = f'{array.dtype}{list(array.shape)}'
+    cast = ''
+    if hasattr(array, 'dtype') and not _has_dtype(array, spec):
+        cast = f'.astype({spec.dtype.name!r})'
     raise TypeError(
         f'External({layer.name!r}): expected an array {shown_rows(spec)}, got {got}; '
-        f'pass `external={{{layer.name!r}: array}}`'
+        f'pass `external={{{layer.name!r}: array{cast}}}`'
     )
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sized
 from typing import Any, cast
 
@@ -11,9 +10,9 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold import instructions as p
-from jfold.host.objects import why_no_sequence
+from jfold.host.objects import READ_ONCE, why_no_sequence
 from jfold.language.cells import check_end
-from jfold.language.eager import Eager, eval_anew, eval_part, value_of, zeros
+from jfold.language.eager import Eager, Endless, eval_anew, eval_part, value_of, zeros
 from jfold.language.emission import (
     emit,
     emit_part,
@@ -106,8 +105,9 @@ def sequence_as_given(node: Typed, state: Inference, item: Type) -> Type:
 
 
 def in_order(node: Typed, x: Iterable[Any]) -> Iterable[Any]:
-    """Refuses an iterable whose order says nothing."""
-    if why := why_no_sequence(type(x)):
+    """Refuses an iterable whose order says nothing, or that can be read only once."""
+    why = why_no_sequence(type(x)) or (READ_ONCE if iter(x) is iter(x) else '')
+    if why:
         raise TypeError(f'{node}: expected a sequence, got {x!r}; {why}')
     return x
 
@@ -138,7 +138,7 @@ def _(block: c.Map, node: Typed, value: Value, places: int, w: Writer) -> Writin
 def _(block: c.Map, node: Typed, x: Iterable[Any], state: Eager) -> Steps[Any]:
     if isinstance(node.input, BroadcastType):
         item = yield eval_anew(node.parts[0], next(iter(x)), state)
-        return itertools.repeat(item)
+        return Endless(item)
     items = in_order(node, x)
     return (yield in_turn(eval_anew(node.parts[0], item, state) for item in items))
 

@@ -156,7 +156,7 @@ class Writer:
       numbered: what instructions write, by what they do to which registers: what is
         the same is done once.
       alike: by register of objects, one that holds equal ones. Objects are read each
-        time, since an attribute may give another iterator to each reader. Also by one
+        time, since an attribute may give something else to each reader. Also by one
         of places at which something is observed: each use counts.
       seen: these registers of places.
     """

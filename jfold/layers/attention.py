@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jfold.blocks import Block, Function
 from jfold.errors import whole
+from jfold.layers.dense import vector
 from jfold.sequence_blocks import Broadcast, Map, Reduce, ZipWith
 from jfold.tracebacks import boundary
 from jfold.wiring import compose
@@ -39,6 +40,9 @@ Part = tuple[jax.Array, jax.Array, jax.Array]  # largest score, weight, weighed 
 
 
 def _alone(score: jax.Array, value: jax.Array) -> Part:
+    # What parts are merged to is a float that holds both.
+    kind = jnp.result_type(score, value, float)
+    score, value = score.astype(kind), value.astype(kind)
     return score, jnp.ones_like(score), value
 
 
@@ -63,7 +67,7 @@ class Query(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return nn.Dense(self.features)(x) / jnp.sqrt(self.features)
+        return nn.Dense(self.features)(vector(x)) / jnp.sqrt(self.features)
 
 
 class KeyAndValue(nn.Module):
@@ -75,7 +79,7 @@ class KeyAndValue(nn.Module):
     def __call__(
         self, query: jax.Array, item: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        key = nn.Dense(self.features, name='key')(item)
+        key = nn.Dense(self.features, name='key')(vector(item))
         value = nn.Dense(self.features, name='value')(item)
         return jnp.vdot(query, key), value
 
