@@ -32,7 +32,7 @@ from traced_cases import CASES
 
 import jfold as jf
 from jfold import instructions as ir
-from jfold.data.containers import leaves_of, plain, restored
+from jfold.containers import leaves_of, plain, restored
 from jfold.data.encoding import KINDS, Decoder, Encoder, fields_of
 from jfold.data.fingerprint import fingerprint
 from jfold.data.naming import name_of, named, told

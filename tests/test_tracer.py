@@ -50,6 +50,7 @@ def test_a_tracer_holds_no_layers_and_prints() -> None:
     tracer = model.tracer()
     assert tracer.program.layers == ()
     assert repr(tracer) == f'Tracer({model.program.output!r})'
+    assert repr(tracer([1, (2, 3)])) == 'Traced(2 examples, 4 nodes)'
     layer = tracer.program.operations[0].layer
     with pytest.raises(AssertionError, match='a tracer does not run layers'):
         layer.call(None)

@@ -29,7 +29,9 @@ COLUMNS = 'cases', 'expressions', 'functions', 'calls', 'values', 'metrics', 'gr
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(description='Looks for faults by drawing cases.')
+    parser = argparse.ArgumentParser(
+        description='Looks for faults by drawing cases.', allow_abbrev=False
+    )
     parser.add_argument('--minutes', type=float, default=10.0)
     parser.add_argument('--workers', type=int, default=1, help='processes')
     parser.add_argument('--seed', type=int, default=0, help='where drawing begins')
