@@ -7,8 +7,6 @@ every loop runs; see `device.xla.loop_after`.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,57 +15,12 @@ import numpy as np
 import pytest
 from agreement import close
 from binary_trees import binary
+from ways_in import WAYS
 
 import jfold as jf
 from jfold.spec import ONCE, RESIDUALS, STRATEGIES
 
-Ways = dict[str, Callable[[Any, Any, Any], Any]]
 slow = pytest.mark.slow
-
-
-def _split(stacked: Any, count: int) -> list[Any]:
-    return [jax.tree.map(lambda x: x[i], stacked) for i in range(count)]  # noqa: B023
-
-
-def _donated(f: Any, params: Any, batches: Any) -> Any:
-    def step(schedule: Any, params: Any) -> Any:
-        return f(params, schedule), schedule  # which takes what is donated
-
-    made = jax.jit(step, donate_argnums=0)
-    return [made(jax.tree.map(jnp.array, x), params)[0] for x in batches]
-
-
-def _exported(f: Any, params: Any, batches: Any) -> Any:
-    exported = jax.export.export(jax.jit(f))(params, batches[0])
-    read = jax.export.deserialize(exported.serialize())
-    return [read.call(params, x) for x in batches]
-
-
-def _mapped(f: Any, params: Any, batches: Any) -> Any:
-    made = jax.jit(jax.vmap(f, (None, 0)))(params, jf.Schedule.stack(batches))
-    return _split(made, len(batches))
-
-
-def _mapped_within(f: Any, params: Any, batches: Any) -> Any:
-    each, stacked = jax.vmap(f, (None, 0)), jf.Schedule.stack(batches)
-    return _split(jax.jit(lambda p: each(p, stacked))(params), len(batches))
-
-
-def _scanned(f: Any, params: Any, batches: Any) -> Any:
-    stacked = jf.Schedule.stack(batches)
-    made = jax.jit(lambda p: jax.lax.map(functools.partial(f, p), stacked))(params)
-    return _split(made, len(batches))
-
-
-WAYS: Ways = {
-    'closed over': lambda f, p, b: jax.jit(lambda p: [f(p, x) for x in b])(p),
-    'passed': lambda f, p, b: [jax.jit(f)(p, x) for x in b],
-    'donated': _donated,
-    'exported': _exported,
-    'mapped': _mapped,
-    'mapped, closed over': _mapped_within,
-    'scanned': _scanned,
-}
 
 
 def _init(key: Any, *_: Any) -> Any:
@@ -141,7 +94,8 @@ def check(name: str, way: str, where: Any = None, **options: str) -> None:
     else:
         schedules = [model.schedule(x, size=4, sharding=where) for x in batches]
     want = [jax.value_and_grad(twin)(params, x) for x in batches]
-    close(WAYS[way](jax.value_and_grad(loss), params, schedules), want, 1e-4)
+    got = WAYS[way](jax.value_and_grad(loss), params, schedules, jax.jit)
+    close(got, want, 1e-4)
 
 
 @pytest.mark.parametrize('strategy', STRATEGIES)
