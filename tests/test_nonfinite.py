@@ -259,6 +259,14 @@ def test_losses_of_data() -> None:
     assert told(block, [0.0], loss=loss) == 'None'
 
 
+def test_gradients_that_come_to_no_parameter() -> None:
+    """A function stops them."""
+    stopped = scale(jax.lax.stop_gradient, 'stopped')
+    block = number >> stopped >> jf.AllOf(jf.Function(jnp.sqrt), scale(jnp.sin))
+    assert _is_finite(block, [0.0], lambda x: x[0].sum() + x[1].sum())
+    assert told(block, [0.0]) == 'None'
+
+
 def test_gradients_that_overflow_in_sum() -> None:
     """Of parameters, though each node gives a finite one."""
     block, many = number >> scale(lambda x: x), [3e38, 2e38]

@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.device.linear import Sparse
 from jfold.device.plan import Plan, make_plan
 from jfold.device.random_keys import drawing_nothing
-from jfold.device.rows import Flow
 from jfold.errors import expect, several
 from jfold.graph import Graph, Table
 from jfold.host.evaluation import trace
@@ -202,13 +202,28 @@ class Search:
                 outside = outside or index
         if found or outside:
             return found or outside
-        cotangents, flows, bad = self._of_loss(loss)
-        if bad is not None:
-            return bad
+        return self._in_gradients(loss, waves)
+
+    def _in_gradients(
+        self, loss: Callable[[Any], Any], waves: list[tuple[int, Array]]
+    ) -> _Found | NonFinite | None:
+        """What is found first on the way to a gradient that is not finite."""
+        schedule, results = self.results()
+        value, grads = loss_of(
+            lambda results: loss(returned(self.program, schedule, results)), results
+        )
+        if (kind := kind_of(np.asarray(value))) is not None:
+            return NonFinite(f'expected a finite loss, got {kind}')
+        found: _Found | NonFinite | None
+        cotangents, found = self._of_results(grads)
+        flows = self._plan(schedule).flows([x is not None for y in grads for x in y])
         for o, nodes in reversed(waves):
-            if found is None and o in flows:
-                found = self._backward(o, nodes, cotangents, flows[o].live)
-        return found or self._of_sums()
+            if o in flows:
+                bad = self._backward(o, nodes, cotangents, flows[o].live)
+                found = found or bad
+        # A function may stop a gradient, whatever that is, from coming to parameters.
+        in_sum = self._of_sums()
+        return in_sum and (found or in_sum)
 
     def _in_data(self) -> _Found | None:
         for t, _, given in self.walk.own():
@@ -282,19 +297,9 @@ class Search:
 
     # ---- gradients
 
-    def _of_loss(
-        self, loss: Callable[[Any], Any]
-    ) -> tuple[Arrays, Mapping[int, Flow], NonFinite | None]:
-        """The cotangents of all values, as the loss alone gives them, and by operation
-        how they flow in a step of training."""
-        schedule, results = self.results()
-        value, grads = loss_of(
-            lambda results: loss(returned(self.program, schedule, results)), results
-        )
-        bad: NonFinite | None = None
-        if (kind := kind_of(np.asarray(value))) is not None:
-            bad = NonFinite(f'expected a finite loss, got {kind}')
-        cotangents = [np.zeros_like(x) for x in self.values]
+    def _of_results(self, grads: list[Sparse]) -> tuple[Arrays, NonFinite | None]:
+        """The cotangents of all values, of those of results alone."""
+        cotangents, bad = [np.zeros_like(x) for x in self.values], None
         for r, result in enumerate(self.program.results):
             table = self.walk.graph.results[r]
             tensors = zip(result.tensors, self.uses.results[r], grads[r], strict=True)
@@ -303,8 +308,7 @@ class Search:
                     own = np.asarray(grad)[: len(uses)]
                     _add_at(cotangents[t], uses, own)
                     bad = bad or _bad_loss(own, self.trained[t][uses], table)
-        used = [grad is not None for each in grads for grad in each]
-        return cotangents, self._plan(schedule).flows(used), bad
+        return cotangents, bad
 
     def _plan(self, schedule: Schedule) -> Plan:
         """What a step of training does with the operations that have nodes."""
@@ -332,22 +336,22 @@ class Search:
     ) -> _Found | None:
         """Runs nodes of an operation in reverse, of outputs with a cotangent."""
         types, nodes = self.program.operations[o].outputs, nodes[self._depend(o, nodes)]
+        found: _Found | None = None
         for rows in chunks(nodes):
             inputs = self._inputs(o, rows)
             own = [cotangents[types[k]][self.made[o][k][rows]] for k in live]
             of_inputs, of_params = self._reverse(o, live, inputs, own)
             # Inputs first: a gradient that is infinite there makes that of parameters
             # infinite too, and tells more of where it comes from.
-            found = self._add(o, rows, of_inputs, cotangents)
+            bad = self._add(o, rows, of_inputs, cotangents)
+            found = found or bad
             if found is None and not all(np.isfinite(x).all() for x in of_params):
                 found = self._of_params(o, live, rows, inputs, own)
-            if found is not None:
-                return found
             name = self.program.operations[o].layer.name
             with np.errstate(all='ignore'):  # which is found in the end
                 total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
                 self.totals[name] = list(map(np.add, total, of_params))
-        return None
+        return found
 
     def _reverse(
         self, o: int, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
