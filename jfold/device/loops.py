@@ -120,27 +120,27 @@ class CountedLoops(_Pass):
         """Wide ones, then narrow ones for what is left; in reverse from the last row to
         the first, so that what crosses may be written over rows that have been read."""
         first, end = self.batch.tiles(o, level.number)
-        count = end - first
 
-        def run(rows: int, done: Array, carry: Carry) -> Carry:
-            if self.down:
-                # A tile has no row of the levels before; past its end are rows that are
-                # done, which it takes as they are.
-                begin = jnp.maximum(end - done - rows, first)
-                return step(Tile(o, begin, rows, None), carry)
-            return step(Tile(o, first + done, rows, count - done), carry)
+        def up(rows: int, row: Array, carry: Carry) -> tuple[Array, Carry]:
+            return row + rows, step(Tile(o, row, rows, end - row), carry)
 
-        def more(left: Number, done: Array) -> Array:
-            return count - done > left
+        def down(rows: int, row: Array, carry: Carry) -> tuple[Array, Carry]:
+            # A tile has no row of the levels before; past its end are rows that are
+            # done, which it takes as they are.
+            begin = jnp.maximum(row - rows, first)
+            return begin, step(Tile(o, begin, rows, None), carry)
 
-        done, carry = jnp.asarray(state.zero), state.carry
+        def more(left: Number, row: Array) -> Array:
+            return (row - first if self.down else end - row) > left
+
+        row, carry = state.zero + (end if self.down else first), state.carry
         widths = self.batch.layout.widths[o]
         if self.down:
             widths = reverse_widths(widths)
         for rows, left in zip(widths, left_over(widths, self.batch.empty), strict=True):
-            each, is_left = functools.partial(run, rows), functools.partial(more, left)
-            done, carry = loop_after(is_left, each, rows, done, carry)
-        return Chained(jnp.minimum(done - count, 0), carry)
+            run = functools.partial(down if self.down else up, rows)
+            row, carry = loop_after(functools.partial(more, left), run, row, carry)
+        return Chained(row - first if self.down else jnp.minimum(row - end, 0), carry)
 
     def chunks(
         self, o: int, step: ChunkStep, state: Chained[Summed]
@@ -148,12 +148,11 @@ class CountedLoops(_Pass):
         """As many as there are nodes for."""
         rows, nodes = self.batch.layout.chunk[o], self.batch.nodes(o)
 
-        def run(row: Array, carry: Summed) -> Summed:
-            return self._add_chunk(o, row, step, carry)
+        def run(row: Array, carry: Summed) -> tuple[Array, Summed]:
+            return row + rows, self._add_chunk(o, row, step, carry)
 
         start = jnp.asarray(state.zero, jnp.int32)
-        more = functools.partial(lax.gt, nodes)
-        row, carry = loop_after(more, run, rows, start, state.carry)
+        row, carry = loop_after(lambda row: nodes - row > 0, run, start, state.carry)
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:

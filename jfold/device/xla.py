@@ -53,35 +53,27 @@ class Chained(Generic[Carry]):
 
 def loop_after(
     more: Callable[[Array], Array],
-    step: Callable[[Array, Carry], Carry],
-    rows: int,
-    first: Array,
+    step: Callable[[Array, Carry], tuple[Array, Carry]],
+    row: Array,
     carry: Carry,
 ) -> tuple[Array, Carry]:
-    """`step(row, carry)` for every `rows`-th row from the first on, while there is
-    `more`; the row behind all that ran [], and the carry.
+    """`step(row, carry)`, which gives both for the next round, while there is `more`.
 
-    Rounds are counted one by one, though what is asked is whether there are more rows.
-    Where all numbers of a loop are constants, as those of a schedule that `jax.jit`
-    closes over, XLA in jax 0.10.2 miscounts the rounds of a number that goes up by more
-    than one: none from 0 while it is less than 1, so gradients were zero.
+    Rounds go by rows, not by their number, so that nothing has to be counted before or
+    kept beside: each such number is a kernel to compile.
+
+    XLA in jax 0.10.2 miscounts rounds by more than one, where it sees a number compared
+    with a constant: from 0 by 4, while less than 1, is no round. As schedules may be
+    constants, by `jax.jit` that closes over them, gradients were zero. So `more` asks
+    how much is left, a difference, of which XLA counts nothing.
 
     Args:
-      first: [], to which `Chained.zero` has been added.
+      more: compares a difference of a row and where it ends, never the row itself.
+      row: [] of the first round, to which `Chained.zero` has been added.
     """
-
-    def row(n: Array) -> Array:
-        return first + n * rows
-
-    def more_left(state: tuple[Array, Carry]) -> Array:
-        return more(row(state[0]))
-
-    def next_round(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
-        return state[0] + 1, step(row(state[0]), state[1])
-
-    start = jnp.zeros_like(first), carry
-    rounds, carry = lax.while_loop(more_left, next_round, start)
-    return row(rounds), carry
+    more_left, next_round = lambda s: more(s[0]), lambda s: step(*s)
+    done: tuple[Array, Carry] = lax.while_loop(more_left, next_round, (row, carry))
+    return done
 
 
 def after(read: Arrays, x: Array, first: Array | int) -> Array:
