@@ -25,6 +25,7 @@ from fuzz.failures import store  # noqa: E402
 
 PATIENCE = 1800.0  # seconds that a case may take
 COLUMNS = 'cases', 'expressions', 'functions', 'calls', 'values', 'metrics', 'gradients'
+NESTINGS = 'nested', 'refused'  # of transformations
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -59,7 +60,7 @@ def summary(folder: Path) -> str:
     found = total(folder)
     tally = found['tally'] + Counter(cases=found['cases'])
     hours = found['seconds'] / 3600
-    head = ['core hours', *COLUMNS, 'undefined', 'not compared']
+    head = ['core hours', *COLUMNS, *NESTINGS, 'undefined', 'not compared']
     row = [f'{hours:.2f}', *(f'{tally[name]:,}' for name in head[1:])]
     lines = [head, ['---:'] * len(head), row]
     table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
