@@ -258,9 +258,13 @@ class Function(Block):
     """A function of tensors, written for ONE example; batching is not its concern.
 
     The same callable in several places is one operation with one set of parameters.
-    A tuple input is unpacked into arguments (nested tuples stay tuples); the result is
-    an array or a (nested) tuple of arrays. No item but the first becomes an argument
-    that has a default other than `None`.
+    A tuple input is unpacked into arguments (nested tuples stay tuples). No item but
+    the first becomes an argument that has a default other than `None`.
+
+    The result is an array, or arrays in tuples, in dicts, or in dataclasses that JAX
+    knows, as by `jax.tree_util.register_dataclass`. A dict or dataclass is *one*
+    argument of what follows, and is given as it is; `GetItem`, `Record` and `[key]` of
+    wires read its fields, by key or name.
 
     Tiles have spare rows, on which `fn` runs too, on the values of other rows: a
     callback in it (`jax.debug.print`, `jax.pure_callback`) is called for these as well,

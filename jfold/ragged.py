@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.errors import whole
+from jfold.forms import TUPLE, StructForm, is_leaf, is_struct, opened
 from jfold.tracebacks import boundary
 from jfold.types import SequenceType, Type, levels, pack, terminals
 
@@ -114,21 +115,21 @@ def _rows(values: Any) -> int:
 
 def _items(values: Any, count: int) -> Sequence[Any]:
     """The first rows, one by one."""
-    if values is None:
-        return [None] * count
-    if isinstance(values, tuple):
-        columns = [_items(each, count) for each in values]
-        return [tuple(column[i] for column in columns) for i in range(count)]
     if isinstance(values, Ragged):
         return values.to_list()[:count]
+    if not is_leaf(values):
+        parts, structure = opened(values)
+        columns = [_items(each, count) for each in parts]
+        rows = ([column[i] for column in columns] for i in range(count))
+        return [jax.tree.unflatten(structure, row) for row in rows]
     array = np.asarray(values)
     return [array[i, ...] for i in range(count)]
 
 
 def _shown(values: Any) -> str:
-    if isinstance(values, tuple):
-        parts = ', '.join(map(_shown, values))
-        return f'({parts},)' if len(values) == 1 else f'({parts})'
+    if isinstance(values, tuple) or (is_struct(values) and not _is_ragged(values)):
+        form = TUPLE if isinstance(values, tuple) else StructForm.of(values)
+        return ''.join(form.around(map(_shown, form.opened(values))))
     if isinstance(values, Ragged) or not hasattr(values, 'dtype'):
         return repr(values)
     return f'{values.dtype}[{",".join(map(str, values.shape))}]'

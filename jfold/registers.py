@@ -30,9 +30,9 @@ from jfold.trampoline import Steps, in_turn, run
 from jfold.types import (
     BroadcastType,
     Nested,
+    Product,
     SequenceType,
     TensorType,
-    TupleType,
     Type,
     VoidType,
 )
@@ -108,7 +108,7 @@ def types_of(type_: Type, names: Iterator[str], rows: str) -> Iterator[RegisterT
     waiting = [(type_, rows)]
     while waiting:
         type_, rows = waiting.pop()
-        if isinstance(type_, TupleType):
+        if isinstance(type_, Product):
             waiting += [(part, rows) for part in reversed(tuple(type_))]
         elif isinstance(type_, SequenceType):
             items = next(names)

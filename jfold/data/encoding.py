@@ -36,6 +36,7 @@ from jfold.data.archive import EXTENDED
 from jfold.data.containers import plain
 from jfold.data.naming import name_of, named, told
 from jfold.data.storage import holds
+from jfold.forms import StructForm
 from jfold.program import HostPlan, Program
 from jfold.registers import RegisterType
 from jfold.result_tables import Kind, Result
@@ -111,6 +112,8 @@ _CLASSES: dict[type, _Class] = {
     ops.Layer: _Class(_LAYER, _layer),
     t.KeyType: _Class(('name',), t.KeyType),
     t.TupleType: _Class(('items',), lambda items: t.TupleType(*items)),
+    t.StructType: _plain(t.StructType),
+    StructForm: _Class(('name', 'keys'), StructForm.of_keys),
 }
 _BY_NAME = {kind.__name__: each for kind, each in _CLASSES.items()}
 

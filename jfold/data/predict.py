@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 import jax
@@ -17,6 +16,7 @@ from jfold.data.joining import join
 from jfold.data.scheduling import Scheduling
 from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
+from jfold.forms import is_leaf, opened
 from jfold.graph import ranges
 from jfold.metrics import MetricValues
 from jfold.program import Program
@@ -165,31 +165,25 @@ def _picked(value: Any, rows: Array) -> Any:
 
 
 def _rows_of(value: Any, rows: Array) -> Steps[Any]:
-    if isinstance(value, tuple):
-        return tuple((yield in_turn(_rows_of(each, rows) for each in value)))
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
         counts: Any = chosen  # of NumPy, as all that is given back
         return Ragged((yield _rows_of(value.values, ranges(begins, chosen))), counts)
-    return value if value is None else np.asarray(value)[rows]
+    if is_leaf(value):
+        return np.asarray(value)[rows]
+    parts, structure = opened(value)
+    made = yield in_turn(_rows_of(each, rows) for each in parts)
+    return jax.tree.unflatten(structure, made)
 
 
 def _joined(parts: Sequence[Any]) -> Steps[Any]:
     """Rows of several batches, one after another."""
-    first = parts[0]
-    if isinstance(first, tuple):
-        return tuple((yield in_turn(map(_joined, zip(*parts, strict=True)))))
-    if isinstance(first, dict):
-        names = [*first]
-        made = yield in_turn(_joined([x[name] for x in parts]) for name in names)
-        return dict(zip(names, made, strict=True))
-    if is_dataclass(first):
-        kind: Any = type(first)
-        names = [each.name for each in fields(kind)]
-        columns = ([getattr(x, name) for x in parts] for name in names)
-        return kind(*(yield in_turn(map(_joined, columns))))
-    return None if first is None else np.concatenate(parts)
+    if is_leaf(parts[0]):
+        return np.concatenate(parts)
+    columns, (structure, *_) = zip(*map(opened, parts), strict=True)
+    made = yield in_turn(map(_joined, zip(*columns, strict=True)))
+    return jax.tree.unflatten(structure, made)
 
 
 def _collected(batch: Batch, metric: MetricValues) -> MetricValues:

@@ -17,6 +17,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.paths import fail
 from jfold.language.sequences import UNLIKE, in_order, items, sequence_as_given
 from jfold.language.typed import Typed
+from jfold.language.unification import TypeVariable
 from jfold.language.writer import Repeated, SequenceValue, Value, Writer, Writing
 from jfold.types import (
     BroadcastType,
@@ -24,7 +25,6 @@ from jfold.types import (
     SequenceType,
     TupleType,
     Type,
-    TypeVariable,
 )
 
 # ---- Broadcast -----------------------------------------------------------------------

@@ -24,7 +24,9 @@ from jfold.language.writer import SequenceValue, Value, Writer, Writing
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     ObjectType,
+    Product,
     SequenceType,
+    StructType,
     TensorType,
     TupleType,
     Type,
@@ -136,8 +138,8 @@ def _check_length(node: Typed, given: TupleType, most: int, state: Inference) ->
 
 
 def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
-    if isinstance(head, TupleType):
-        return _tuple_item(node, head, key, state)
+    if isinstance(head, Product):
+        return _item_of(node, head, key, state)
     given = state.types.resolve(head)
     if not given.of_objects:
         hint = 'give the whole of it to several blocks by AllOf'
@@ -147,22 +149,19 @@ def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
     return ObjectType()
 
 
-def _tuple_item(node: Typed, given: TupleType, key: object, state: Inference) -> Type:
+def _item_of(node: Typed, given: Product, key: object, state: Inference) -> Type:
+    place = given.place(key)
+    if place is not None:
+        return state.item(node, place, given.items[place])
+    shown, choices = str(state.types.resolve(given)), given.form.choices(len(given))
+    hint = choices and f'write {choices}'
+    if isinstance(given, StructType):
+        fail(node, f'a key of its input, {shown}', repr(key), hint)
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
-        shown = state.types.resolve(given)
         expected = f'int keys, for its input is the tuple {shown}'
-        fail(node, expected, repr(key), _places_of(given))
-    if not -len(given) <= key < len(given):
-        least = key + 1 if key >= 0 else -key
-        got = str(state.types.resolve(given))
-        fail(node, f'at least {least} items', got, _places_of(given))
-    return state.item(node, int(key) % len(given), given.items[key])
-
-
-def _places_of(given: TupleType) -> str:
-    """What may be written as the key of an item."""
-    count = len(given)
-    return f'write a place from {-count} to {count - 1}' if count else ''
+        fail(node, expected, repr(key), hint)
+    least = key + 1 if key >= 0 else -key
+    fail(node, f'at least {least} items', shown, hint)
 
 
 @emit.register
@@ -174,7 +173,7 @@ def _(block: c.Record, node: Typed, value: Value, places: int, w: Writer) -> Wri
     for (key, _), part in zip(block.fields, node.parts, strict=True):
         item: Value = None
         if part is not None and not isinstance(part.input, VoidType):
-            item = value[key] if isinstance(value, tuple) else None
+            item = _part(node.input, value, key) if is_tuple else None
             if column is not None:
                 options = {'default': (None,)} if _may_lack(part.block) else {}
                 item = w.one(p.Field, (column,), node, key=key, most=most, **options)
@@ -219,7 +218,7 @@ def _may_lack(block: c.Block) -> bool:
 def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
     # At once where it can be: then the result has the variable of the item.
     head = state.types.head(node.input)
-    if isinstance(head, TupleType):
+    if isinstance(head, Product):
         return _item_type(block, node, head, state)
     output = state.types.fresh()
 
@@ -239,10 +238,10 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
         fail(node, 'an object, for there is a `default`', got)
     if isinstance(key, slice) and isinstance(head, TupleType | SequenceType):
         _check_slice(node, key)
-    if isinstance(head, TupleType):
-        if isinstance(key, slice):
-            return TupleType(head.items[key])
-        return _tuple_item(node, head, key, state)
+    if isinstance(key, slice) and isinstance(head, TupleType):
+        return TupleType(head.items[key])
+    if isinstance(head, Product):
+        return _item_of(node, head, key, state)
     if isinstance(head, SequenceType):
         if not isinstance(key, int | slice):
             given = state.types.resolve(head)
@@ -282,8 +281,7 @@ def _part_type(node: Typed, given: TensorType, key: object, state: Inference) ->
 @emit.register
 def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Writing:
     if isinstance(value, tuple):
-        item: Value = value[block.key]
-        return item
+        return _part(node.input, value, block.key)
     if isinstance(value, SequenceValue):
         if isinstance(block.key, slice):
             cut = (value.lengths,)
@@ -294,6 +292,12 @@ def _(block: c.GetItem, node: Typed, value: Value, places: int, w: Writer) -> Wr
         return (yield emit_layer(node, value, places, w))
     default = block.default or None
     return w.one(p.Field, (value,), node, key=block.key, default=default)
+
+
+def _part(type_: Type, value: Value, key: Any) -> Value:
+    """Some of the registers of a value of a type, by the key of an item."""
+    assert isinstance(type_, Product) and isinstance(value, tuple)
+    return value[key if isinstance(key, slice) else cast(int, type_.place(key))]
 
 
 @value_of.register

@@ -19,7 +19,14 @@ from jfold.language.typed import Typed
 from jfold.language.writer import Value, Writer, Writing, flatten
 from jfold.registers import owners_of, row_names, types_of
 from jfold.trampoline import Steps
-from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, terminals
+from jfold.types import (
+    ObjectType,
+    Product,
+    TensorType,
+    Type,
+    VoidType,
+    terminals,
+)
 
 # ---- OneOf ---------------------------------------------------------------------------
 
@@ -229,7 +236,9 @@ def _(block: c.Reference, node: Typed, x: object, state: Eager) -> Steps[Any]:
 
 def _objects(type_: Type, x: Any) -> Iterator[int]:
     """The ids of all that decides how a call goes on: of what is no tensor."""
-    parts = zip(type_, x, strict=True) if isinstance(type_, TupleType) else [(type_, x)]
+    parts = [(type_, x)]
+    if isinstance(type_, Product):
+        parts = [*zip(type_, type_.form.opened(x), strict=True)]
     return (id(part) for each, part in parts if not isinstance(each, TensorType))
 
 

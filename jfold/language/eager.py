@@ -25,7 +25,15 @@ from jfold.language.inference import infer
 from jfold.language.parameter_checks import check_families, check_layer, with_external
 from jfold.language.typed import Typed, Typing
 from jfold.trampoline import Steps, in_turn, run
-from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
+from jfold.types import (
+    Product,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+    pack,
+)
 
 
 @dataclass(eq=False)
@@ -131,8 +139,8 @@ def zeros(type_: Type) -> object:
 
 
 def _zeros(type_: Type) -> Steps[Any]:
-    if isinstance(type_, TupleType):
-        return tuple((yield in_turn(map(_zeros, type_))))
+    if isinstance(type_, Product):
+        return type_.form.closed((yield in_turn(map(_zeros, type_))))
     if isinstance(type_, SequenceType):
         return []
     if isinstance(type_, TensorType):
@@ -160,16 +168,12 @@ def call(node: Typed, x: Any, state: Eager) -> object:
     result = call(state.params.get(layer.name), *keys, *inputs)
     if layer.batched:
         result = jax.tree.map(lambda a: a[0], result)
-    return _tuples(jax.tree.map(strong, result))
+    return pack(node.output, map(strong, jax.tree.leaves(result)))
 
 
 def strong(x: jax.Array) -> jax.Array:
     """An array whose dtype does not give way: weak types do not reach a buffer."""
     return jnp.asarray(x, jnp.result_type(x))
-
-
-def _tuples(value: object) -> object:
-    return tuple(map(_tuples, value)) if isinstance(value, tuple | list) else value
 
 
 def get_or(x: Any, key: object, default: tuple[Any, ...]) -> object:

@@ -26,7 +26,7 @@ from jfold.language.writer import (
 )
 from jfold.registers import wrapped
 from jfold.trampoline import Steps, in_turn
-from jfold.types import SequenceType, TensorType, TupleType, Type, VoidType
+from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
 Lines: TypeAlias = Callable[[Value, int, Writer], Writing]  # of a value, at places
 
@@ -57,7 +57,7 @@ def emit_part(part: Typed | None, value: Value, places: int, w: Writer) -> Writi
 
 def emit_zeros(type_: Type, node: Typed, places: int, w: Writer) -> Writing:
     """Zeros of a type for every item."""
-    if isinstance(type_, TupleType):
+    if isinstance(type_, Product):
         parts = (emit_zeros(item, node, places, w) for item in type_)
         return tuple((yield in_turn(parts)))
     if isinstance(type_, TensorType):

@@ -61,11 +61,13 @@ def called(fn: object) -> Called | None:
 
 def module_of(fn: object) -> object:
     """The module of a method; all else as it is."""
-    if not isinstance(fn, types.MethodType):
-        return fn
-    libraries = 'flax.linen', 'flax.nnx'
-    is_of_one = any(_is_instance(fn.__self__, x) for x in libraries)
-    return fn.__self__ if is_of_one else fn
+    is_method = isinstance(fn, types.MethodType) and is_module(fn.__self__)
+    return fn.__self__ if is_method else fn  # type: ignore[attr-defined]
+
+
+def is_module(value: object) -> bool:
+    """Whether a value is a module of Flax."""
+    return any(_is_instance(value, x) for x in ('flax.linen', 'flax.nnx'))
 
 
 def cell_library(fn: object) -> str:

@@ -24,7 +24,7 @@ from jfold.language.origins import Origins
 from jfold.language.paths import fail, further
 from jfold.language.shared_parameters import numbered
 from jfold.language.typed import Typed, Typing
-from jfold.language.unification import Mismatch, Unifier
+from jfold.language.unification import Mismatch, TypeVariable, Unifier
 from jfold.operations import Layer
 from jfold.trampoline import Steps, run
 from jfold.types import (
@@ -33,7 +33,6 @@ from jfold.types import (
     TensorType,
     TupleType,
     Type,
-    TypeVariable,
     VoidType,
     levels,
     terminals,

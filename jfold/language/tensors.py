@@ -22,6 +22,7 @@ from jfold.language.signatures import settings_of
 from jfold.language.typed import Typed
 from jfold.language.writer import Value, Writer, Writing, flatten, rebuild
 from jfold.types import (
+    Product,
     SequenceType,
     TensorType,
     TupleType,
@@ -66,7 +67,7 @@ def _has_void(type_: Type) -> bool:
     """Whether nothing stands somewhere inside of a tuple."""
     waiting = [type_]
     while waiting:
-        parts = each.items if isinstance(each := waiting.pop(), TupleType) else ()
+        parts = each.items if isinstance(each := waiting.pop(), Product) else ()
         if any(isinstance(part, VoidType) for part in parts):
             return True
         waiting.extend(parts)

@@ -6,9 +6,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from jfold.trampoline import Steps, in_turn, run
-from jfold.types import Nested, Type, TypeVariable
+from jfold.types import Nested, Type
+
+
+@dataclass(frozen=True, eq=False)
+class TypeVariable(Type):
+    """A type not yet known; exists only during inference, and equals only itself."""
+
+    number: int
+    ground: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return '?'
 
 
 class Mismatch(Exception):
@@ -107,6 +119,11 @@ class Unifier:
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
     """The parts of two types, which must be of one kind."""
     if isinstance(left, Nested) and isinstance(right, Nested):
-        if type(left) is type(right) and len(left.parts) == len(right.parts):
+        if _kind(left) == _kind(right):
             return list(zip(left.parts, right.parts, strict=True))
     raise Mismatch
+
+
+def _kind(type_: Nested) -> tuple[object, ...]:
+    """What is equal of two types, if all their parts may be."""
+    return type(type_), type_.form, len(type_.parts)

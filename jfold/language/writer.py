@@ -32,6 +32,7 @@ from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     BroadcastType,
     KeyType,
+    Product,
     SequenceType,
     TensorType,
     TupleType,
@@ -226,7 +227,7 @@ class Writer:
 
     def like(self, type_: Type) -> Writing:
         """New registers for a value of a type."""
-        if isinstance(type_, TupleType):
+        if isinstance(type_, Product):
             return tuple((yield in_turn(map(self.like, type_))))
         if isinstance(type_, SequenceType):
             return SequenceValue(self.new(), (yield self.like(type_.item)))
@@ -340,7 +341,7 @@ class Writer:
     def wrap(self, value: Value, type_: Type, node: Typed) -> Writing:
         """A value with each sequence in it in one register."""
         if isinstance(value, tuple):
-            parts = zip(value, cast(TupleType, type_), strict=True)
+            parts = zip(value, cast(Product, type_), strict=True)
             return tuple((yield in_turn(self.wrap(*each, node) for each in parts)))
         if isinstance(value, Repeated):
             item = cast(BroadcastType, type_).item
@@ -355,7 +356,7 @@ class Writer:
     def unwrap(self, value: Value, type_: Type, node: Typed) -> Writing:
         """The inverse of `wrap`."""
         if isinstance(value, tuple):
-            parts = zip(value, cast(TupleType, type_), strict=True)
+            parts = zip(value, cast(Product, type_), strict=True)
             return tuple((yield in_turn(self.unwrap(*each, node) for each in parts)))
         if isinstance(value, Repeated):
             item = cast(BroadcastType, type_).item

@@ -184,9 +184,9 @@ MISTAKES = [
     ),
     Mistake(
         'a type that is none',
-        lambda: jf.Zeros({'x': 3}),
+        lambda: jf.Zeros({3}),
         TypeError,
-        "expected a type or a short-hand for one, got {'x': 3}; write a tuple "
+        'expected a type or a short-hand for one, got {3}; write a tuple '
         "of types, a list of ints, an int, or a dtype such as 'int32'",
         lacks='where',
     ),

@@ -190,11 +190,11 @@ ROWS = [
         [((0, 0), 0.0)],
         [
             (
-                typed(number >> jf.Function(lambda x: {'a': x})),
+                typed(number >> jf.Function(lambda x: (x, None))),
                 TypeError,
                 'Pipe[2].Function(function): expected to run on inputs (float32[]), '
-                "got TypeError: expected arrays or tuples of arrays, got {'a': "
-                'ShapeDtypeStruct(shape=(), dtype=float32)}; return arrays',
+                'got TypeError: expected arrays, or tuples or dicts of arrays, got '
+                'None; return arrays',
             ),
             (
                 typed(subtract),
