@@ -30,6 +30,7 @@ from jfold.printing import Printed, callable_name, in_braces, in_call, in_full
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
+from jfold.wires import Operand, together
 
 if TYPE_CHECKING:
     from jfold.wiring import Item, Wire
@@ -110,14 +111,14 @@ class Block(Owner):
     @boundary
     def reads(self, *sources: Any) -> Wire:
         """Within the scope of a composition, says what this block reads; its wire."""
-        from jfold.wiring import scope_of, together
+        from jfold.wiring import scope_of
 
         return scope_of(self, sources).link(self, together(sources))
 
     @boundary
     def __call__(self, *sources: Any) -> Wire:
         """Within a composition, the wire of what this block gives of others."""
-        from jfold.wiring import scope_of, together
+        from jfold.wiring import scope_of
 
         return scope_of(self, sources).add(self, together(sources))
 
@@ -206,8 +207,18 @@ def _converted(value: Convertible) -> Steps[Block]:
     """The same off Python's stack, for records in records."""
     if isinstance(value, Block):
         return value
+    if isinstance(value, Operand):
+        raise TypeError(
+            f'expected a block, got {value!r}, its value: leave out the call where a '
+            'block is asked for, as in `Fold(cell, Zeros([3]))(xs)`'
+        )
     if getattr(value, '__module__', None) in MODULES:
-        raise TypeError(f'expected a block, got {value!r} itself: call it to get one')
+        name = getattr(value, 'name', getattr(value, '__name__', ''))
+        given = '' if hasattr(value, 'resolve_to') else '...'
+        raise TypeError(
+            f'expected a block, got {value!r} itself: call it to get one, as in '
+            f'`{name}({given})`'
+        )
     if isinstance(value, Mapping | list | tuple):
         has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
         parts = yield in_turn(_converted(each) for _, each in pairs)
@@ -219,7 +230,10 @@ def _converted(value: Convertible) -> Steps[Block]:
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
         return Function(value)
-    hint = 'call it' if isinstance(value, type) else 'pass an array for a constant'
+    hint = 'pass an array for a constant'
+    if isinstance(value, type):
+        of_python, name = value.__module__ == 'builtins', value.__name__
+        hint = f'write `InputTransform({name})`' if of_python else 'call it'
     raise TypeError(
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
         f'got {value!r}; {hint}'

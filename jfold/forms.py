@@ -88,6 +88,10 @@ class StructForm(Form):
             return cls.of(dict.fromkeys(keys))
         return cls(name, keys, None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process need not have a user's classes.
+        return StructForm.of_keys, (self.name, self.keys)
+
     def opened(self, value: Any) -> list[Any]:
         """The parts of a value."""
         return opened(value)[0]

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
+
+from jfold.errors import expect
 
 # A key, or one by stream.
 Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
@@ -19,6 +23,24 @@ class Drawing(NamedTuple):
     rngs: Rngs
     id: int
     deterministic: bool
+
+
+def check_key(name: str, key: object, kind: str = 'a PRNG key') -> None:
+    """Refuses what is not one key, old or new.
+
+    Raises:
+      TypeError: it is none, or several.
+    """
+    is_array = isinstance(key, jax.Array | np.ndarray)
+    expect(name, key, is_array, kind, 'pass `jax.random.key(0)`')
+    assert isinstance(key, jax.Array | np.ndarray)
+    is_new = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    is_old = key.dtype == np.uint32 and key.ndim > 0
+    if several := key.shape if is_new or not is_old else key.shape[:-1]:
+        raise TypeError(
+            f'expected `{name}` as {kind}, got an array {key.dtype}{list(several)}: '
+            'pass one of several, as `keys[0]`, or map over them by `jax.vmap`'
+        )
 
 
 # Other kinds draw something else of a key beside others, under `jax.vmap`, than alone.

@@ -29,6 +29,7 @@ from jfold.language.emission import write_body
 from jfold.language.fusion import fused
 from jfold.language.inference import infer, input_type, result_type
 from jfold.language.outputs import check_output, list_results, write_expression
+from jfold.language.recursion import endless
 from jfold.language.writer import Builder
 from jfold.program import HostPlan, Program, check_program
 from jfold.trampoline import run
@@ -57,7 +58,8 @@ def lower(root: c.Block, fuses: bool = True) -> Program:
     builder = Builder(typing)
     body = run(write_expression(builder))
     write_declarations(builder)
-    check_recursion(builder)
+    if told := endless(builder.unconsumed):
+        raise TypeError(told)
     results = list_results(builder)
     plan, operations = HostPlan(body, tuple(builder.bodies)), tuple(builder.operations)
     result = Program(
@@ -84,21 +86,3 @@ def write_declarations(builder: Builder) -> None:
         assert typed is not None
         body = run(write_body(builder, declaration.name, typed, number))
         builder.bodies.append(body)
-
-
-def check_recursion(builder: Builder) -> None:
-    """Refuses a declaration that reaches itself without taking its input apart."""
-    for start in builder.unconsumed:
-        seen: set[int] = set()
-        waiting = [start]
-        while waiting:
-            for callee, where in builder.unconsumed.get(waiting.pop(), []):
-                if callee == start:
-                    raise TypeError(
-                        f'{where}: expected a recursion on a part of its input, got '
-                        'one on the same input, without end; take a field or an item '
-                        'of it first'
-                    )
-                if callee not in seen:
-                    seen.add(callee)
-                    waiting.append(callee)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import numpy as np
 from jax.typing import ArrayLike
 
 from jfold import explain as explaining
@@ -29,9 +28,9 @@ from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.device.random_keys import make_draws
-from jfold.errors import expect, several, shown, whole
-from jfold.kept import kept
-from jfold.keys import Rngs
+from jfold.errors import expect, several, whole
+from jfold.kept import Stays, kept
+from jfold.keys import Rngs, check_key
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.turns import without_turns
 from jfold.lower import lower
@@ -46,7 +45,7 @@ from jfold.tracebacks import boundary
 
 
 @dataclass(eq=False)
-class Model(Scheduling):
+class Model(Scheduling, Stays):
     """A compiled expression; made by `jfold.compile`.
 
     Attributes:
@@ -58,6 +57,10 @@ class Model(Scheduling):
       reproducible: whether sums have a fixed order; likewise.
     """
 
+    instead = (
+        'a `Model`',
+        'write it by `jf.save(path, model, params)`, or pickle `model.tracer()`',
+    )
     block: Block
     program: Program
     max_programs: int
@@ -87,13 +90,9 @@ class Model(Scheduling):
           key: as of `jax.random.key`.
 
         Raises:
-          TypeError: `key` is no array.
+          TypeError: `key` is no key, or several.
         """
-        if not isinstance(key, jax.Array | np.ndarray):
-            raise TypeError(
-                f'expected `key` as a PRNG key, got {shown(key)}: pass '
-                '`jax.random.key(0)`'
-            )
+        check_key('key', key)
         inits = {x.name: x.init for x in self.program.layers if x.init is not None}
         keys = jax.random.split(key, max(len(inits), 1))
         return {

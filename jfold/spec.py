@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jfold.kept import Owner, kept, lazy
+from jfold.kept import Owner, Stays, kept, lazy
 from jfold.operations import Operations
 from jfold.shards import Shards
 from jfold.staircase import Profile, fits, larger
@@ -136,7 +136,7 @@ def _larger(x: Any, y: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Spec(Owner):
+class Spec(Owner, Stays):
     """What a compiled program depends on; static and hashable.
 
     Attributes:
@@ -149,6 +149,10 @@ class Spec(Owner):
         of threads decides; then each operation has tiles of one width.
     """
 
+    instead = (
+        'a `Schedule`',
+        'give it what `model.tracer()(examples)` makes, for `model.schedule(...)` there',
+    )
     program: Operations
     capacity: Capacity
     residuals: str = SAVE_PRODUCTS

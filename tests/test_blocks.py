@@ -162,8 +162,16 @@ def test_either_side_of_a_pipe_may_be_convertible() -> None:
 
 
 def test_what_must_be_called_first() -> None:
-    for maker in (jf.Scalar, jf.Identity, jf.Sum, jf.ForwardDeclaration('int32')):
-        with refuses(f'expected a block, got {maker!r} itself: call it to get one'):
+    for maker, told in (
+        (jf.Scalar, 'Scalar(...)'),
+        (jf.Identity, 'Identity(...)'),
+        (jf.Sum, 'Sum(...)'),
+        (jf.ForwardDeclaration('int32'), 'declaration()'),
+    ):
+        with refuses(
+            f'expected a block, got {maker!r} itself: call it to get one, as in '
+            f'`{told}`'
+        ):
             number >> maker
 
 

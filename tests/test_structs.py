@@ -206,12 +206,19 @@ def test_saved_models(tmp_path: Path) -> None:
 
 
 def test_a_tracer_takes_it_along() -> None:
-    model = jf.compile(states())
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class Local:
+        """What no other process has."""
+
+        h: Any
+
+    model = jf.compile(states() >> (lambda s: Local(s.h)) >> (lambda x: State(x.h, x)))
     traced = pickle.loads(pickle.dumps(model.tracer()))(TREES)
     params = model.init(jax.random.key(0))
     got = model.apply(params, model.schedule(traced))
     want = model.apply(params, model.schedule(TREES))
-    same((got.h, got.c), (want.h, want.c))
+    same((got.h, got.c.h), (want.h, want.c.h))
 
 
 def test_what_is_ambiguous_is_refused() -> None:

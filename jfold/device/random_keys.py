@@ -18,9 +18,9 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jfold.errors import expect, shown
+from jfold.errors import expect
 from jfold.kept import kept
-from jfold.keys import Rngs, key_of
+from jfold.keys import Rngs, check_key, key_of
 from jfold.operations import Layer, Operations
 from jfold.schedule import Schedule
 from jfold.shards import Shards
@@ -79,11 +79,7 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
             f'{got}: pass `rngs=jax.random.key(0)`, or one a stream, '
             f'`rngs={{{name!r}: key}}`; or `deterministic=True` to draw nothing'
         )
-    if not isinstance(key, jax.Array | np.ndarray):
-        raise TypeError(
-            f'expected `rngs` as a PRNG key, or a dict of keys, got {shown(key)}: pass '
-            '`jax.random.key(0)`'
-        )
+    check_key('rngs', key, 'a PRNG key, or a dict of keys')
     if not isinstance(rngs, Mapping):  # so that streams differ
         key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     # Numbers, not a key: kinds of keys differ in size, and buffers hold one kind.

@@ -163,8 +163,17 @@ def _cast(array: Array, type_: TensorType) -> Array:
         result = array.real.astype(target) if lost else array.astype(target)
         kept = not lost and bool(_kept(array, result).all())
     if not kept:
-        raise _RefusedError(f', which {target.name} cannot hold')
+        raise _RefusedError(f', which {target.name} cannot hold{_wider(array, target)}')
     return result
+
+
+def _wider(array: Array, target: np.dtype[Any]) -> str:
+    """What to do about whole numbers that are too large for all floats of a dtype."""
+    if array.dtype.kind not in 'iu' or not _is_inexact(target):
+        return ''
+    fits = bool(np.all(abs(array.astype(float)) < 2**31))
+    exact = "say dtype='int32' for one that must not change, or " * fits
+    return f'; {exact}write `InputTransform(float)` before to round it'
 
 
 def _kept(array: Array, result: Array) -> Array:

@@ -22,6 +22,7 @@ from jfold import combinators as c
 from jfold.language.analysis import constants, observing, users
 from jfold.language.origins import Origins
 from jfold.language.paths import fail, further
+from jfold.language.recursion import calls_of, endless
 from jfold.language.shared_parameters import numbered
 from jfold.language.typed import Typed, Typing
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
@@ -65,6 +66,7 @@ class Inference:
       room: how many uses are typed one by one; see `called`.
       is_asked: whether it is asked what the expression takes, and not given.
       carried: the loop of each variable that is of the state of one.
+      cases: of each variable of a case, that of the value that there is a choice for.
     """
 
     constants: set[c.Block]
@@ -86,6 +88,7 @@ class Inference:
     )
     calls: dict[tuple[c.Block, Type | None], c.Reference] = field(default_factory=dict)
     carried: dict[Type, Typed] = field(default_factory=dict)
+    cases: dict[Type, Type] = field(default_factory=dict)
 
     def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
         """Types one use of `block`, and the uses inside it."""
@@ -342,8 +345,13 @@ def infer(root: c.Block) -> Typing:
         of the block at fault.
     """
     state = begin(root)
-    top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
-    state.solve()
+    try:
+        top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
+        state.solve()
+    except TypeError:
+        if told := endless(calls_of(state.nodes, state.cases)):
+            raise TypeError(told) from None
+        raise
     metrics: dict[str, tuple[Type, bool]] = {}
     for node in state.nodes:
         if isinstance(node.block, c.Metric):

@@ -55,6 +55,8 @@ def _(block: c.Tensor, node: Typed, x: object, state: Eager) -> Array:
         if is_same(given, made):
             return made
     hint = '; put it in an Optional, which takes None' if x is None else ''
+    if given.dtype.kind in 'iu' and given.shape == block.type.shape:
+        hint = "; say dtype='int32', or write `InputTransform(float)` before"
     raise TypeError(f'{node}: expected {block.type}, got {x!r}{hint}')
 
 

@@ -107,6 +107,8 @@ def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str
     names = ', '.join(map(repr, missing))
     others = ', '.join(repr(name) for name in given if name not in known)
     strange = f', of which the model has no {others}' if others else ''
+    if given == ['params']:
+        strange = ": pass `variables['params']` of Linen, `fold.arrays` of NNX"
     return (
         f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got those '
         f'of {given}{strange}; `model.init(key)` makes them'

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,10 @@ from jfold.types import (
     terminals,
 )
 
+OF_PYTHON = (
+    ', or write `InputTransform(fn)` for a function of Python values, `compose(fn)` '
+    'for one that calls blocks'
+)
 OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 
@@ -52,6 +57,8 @@ def type_function(block: c.Function, node: Typed, state: Inference) -> Type:
             if not isinstance(leaf, TensorType):
                 sequence = isinstance(leaf, SequenceType)
                 hint = OF_SEQUENCES if sequence else TO_TENSORS
+                if not sequence and inspect.isfunction(block.fn):
+                    hint += OF_PYTHON
                 fail(node, 'tensors or tuples of tensors', str(given), hint)
         if _has_void(given):
             hint = 'take what a sink stands beside by `>> GetItem(...)` first'

@@ -23,6 +23,12 @@ class TypeVariable(Type):
         return '?'
 
 
+ITSELF = (
+    'a type would contain itself: make tensors of one shape of what it gives, by a '
+    'Function, or a sequence by Map'
+)
+
+
 class Mismatch(Exception):
     """Two types that were to be equal are not."""
 
@@ -100,7 +106,7 @@ class Unifier:
 
     def _bind(self, variable: TypeVariable, type_: Type) -> None:
         if self._occurs(variable, type_):
-            raise Mismatch('a type would contain itself')
+            raise Mismatch(ITSELF)
         self.bound[variable] = type_
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:

@@ -9,7 +9,7 @@ import flax.linen as nn
 import numpy as np
 
 import jfold as jf
-from mistakes.common import Mistake, number
+from mistakes.common import Mistake, add, number
 
 
 def compiled(*blocks: Any, **options: Any) -> jf.Model:
@@ -49,7 +49,8 @@ MISTAKES = [
         'a block not called',
         lambda: jf.compile(jf.Scalar),
         TypeError,
-        'expected a block, got <function Scalar at …> itself: call it to get one',
+        'expected a block, got <function Scalar at …> itself: call it to get one, as '
+        'in `Scalar(...)`',
         lacks='where',
     ),
     Mistake(
@@ -57,7 +58,7 @@ MISTAKES = [
         lambda: jf.compile(jf.Identity),
         TypeError,
         "expected a block, got <class 'jfold.combinators.Identity'> itself: "
-        'call it to get one',
+        'call it to get one, as in `Identity(...)`',
         lacks='where',
     ),
     Mistake(
@@ -73,7 +74,7 @@ MISTAKES = [
         lambda: number >> float,
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        "blocks, got <class 'float'>; call it",
+        "blocks, got <class 'float'>; write `InputTransform(float)`",
         lacks='where',
     ),
     Mistake(
@@ -97,8 +98,43 @@ MISTAKES = [
         'a declaration not called',
         lambda: jf.Record({'left': jf.ForwardDeclaration(name='tree')}),
         TypeError,
-        "expected a block, got ForwardDeclaration('tree') itself: call it to get one",
+        "expected a block, got ForwardDeclaration('tree') itself: call it to get one, "
+        'as in `tree()`',
         lacks='where',
+    ),
+    Mistake(
+        'a declaration for a block in a recursive function',
+        lambda: jf.recursive(
+            lambda node: jf.OneOf(type, {int: number, list: jf.Map(node)})
+        ),
+        TypeError,
+        "expected a block, got ForwardDeclaration('compose') itself: call it to get "
+        'one, as in `compose()`',
+        lacks='where',
+    ),
+    Mistake(
+        'the value of a block for a block',
+        lambda: jf.compose(lambda xs: jf.Fold(add, jf.Zeros([])(xs))(xs)),
+        TypeError,
+        'expected a block, got <what Zeros(float32[]) gives>, its value: leave out the '
+        'call where a block is asked for, as in `Fold(cell, Zeros([3]))(xs)`',
+        lacks='where',
+    ),
+    Mistake(
+        'a choice by a pair of functions',
+        lambda: jf.OneOf((type, len), {(list, 2): number}),  # type: ignore[arg-type]
+        TypeError,
+        "OneOf: expected a callable `key_fn`, got (<class 'type'>, <built-in function "
+        'len>); write one function of the value, as `lambda x: (x[0], x[1])`',
+    ),
+    Mistake(
+        'a function that calls blocks, not composed',
+        lambda: jf.compile(lambda x: number(x[0])),
+        TypeError,
+        'Function(function): expected tensors or tuples of tensors, got object; turn '
+        'objects into tensors by Scalar, Vector or Tensor, or write '
+        '`InputTransform(fn)` for a function of Python values, `compose(fn)` for one '
+        'that calls blocks',
     ),
     Mistake(
         'max_programs as text',
@@ -259,8 +295,8 @@ MISTAKES = [
         'a key for a key function',
         lambda: jf.OneOf('kind', {'a': number}),
         TypeError,
-        "OneOf: expected a callable `key_fn`, got 'kind'",
-        lacks='do',
+        "OneOf: expected a callable `key_fn`, got 'kind'; write `GetItem('kind')` for "
+        'a field',
     ),
     Mistake(
         'a choice of nothing',

@@ -99,9 +99,9 @@ MISTAKES = [
         'an int that floats lack',
         lambda: scheduled(number, 2**24 + 1),
         jf.InputError,
-        'example 0: expected float32[], got 16777217, which float32 cannot '
-        "hold; in Scalar('float32')",
-        lacks='do',
+        'example 0: expected float32[], got 16777217, which float32 cannot hold; say '
+        "dtype='int32' for one that must not change, or write `InputTransform(float)` "
+        "before to round it; in Scalar('float32')",
     ),
     Mistake(
         'a negative unsigned int',
