@@ -29,7 +29,7 @@ _KEPT = '_kept'
 class Stays:
     """Base of what is compiled for one process: it can be copied, but not pickled."""
 
-    instead: ClassVar[tuple[str, str]]  # what it is, and what others are given
+    _instead: ClassVar[tuple[str, str]]  # what it is, and what others are given
 
     def __copy__(self) -> Self:
         return self._copied(lambda state: state)
@@ -43,7 +43,7 @@ class Stays:
         return made
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        what, instead = self.instead
+        what, instead = self._instead
         raise TypeError(
             f'expected something that another process can use, got {what}, which is '
             f'compiled for this one: {instead}'

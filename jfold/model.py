@@ -57,7 +57,7 @@ class Model(Scheduling, Stays):
       reproducible: whether sums have a fixed order; likewise.
     """
 
-    instead = (
+    _instead = (
         'a `Model`',
         'write it by `jf.save(path, model, params)`, or pickle `model.tracer()`',
     )

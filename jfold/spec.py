@@ -149,9 +149,9 @@ class Spec(Owner, Stays):
         of threads decides; then each operation has tiles of one width.
     """
 
-    instead = (
+    _instead = (
         'a `Schedule`',
-        'give it what `model.tracer()(examples)` makes, for `model.schedule(...)` there',
+        'give it what `model.tracer()(examples)` makes, for `model.schedule` there',
     )
     program: Operations
     capacity: Capacity

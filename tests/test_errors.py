@@ -56,8 +56,7 @@ WRONG: list[tuple[Any, list[Any], Any, str, str]] = [
         2**24 + 1,
         'expected float32[], got 16777217, which float32 cannot hold; say '
         "dtype='int32' for one that must not change, or write `InputTransform(float)` "
-        'before to round it; in '
-        "Scalar('float32')",
+        "before to round it; in Scalar('float32')",
         '',
     ),
     (

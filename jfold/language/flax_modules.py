@@ -70,6 +70,37 @@ def is_module(value: object) -> bool:
     return any(_is_instance(value, x) for x in ('flax.linen', 'flax.nnx'))
 
 
+def check_closed_over(fn: object) -> None:
+    """Refuses a function that only closes over a module which has its parameters.
+
+    Those of one of NNX would be constants, which nobody trains, and those of a Linen
+    module that another one around it holds would be that one's.
+
+    Raises:
+      TypeError: it does.
+    """
+    if not inspect.isfunction(fn):
+        return
+    nonlocals, names, *_ = inspect.getclosurevars(fn)
+    for name, value in (*nonlocals.items(), *names.items()):
+        if _holds_params(value):
+            raise TypeError(
+                'expected a function that calls no module with parameters, got one '
+                f'that calls the {type(value).__name__} `{name}`, and nobody would '
+                f'train them: give the module itself, `Function({name})`, or write '
+                'one that calls it; what is not to be trained, make of `nnx.split` inside'
+            )
+
+
+def _holds_params(value: Any) -> bool:
+    if _is_instance(value, 'flax.linen'):
+        return value.scope is not None
+    if not _is_instance(value, 'flax.nnx'):
+        return False
+    nnx = sys.modules['flax.nnx']
+    return bool(jax.tree.leaves(nnx.state(value, nnx.Param)))
+
+
 def cell_library(fn: object) -> str:
     """The part of Flax that a recurrent cell is of, which takes a state and then an
     item; '' of all else."""

@@ -21,7 +21,13 @@ from jfold.combinators import Function
 from jfold.external import Rows
 from jfold.forms import StructForm, is_struct, opened
 from jfold.keys import as_key
-from jfold.language.flax_modules import Called, called, is_module, module_of
+from jfold.language.flax_modules import (
+    Called,
+    called,
+    check_closed_over,
+    is_module,
+    module_of,
+)
 from jfold.language.origins import Origins, origins_of
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import PROBES, Layer
@@ -88,6 +94,8 @@ def adapt(function: Function) -> Called:
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     """The layer of a function that is first used on inputs of these types."""
     check_init(function, len(arguments))
+    if function.init is None:
+        check_closed_over(function.fn)
     own = callable_name(module_of(function.fn))
     name, family = function.name or own, '' if function.name else own
     found = adapt(function)
@@ -229,6 +237,8 @@ def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Origins]:
 
 # What to do about errors of Python and JAX, by what they say.
 ADVICE = {
+    'on unbound modules': 'give Function the module itself, as `Function(Dense(3))`, '
+    'or write a module that calls it',
     'sorting pytree dictionary keys': 'write keys that can be sorted, such as names',
     'is not a valid JAX type': 'return arrays, in tuples or dicts, or in a class that '
     'JAX knows, as by `jax.tree_util.register_dataclass`',

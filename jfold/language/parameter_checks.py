@@ -34,7 +34,7 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
     if not isinstance(params, Mapping):
         raise TypeError(
             f'expected parameters as a dict by layers, {list(known)}, got '
-            f'{shown(params)}; `model.init(key)` makes them'
+            f'{shown(params)}; {_makes(params)}'
         )
     if missing := [name for name in known if name not in params]:
         raise TypeError(_lacking(missing, list(params), known))
@@ -133,11 +133,17 @@ def check_layer(layer: Layer, params: object) -> None:
         given = f'them at {_places(got)}' if got else 'none'
         raise TypeError(
             f'expected parameters of layer {layer.name!r} at {_places(want)}, got '
-            f'{given}; `model.init(key)` makes them'
+            f'{given}; {_makes(params)}'
         )
     for path, spec in want.items():
         if not _is_like(got[path], spec):
             raise TypeError(_unlike(layer.name, path, spec, got[path]))
+
+
+def _makes(params: object) -> str:
+    """What makes parameters, instead of these."""
+    is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
+    return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
 
 
 def _places(paths: Iterable[Path]) -> str:

@@ -107,7 +107,7 @@ MISTAKES = [
         TypeError,
         'expected something that another process can use, got a `Schedule`, which is '
         'compiled for this one: give it what `model.tracer()(examples)` makes, for '
-        '`model.schedule(...)` there',
+        '`model.schedule` there',
     ),
     Mistake(
         'a model for another process',

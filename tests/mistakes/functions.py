@@ -302,34 +302,11 @@ MISTAKES = [
         'as a dict',
     ),
     Mistake(
-        'a number for a layer of Linen',
-        lambda: compiled(number, nn.Dense(3)),
-        TypeError,
-        'Pipe[1].Function(Dense): expected to run on inputs (float32[]), got '
-        'IndexError: tuple index out of range; give it a vector: write `Vector(n)`, '
-        'with n=1 for a number',
-    ),
-    Mistake(
-        'a number for a layer of NNX',
-        lambda: compiled(number, nnx.Linear(1, 3, rngs=nnx.Rngs(0))),
-        TypeError,
-        'Pipe[1].Function(Linear): expected to run on inputs (float32[]), got '
-        'TypeError: …; give it a vector: write `Vector(n)`, with n=1 for a number',
-    ),
-    Mistake(
         'a number for a matrix',
         lambda: compiled(number, lambda x: jnp.ones((2, 2)) @ x),
         TypeError,
         'Pipe[1].Function(function): expected to run on inputs (float32[]), got '
         '…; give it a vector: write `Vector(n)` for `Scalar()`',
-    ),
-    Mistake(
-        'a float for an embedding',
-        lambda: compiled(number, nn.Embed(3, 2)),
-        TypeError,
-        'Pipe[1].Function(Embed): expected to run on inputs (float32[]), got '
-        'ValueError: Input type must be an integer or unsigned integer.; make it an '
-        "int: write `Scalar('int32')`",
     ),
     Mistake(
         'an init of more inputs',
