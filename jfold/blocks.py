@@ -155,6 +155,18 @@ class Block(Owner):
     def __rrshift__(self, other: Convertible) -> Pipe:
         return Pipe(other, self)
 
+    @boundary
+    def _no_value(self, other: object) -> Any:
+        if isinstance(other, Operand):  # of which it is known what to do
+            return NotImplemented
+        raise TypeError(
+            f'{self!r}: expected `>>` or a call on wires, got another operator; write '
+            '`AllOf(a, b) >> Function(jnp.add)` for the sum of what two blocks give'
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_value
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __or__ = _no_value
+
 
 T = TypeVar('T')
 Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array
@@ -230,14 +242,24 @@ def _converted(value: Convertible) -> Steps[Block]:
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
         return Function(value)
-    hint = 'pass an array for a constant'
-    if isinstance(value, type):
-        of_python, name = value.__module__ == 'builtins', value.__name__
-        hint = f'write `InputTransform({name})`' if of_python else 'call it'
     raise TypeError(
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
-        f'got {value!r}; {hint}'
+        f'got {value!r}; {_instead_of(value)}'
     )
+
+
+def _instead_of(value: Any) -> str:
+    """What to write for something that no block is made of."""
+    if isinstance(value, type):
+        of_python, name = value.__module__ == 'builtins', value.__name__
+        return f'write `InputTransform({name})`' if of_python else 'call it'
+    if isinstance(value, int | float):
+        return f'write `FromTensor(np.float32({value}))`, or `Zeros([])` for a zero'
+    if isinstance(value, str):
+        return f'write `GetItem({value!r})` for a field'
+    if isinstance(getattr(value, 'block', None), Block):
+        return 'take the block that it was compiled of, `model.block`'
+    return 'pass an array for a constant'
 
 
 # ---- what short-hands stand for ------------------------------------------------------

@@ -318,6 +318,8 @@ class Concat(Function):
     """
 
     def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
+        hint = 'write `AllOf(a, b) >> Concat()`'
+        expect('concat_dim', concat_dim, not isinstance(concat_dim, Block), 'int', hint)
         expect('flatten', flatten, isinstance(flatten, bool), 'bool')
         super().__init__(concatenate(integer('concat_dim', concat_dim), flatten))
 

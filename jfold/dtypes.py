@@ -15,8 +15,12 @@ def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
         isinstance(n, int | np.integer) and n >= 0 for n in shape
     )
     if not whole:
+        hint = ''
+        if isinstance(shape, int) or (isinstance(shape, tuple) and len(shape) == 1):
+            hint = '; write `Tensor([2, 3])` for a shape, `Vector(2)` for a length'
         raise TypeError(
-            f'expected `shape` as a tuple or list of non-negative ints, got {shape!r}'
+            'expected `shape` as a tuple or list of non-negative ints, got '
+            f'{shape!r}{hint}'
         )
     return tuple(map(int, shape))
 

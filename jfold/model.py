@@ -446,6 +446,10 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
+    hint = 'write `jf.compile(a >> b)` for one block after another'
+    expect(
+        'max_programs', max_programs, not isinstance(max_programs, Block), 'int', hint
+    )
     max_programs = whole('max_programs', max_programs, 1)
     _check_choice('residuals', residuals, RESIDUALS)
     _check_choice('strategy', strategy, (*STRATEGIES, ONCE, None))

@@ -16,6 +16,7 @@ from jfold.data.joining import join
 from jfold.data.scheduling import Scheduling
 from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
+from jfold.errors import shown
 from jfold.forms import is_leaf, opened
 from jfold.graph import ranges
 from jfold.metrics import MetricValues
@@ -87,6 +88,12 @@ def predict(
     >>> model.predict({}, ([n] * n for n in range(5)), batch_size=2)
     array([ 0.,  1.,  4.,  9., 16.], dtype=float32)
     """
+
+    if isinstance(source, Mapping) and not isinstance(params, Mapping):
+        raise TypeError(
+            f'expected `params` and then examples, got {shown(params)} first: write '
+            '`model.predict(params, examples)`'
+        )
 
     def run_batch(schedule: Schedule) -> Any:
         return model.apply(params, schedule, external, deterministic=True)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import BadItem, reason, shown
+from jfold.errors import BadItem, instead_of, reason, shown
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -96,8 +96,30 @@ def _one_by_one(
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {reason(error)}'
             text = f'expected {type_}, got {shown(items[index])}{why}'
-            raise BadItem(index, text) from None if refused else error
+            hint = _advice(items[index], type_)
+            raise BadItem(index, text, hint) from None if refused else error
     return np.concatenate(made)
+
+
+def _advice(item: Any, type_: TensorType) -> str:
+    """What to do about a value that is no tensor of a type."""
+    if isinstance(item, str):
+        return 'make a number of it before, as by `InputTransform(float)`'
+    if isinstance(item, list | tuple) and any(x is None for x in item):
+        return 'write `Map(Optional(Scalar()))`, where some are `None`'
+    try:
+        shape = np.shape(item)
+    except ValueError:  # lists of several lengths
+        return 'write `Map(Map(Scalar()))` for lists of any length in a list'
+    except Exception:  # which the message tells
+        return ''
+    if shape == type_.shape:
+        return instead_of(item)
+    if isinstance(item, int | float | np.generic) and len(type_.shape) == 1:
+        return 'write `Scalar()` for a number, `[example]` for one example'
+    if len(shape) == 1 and len(type_.shape) < 2:
+        return 'write `Map(Scalar())` for any number of them, `Vector(n)` for n'
+    return f'write `Tensor({list(shape)})` for this shape' if shape else ''
 
 
 def _plain(item: Any) -> Any:

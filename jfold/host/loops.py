@@ -135,7 +135,8 @@ def _reduce_groups(i: ir.ReduceGroups, frame: Frame, state: Trace) -> Any:
         try:
             return state.apply(i.operations[which], at, given + fill * missing)
         except BadItem as error:
-            raise BadItem(int(owner[error.index]), str(error)) from None
+            index = int(owner[error.index])
+            raise BadItem(index, str(error), error.hint) from None
 
     together = i.again or bool(i.fill)
     return _rounds(i, frame, state, cut(i.sizes, together), group)

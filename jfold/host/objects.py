@@ -15,18 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from jfold.errors import BadItem, reason, shown
+from jfold.errors import BadItem, instead_of, reason, shown
 
 Array = np.ndarray[Any, Any]
 
 
 def each(
-    fn: Callable[..., Any], items: list[Any], *more: Any, expected: str
+    fn: Callable[..., Any],
+    items: list[Any],
+    *more: Any,
+    expected: str,
+    absent: str = '',
 ) -> list[Any]:
     """`fn` of each item, and of an item of each of `more`.
 
     Args:
       expected: of an item, for the error.
+      absent: what to do if one lacks a key.
 
     Raises:
       BadItem: `fn` raised; caused by its exception.
@@ -39,7 +44,9 @@ def each(
     except Exception as error:
         index = len(items) - operator.length_hint(rest) - 1
         text = f'expected {expected}, got {shown(items[index])}: {reason(error)}'
-        raise BadItem(index, text) from error
+        lacks = isinstance(error, KeyError) and isinstance(items[index], Mapping)
+        hint = absent if lacks else instead_of(items[index])
+        raise BadItem(index, text, hint) from error
     return made
 
 
@@ -48,11 +55,13 @@ def entries(
     keys: list[Any],
     expected: Callable[[dict[Any, Any], bool], str],
     *default: Any,
+    hint: str = '',
 ) -> list[Any]:
     """The entry of each key in a table, or else the default, if there is one.
 
     Raises:
-      BadItem: a key has none. `expected(table, hashable)` tells what it had to be.
+      BadItem: a key has none. `expected(table, hashable)` tells what it had to be, and
+        `hint` what to do.
     """
     find = table.get if default else table.__getitem__
     try:
@@ -60,9 +69,11 @@ def entries(
     except BadItem as error:
         if not isinstance(error.__cause__, KeyError | TypeError):
             raise
-        what = expected(table, isinstance(error.__cause__, KeyError))
+        is_key = isinstance(error.__cause__, KeyError)
+        what = expected(table, is_key)
+        hint = hint if is_key else 'make a tuple of a list, which can be looked up'
         text = f'expected {what}, got {shown(keys[error.index])}'
-        raise BadItem(error.index, text) from None
+        raise BadItem(error.index, text, hint) from None
 
 
 # ---- fields --------------------------------------------------------------------------
@@ -125,7 +136,8 @@ def fields(items: list[Any], key: Any) -> list[Any]:
         made = []
     if len(made) == len(items):
         return made
-    return each(_getter(key), items, expected=f'an item {key!r}')
+    absent = 'put the block in an Optional, if a field may be missing'
+    return each(_getter(key), items, expected=f'an item {key!r}', absent=absent)
 
 
 def fields_or(items: list[Any], key: Any, default: Any) -> list[Any]:

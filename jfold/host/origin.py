@@ -53,7 +53,7 @@ def located(error: BadItem, instruction: ir.Instruction, frame: Frame) -> InputE
     if isinstance(instruction, ir.Apply):  # places tell of no item of a sequence
         ways = _ways(frame, instruction, error.index, APPLIED)
         path = max(path, ''.join(_shared(ways)), key=len)
-    return InputError(str(error), example, path, instruction.where)
+    return InputError(str(error), example, path, instruction.where, error.hint)
 
 
 def locate(frame: Frame, register: int, item: int) -> tuple[int, str]:

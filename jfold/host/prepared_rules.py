@@ -125,7 +125,8 @@ def _told(i: ir.Cases, items: list[Any]) -> list[int]:
         items = each(i.key_fn, items, expected='what its function takes')
     if i.default is not None:
         return entries(i.case_of, items, lambda *_: 'a hashable key', i.default)
-    return entries(i.case_of, items, _one_of)
+    hint = 'give it a case, or pass `default=`'
+    return entries(i.case_of, items, _one_of, hint=hint)
 
 
 def _one_of(case_of: dict[Any, Any], hashable: bool) -> str:

@@ -113,7 +113,8 @@ def _constant(i: ir.Constant, r: list[Column], state: Trace) -> None:
 
 
 def _choose(i: ir.Choose, r: list[Column], state: Trace) -> None:
-    found = entries(i.table, r[i.inputs[0]], _known, *i.default)
+    hint = 'pass `strict=False` to make zeros of others'
+    found = entries(i.table, r[i.inputs[0]], _known, *i.default, hint=hint)
     r[i.outputs[0]] = state.shared[np.array(found, np.intp)]
 
 
@@ -170,7 +171,8 @@ def _positions(i: ir.Positions, r: list[Column], state: Trace) -> None:
 
 
 def _lookup(i: ir.Lookup, r: list[Column], state: Trace) -> None:
-    r[i.outputs[0]] = entries(i.table, r[i.inputs[0]], _known, *i.default)
+    hint = 'pass `default=` for what a table lacks'
+    r[i.outputs[0]] = entries(i.table, r[i.inputs[0]], _known, *i.default, hint=hint)
 
 
 def _known(table: dict[Any, Any], hashable: bool) -> str:
@@ -178,7 +180,7 @@ def _known(table: dict[Any, Any], hashable: bool) -> str:
         return 'a hashable value, to look it up'
     first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))
     more = f' and {len(table) - 5:,} more' if len(table) > 5 else ''
-    return f'one of the keys {first}{more} (`default=` would admit others)'
+    return f'one of the keys {first}{more}'
 
 
 def _select(i: ir.Select, r: list[Column], state: Trace) -> None:

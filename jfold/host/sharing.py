@@ -159,7 +159,8 @@ class Once:
         except BadItem as error:
             made, item = origin_in(calls, error.index)
             example, path = locate(made.frame, made.call.inputs[1], item)
-            raise InputError(str(error), example, path, made.call.where) from None
+            where = made.call.where
+            raise InputError(str(error), example, path, where, error.hint) from None
 
     def _home(self, frame: Frame, tokens: Tokens, first: int) -> Home:
         """Promises the results of the objects that are new."""

@@ -88,7 +88,7 @@ def check_closed_over(fn: object) -> None:
                 'expected a function that calls no module with parameters, got one '
                 f'that calls the {type(value).__name__} `{name}`, and nobody would '
                 f'train them: give the module itself, `Function({name})`, or write '
-                'one that calls it; what is not to be trained, make of `nnx.split` inside'
+                'one that calls it; what is not to be trained, make by `nnx.split`'
             )
 
 

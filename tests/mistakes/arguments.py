@@ -34,7 +34,7 @@ MISTAKES = [
         lambda: jf.compile(3),
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        'blocks, got 3; pass an array for a constant',
+        'blocks, got 3; write `FromTensor(np.float32(3))`, or `Zeros([])` for a zero',
         lacks='where',
     ),
     Mistake(
@@ -66,7 +66,7 @@ MISTAKES = [
         lambda: number >> 'tanh',
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        "blocks, got 'tanh'; pass an array for a constant",
+        "blocks, got 'tanh'; write `GetItem('tanh')` for a field",
         lacks='where',
     ),
     Mistake(
@@ -90,8 +90,8 @@ MISTAKES = [
         lambda: jf.compile(jf.compile(number)),
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        'blocks, got Model(float32[], layers: none); pass an array for a '
-        'constant',
+        'blocks, got Model(float32[], layers: none); take the block that it was '
+        'compiled of, `model.block`',
         lacks='where',
     ),
     Mistake(
@@ -119,6 +119,42 @@ MISTAKES = [
         'expected a block, got <what Zeros(float32[]) gives>, its value: leave out the '
         'call where a block is asked for, as in `Fold(cell, Zeros([3]))(xs)`',
         lacks='where',
+    ),
+    Mistake(
+        'a sum of blocks',
+        lambda: number + number,
+        TypeError,
+        "Scalar('float32'): expected `>>` or a call on wires, got another operator; "
+        'write `AllOf(a, b) >> Function(jnp.add)` for the sum of what two blocks give',
+    ),
+    Mistake(
+        'a number to start from',
+        lambda: jf.Fold(add, 0),  # type: ignore[arg-type]
+        TypeError,
+        'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
+        'got 0; write `FromTensor(np.float32(0))`, or `Zeros([])` for a zero',
+        lacks='where',
+    ),
+    Mistake(
+        'several blocks for an expression',
+        lambda: jf.compile(number, jf.Identity()),  # type: ignore[arg-type]
+        TypeError,
+        'expected `max_programs` as int, got Identity() (Identity): write '
+        '`jf.compile(a >> b)` for one block after another',
+    ),
+    Mistake(
+        'blocks to join',
+        lambda: jf.Concat(number, number),  # type: ignore[arg-type]
+        TypeError,
+        "expected `concat_dim` as int, got Scalar('float32') (Tensor): write "
+        '`AllOf(a, b) >> Concat()`',
+    ),
+    Mistake(
+        'examples before parameters',
+        lambda: jf.compile(number).predict([1.0], {}),  # type: ignore[arg-type]
+        TypeError,
+        'expected `params` and then examples, got [1.0] (list) first: write '
+        '`model.predict(params, examples)`',
     ),
     Mistake(
         'a choice by a pair of functions',
@@ -173,22 +209,22 @@ MISTAKES = [
         'a shape that is an int',
         lambda: jf.Tensor(3),
         TypeError,
-        'expected `shape` as a tuple or list of non-negative ints, got 3',
-        lacks='do',
+        'expected `shape` as a tuple or list of non-negative ints, got 3; write '
+        '`Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'a negative size',
         lambda: jf.Vector(-1),
         TypeError,
-        'expected `shape` as a tuple or list of non-negative ints, got (-1,)',
-        lacks='do',
+        'expected `shape` as a tuple or list of non-negative ints, got (-1,); '
+        'write `Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'a size as text',
         lambda: jf.Vector('3'),
         TypeError,
-        "expected `shape` as a tuple or list of non-negative ints, got ('3',)",
-        lacks='do',
+        "expected `shape` as a tuple or list of non-negative ints, got ('3',); "
+        'write `Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'an unknown dtype',
@@ -288,7 +324,7 @@ MISTAKES = [
         lambda: jf.Record({'x': 'float32'}),
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        "blocks, got 'float32'; pass an array for a constant",
+        "blocks, got 'float32'; write `GetItem('float32')` for a field",
         lacks='where',
     ),
     Mistake(

@@ -59,7 +59,7 @@ MISTAKES = [
         'TypeError: expected a function that calls no module with parameters, got one '
         'that calls the Linear `dense`, and nobody would train them: give the module '
         'itself, `Function(dense)`, or write one that calls it; what is not to be '
-        'trained, make of `nnx.split` inside',
+        'trained, make by `nnx.split`',
     ),
     Mistake(
         'a function that calls a module of Linen',
@@ -77,7 +77,7 @@ MISTAKES = [
         'TypeError: expected a function that calls no module with parameters, got one '
         'that calls the Dense `inner`, and nobody would train them: give the module '
         'itself, `Function(inner)`, or write one that calls it; what is not to be '
-        'trained, make of `nnx.split` inside',
+        'trained, make by `nnx.split`',
     ),
     Mistake(
         'a number for a layer of Linen',
