@@ -377,7 +377,7 @@ def test_what_can_be_called() -> None:
         number(3)
     with refuses(
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
-        'got 1.0; pass an array for a constant'
+        'got 1.0; write `FromTensor(np.float32(1.0))`, or `Zeros([])` for a zero'
     ):
         jf.compose(lambda x: exp(1.0))
     with refuses(
