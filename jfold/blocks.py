@@ -30,6 +30,7 @@ from jfold.printing import Printed, callable_name, in_braces, in_call, in_full
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
+from jfold.wires import Operand, together
 
 if TYPE_CHECKING:
     from jfold.wiring import Item, Wire
@@ -110,14 +111,14 @@ class Block(Owner):
     @boundary
     def reads(self, *sources: Any) -> Wire:
         """Within the scope of a composition, says what this block reads; its wire."""
-        from jfold.wiring import scope_of, together
+        from jfold.wiring import scope_of
 
         return scope_of(self, sources).link(self, together(sources))
 
     @boundary
     def __call__(self, *sources: Any) -> Wire:
         """Within a composition, the wire of what this block gives of others."""
-        from jfold.wiring import scope_of, together
+        from jfold.wiring import scope_of
 
         return scope_of(self, sources).add(self, together(sources))
 
@@ -153,6 +154,18 @@ class Block(Owner):
     @boundary
     def __rrshift__(self, other: Convertible) -> Pipe:
         return Pipe(other, self)
+
+    @boundary
+    def _no_value(self, other: object) -> Any:
+        if isinstance(other, Operand):  # of which it is known what to do
+            return NotImplemented
+        raise TypeError(
+            f'{self!r}: expected `>>` or a call on wires, got another operator; write '
+            '`AllOf(a, b) >> Function(jnp.add)` for the sum of what two blocks give'
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_value
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __or__ = _no_value
 
 
 T = TypeVar('T')
@@ -206,8 +219,18 @@ def _converted(value: Convertible) -> Steps[Block]:
     """The same off Python's stack, for records in records."""
     if isinstance(value, Block):
         return value
+    if isinstance(value, Operand):
+        raise TypeError(
+            f'expected a block, got {value!r}, its value: leave out the call where a '
+            'block is asked for, as in `Fold(cell, Zeros([3]))(xs)`'
+        )
     if getattr(value, '__module__', None) in MODULES:
-        raise TypeError(f'expected a block, got {value!r} itself: call it to get one')
+        name = getattr(value, 'name', getattr(value, '__name__', ''))
+        given = '' if hasattr(value, 'resolve_to') else '...'
+        raise TypeError(
+            f'expected a block, got {value!r} itself: call it to get one, as in '
+            f'`{name}({given})`'
+        )
     if isinstance(value, Mapping | list | tuple):
         has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
         parts = yield in_turn(_converted(each) for _, each in pairs)
@@ -219,11 +242,24 @@ def _converted(value: Convertible) -> Steps[Block]:
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
         return Function(value)
-    hint = 'call it' if isinstance(value, type) else 'pass an array for a constant'
     raise TypeError(
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
-        f'got {value!r}; {hint}'
+        f'got {value!r}; {_instead_of(value)}'
     )
+
+
+def _instead_of(value: Any) -> str:
+    """What to write for something that no block is made of."""
+    if isinstance(value, type):
+        of_python, name = value.__module__ == 'builtins', value.__name__
+        return f'write `InputTransform({name})`' if of_python else 'call it'
+    if isinstance(value, int | float):
+        return f'write `FromTensor(np.float32({value}))`, or `Zeros([])` for a zero'
+    if isinstance(value, str):
+        return f'write `GetItem({value!r})` for a field'
+    if isinstance(getattr(value, 'block', None), Block):
+        return 'take the block that it was compiled of, `model.block`'
+    return 'pass an array for a constant'
 
 
 # ---- what short-hands stand for ------------------------------------------------------
@@ -261,9 +297,13 @@ class Function(Block):
 
     The same callable in several places is one operation with one set of parameters.
     A tuple input is unpacked into arguments (nested tuples stay tuples), by name where
-    these are fields of a `Record`; the result is an array or a (nested) tuple of
-    arrays. No item but the first becomes an argument that has a default other than
-    `None`.
+    these are fields of a `Record`. No item but the first becomes an argument that has
+    a default other than `None`.
+
+    The result is an array, or arrays in tuples, in dicts, or in dataclasses that JAX
+    knows, as by `jax.tree_util.register_dataclass`. A dict or dataclass is *one*
+    argument of what follows, and is given as it is; `GetItem`, `Record` and `[key]` of
+    wires read its fields, by key or name.
 
     Tiles have spare rows, on which `fn` runs too, on the values of other rows: a
     callback in it (`jax.debug.print`, `jax.pure_callback`) is called for these as well,

@@ -318,6 +318,8 @@ class Concat(Function):
     """
 
     def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
+        hint = 'write `AllOf(a, b) >> Concat()`'
+        expect('concat_dim', concat_dim, not isinstance(concat_dim, Block), 'int', hint)
         expect('flatten', flatten, isinstance(flatten, bool), 'bool')
         super().__init__(concatenate(integer('concat_dim', concat_dim), flatten))
 
@@ -386,7 +388,12 @@ class OneOf(Block):
         default: Convertible | None = None,
     ) -> None:
         if not callable(key_fn) and not isinstance(key_fn, Block):
-            raise TypeError(f'OneOf: expected a callable `key_fn`, got {key_fn!r}')
+            hint = 'write one function of the value, as `lambda x: (x[0], x[1])`'
+            if isinstance(key_fn, str | int):
+                hint = f'write `GetItem({key_fn!r})` for a field'
+            raise TypeError(
+                f'OneOf: expected a callable `key_fn`, got {key_fn!r}; {hint}'
+            )
         is_mapping = isinstance(cases, Mapping)
         pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
         if not pairs:

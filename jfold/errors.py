@@ -20,22 +20,29 @@ class InputError(ValueError):
       path: how the value at fault is reached from the example, as `['left'][0]`; the
         message leaves out the middle of a long one.
       block: the path of the block in the expression.
+      hint: what to do, which is printed below; '' if that is not known.
     """
 
-    def __init__(self, message: str, example: int, path: str, block: str) -> None:
+    def __init__(
+        self, message: str, example: int, path: str, block: str, hint: str = ''
+    ) -> None:
         place = f'example {example}' + (f', at {middle_out(path)}' if path else '')
         super().__init__(f'{place}: {message}; in {block}')
         self.message = message
         self.example = example
         self.path = path
         self.block = block
+        self.hint = hint
+        if hint:
+            self.add_note(f'What to do: {hint}')
 
     def renumbered(self, example: int) -> InputError:
         """The same error, with the number that the example has elsewhere."""
-        return InputError(self.message, example, self.path, self.block)
+        return InputError(self.message, example, self.path, self.block, self.hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return InputError, (self.message, self.example, self.path, self.block)
+        said = self.message, self.example, self.path, self.block, self.hint
+        return InputError, said
 
 
 def middle_out(text: str, limit: int = 240) -> str:
@@ -58,9 +65,15 @@ class BadItem(Exception):
 
     example: int | None = None
 
-    def __init__(self, index: int, message: str) -> None:
+    def __init__(self, index: int, message: str, hint: str = '') -> None:
         super().__init__(message)
         self.index = index
+        self.hint = hint
+
+
+def instead_of(value: object) -> str:
+    """What to do about a value that no block takes; '' of others."""
+    return 'put it in an Optional, which takes `None`' if value is None else ''
 
 
 def is_int(value: object) -> TypeGuard[int]:

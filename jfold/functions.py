@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.forms import is_leaf
+
 
 @functools.cache
 def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
@@ -18,8 +20,9 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
 
     def concat(*inputs: jax.Array) -> jax.Array:
         arrays = jax.tree.leaves(inputs) if flatten else inputs
-        if not flatten and any(isinstance(x, tuple) for x in inputs):
-            raise TypeError('expected tensors, got a tuple; pass `flatten=True`')
+        nested = [type(x).__name__ for x in inputs if not is_leaf(x)]
+        if nested and not flatten:
+            raise TypeError(f'expected tensors, got a {nested[0]}; pass `flatten=True`')
         if len(dtypes := sorted({x.dtype.name for x in arrays})) > 1:
             raise TypeError(f'expected tensors of one dtype, got {dtypes}; cast them')
         return jnp.concatenate([jnp.atleast_1d(x) for x in arrays], axis)

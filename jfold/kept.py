@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, Generic, NoReturn, ParamSpec, Self, TypeVar, cast
 
 P = ParamSpec('P')
 T = TypeVar('T')
@@ -26,6 +27,30 @@ class Owner:
 
 
 _KEPT = '_kept'
+
+
+class Stays:
+    """Base of what is compiled for one process: it can be copied, but not pickled."""
+
+    _instead: ClassVar[tuple[str, str]]  # what it is, and what others are given
+
+    def __copy__(self) -> Self:
+        return self._copied(lambda state: state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._copied(lambda state: copy.deepcopy(state, memo))
+
+    def _copied(self, change: Callable[[Any], Any]) -> Self:
+        made = object.__new__(type(self))
+        vars(made).update(change(self.__getstate__()))
+        return made
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        what, instead = self._instead
+        raise TypeError(
+            f'expected something that another process can use, got {what}, which is '
+            f'compiled for this one: {instead}'
+        )
 
 
 class lazy(Generic[T]):

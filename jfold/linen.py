@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.typing import ArrayLike
 from jfold.blocks import Block, convert_to_block
 from jfold.model import Model, model_of
 from jfold.schedule import Schedule
+from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -56,6 +58,7 @@ class Fold(linen.Module):
         super().__post_init__()
 
     @property
+    @boundary
     def model(self) -> Model:
         """The compiled block; `model.schedule(examples)` makes schedules."""
         return model_of(self.block, self.max_programs)
@@ -84,7 +87,23 @@ class Fold(linen.Module):
         if not options['deterministic']:
             streams = {name for layer in layers for name in layer.rngs}
             options['rngs'] = {name: self.make_rng(name) for name in sorted(streams)}
-        return self.model.apply(params, schedule, external, **options)
+        with _noted(schedule, self.model):
+            return self.model.apply(params, schedule, external, **options)
+
+
+@contextlib.contextmanager
+def _noted(schedule: object, model: Model) -> Iterator[None]:
+    """Says in errors about a schedule of another model how that may come."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(schedule, Schedule) and schedule.spec.program != model.program:
+            error.add_note(
+                'in `Fold`: expected a block that is made once, got one of another '
+                'schedule: make the block outside of methods, which make another at '
+                'each call, and schedules by `fold.model` of it'
+            )
+        raise
 
 
 def _boxed(spec: ArrayTree, params: ArrayTree) -> ArrayTree:

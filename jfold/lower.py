@@ -24,10 +24,11 @@ from jfold.language import (
     wiring,
 )
 from jfold.language.expression import Expression
-from jfold.language.generate import Chosen, check_recursion, settled
+from jfold.language.generate import Chosen, settled
 from jfold.language.inference import infer, input_type, result_type
 from jfold.language.joining import chosen_by, joined
 from jfold.language.outputs import check_output
+from jfold.language.recursion import endless
 from jfold.language.tables import Tables
 from jfold.language.turns import without_turns
 from jfold.language.typed import Typing
@@ -97,7 +98,8 @@ def _lowered(
 ) -> Program:
     tables, chosen = Tables(typing), Chosen()
     round_, text = settled(tables, chosen)
-    check_recursion(round_)
+    if told := endless(round_.untouched):
+        raise TypeError(told)
     uses, grouped, applied = round_.uses, round_.grouped, tables.listed
     if feeds is None:
         chosen = joined(round_.program(applied), uses, grouped)

@@ -30,7 +30,7 @@ from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.device.random_keys import make_draws
 from jfold.errors import expect, several, whole
-from jfold.kept import Recent, kept
+from jfold.kept import Recent, Stays, kept
 from jfold.keys import Rngs, check_key
 from jfold.language.parameter_checks import check_kept, check_params, with_external
 from jfold.lower import lower
@@ -45,7 +45,7 @@ from jfold.tracebacks import boundary
 
 
 @dataclass(eq=False)
-class Model(Scheduling):
+class Model(Scheduling, Stays):
     """A compiled expression; made by `jfold.compile`.
 
     Attributes:
@@ -57,6 +57,10 @@ class Model(Scheduling):
       reproducible: whether sums have a fixed order; likewise.
     """
 
+    _instead = (
+        'a `Model`',
+        'write it by `jf.save(path, model, params)`, or pickle `model.tracer()`',
+    )
     block: Block
     program: Program
     max_programs: int | None = None
@@ -449,6 +453,10 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
+    hint = 'write `jf.compile(a >> b)` for one block after another'
+    expect(
+        'max_programs', max_programs, not isinstance(max_programs, Block), 'int', hint
+    )
     if max_programs is not None:
         max_programs = whole('max_programs', max_programs, 1)
     _check_choice('residuals', residuals, RESIDUALS)

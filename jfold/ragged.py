@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jfold.errors import shown, whole
+from jfold.forms import TUPLE, StructForm, is_leaf, is_struct, opened
 from jfold.functions import ratio
 from jfold.graph import Array, ranges
 from jfold.tracebacks import boundary
@@ -203,15 +204,17 @@ def _known(x: Any) -> Any:
 
 
 def _rows_of(value: Any, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
-    if isinstance(value, tuple):
-        return tuple((yield in_turn(_rows_of(each, rows, read) for each in value)))
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
         counts: Any = chosen  # of NumPy, as all that is given back
         inside = _rows_of(value.values, ranges(begins, chosen), read)
         return Ragged((yield inside), counts)
-    return value if value is None else read(value)[rows]
+    if is_leaf(value):
+        return read(value)[rows]
+    parts, structure = opened(value)
+    made = yield in_turn(_rows_of(each, rows, read) for each in parts)
+    return jax.tree.unflatten(structure, made)
 
 
 # ---- item by item --------------------------------------------------------------------
@@ -328,21 +331,21 @@ def _rows(values: Any) -> int:
 
 def _items(values: Any, count: int) -> Sequence[Any]:
     """The first rows, one by one."""
-    if values is None:
-        return [None] * count
-    if isinstance(values, tuple):
-        columns = [_items(each, count) for each in values]
-        return [tuple(column[i] for column in columns) for i in range(count)]
     if isinstance(values, Ragged):
         return values.to_list()[:count]
+    if not is_leaf(values):
+        parts, structure = opened(values)
+        columns = [_items(each, count) for each in parts]
+        rows = ([column[i] for column in columns] for i in range(count))
+        return [jax.tree.unflatten(structure, row) for row in rows]
     array = np.asarray(values)
     return [array[i, ...] for i in range(count)]
 
 
 def _shown(values: Any) -> str:
-    if isinstance(values, tuple):
-        parts = ', '.join(map(_shown, values))
-        return f'({parts},)' if len(values) == 1 else f'({parts})'
+    if isinstance(values, tuple) or (is_struct(values) and not _is_ragged(values)):
+        form = TUPLE if isinstance(values, tuple) else StructForm.of(values)
+        return ''.join(form.around(map(_shown, form.opened(values))))
     if isinstance(values, Ragged) or not hasattr(values, 'dtype'):
         return repr(values)
     return f'{values.dtype}[{",".join(map(str, values.shape))}]'

@@ -18,7 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from jfold.types import SequenceType, TensorType, Type, levels, terminals
+from jfold.types import (
+    Nested,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    levels,
+    terminals,
+)
 
 LENGTH = TensorType((), 'int32')  # of the lengths of sequences
 IN_ROW = SequenceType, TensorType  # what of a type has a tensor in a row of it
@@ -189,6 +197,23 @@ def made_by(results: Sequence[Result], making: Making) -> tuple[int, ...]:
     """The numbers of those whose rows are made so, by level where they have one."""
     found = [r for r, x in enumerate(results) if x.kind.making is making]
     return tuple(sorted(found, key=lambda r: (results[r].kind.level or 0, r)))
+
+
+def check_classes(results: Iterable[Result]) -> None:
+    """Refuses results in classes of a user's, which others need not have.
+
+    Raises:
+      TypeError: one is.
+    """
+    waiting: list[Type] = [each.type for each in results]
+    while waiting:
+        type_ = waiting.pop()
+        if isinstance(type_, StructType) and type_.form.name:
+            raise TypeError(
+                f'expected `model` with results in tuples and dicts, got {type_}: '
+                'return a dict at its end'
+            )
+        waiting += type_.parts if isinstance(type_, Nested) else ()
 
 
 # ---- what a user gets ----------------------------------------------------------------

@@ -32,6 +32,7 @@ from jfold.loaded import LoadedModel, make_step
 from jfold.model import Model
 from jfold.planning.layout import layout
 from jfold.program import Program
+from jfold.result_tables import check_classes
 from jfold.schedule import Schedule, abstract
 from jfold.spec import ONCE, RESIDUALS, STRATEGIES, Capacity, Spec
 from jfold.tracebacks import boundary
@@ -64,7 +65,8 @@ def save(
 
     Args:
       path: of the file, which is written whole or not at all.
-      model: as `jfold.compile` returns it; without `External` blocks.
+      model: as `jfold.compile` returns it; without `External` blocks, and giving
+        tuples, dicts and sequences.
       params: as of `Model.apply`; they come back in dicts, lists and tuples.
       capacities: what is to have room; when left out, all that the model has so far: of
         `Model.reserve`, and of its schedules.
@@ -89,7 +91,7 @@ def save(
     array([3., 3., 0.], dtype=float32)
     """
     expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
-    _check_externals(model)
+    _check_kinds(model)
     _check_platforms(platforms)
     check_path(path)
     params = as_asked(model.program.layers, params)
@@ -138,7 +140,9 @@ def _check_platforms(platforms: object) -> None:
             raise ValueError(f'expected `platforms` of {names}, got {shown(each)}')
 
 
-def _check_externals(model: Model) -> None:
+def _check_kinds(model: Model) -> None:
+    """Refuses what no file holds."""
+    check_classes(model.program.results)
     names = [x.name for x in model.program.layers if x.external]
     if names:
         raise ValueError(

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jfold.kept import Owner, kept, lazy
+from jfold.kept import Owner, Stays, kept, lazy
 from jfold.operations import Operations
 from jfold.shards import Shards
 from jfold.staircase import Profile, fits, larger
@@ -135,7 +135,7 @@ def _larger(x: Any, y: Any) -> Any:
     return tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
 
 
-class Spec(Owner):
+class Spec(Owner, Stays):
     """What a compiled program depends on; static and hashable, and never changed.
 
     No dataclass, as which Flax's `tabulate` would print all that is in it, the whole
@@ -150,6 +150,11 @@ class Spec(Owner):
       reproducible: whether sums have an order that neither the capacity nor the number
         of threads decides; then each operation has tiles of one width.
     """
+
+    _instead = (
+        'a `Schedule`',
+        'give it what `model.tracer()(examples)` makes, for `model.schedule` there',
+    )
 
     def __init__(
         self,

@@ -4,15 +4,16 @@
 A type describes one example's value, never a batch. Everything here is an immutable
 value: equal by content, hashable, readable when printed.
 
-    float32[2,128]   tensor          (T, U)    tuple          [T]   sequence
-    object           Python value    [T ...]   broadcast      void  nothing
+    float32[2,128]   tensor          (T, U)    tuple          [T]       sequence
+    object           Python value    [T ...]   broadcast      {'x': T}  struct
+    void             nothing
 """
 
 from __future__ import annotations
 
 import itertools
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -20,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from jfold.dtypes import dtype_of, shape_of
+from jfold.forms import TUPLE, Form, StructForm, is_struct, opened
 from jfold.printing import Printed, in_full
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
@@ -71,7 +74,7 @@ class Type:
         waiting, found = [(self, value)], list[Any]()
         while waiting:
             type_, each = waiting.pop()
-            if isinstance(type_, TupleType):
+            if isinstance(type_, Product):
                 waiting += reversed(
                     [*zip(type_.items, _parts(type_, each), strict=True)]
                 )
@@ -115,7 +118,8 @@ class Nested(Type):
     """
 
     parts: tuple[Type, ...]
-    _head: tuple[type, int, int]  # equal, if types are
+    form: Hashable = None  # what is equal, besides parts, of types that are
+    _head: tuple[type, Hashable, int, int]  # equal, if types are
     _may_hold_objects: ClassVar[bool] = True
 
     def _hold(self, *parts: Type) -> None:
@@ -126,7 +130,7 @@ class Nested(Type):
             of_objects=self._may_hold_objects and objects,
             # The hashes of parts are known, so this takes no recursion; and it is kept,
             # since types are keys of tables.
-            _head=(type(self), len(parts), hash(parts)),
+            _head=(type(self), self.form, len(parts), hash(parts)),
         )
 
     def around(self, parts: Iterable[Type]) -> Self:
@@ -183,7 +187,7 @@ class TensorType(Type):
 
     @boundary
     def __init__(self, shape: Iterable[int], dtype: DTypeLike = 'float32') -> None:
-        vars(self).update(shape=_shape(shape), dtype=_dtype(dtype))
+        vars(self).update(shape=shape_of(shape), dtype=dtype_of(dtype))
 
     def __repr__(self) -> str:
         return f'{self.dtype.name}[{",".join(map(str, self.shape))}]'
@@ -217,8 +221,33 @@ class KeyType(TensorType):
         return f'key[{self.name}]'
 
 
+class Product(Nested):
+    """Base of types whose values hold one of each of some types: tuples and structs."""
+
+    items: tuple[Type, ...]
+    form: Form = TUPLE
+
+    @property
+    def size(self) -> int | None:
+        """How many scalars the items hold together, if these are tensors."""
+        return run(_total(self, lambda each: each.size, {}))
+
+    def place(self, key: object) -> int | None:
+        """That of the item of a key; `None` if there is no such."""
+        return self.form.place(key, len(self))
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        yield from self.form.around(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Type]:
+        return iter(self.items)
+
+
 @dataclass(frozen=True, init=False, eq=False, repr=False)
-class TupleType(Nested):
+class TupleType(Product):
     """A tuple of values of the given types; `TupleType(a, b)` or `TupleType((a, b))`,
     or a list of types, where one of numbers is a shape.
 
@@ -236,23 +265,6 @@ class TupleType(Nested):
         vars(self).update(items=tuple(map(convert_to_type, given)))
         self._hold(*self.items)
 
-    @property
-    def size(self) -> int | None:
-        """How many scalars the items hold together, if these are tensors."""
-        return run(_total(self, lambda each: each.size, {}))
-
-    def _pieces(self) -> Iterator[str | Printed]:
-        yield '('
-        for number, item in enumerate(self.items):
-            yield from (', ', item) if number else (item,)
-        yield ',)' if len(self.items) == 1 else ')'
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __iter__(self) -> Iterator[Type]:
-        return iter(self.items)
-
     def __getitem__(self, key: int | slice) -> Type:
         items = self.items[key]
         return TupleType(items) if isinstance(items, tuple) else items
@@ -263,6 +275,31 @@ def _holds_items(given: object) -> bool:
     if isinstance(given, list):
         return any(isinstance(each, Type) for each in given)
     return isinstance(given, tuple | Iterator)
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class StructType(Product):
+    """A dict, or an object that JAX takes apart, of values of the given types.
+
+    Unlike a tuple it is one argument of a function.
+
+    >>> convert_to_type({'h': [2], 'c': 'int32'})
+    {'c': int32[], 'h': float32[2]}
+    """
+
+    form: StructForm
+    items: tuple[Type, ...]
+
+    def __init__(self, form: StructForm, items: Iterable[Type]) -> None:
+        vars(self).update(form=form, items=tuple(items))
+        self._hold(*self.items)
+
+    def around(self, parts: Iterable[Type]) -> StructType:
+        """The same type with other parts."""
+        return StructType(self.form, parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StructType, (self.form, self.items)
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -318,19 +355,10 @@ class VoidType(Type):
         return 'void'
 
 
-@dataclass(frozen=True, eq=False)
-class TypeVariable(Type):
-    """A type not yet known; exists only during inference, and equals only itself."""
-
-    number: int
-    ground: ClassVar[bool] = False
-
-    def __repr__(self) -> str:
-        return '?'
-
-
 # What `convert_to_type` reads.
-TypeLike: TypeAlias = Type | tuple[Any, ...] | list[Any] | int | np.integer | DTypeLike
+TypeLike: TypeAlias = (
+    Type | tuple[Any, ...] | list[Any] | dict[Any, Any] | int | np.integer | DTypeLike
+)
 
 
 @boundary
@@ -338,7 +366,8 @@ def convert_to_type(spec: TypeLike) -> Type:
     """Reads the short-hands for types.
 
     A `Type` is itself, a tuple a `TupleType`, a list a tensor shape with an optional
-    dtype at its end, an int `n` a vector [n], a dtype or its name a scalar.
+    dtype at its end, an int `n` a vector [n], a dtype or its name a scalar; a dict, or
+    a dataclass that JAX knows, with types inside is a `StructType`.
 
     >>> convert_to_type(('int32', 4, [2, 3, 'float16']))
     (int32[], float32[4], float16[2,3])
@@ -362,6 +391,9 @@ def _converted(spec: TypeLike) -> Steps[Type]:
         return TensorType((int(spec),))
     if isinstance(spec, str | np.dtype) or callable(spec):
         return TensorType((), spec)
+    if is_struct(spec) and (parts := opened(spec)[0]):
+        items = yield in_turn(map(_converted, parts))
+        return StructType(StructForm.of(spec), items)
     raise TypeError(
         f'expected a type or a short-hand for one, got {spec!r}; write a tuple of '
         "types, a list of ints, an int, or a dtype such as 'int32'"
@@ -380,7 +412,7 @@ def terminals(type_: Type) -> Iterator[Type]:
     waiting = [type_]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, TupleType):
+        if isinstance(each, Product):
             waiting.extend(reversed(each.items))
         elif not isinstance(each, VoidType):
             yield each
@@ -402,7 +434,7 @@ def _total(
     type_: Type, of: Callable[[Type], int | None], known: dict[int, int | None]
 ) -> Steps[int | None]:
     """The sum over what stands in nested tuples; none if something has no number."""
-    if not isinstance(type_, TupleType):
+    if not isinstance(type_, Product):
         return of(type_)
     # One part may be in many places, so that there are 2^n of the innermost.
     if id(type_) not in known:
@@ -412,10 +444,11 @@ def _total(
 
 
 def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:
-    if isinstance(type_, TupleType):
+    if isinstance(type_, Product):
         likes = [None] * len(type_) if like is None else _parts(type_, like)
         pairs = zip(type_.items, likes, strict=True)
-        return tuple((yield in_turn(_unflattened(x, values, y) for x, y in pairs)))
+        items = yield in_turn(_unflattened(x, values, y) for x, y in pairs)
+        return type_.form.closed(items)
     if isinstance(type_, SequenceType):
         if like is None:
             raise ValueError(f'expected `like`, for the length of {type_}, got none')
@@ -431,13 +464,14 @@ def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:
     raise ValueError('expected as many values as terminals, got fewer')
 
 
-def _parts(type_: TupleType | SequenceType, value: Any) -> list[Any]:
+def _parts(type_: Product | SequenceType, value: Any) -> list[Any]:
     """The items of a value of a type."""
+    form = type_.form if isinstance(type_, Product) else TUPLE
     try:
-        parts = [*value]
+        parts = form.opened(value)
     except TypeError:
         parts = None
-    if parts is None or (isinstance(type_, TupleType) and len(parts) != len(type_)):
+    if parts is None or (isinstance(type_, Product) and len(parts) != len(type_)):
         raise ValueError(f'expected a value of type {type_}, got {reprlib.repr(value)}')
     return parts
 
@@ -450,14 +484,15 @@ def _repeated(type_: BroadcastType, value: Any) -> Any:
 
 
 def pack(type_: Type, leaves: Iterable[Any]) -> Any:
-    """The (nested) tuple `type_`, filled with leaves in order."""
+    """A value of `type_`, (nested) tuples or structs, filled with leaves in order."""
     return run(_pack(type_, iter(leaves)))
 
 
 def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
-    if not isinstance(type_, TupleType):
+    if not isinstance(type_, Product):
         return None if isinstance(type_, VoidType) else next(leaves)
-    return tuple((yield in_turn(_pack(item, leaves) for item in type_)))
+    items = yield in_turn(_pack(item, leaves) for item in type_)
+    return type_.form.closed(items)
 
 
 def levels(type_: Type) -> Iterator[Type]:
@@ -467,32 +502,3 @@ def levels(type_: Type) -> Iterator[Type]:
         yield each
         sequences = (t for t in terminals(each) if isinstance(t, SequenceType))
         found.extend(sequence.item for sequence in sequences)
-
-
-def _shape(shape: Iterable[int]) -> tuple[int, ...]:
-    whole = isinstance(shape, tuple | list) and all(
-        isinstance(n, int | np.integer) and n >= 0 for n in shape
-    )
-    if not whole:
-        raise TypeError(
-            f'expected `shape` as a tuple or list of non-negative ints, got {shape!r}'
-        )
-    return tuple(map(int, shape))
-
-
-def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    try:
-        result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
-    except (TypeError, ValueError):
-        result = np.dtype(object)
-    if dtype is None or not _is_number(result):
-        raise TypeError(
-            f"expected `dtype` as a number type such as 'float32', got {dtype!r}"
-        )
-    return result
-
-
-def _is_number(dtype: np.dtype[Any]) -> bool:
-    # What JAX adds, such as bfloat16, is of NumPy's kind V but not built in.
-    added = dtype.kind == 'V' and dtype.isbuiltin == 2
-    return added or (dtype.kind in 'biufc' and dtype.char not in 'gG')

@@ -13,15 +13,36 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
-from jfold.blocks import Block, Convertible, Record, block, convert_to_block
+import numpy as np
+
+from jfold.blocks import (
+    AllOf,
+    Block,
+    Convertible,
+    Function,
+    Pipe,
+    Record,
+    block,
+    convert_to_block,
+)
 from jfold.combinators import Arguments, ForwardDeclaration, Reference
 from jfold.errors import expect
 from jfold.printing import Printed
-from jfold.sequence_blocks import GetItem
+from jfold.sequence_blocks import RNN, GetItem
 from jfold.tracebacks import boundary
 from jfold.types import TypeLike
+from jfold.wires import (
+    Operand,
+    check_questions,
+    leaves,
+    noted_modules,
+    rebuilt,
+    together,
+    unlike,
+    with_number,
+)
 
 # What a block may read: a wire, a block that is wired or takes nothing, an item of what
 # a block gives, or a (nested) tuple of these.
@@ -30,7 +51,7 @@ Numbers: TypeAlias = Any  # of values: an int, a (nested) tuple of ints, or noth
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Wire:
+class Wire(Operand):
     """A value that is not there yet: what a block gives of others, or the input."""
 
     scope: Scope
@@ -41,37 +62,27 @@ class Wire:
     def __getitem__(self, key: object) -> Wire:
         return self.scope.add(GetItem(_place(self.block, key)), self)
 
-    @boundary
-    def __iter__(self) -> NoReturn:
-        raise TypeError(
-            f'{self!r}: expected no question for its items, since its value is not '
-            'known yet; take those of a tuple by `[0]`, `[1]`, those of a sequence by '
-            'Map'
-        )
+    def applied(self, fn: Callable[..., Any], *operands: Any) -> Wire:
+        """What a function gives of wires, arrays and numbers, at least one a wire."""
+        for other in operands:
+            if type(other) in (bool, int, float, complex):
+                fn = with_number(fn, other, other.__class__, operands[0] is other)
+                return self.scope.add(Function(fn), self)
+            if not isinstance(other, Wire | Item | Block | np.generic):
+                raise TypeError(unlike(self, other))
+        return self.scope.add(Function(fn), together(operands))
 
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            f'{self!r}: expected no question for its truth, since its value is not '
-            'known yet; choose by OneOf, or by jnp.where in a Function'
-        )
-
-    def _no_value(self, *_: object) -> NoReturn:
-        raise TypeError(self._called_for())
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_value
-    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = _no_value
-    __neg__ = __lt__ = __le__ = __gt__ = __ge__ = __len__ = __array__ = _no_value
-
-    @property
-    def __jax_array__(self) -> NoReturn:
-        raise ValueError(self._called_for())  # JAX says something else of a TypeError
-
-    def _called_for(self) -> str:
-        return (
-            f'{self!r}: expected a block to be called on it, got a function or an '
-            'operator, though its value is not known yet; write '
-            '`jf.Function(jnp.add)(x, y)` for `x + y`'
-        )
+    def count(self) -> int | None:
+        """How many items a tuple has that this is, as the block says."""
+        block = self.block
+        while isinstance(block, Pipe) and block.blocks:
+            block = block.blocks[-1]
+        if isinstance(block, Record | AllOf):
+            return len(block.fields if isinstance(block, Record) else block.blocks)
+        if isinstance(block, Composition):
+            given = block.wiring.output
+            return len(given) if isinstance(given, tuple) else None
+        return 2 if isinstance(block, RNN) else None
 
     def __repr__(self) -> str:
         return '<the input>' if self.block is None else f'<what {self.block!r} gives>'
@@ -162,29 +173,6 @@ class Scope:
         return self.of_block[made] if made in self.of_block else self.link(made, None)
 
 
-def leaves(source: Source) -> Iterator[Any]:
-    """What stands in nested tuples; nothing where nothing is read."""
-    waiting = [source]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, tuple | list):
-            waiting.extend(reversed(each))
-        elif each is not None:
-            yield each
-
-
-def _rebuilt(source: Source, fn: Callable[[Any], Any]) -> Any:
-    """The same structure of other things."""
-    if isinstance(source, tuple | list):
-        return tuple(_rebuilt(each, fn) for each in source)
-    return None if source is None else fn(source)
-
-
-def together(sources: tuple[Source, ...]) -> Source:
-    """What is read: one source, a tuple of several, or nothing."""
-    return sources[0] if len(sources) == 1 else sources or None
-
-
 # ---- what is wired, for good ---------------------------------------------------------
 
 
@@ -214,19 +202,19 @@ def _wiring(scope: Scope) -> Wiring:
     Raises:
       ValueError: blocks read each other in a circle.
     """
-    output = _rebuilt(together(tuple(scope.outputs)), scope.wire)
+    output = rebuilt(together(tuple(scope.outputs)), scope.wire)
     sources: dict[Wire, Source] = {}
     for wire in scope.wires:  # more may come of what is read
-        sources[wire] = _rebuilt(wire.source, scope.wire)
+        sources[wire] = rebuilt(wire.source, scope.wire)
     wires = _in_order(sources)
     scope.closed = True  # not before: what is wrong is told as often as it is asked
     numbers = {wire: number for number, wire in enumerate(wires)}
     steps = [
-        (wire.block, _rebuilt(sources[wire], numbers.__getitem__))
+        (wire.block, rebuilt(sources[wire], numbers.__getitem__))
         for wire in wires
         if wire.block is not None
     ]
-    return Wiring(tuple(steps), _rebuilt(output, numbers.__getitem__))
+    return Wiring(tuple(steps), rebuilt(output, numbers.__getitem__))
 
 
 def _in_order(sources: dict[Wire, Source]) -> list[Wire]:
@@ -412,7 +400,8 @@ def compose(fn: Callable[..., Source]) -> Composition:
     The function is called once, on wires, and what it does with them is what the block
     does with values. One parameter is the input; several are the items of a tuple, by
     name where these are fields of a `Record`. It returns what the block gives: a wire,
-    a (nested) tuple of wires, or nothing.
+    a (nested) tuple of wires, or nothing. Operators, as `x + y` or `2 * x`, are
+    functions of the wires beside them.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Broadcast, Map, Max, Scalar, Sum, ZipWith
@@ -435,12 +424,14 @@ def _composed(
 ) -> Composition:
     """The composition of a function whose inputs are called so."""
     made, count = Composition(name=name), len(parameters)
+    check_questions(fn, parameters)
     with made.scope():
         given = (made.input,) * count
         if count > 1:
             items = Arguments(parameters)(made.input)
             given = tuple(items[k] for k in range(count))
-        result = fn(*given)
+        with noted_modules(name):
+            result = fn(*given)
         if result is not None:
             made.output.reads(result)
     _ = made.wiring  # so nothing is wired from here on

@@ -66,8 +66,9 @@ def check_eager(*cases: Case, params: Any = None) -> None:
 
 
 def refuses(text: str, error: type[Exception] = TypeError) -> Any:
-    """Expects an error with exactly this message."""
-    return pytest.raises(error, match=f'^{re.escape(text)}$')
+    """Expects an error with exactly this message; the note on what to do is pinned in
+    `mistakes`."""
+    return pytest.raises(error, match=f'^{re.escape(text)}(\nWhat to do: .*)?$')
 
 
 def does_not_compile(block: Any, message: str) -> None:

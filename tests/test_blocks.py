@@ -53,9 +53,15 @@ def test_tensor() -> None:
 
 
 def test_tensor_refuses_what_is_no_type() -> None:
-    with refuses('expected `shape` as a tuple or list of non-negative ints, got 3'):
+    with refuses(
+        'expected `shape` as a tuple or list of non-negative ints, got 3; write '
+        '`Tensor([2, 3])` for a shape, `Vector(2)` for a length'
+    ):
         jf.Tensor(3)  # type: ignore[arg-type]
-    with refuses('expected `shape` as a tuple or list of non-negative ints, got (-1,)'):
+    with refuses(
+        'expected `shape` as a tuple or list of non-negative ints, got (-1,); write '
+        '`Tensor([2, 3])` for a shape, `Vector(2)` for a length'
+    ):
         jf.Vector(-1)
     with refuses("expected `dtype` as a number type such as 'float32', got 'U3'"):
         jf.Scalar('U3')
@@ -162,8 +168,16 @@ def test_either_side_of_a_pipe_may_be_convertible() -> None:
 
 
 def test_what_must_be_called_first() -> None:
-    for maker in (jf.Scalar, jf.Identity, jf.Sum, jf.ForwardDeclaration('int32')):
-        with refuses(f'expected a block, got {maker!r} itself: call it to get one'):
+    for maker, told in (
+        (jf.Scalar, 'Scalar(...)'),
+        (jf.Identity, 'Identity(...)'),
+        (jf.Sum, 'Sum(...)'),
+        (jf.ForwardDeclaration('int32'), 'declaration()'),
+    ):
+        with refuses(
+            f'expected a block, got {maker!r} itself: call it to get one, as in '
+            f'`{told}`'
+        ):
             number >> maker
 
 
@@ -276,7 +290,7 @@ def test_record_refuses() -> None:
         jf.Record(3)
     with pytest.raises(
         TypeError,
-        match=r'expected a block, a callable, .* got 3; pass an array for a constant$',
+        match=r'expected a block, a callable, .* got 3; write `FromTensor.*',
     ):
         jf.Record({'a': 3})
 

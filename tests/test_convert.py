@@ -134,13 +134,31 @@ def test_scalars_of_jax(dtype: str) -> None:
     assert rows.tolist() == [[1, 1], [1, 1]]
 
 
+ROUNDED = (
+    "; say dtype='int32' for one that must not change, or write "
+    '`InputTransform(float)` before to round it'
+)
 REFUSED: list[tuple[Any, Any, str]] = [
     (3.7, 'int32', 'expected int32[], got 3.7, which int32 cannot hold'),
     (300, 'int8', 'expected int8[], got 300, which int8 cannot hold'),
     (-1, 'uint8', 'expected uint8[], got -1, which uint8 cannot hold'),
-    (2**24 + 1, [], 'expected float32[], got 16777217, which float32 cannot hold'),
+    (
+        2**24 + 1,
+        [],
+        f'expected float32[], got 16777217, which float32 cannot hold{ROUNDED}',
+    ),
+    (
+        2**31 + 1,
+        [],
+        'expected float32[], got 2147483649, which float32 cannot hold; write '
+        '`InputTransform(float)` before to round it',
+    ),
     (1e300, [], 'expected float32[], got 1e+300, which float32 cannot hold'),
-    (257, 'bfloat16', 'expected bfloat16[], got 257, which bfloat16 cannot hold'),
+    (
+        257,
+        'bfloat16',
+        f'expected bfloat16[], got 257, which bfloat16 cannot hold{ROUNDED}',
+    ),
     (1j, [], 'expected float32[], got 1j (complex), which float32 cannot hold'),
     (2, 'bool', 'expected bool[], got 2, which bool cannot hold'),
     (None, [], 'expected float32[], got None'),

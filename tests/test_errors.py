@@ -51,8 +51,9 @@ WRONG: list[tuple[Any, list[Any], Any, str, str]] = [
         number,
         [1, 2.5],
         2**24 + 1,
-        'expected float32[], got 16777217, which float32 cannot hold; in '
-        "Scalar('float32')",
+        'expected float32[], got 16777217, which float32 cannot hold; say '
+        "dtype='int32' for one that must not change, or write `InputTransform(float)` "
+        "before to round it; in Scalar('float32')",
         '',
     ),
     (

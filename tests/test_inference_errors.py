@@ -179,7 +179,8 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         number >> jf.OneOf(abs, {1: jnp.sin}),
         'Pipe[1].OneOf(abs, {1: Function(sin)}): expected an object, got float32[]; '
-        'put it where values are of Python, or use jnp.where in a Function',
+        'put it where values are of Python, choose by one of several values as by '
+        '`OneOf(GetItem(1), ...)`, or use jnp.where in a Function',
     ),
     (
         jf.OneOf(number, {1: number}),
@@ -310,5 +311,5 @@ def test_a_declaration_has_one_type() -> None:
 def test_a_type_that_would_contain_itself() -> None:
     tree = jf.ForwardDeclaration(name='tree')
     tree.resolve_to(jf.Record((jf.GetItem(0) >> tree(), number)))
-    with pytest.raises(TypeError, match=r'^tree\..*; a type would contain itself$'):
+    with pytest.raises(TypeError, match=r'^tree\..*; a type would contain itself: '):
         jf.compile(tree())

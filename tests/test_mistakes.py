@@ -16,6 +16,7 @@ from mistakes import (
     examples,
     functions,
     kinds,
+    of_flax,
     precompile,
     results,
     structure,
@@ -36,7 +37,7 @@ from mistakes.common import (
 import jfold as jf
 
 TABLES = {
-    'compile': [arguments, wiring, results, functions],
+    'compile': [arguments, wiring, results, functions, of_flax],
     'schedule': [examples, values, structure, elsewhere],
     'use': [apply, precompile, corpora, batches, kinds],
 }

@@ -180,7 +180,7 @@ def test_a_table_of_any_kind_is_copied_and_never_grows() -> None:
     words['b'] = 2
     with pytest.raises(KeyError):
         block.eval('b')
-    with pytest.raises(jf.InputError, match=r"one of the keys 'a' \(.*got 'b'"):
+    with pytest.raises(jf.InputError, match="one of the keys 'a', got 'b'"):
         model.schedule(['b'])
     assert dict(words) == {'a': 1, 'b': 2}
     proxy = jf.InputTransform(types.MappingProxyType({'a': 3}))
@@ -223,8 +223,7 @@ class Unsound:
         (
             {},
             'z',
-            'expected one of the keys 0, 1, 2, 3, 4 and 1,995 more (`default=` would '
-            "admit others), got 'z'",
+            "expected one of the keys 0, 1, 2, 3, 4 and 1,995 more, got 'z'",
         ),
         ({}, [1], 'expected a hashable value, to look it up, got [1] (list)'),
         (

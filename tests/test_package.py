@@ -328,7 +328,9 @@ def test_no_class_is_given_methods_from_outside() -> None:
 def test_imports_run_one_way() -> None:
     assert IMPORTS['tracebacks'] == IMPORTS['errors'] == set()
     assert IMPORTS['printing'] == IMPORTS['trampoline'] == set()
-    assert IMPORTS['types'] == {'printing', 'trampoline', 'tracebacks'}
+    assert IMPORTS['forms'] == IMPORTS['dtypes'] == set()
+    own = {'printing', 'trampoline', 'tracebacks', 'forms', 'dtypes'}
+    assert IMPORTS['types'] == own
     check_one_way(IMPORTS)
 
 

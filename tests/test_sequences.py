@@ -107,7 +107,9 @@ def test_one_of_gives_tuples_and_sequences() -> None:
 
 
 def test_one_of_refuses() -> None:
-    with refuses('OneOf: expected a callable `key_fn`, got 3'):
+    with refuses(
+        'OneOf: expected a callable `key_fn`, got 3; write `GetItem(3)` for a field'
+    ):
         jf.OneOf(3, {1: number})
     for none in ({}, [], ()):
         with refuses('OneOf: expected at least one case, got none', ValueError):

@@ -251,7 +251,8 @@ def test_keys_that_are_none() -> None:
     model = jf.compile(jf.Map(jf.Share(number, key=lambda x: [x])) >> jf.Sum())
     with refuses(
         'example 0, at [0]: expected a key that is hashable, got [1] (list); in '
-        'Pipe[0].Map.Share()',
+        'Pipe[0].Map.Share()\n'
+        'What to do: make a tuple of a list, which can be looked up',
         jf.InputError,
     ):
         model.schedule([[1, 2]])

@@ -15,8 +15,8 @@ import pytest
 from checking import refuses
 
 import jfold as jf
-from jfold.language.unification import Mismatch, Unifier
-from jfold.types import TypeVariable, terminals
+from jfold.language.unification import Mismatch, TypeVariable, Unifier
+from jfold.types import terminals
 
 TENSOR = jf.TensorType([3])
 
@@ -62,7 +62,7 @@ def test_a_type_converts_to_itself() -> None:
     assert jf.convert_to_type(TENSOR) is TENSOR
 
 
-@pytest.mark.parametrize('spec', [None, 1.5, {}, {'a': 1}, 1j, object()])
+@pytest.mark.parametrize('spec', [None, 1.5, {}, {1}, {'a': 1.5}, 1j, object()])
 def test_what_is_no_short_hand(spec: Any) -> None:
     with pytest.raises(TypeError, match='expected a type or a short-hand for one'):
         jf.convert_to_type(spec)

@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import check, does_not_compile, number, numbers, refuses, subtract
+from checking import (
+    check,
+    does_not_compile,
+    number,
+    numbers,
+    refuses,
+    subtract,
+    whole,
+)
 
 import jfold as jf
 
@@ -222,45 +230,143 @@ def test_printing_does_not_finish_it() -> None:
 # ---- mistakes ------------------------------------------------------------------------
 
 
-def test_what_a_wire_refuses() -> None:
-    def truth(x: Any) -> Any:
-        return x if number(x) else None
+@pytest.mark.parametrize(
+    ('function', 'example', 'expected'),
+    [
+        (lambda x: number(x) + number(x), 2, 4.0),
+        (lambda x: twice(number(x)), 3, 9.0),
+        (lambda x: (1 - number(x)) * 2 / (number(x) + 1) ** 2, 3, -0.25),
+        (lambda x: 7 // number(x) + 7 % number(x), 3, 3.0),
+        (lambda x: abs(-number(x)), 3, 3.0),
+        (lambda x: jf.Vector(2)(x) @ jf.Vector(2)(x), [1, 2], 5.0),
+        (lambda x: number(x) + jf.FromTensor(np.ones(2, 'float32')), 2, [3, 3]),
+        (lambda x: np.float32(3) * number(x), 2, 6.0),
+        (lambda x: whole(x) + 1, 2, np.int32(3)),
+        (lambda x: whole(x) + 1.5, 2, np.float32(3.5)),
+        (lambda x: 1 - whole(x) + True, 2, np.int32(0)),
+        (lambda x: jf.Scalar('bfloat16')(x) * 2.0, 2, jnp.bfloat16(4)),
+        (lambda x: (number(x) < 3, number(x) >= 3), 2, (True, False)),
+        (lambda x: (number(x) == 2, number(x) != 2), 2, (True, False)),
+        (lambda x: sum([number(x), number(x)]), 2, 4.0),
+    ],
+)
+def test_operators_are_functions_of_both(
+    function: Any, example: Any, expected: Any
+) -> None:
+    check((jf.compose(function), [example], [expected]))
 
-    def unpacked(x: Any) -> Any:
-        left, _ = number(x)
-        return left
 
-    what = re.escape("<what Scalar('float32') gives>: expected no question for its ")
-    with pytest.raises(TypeError, match=f'^{what}truth, since its value is not known'):
-        jf.compose(truth)
-    with pytest.raises(TypeError, match=f'^{what}items, since its value is not known'):
-        jf.compose(unpacked)
+def twice(x: Any) -> Any:
+    return x * x
+
+
+def test_an_operator_with_a_number_is_one_operation() -> None:
+    steps = jf.compose(lambda x: ((whole(x) + 1) + 1) + 1)
+    assert len(jf.compile(steps).program.layers) == 1
+    others = jf.compose(lambda x: ((whole(x) + 1) + 1.0) + True)
+    assert len(jf.compile(others).program.layers) == 3
+
+
+def test_items_whose_number_is_known() -> None:
+    def last(x: Any) -> Any:
+        cell = jf.RNN(lambda a, h: (a + h, a * h), jf.FromTensor(np.float32(1)))
+        _, state = (jf.Identity() >> cell)(jf.Map(number)(x))
+        return state
+
+    def both(x: Any) -> Any:
+        left, right = jf.Record((number, number))(x)
+        first, second = jf.AllOf(exp, jf.Identity())(left)
+        inner, _ = jf.compose(lambda x: (x, x))(second)
+        return first - right * inner
+
+    check(
+        (jf.compose(last), [[2, 3]], [6.0]),
+        (jf.compose(both), [(0, 2)], [1.0]),
+    )
+
+
+WHAT = "<what Scalar('float32') gives>: expected "
+UNKNOWN = ', though its value is not known yet; '
+CALLED = (
+    f'{WHAT}a block to be called on it, got {{}}{UNKNOWN}write `jf.Function(fn)(x)` '
+    'for `fn(x)`'
+)
+ASKED = f'{WHAT}blocks and operators on it, got a question for {{}}{UNKNOWN}'
+BESIDE = (
+    f'{WHAT}a wire or a number beside it, got {{}}; write `jf.FromTensor(array)` for a '
+    'constant, and a Function with `init=` for what is trained'
+)
+
+
+def unpacked(x: Any) -> Any:
+    left, _ = x
+    return left
 
 
 @pytest.mark.parametrize(
-    ('function', 'error'),
+    ('function', 'error', 'message'),
     [
-        (lambda x: x + 1, TypeError),
-        (lambda x: 1 - x, TypeError),
-        (lambda x: np.ones(2) * x, TypeError),
-        (lambda x: x / jnp.ones(2), TypeError),
-        (lambda x: x < 3, TypeError),
-        (len, TypeError),
-        (np.sin, TypeError),
-        (jnp.sin, ValueError),
-        (lambda x: jnp.concatenate([x, x]), ValueError),
+        (lambda x: x or None, TypeError, ASKED.format('its truth')),
+        (lambda x: max(x, x), TypeError, 'got a question for its truth'),
+        (unpacked, TypeError, ASKED.format('its items')),
+        (len, TypeError, ASKED.format('its length')),
+        (lambda x: x.left, AttributeError, ASKED.format('`.left`')),
+        (lambda x: x.sum(), AttributeError, ASKED.format('`.sum`')),
+        (lambda x: x.__left__, AttributeError, '__left__'),
+        (lambda x: np.ones(2) * x, TypeError, f'{WHAT}a wire or a number beside it'),
+        (lambda x: x + 'a', TypeError, BESIDE.format("'a'")),
+        (lambda x: x == None, TypeError, BESIDE.format('None')),  # noqa: E711
+        (lambda x: [1] - x, TypeError, BESIDE.format('[1] (list)')),
+        (np.sin, TypeError, CALLED.format('`np.sin`')),
+        (np.asarray, TypeError, CALLED.format('a function of NumPy')),
+        (jnp.sin, ValueError, CALLED.format('a function or a module')),
+        (lambda x: jnp.ones(2) * x, ValueError, WHAT),
+        (lambda x: jnp.concatenate([x, x]), ValueError, WHAT),
     ],
 )
-def test_functions_and_operators_are_no_blocks(
-    function: Any, error: type[Exception]
+def test_what_a_wire_refuses(
+    function: Any, error: type[Exception], message: str
 ) -> None:
-    text = (
-        "<what Scalar('float32') gives>: expected a block to be called on it, got a "
-        'function or an operator, though its value is not known yet; write '
-        '`jf.Function(jnp.add)(x, y)` for `x + y`'
-    )
-    with pytest.raises(error, match=f'^{re.escape(text)}'):  # JAX adds a note
+    with pytest.raises(error, match=re.escape(message)):  # JAX adds a note
         jf.compose(lambda x: function(number(x)))
+
+
+def asks_for_none(x: Any) -> Any:
+    known = x is None
+    return number(x) if known else None
+
+
+@pytest.mark.parametrize(
+    ('function', 'question'),
+    [
+        (lambda x: number(x) if x is not None else None, 'x is None'),
+        (lambda x: None if x is None else number(x), 'x is None'),
+        (asks_for_none, 'x is None'),
+        (lambda x, y: number(x) if isinstance(y, int) else None, 'isinstance(y...)'),
+        (lambda x: number(x) if type(x) is int else None, 'type(x...)'),
+        (lambda x: number(x) if hasattr(x, 'y') else None, 'hasattr(x...)'),
+    ],
+)
+def test_what_python_would_answer(function: Any, question: str) -> None:
+    told = (
+        f'`{function.__name__}`: expected no question that Python answers before there '
+        f'are values, got `{question}`; use OneOf to choose by a class, Optional for '
+        'what may be `None`'
+    )
+    with refuses(told):
+        jf.compose(function)
+
+
+def test_questions_for_other_values() -> None:
+    def by_default(x: Any, name: Any = None) -> Any:
+        inner = jf.Function(lambda x: x if x is not None else -x)
+        return inner(number(x)) if name is None else None
+
+    def changed(x: Any) -> Any:
+        x = None
+        return exp(jf.Zeros([])()) if x is None else x
+
+    check((jf.compose(by_default), [2], [2.0]), (jf.compose(changed), [2], [1.0]))
 
 
 def test_what_can_be_called() -> None:
@@ -271,7 +377,7 @@ def test_what_can_be_called() -> None:
         number(3)
     with refuses(
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
-        'got 1.0; pass an array for a constant'
+        'got 1.0; write `FromTensor(np.float32(1.0))`, or `Zeros([])` for a zero'
     ):
         jf.compose(lambda x: exp(1.0))
     with refuses(

@@ -34,7 +34,8 @@ from jfold.containers import plain
 from jfold.data.archive import EXTENDED
 from jfold.data.naming import name_of, named, told
 from jfold.data.storage import holds
-from jfold.language.portable import FORMS, Form, form_of
+from jfold.forms import StructForm
+from jfold.language.portable import CODECS, Codec, codec_of
 from jfold.language.typed import Typed
 from jfold.operations import Layer
 from jfold.trampoline import Steps, in_turn, run
@@ -50,16 +51,18 @@ PLAIN = 'None, numbers, strings, bytes, arrays, tuples, lists, dicts, sets, slic
 
 # ---- the classes of expressions ------------------------------------------------------
 
-_TYPES: dict[type, Form] = {
-    t.TensorType: Form(lambda x: (x.shape, x.dtype), t.TensorType),
-    t.SequenceType: Form(lambda x: (x.item,), t.SequenceType),
-    t.BroadcastType: Form(lambda x: (x.item,), t.BroadcastType),
-    t.ObjectType: Form(lambda x: (), t.ObjectType),
-    t.VoidType: Form(lambda x: (), t.VoidType),
-    t.KeyType: Form(lambda x: (x.name,), t.KeyType),
-    t.TupleType: Form(lambda x: (x.items,), lambda items: t.TupleType(*items)),
+_TYPES: dict[type, Codec] = {
+    t.TensorType: Codec(lambda x: (x.shape, x.dtype), t.TensorType),
+    t.SequenceType: Codec(lambda x: (x.item,), t.SequenceType),
+    t.BroadcastType: Codec(lambda x: (x.item,), t.BroadcastType),
+    t.ObjectType: Codec(lambda x: (), t.ObjectType),
+    t.VoidType: Codec(lambda x: (), t.VoidType),
+    t.KeyType: Codec(lambda x: (x.name,), t.KeyType),
+    t.TupleType: Codec(lambda x: (x.items,), lambda items: t.TupleType(*items)),
+    t.StructType: Codec(lambda x: (x.form, x.items), t.StructType),
+    StructForm: Codec(lambda x: (x.name, x.keys), StructForm.of_keys),
 }
-_BY_NAME = {kind.__name__: form for kind, form in {**FORMS, **_TYPES}.items()}
+_BY_NAME = {kind.__name__: form for kind, form in {**CODECS, **_TYPES}.items()}
 
 
 def tags() -> list[str]:
@@ -130,7 +133,7 @@ class Encoder:
         kind = type(value)
         if kind in _TYPES:
             return kind.__name__, _TYPES[kind].parts(value)
-        if found := form_of(value):
+        if found := codec_of(value):
             tag, form = found
             parts = form.parts(value)
             return tag, map(plain, parts) if kind is Layer else parts

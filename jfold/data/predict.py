@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 import jax
@@ -18,6 +17,8 @@ from jfold.data.joining import join
 from jfold.data.scheduling import Scheduling
 from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
+from jfold.errors import shown
+from jfold.forms import is_leaf, opened
 from jfold.metrics import MetricValues
 from jfold.program import Program
 from jfold.ragged import assembled, picked
@@ -89,6 +90,12 @@ def predict(
     >>> model.predict({}, ([n] * n for n in range(5)), batch_size=2)
     array([ 0.,  1.,  4.,  9., 16.], dtype=float32)
     """
+
+    if isinstance(source, Mapping) and not isinstance(params, Mapping):
+        raise TypeError(
+            f'expected `params` and then examples, got {shown(params)} first: write '
+            '`model.predict(params, examples)`'
+        )
 
     def run_batch(schedule: Schedule) -> Any:
         return model.apply(params, schedule, external, deterministic=True)
@@ -170,23 +177,13 @@ def _real(batch: Batch, given: Any, program: Program) -> Any:
 
 
 # As `picked`, off Python's stack: values may be nested without limit.
-
-
 def _joined(parts: Sequence[Any]) -> Steps[Any]:
     """Rows of several batches, one after another."""
-    first = parts[0]
-    if isinstance(first, tuple):
-        return tuple((yield in_turn(map(_joined, zip(*parts, strict=True)))))
-    if isinstance(first, dict):
-        names = [*first]
-        made = yield in_turn(_joined([x[name] for x in parts]) for name in names)
-        return dict(zip(names, made, strict=True))
-    if is_dataclass(first):
-        kind: Any = type(first)
-        names = [each.name for each in fields(kind)]
-        columns = ([getattr(x, name) for x in parts] for name in names)
-        return kind(*(yield in_turn(map(_joined, columns))))
-    return None if first is None else np.concatenate(parts)
+    if is_leaf(parts[0]):
+        return np.concatenate(parts)
+    columns, (structure, *_) = zip(*map(opened, parts), strict=True)
+    made = yield in_turn(map(_joined, zip(*columns, strict=True)))
+    return jax.tree.unflatten(structure, made)
 
 
 def _collected(batch: Batch, metric: MetricValues) -> MetricValues:

@@ -20,6 +20,7 @@ from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.sequences import UNLIKE, items, sequence_as_given
 from jfold.language.typed import Typed
+from jfold.language.unification import TypeVariable
 from jfold.language.walk import (
     Walk,
     refuse,
@@ -40,7 +41,6 @@ from jfold.types import (
     SequenceType,
     TupleType,
     Type,
-    TypeVariable,
 )
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jfold import combinators as c
-from jfold.wiring import Composition, Wiring, leaves
+from jfold.wires import leaves
+from jfold.wiring import Composition, Wiring
 
 Users = dict[c.Block, list[c.Block]]
 

@@ -38,7 +38,9 @@ from jfold.tracing.objects import PICK, count_of, length_of
 from jfold.trampoline import Steps, in_turn
 from jfold.types import (
     ObjectType,
+    Product,
     SequenceType,
+    StructType,
     TensorType,
     TupleType,
     Type,
@@ -163,8 +165,8 @@ def _check_length(node: Typed, given: TupleType, most: int, state: Inference) ->
 
 
 def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
-    if isinstance(head, TupleType):
-        return _tuple_item(node, head, key, state)
+    if isinstance(head, Product):
+        return _item_of(node, head, key, state)
     given = state.types.resolve(head)
     if not given.of_objects:
         hint = 'give the whole of it to several blocks by AllOf'
@@ -174,28 +176,25 @@ def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
     return ObjectType()
 
 
-def _tuple_item(node: Typed, given: TupleType, key: object, state: Inference) -> Type:
+def _item_of(node: Typed, given: Product, key: object, state: Inference) -> Type:
+    place = given.place(key)
+    if place is not None:
+        return state.item(node, place, given.items[place])
+    shown, choices = str(state.types.resolve(given)), given.form.choices(len(given))
+    hint = choices and f'write {choices}'
+    if isinstance(given, StructType):
+        fail(node, f'a key of its input, {shown}', repr(key), hint)
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
-        shown = state.types.resolve(given)
         expected = f'int keys, for its input is the tuple {shown}'
-        fail(node, expected, repr(key), _places_of(given))
-    if not -len(given) <= key < len(given):
-        least = key + 1 if key >= 0 else -key
-        got = str(state.types.resolve(given))
-        fail(node, f'at least {least} items', got, _places_of(given))
-    return state.item(node, int(key) % len(given), given.items[key])
-
-
-def _places_of(given: TupleType) -> str:
-    """What may be written as the key of an item."""
-    count = len(given)
-    return f'write a place from {-count} to {count - 1}' if count else ''
+        fail(node, expected, repr(key), hint)
+    least = key + 1 if key >= 0 else -key
+    fail(node, f'at least {least} items', shown, hint)
 
 
 @walk.register
 def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     reads = not isinstance(node.input, VoidType)
-    if reads and not isinstance(node.input, TupleType):
+    if reads and not isinstance(node.input, Product):
         x = state.object(x)
         if block.length is not None and (got := length_of(x.value)) > block.length:
             most = f'expected {count_of(block.length)}, got {got} in {shown(x.value)}'
@@ -205,7 +204,10 @@ def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
         item = None
         if each is not None and not isinstance(each.input, VoidType):
             default = (None,) if _may_lack(each, state.typing) else ()
-            item = x[key] if isinstance(x, tuple) else state.get(node, x, key, default)
+            if isinstance(x, tuple):
+                item = x[_place(node.input, key)]
+            else:
+                item = state.get(node, x, key, default)
         made.append((yield state.part(each, item)))
     return tuple(made)
 
@@ -216,7 +218,9 @@ def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
     value = node.arranged(value)
     if isinstance(value, tuple) or value is None:
         return tuple(
-            w.part(part, None if _takes_nothing(part) else value[key])
+            w.part(
+                part, None if _takes_nothing(part) else value[_place(node.input, key)]
+            )
             for (key, _), part in pairs
         )
     x = w.held(as_object(value, w), 'value')
@@ -261,7 +265,7 @@ def _may_lack(node: Typed | None, typing: Typing) -> bool:
 def _(block: c.GetItem, node: Typed, state: Inference) -> Type:
     # At once where it can be: then the result has the variable of the item.
     head = state.types.head(node.input)
-    if isinstance(head, TupleType):
+    if isinstance(head, Product):
         return _item_type(block, node, head, state)
     output = state.types.fresh()
 
@@ -281,10 +285,10 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
         fail(node, 'an object, for there is a `default`', got)
     if isinstance(key, slice) and isinstance(head, TupleType | SequenceType):
         _check_slice(node, key)
-    if isinstance(head, TupleType):
-        if isinstance(key, slice):
-            return head[key]
-        return _tuple_item(node, head, key, state)
+    if isinstance(key, slice) and isinstance(head, TupleType):
+        return TupleType(head.items[key])
+    if isinstance(head, Product):
+        return _item_of(node, head, key, state)
     if isinstance(head, SequenceType):
         if not isinstance(key, int | slice):
             given = state.types.resolve(head)
@@ -326,16 +330,16 @@ def _(block: c.GetItem, node: Typed, x: Any, state: Walk) -> Any:
     if isinstance(node.input, TensorType):
         return state.tensors.call(node, x)
     if isinstance(x, tuple) and not isinstance(node.input, ObjectType):
-        return x[block.key]
+        return x[_place(node.input, block.key)]
     if isinstance(x, list) and not isinstance(node.input, ObjectType):
-        return _item_of(node, x, block.key)
+        return _item_at(node, x, block.key)
     return state.get(node, x, block.key, block.default)
 
 
 @write.register
 def _(block: c.GetItem, node: Typed, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple):
-        return value[block.key]
+        return value[_place(node.input, block.key)]
     if isinstance(value, s.Items):
         return _of_items(block.key, value, w)
     if node.layer is not None:
@@ -345,7 +349,7 @@ def _(block: c.GetItem, node: Typed, value: Any, w: Lines) -> Any:
     return _field(x, block.key, block.default, w)
 
 
-def _item_of(node: Typed, items: list[Any], key: Any) -> Any:
+def _item_at(node: Typed, items: list[Any], key: Any) -> Any:
     """An item of a sequence that is none of the data, or some neighbours."""
     if isinstance(key, slice):
         return items[key]
@@ -353,6 +357,13 @@ def _item_of(node: Typed, items: list[Any], key: Any) -> Any:
         got = f'got a sequence of length {len(items)}'
         refuse(node, f'expected an item {key}, {got}')
     return items[key]
+
+
+def _place(given: Type, key: Any) -> Any:
+    """Where the parts of a key stand in a tuple, or a struct."""
+    if isinstance(key, slice) or not isinstance(given, Product):
+        return key
+    return given.place(key)
 
 
 def _takes_nothing(part: Any) -> bool:

@@ -46,6 +46,8 @@ from jfold.types import (
     terminals,
 )
 
+NO_CASE = 'give it a case, or pass `default=`'
+
 # ---- OneOf ---------------------------------------------------------------------------
 
 
@@ -56,7 +58,10 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
         key = yield state.part(node, block.key_fn, node.input, '.key_fn')
         state.when_head(node, functools.partial(_check_key, key, state), key.output)
     else:
-        hint = 'put it where values are of Python, or use jnp.where in a Function'
+        hint = (
+            'put it where values are of Python, choose by one of several values as by '
+            '`OneOf(GetItem(1), ...)`, or use jnp.where in a Function'
+        )
         state.objects(node, hint)
     given = node.input
     if block.pre_block is not None:
@@ -69,6 +74,7 @@ def _(block: c.OneOf, node: Typed, state: Inference) -> Steps[Type]:
     for name, each in named:
         if id(each) not in cases:
             some = state.types.named(given)  # the values of this case alone
+            state.cases[some] = given
             case = yield state.part(node, each, some, name)
             # With the first alone: each with each would take a square of the cases.
             for first in list(cases.values())[:1]:
@@ -102,7 +108,7 @@ def _(block: c.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     case_of, other = node.facts
     expected = one_of if other is None else _hashable
     default = () if other is None else (other,)
-    case = state.lookup(node, case_of, chosen, expected, default)
+    case = state.lookup(node, case_of, chosen, expected, default, NO_CASE)
     given = x if pre is None else (yield state.part(pre, x))
     return (yield state.part(cases[case], given))
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,14 +14,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.errors import MASKED, BadItem, InputError, shown, some_masked
+from jfold.errors import MASKED, BadItem, shown, some_masked
 from jfold.kept import kept
 from jfold.language.inference import infer
+from jfold.language.layers import arguments_of
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.typed import Typed, Typing
-from jfold.language.walk import At, Misfit, Walk, misfit, path_text, plain
+from jfold.language.walk import (
+    At,
+    Misfit,
+    Walk,
+    in_tuples,
+    misfit,
+    plain,
+    tensors_in,
+)
 from jfold.tracing.convert import to_array
-from jfold.types import TensorType, TupleType, Type
+from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
 Array = np.ndarray[Any, Any]
 # The numbers [2] of a key of a stream, given its number in the example.
@@ -62,11 +70,21 @@ def evaluate(
     check_params(typing.layers, params)
     arrays = Arrays(params, {name: [] for name in sorted(typing.metrics)}, keys)
     try:
-        value = plain(Walk(typing, arrays).run(example))
+        made = Walk(typing, arrays).run(example)
     except Misfit as error:
-        path = path_text(error.path)
-        raise InputError(error.message, 0, path, error.where) from error.__cause__
+        raise error.told() from error.__cause__
+    value = closed(typing.root.output, plain(made))
     return (value, arrays.metrics) if arrays.metrics else value
+
+
+def closed(type_: Type, value: Any) -> Any:
+    """A value of a walk as functions and callers have it: structs are no tuples."""
+    if isinstance(type_, Product):
+        pairs = zip(type_, value, strict=True)
+        return type_.form.closed(closed(each, part) for each, part in pairs)
+    if isinstance(type_, SequenceType):
+        return [closed(type_.item, item) for item in value]
+    return value
 
 
 @dataclass(eq=False)
@@ -99,7 +117,7 @@ class Arrays:
         try:  # the engine says why
             to_array([x.value], type_)
         except BadItem as error:
-            raise misfit(node, str(error), x) from error.__cause__
+            raise misfit(node, str(error), x, error.hint) from error.__cause__
         raise misfit(node, f'expected {type_}, got {shown(x.value)}', x)
 
     def constant(self, node: Typed, value: Array) -> Array:
@@ -120,11 +138,8 @@ class Arrays:
         """Calls the layer of a node on one example."""
         layer = node.layer
         assert layer is not None
-        given = node.arranged(x)
-        inputs = (
-            given if isinstance(node.input, TupleType) else () if x is None else (x,)
-        )
-        inputs = jax.tree.map(jnp.asarray, tuple(inputs))
+        arguments = TupleType(arguments_of(node.taken))
+        inputs = pack(arguments, map(jnp.asarray, tensors_in(node.arranged(x))))
         if layer.batched:
             inputs = jax.tree.map(lambda a: a[None], inputs)
         call, keys = layer.call, [self._key(name) for name in layer.rngs]
@@ -135,7 +150,7 @@ class Arrays:
         result = call(self.params.get(layer.name), *keys, *inputs)
         if layer.batched:
             result = jax.tree.map(lambda a: a[0], result)
-        return _tuples(jax.tree.map(strong, result))
+        return in_tuples(node.output, map(strong, jax.tree.leaves(result)))
 
     def _key(self, stream: str) -> Any:
         if self.keys is None:
@@ -152,16 +167,12 @@ class Arrays:
 
     def observe(self, node: Typed, name: str, x: Any) -> None:
         """Collects."""
-        self.metrics[name].append(plain(x))
+        self.metrics[name].append(closed(node.input, plain(x)))
 
 
 def strong(x: jax.Array) -> jax.Array:
     """An array whose dtype does not give way: weak types do not reach a buffer."""
     return jnp.asarray(x, jnp.result_type(x))
-
-
-def _tuples(value: object) -> object:
-    return tuple(map(_tuples, value)) if isinstance(value, tuple | list) else value
 
 
 def _is_same(given: Array, made: Array) -> bool:
@@ -173,6 +184,3 @@ def _is_same(given: Array, made: Array) -> bool:
         return not (complex_lost or overflow.any())
     # Python compares ints and floats exactly, NumPy after rounding.
     return bool(given.tolist() == made.tolist())
-
-
-_ = itertools

@@ -20,7 +20,6 @@ from jfold.language.walk import (
     Walk,
     misfit,
     path_of,
-    path_text,
 )
 from jfold.tracing.convert import (
     check_below,
@@ -28,7 +27,7 @@ from jfold.tracing.convert import (
     to_array,
 )
 from jfold.tracing.record import Source
-from jfold.types import TensorType, TupleType, Type
+from jfold.types import Product, TensorType, Type
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +58,7 @@ class Expression:
         try:
             Walk(self.typing, Nothing()).run(example)
         except Misfit as error:
-            path = path_text(error.path)
-            found = InputError(error.message, 0, path, error.where)
+            found = error.told()
             found.__cause__ = error.__cause__
             return found
         return None
@@ -76,7 +74,7 @@ class Nothing:
             if below is not None:
                 check_below(made, below)
         except BadItem as error:
-            raise misfit(node, str(error), x) from error.__cause__
+            raise misfit(node, str(error), x, error.hint) from error.__cause__
         return Made(x.path)
 
     def constant(self, node: Typed, value: Any) -> Any:
@@ -105,6 +103,6 @@ class Nothing:
 
 def _made(type_: Type, path: Path | None) -> Any:
     """A value of a type, made of what is there."""
-    if isinstance(type_, TupleType):
+    if isinstance(type_, Product):
         return tuple(_made(each, path) for each in type_)
     return Made(path) if isinstance(type_, TensorType) else None

@@ -61,11 +61,44 @@ def called(fn: object) -> Called | None:
 
 def module_of(fn: object) -> object:
     """The module of a method; all else as it is."""
-    if not isinstance(fn, types.MethodType):
-        return fn
-    libraries = 'flax.linen', 'flax.nnx'
-    is_of_one = any(_is_instance(fn.__self__, x) for x in libraries)
-    return fn.__self__ if is_of_one else fn
+    is_method = isinstance(fn, types.MethodType) and is_module(fn.__self__)
+    return fn.__self__ if is_method else fn  # type: ignore[attr-defined]
+
+
+def is_module(value: object) -> bool:
+    """Whether a value is a module of Flax."""
+    return any(_is_instance(value, x) for x in ('flax.linen', 'flax.nnx'))
+
+
+def check_closed_over(fn: object) -> None:
+    """Refuses a function that only closes over a module which has its parameters.
+
+    Those of one of NNX would be constants, which nobody trains, and those of a Linen
+    module that another one around it holds would be that one's.
+
+    Raises:
+      TypeError: it does.
+    """
+    if not inspect.isfunction(fn):
+        return
+    nonlocals, names, *_ = inspect.getclosurevars(fn)
+    for name, value in (*nonlocals.items(), *names.items()):
+        if _holds_params(value):
+            raise TypeError(
+                'expected a function that calls no module with parameters, got one '
+                f'that calls the {type(value).__name__} `{name}`, and nobody would '
+                f'train them: give the module itself, `Function({name})`, or write '
+                'one that calls it; what is not to be trained, make by `nnx.split`'
+            )
+
+
+def _holds_params(value: Any) -> bool:
+    if _is_instance(value, 'flax.linen'):
+        return value.scope is not None
+    if not _is_instance(value, 'flax.nnx'):
+        return False
+    nnx = sys.modules['flax.nnx']
+    return bool(jax.tree.leaves(nnx.state(value, nnx.Param)))
 
 
 def is_graph(value: object) -> bool:

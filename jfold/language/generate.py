@@ -732,24 +732,6 @@ def _key(value: Any) -> Hashable:
     return value if isinstance(value, Hashable) else id(value)
 
 
-def check_recursion(g: Generator) -> None:
-    """Refuses a function that calls itself on what it was given."""
-    for start in g.untouched:
-        seen: set[Hashable] = set()
-        waiting = [start]
-        while waiting:
-            for callee, where in g.untouched.get(waiting.pop(), []):
-                if callee == start:
-                    raise TypeError(
-                        f'{where}: expected a recursion on a part of its input, got '
-                        'one on the same input, without end; take a field or an item '
-                        'of it first'
-                    )
-                if callee not in seen:
-                    seen.add(callee)
-                    waiting.append(callee)
-
-
 # ---- values at calls -----------------------------------------------------------------
 
 

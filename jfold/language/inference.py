@@ -23,9 +23,10 @@ from jfold.language.analysis import constants, observing, users
 from jfold.language.fields import order_for
 from jfold.language.origins import Origins
 from jfold.language.paths import fail, further
+from jfold.language.recursion import calls_of, endless
 from jfold.language.shared_parameters import numbered
 from jfold.language.typed import Typed, Typing
-from jfold.language.unification import Mismatch, Unifier
+from jfold.language.unification import Mismatch, TypeVariable, Unifier
 from jfold.operations import Layer
 from jfold.trampoline import Steps, run
 from jfold.types import (
@@ -34,7 +35,6 @@ from jfold.types import (
     TensorType,
     TupleType,
     Type,
-    TypeVariable,
     VoidType,
     levels,
     terminals,
@@ -67,6 +67,7 @@ class Inference:
       room: how many uses are typed one by one; see `called`.
       is_asked: whether it is asked what the expression takes, and not given.
       carried: the loop of each variable that is of the state of one.
+      cases: of each variable of a case, that of the value that there is a choice for.
     """
 
     constants: set[c.Block]
@@ -88,6 +89,7 @@ class Inference:
     )
     calls: dict[tuple[c.Block, Type | None], c.Reference] = field(default_factory=dict)
     carried: dict[Type, Typed] = field(default_factory=dict)
+    cases: dict[Type, Type] = field(default_factory=dict)
 
     def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
         """Types one use of `block`, and the uses inside it."""
@@ -352,8 +354,13 @@ def infer(root: c.Block) -> Typing:
         of the block at fault.
     """
     state = begin(root)
-    top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
-    state.solve()
+    try:
+        top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
+        state.solve()
+    except TypeError:
+        if told := endless(calls_of(state.nodes, state.cases)):
+            raise TypeError(told) from None
+        raise
     metrics: dict[str, tuple[Type, bool]] = {}
     for node in state.nodes:
         if isinstance(node.block, c.Metric):

@@ -50,6 +50,9 @@ Array = np.ndarray[Any, Any]
 
 # ---- Tensor --------------------------------------------------------------------------
 
+NO_ENTRY = 'pass `default=` for what a table lacks'
+NO_CLASS = 'pass `strict=False` to make zeros of others'
+
 
 @output_type.register
 def _(block: c.Tensor | c.OneHotFromList, node: Typed, state: Inference) -> Type:
@@ -81,7 +84,7 @@ def _(block: c.InputTransform, node: Typed, state: Inference) -> Type:
 def _(block: c.InputTransform, node: Typed, x: Any, state: Walk) -> At:
     given = state.object(x)
     if isinstance(block.fn, Mapping):
-        made = state.lookup(node, block.fn, given, _known, block.default)
+        made = state.lookup(node, block.fn, given, _known, block.default, NO_ENTRY)
     else:
         made = state.apply(node, block.fn, given, 'what its function takes')
     return At(made, given.path)
@@ -109,7 +112,7 @@ def _(block: c.InputTransform, node: Typed, value: Any, w: Lines) -> Any:
 def _(block: c.OneHotFromList, node: Typed, x: Any, state: Walk) -> Any:
     numbers = {item: number for number, item in enumerate(block.items)}
     default = () if block.strict else (-1,)
-    number = state.lookup(node, numbers, state.object(x), _known, default)
+    number = state.lookup(node, numbers, state.object(x), _known, default, NO_CLASS)
     row = [k == number for k in range(len(numbers))]
     return state.tensors.constant(node, np.array(row, block.type.dtype))
 
@@ -214,4 +217,4 @@ def _known(table: Mapping[Any, Any], hashable: bool) -> str:
         return 'a hashable value, to look it up'
     first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))
     more = f' and {len(table) - 5:,} more' if len(table) > 5 else ''
-    return f'one of the keys {first}{more} (`default=` would admit others)'
+    return f'one of the keys {first}{more}'

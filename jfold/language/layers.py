@@ -19,22 +19,41 @@ import jax.numpy as jnp
 
 from jfold.combinators import Function
 from jfold.external import Rows
+from jfold.forms import StructForm, is_struct, opened
 from jfold.keys import as_key
-from jfold.language.flax_modules import Called, called, module_of
+from jfold.language.flax_modules import (
+    Called,
+    called,
+    check_closed_over,
+    is_module,
+    module_of,
+)
 from jfold.language.origins import Origins, origins_of
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.operations import PROBES, Layer
 from jfold.printing import callable_name
-from jfold.types import KeyType, TensorType, TupleType, Type, VoidType
+from jfold.types import (
+    KeyType,
+    Product,
+    StructType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+)
 
 if TYPE_CHECKING:
     from chex import ArrayTree
 
 Init: TypeAlias = Callable[..., Any]
 Struct: TypeAlias = jax.ShapeDtypeStruct
-Specs: TypeAlias = 'Struct | tuple[Specs, ...]'  # of a value: an array or a tuple
+Specs: TypeAlias = Any  # of a value: a `Struct`, or several in what holds arrays
 Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
 ADDITIONS = jnp.add, operator.add
+TUPLES = (
+    'take an item of a tuple by its place, as `x[0]`, or give it what a function '
+    'returns as a dict'
+)
 
 
 def identity(function: Function) -> Hashable:
@@ -75,6 +94,8 @@ def adapt(function: Function) -> Called:
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     """The layer of a function that is first used on inputs of these types."""
     check_init(function, len(arguments))
+    if function.init is None:
+        check_closed_over(function.fn)
     name = function.name or callable_name(module_of(function.fn))
     found = adapt(function)
     if isinstance(function.fn, Rows):
@@ -146,24 +167,27 @@ def _draw(init: Init, specs: list[Specs], key: jax.Array) -> Any:
 
 def to_spec(type_: Type, rows: int | None = None) -> Specs:
     """A type as `jax.ShapeDtypeStruct`s in tuples, with a leading axis if `rows`."""
-    if isinstance(type_, TupleType):
-        return tuple(to_spec(item, rows) for item in type_)
+    if isinstance(type_, Product):
+        return type_.form.closed(to_spec(item, rows) for item in type_)
     assert isinstance(type_, TensorType)
     leading = () if rows is None else (rows,)
     return Struct(leading + type_.shape, type_.dtype)  # type: ignore[no-untyped-call]
 
 
 def to_type(value: object, rows: int | None = None) -> Type:
-    """The type of arrays in (nested) tuples or lists; the inverse of `to_spec`.
+    """The type of arrays in tuples, lists and structs; the inverse of `to_spec`.
 
     Raises:
       TypeError: something else is in there, or the leading axis is not `rows` long.
     """
     if isinstance(value, tuple | list) and value:
         return TupleType(to_type(item, rows) for item in value)
+    if is_struct(value) and (parts := opened(value)[0]):
+        return StructType(StructForm.of(value), (to_type(x, rows) for x in parts))
     if not hasattr(value, 'shape') or not hasattr(value, 'dtype'):
         raise TypeError(
-            f'expected arrays or tuples of arrays, got {value!r}; return arrays'
+            f'expected arrays, or tuples or dicts of arrays, got {value!r}; return '
+            'arrays'
         )
     if rows is None:
         return TensorType(value.shape, value.dtype)
@@ -209,6 +233,21 @@ def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Origins]:
     return result, origins_of(layer, traces, arguments, result)
 
 
+# What to do about errors of Python and JAX, by what they say.
+ADVICE = {
+    'on unbound modules': 'give Function the module itself, as `Function(Dense(3))`, '
+    'or write a module that calls it',
+    'sorting pytree dictionary keys': 'write keys that can be sorted, such as names',
+    'is not a valid JAX type': 'return arrays, in tuples or dicts, or in a class that '
+    'JAX knows, as by `jax.tree_util.register_dataclass`',
+    'must be an integer or unsigned integer': "make it an int: write `Scalar('int32')`",
+    'must have ndim at least 1': 'give it a vector: write `Vector(n)` for `Scalar()`',
+    "<class 'dict'>": 'take an item of a dict by its key in a function of your own',
+    'tuple indices must be': TUPLES,
+    "'tuple' object has no attribute": TUPLES,
+}
+
+
 def hint(error: Exception, function: Function, given: Type) -> str:
     """What to do about a function that raised on inputs of type `given`."""
     if isinstance(given, VoidType):
@@ -218,5 +257,15 @@ def hint(error: Exception, function: Function, given: Type) -> str:
         return f'pass what it makes, `{callable_name(function.fn)}(...)`'
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
         return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
-    parts = isinstance(given, TupleType)
-    return call_hint(error, function, len(arguments_of(given)), parts)
+    if isinstance(given, StructType) and isinstance(error, TypeError | AttributeError):
+        return (
+            'it is one argument, as in `fn(x)`: take an item by '
+            f'{given.form.getter()}, or several by a Record with their keys'
+        )
+    if found := next((x for x in ADVICE if x in str(error)), ''):
+        return ADVICE[found]
+    arguments = arguments_of(given)
+    told = str(error).startswith('expected ')  # by jfold, which says what to do
+    if TensorType([]) in arguments and is_module(module_of(function.fn)) and not told:
+        return 'give it a vector: write `Vector(n)`, with n=1 for a number'
+    return call_hint(error, function, len(arguments), isinstance(given, TupleType))

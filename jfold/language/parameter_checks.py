@@ -62,7 +62,7 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
     if known and not isinstance(params, Mapping):
         raise TypeError(
             f'expected parameters as a dict by layers, {list(known)}, got '
-            f'{shown(params)}; `model.init(key)` makes them'
+            f'{shown(params)}; {_makes(params)}'
         )
     if missing := [name for name in known if name not in given]:
         raise TypeError(_lacking(missing, list(given), known))
@@ -148,6 +148,8 @@ def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str
     names = ', '.join(map(repr, missing))
     others = ', '.join(repr(name) for name in given if name not in known)
     strange = f', of which the model has no {others}' if others else ''
+    if given == ['params']:
+        strange = ": pass `variables['params']` of Linen, `fold.arrays` of NNX"
     return (
         f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got those '
         f'of {given}{strange}; `model.init(key)` makes them'
@@ -172,11 +174,17 @@ def check_layer(layer: Layer, params: object) -> None:
         given = f'them at {_places(got)}' if got else 'none'
         raise TypeError(
             f'expected parameters of layer {layer.name!r} at {_places(want)}, got '
-            f'{given}; `model.init(key)` makes them'
+            f'{given}; {_makes(params)}'
         )
     for path, spec in want.items():
         if not _is_like(got[path], spec):
             raise TypeError(_unlike(layer.name, path, spec, got[path]))
+
+
+def _makes(params: object) -> str:
+    """What makes parameters, instead of these."""
+    is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
+    return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
 
 
 def _places(paths: Iterable[Path]) -> str:

@@ -88,15 +88,15 @@ def _default(given: tuple[Any, ...]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Form:
+class Codec:
     """How a value is taken apart, and made again of these parts."""
 
     parts: Callable[[Any], tuple[Any, ...]]
     make: Callable[..., Any]
 
 
-def _plain(kind: type[Any], *names: str) -> Form:
-    return Form(
+def _plain(kind: type[Any], *names: str) -> Codec:
+    return Codec(
         lambda x: tuple(getattr(x, name) for name in names),
         lambda *values: bare(kind, **dict(zip(names, values, strict=True))),
     )
@@ -111,20 +111,20 @@ def _transform(block: c.InputTransform) -> tuple[Any, ...]:
     return fn, block.default
 
 
-BLOCKS: dict[type, Form] = {
-    c.Tensor: Form(lambda x: (x.shape, x.type.dtype, x.below), c.Tensor),
-    c.InputTransform: Form(
+BLOCKS: dict[type, Codec] = {
+    c.Tensor: Codec(lambda x: (x.shape, x.type.dtype, x.below), c.Tensor),
+    c.InputTransform: Codec(
         _transform, lambda fn, default: c.InputTransform(fn, **_default(default))
     ),
-    c.OneHotFromList: Form(
+    c.OneHotFromList: Codec(
         lambda x: (x.items, x.type.dtype, x.strict), c.OneHotFromList
     ),
-    c.FromTensor: Form(lambda x: (x.value,), c.FromTensor),
-    c.Zeros: Form(lambda x: (x.type,), c.Zeros),
-    c.Length: Form(lambda x: (x.type.dtype,), c.Length),
-    c.Record: Form(_fields_of_record, _record),
+    c.FromTensor: Codec(lambda x: (x.value,), c.FromTensor),
+    c.Zeros: Codec(lambda x: (x.type,), c.Zeros),
+    c.Length: Codec(lambda x: (x.type.dtype,), c.Length),
+    c.Record: Codec(_fields_of_record, _record),
     c.GetItem: _plain(c.GetItem, 'key', 'default'),
-    c.OneOf: Form(_key_fn, lambda fn: bare(c.OneOf, key_fn=fn)),
+    c.OneOf: Codec(_key_fn, lambda fn: bare(c.OneOf, key_fn=fn)),
     c.Metric: _plain(c.Metric, 'name'),
     c.Reference: _plain(c.Reference, 'declaration'),
     c.RNN: _plain(c.RNN, 'initial_state_from_input'),
@@ -144,19 +144,21 @@ USE = (
     *('block', 'where', 'input', 'output', 'parts', 'layer', 'order', 'origins'),
     *('shared', 'draws', 'observes', 'facts', 'path'),
 )
-FORMS: dict[type, Form] = {
+CODECS: dict[type, Codec] = {
     **BLOCKS,
-    Typed: Form(lambda x: tuple(getattr(x, n) for n in USE), lambda *v: _use(*v)),
-    Typing: Form(
+    Typed: Codec(lambda x: tuple(getattr(x, n) for n in USE), lambda *v: _use(*v)),
+    Typing: Codec(
         lambda x: (x.root, x.declarations, x.layers, x.metrics), lambda *v: Typing(*v)
     ),
-    Portable: Form(lambda x: (x.typing, x.feeds, x.once), Portable),
-    Origins: Form(lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins),
-    c.ForwardDeclaration: Form(lambda x: (x.name, x.key), _declaration),
-    Layer: Form(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
-    Fill: Form(lambda x: (x.name,), lambda name: Fill[name]),
+    Portable: Codec(lambda x: (x.typing, x.feeds, x.once), Portable),
+    Origins: Codec(
+        lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins
+    ),
+    c.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
+    Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
+    Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
 }
-TAGS = {kind.__name__: kind for kind in FORMS}
+TAGS = {kind.__name__: kind for kind in CODECS}
 
 
 def _use(*values: Any) -> Typed:
@@ -167,9 +169,9 @@ def _use(*values: Any) -> Typed:
     return made
 
 
-def form_of(value: Any) -> tuple[str, Form] | None:
+def codec_of(value: Any) -> tuple[str, Codec] | None:
     """The tag and form of a value that has one."""
     kind = type(value)
     if isinstance(value, c.Function):  # by whatever name: its use says all
         kind = c.Function
-    return (kind.__name__, FORMS[kind]) if kind in FORMS else None
+    return (kind.__name__, CODECS[kind]) if kind in CODECS else None

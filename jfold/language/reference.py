@@ -18,13 +18,30 @@ from jfold.language.expression import Expression, Nothing
 from jfold.language.groups import GROUPS
 from jfold.language.symbols import Leaf
 from jfold.language.typed import Typed
-from jfold.language.walk import At, Misfit, Path, Walk, common, path_text
+from jfold.language.walk import (
+    At,
+    Misfit,
+    Path,
+    Walk,
+    common,
+    in_tuples,
+    plain,
+    tensors_in,
+)
 from jfold.operations import Operations
 from jfold.recurrence import are_recurrent, component_of
 from jfold.result_tables import LENGTH
 from jfold.tracing.convert import to_array
 from jfold.tracing.record import trace
-from jfold.types import KeyType, SequenceType, TensorType, TupleType, Type, VoidType
+from jfold.types import (
+    KeyType,
+    Product,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+)
 
 Array = np.ndarray[Any, Any]
 CONSTANTS, NODES = 'constants', 'nodes'  # the tables of a graph
@@ -130,7 +147,7 @@ class Rows(Nothing):
             self._constant(node, None, KeyType(name), None, None)
             for name in node.layer.rngs
         ]
-        given = [*keys, *_leaves(node.arranged(x))]
+        given = [*keys, *tensors_in(node.arranged(x))]
         made: Any = iter(())
         if node.origins.computed:
             inputs = [given[i] for i in node.origins.reads]
@@ -141,7 +158,7 @@ class Rows(Nothing):
                 outputs.append(self.constant(node, origin))
             else:
                 outputs.append(next(made) if origin is None else given[origin])
-        return _shaped(node.output, iter(outputs))
+        return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
         """Applies the operation on so many items, or on more with what fills these."""
@@ -155,8 +172,8 @@ class Rows(Nothing):
         assert combine.layer is not None
         given = TupleType((item,) * size)
         o = self.tables.operation(combine.layer, given, item, from_left=size > 2)
-        leaves = [leaf for each in items for leaf in _leaves(each)]
-        return _shaped(item, iter(self._apply(o, leaves, combine)))
+        leaves = [leaf for each in items for leaf in tensors_in(each)]
+        return in_tuples(item, iter(self._apply(o, leaves, combine)))
 
     def _apply(self, o: int, given: Sequence[Row], node: Typed) -> list[Row]:
         outputs = range(len(self.tables.listed[o].outputs))
@@ -195,7 +212,7 @@ class Rows(Nothing):
         if typing.metrics[name][1]:
             x, label = x
             self.labels.setdefault(r, []).append(_plain(label))
-        self.results.setdefault(r, []).append([*_leaves(x)])
+        self.results.setdefault(r, []).append([*tensors_in(x)])
 
     def value(self, x: Any) -> None:
         """Adds the rows of the value of the example."""
@@ -225,30 +242,14 @@ def _inside(program: Operations, numbers: list[int]) -> Any:
 
 
 def _terminals(x: Any, type_: Type) -> Any:
-    if isinstance(type_, TupleType):
+    if isinstance(type_, Product):
         for each, of in zip(x, type_, strict=True):
             yield from _terminals(each, of)
     elif not isinstance(type_, VoidType):
         yield x, type_
 
 
-def _leaves(x: Any) -> Any:
-    if isinstance(x, tuple):
-        for each in x:
-            yield from _leaves(each)
-    elif x is not None:
-        yield x
-
-
-def _shaped(type_: Type, leaves: Any) -> Any:
-    if isinstance(type_, TupleType):
-        return tuple(_shaped(each, leaves) for each in type_)
-    return None if isinstance(type_, VoidType) else next(leaves)
-
-
 def _plain(x: Any) -> Any:
-    from jfold.language.walk import plain
-
     return Walk.object(None, x).value if isinstance(x, tuple) else plain(x)  # type: ignore[arg-type]
 
 
@@ -344,7 +345,7 @@ def where_made(
     try:
         Walk(program.expression.typing, rows).run(example)
     except Misfit as error:
-        return InputError(error.message, 0, path_text(error.path), error.where)
+        return error.told()
     return None
 
 

@@ -24,9 +24,9 @@ from jfold.operations import Makers
 from jfold.types import (
     BroadcastType,
     ObjectType,
+    Product,
     SequenceType,
     TensorType,
-    TupleType,
     Type,
 )
 
@@ -99,7 +99,7 @@ def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
         return Tensor('', number(type_))
     if isinstance(type_, ObjectType):
         return Object()
-    if isinstance(type_, TupleType):
+    if isinstance(type_, Product):
         return tuple(template(each, number) for each in type_)
     if isinstance(type_, SequenceType):
         return Items(_listed(template(type_.item, number)))

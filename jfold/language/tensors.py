@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,14 +20,10 @@ from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.signatures import settings_of
 from jfold.language.typed import Typed
-from jfold.language.walk import (
-    Walk,
-    walk,
-)
-from jfold.language.writing import (
-    write,
-)
+from jfold.language.walk import Walk, in_tuples, walk
+from jfold.language.writing import write
 from jfold.types import (
+    Product,
     SequenceType,
     TensorType,
     TupleType,
@@ -35,6 +32,10 @@ from jfold.types import (
     terminals,
 )
 
+OF_PYTHON = (
+    ', or write `InputTransform(fn)` for a function of Python values, `compose(fn)` '
+    'for one that calls blocks'
+)
 OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 
@@ -56,6 +57,8 @@ def type_function(block: c.Function, node: Typed, state: Inference) -> Type:
             if not isinstance(leaf, TensorType):
                 sequence = isinstance(leaf, SequenceType)
                 hint = OF_SEQUENCES if sequence else TO_TENSORS
+                if not sequence and inspect.isfunction(block.fn):
+                    hint += OF_PYTHON
                 fail(node, 'tensors or tuples of tensors', str(given), hint)
         if _has_void(given):
             hint = 'take what a sink stands beside by `>> GetItem(...)` first'
@@ -74,7 +77,7 @@ def _has_void(type_: Type) -> bool:
     """Whether nothing stands somewhere inside of a tuple."""
     waiting = [type_]
     while waiting:
-        parts = each.items if isinstance(each := waiting.pop(), TupleType) else ()
+        parts = each.items if isinstance(each := waiting.pop(), Product) else ()
         if any(isinstance(part, VoidType) for part in parts):
             return True
         waiting.extend(parts)
@@ -164,10 +167,4 @@ def layer(node: Typed, value: Any, w: Lines) -> Any:
             outputs.append(w.constant(w.g.tables.constant(key, origin)))
         else:
             outputs.append(next(made) if origin is None else given[origin])
-    return _shaped(node.output, iter(outputs))
-
-
-def _shaped(type_: Type, leaves: Iterator[Any]) -> Any:
-    if isinstance(type_, TupleType):
-        return tuple(_shaped(each, leaves) for each in type_)
-    return None if isinstance(type_, VoidType) else next(leaves)
+    return in_tuples(node.output, iter(outputs))

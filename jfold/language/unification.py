@@ -6,10 +6,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from jfold.language.fields import merged, without_names
 from jfold.trampoline import Steps, in_turn, run
-from jfold.types import Nested, TupleType, Type, TypeVariable
+from jfold.types import Nested, TupleType, Type
+
+
+@dataclass(frozen=True, eq=False)
+class TypeVariable(Type):
+    """A type not yet known; exists only during inference, and equals only itself."""
+
+    number: int
+    ground: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return '?'
+
+
+ITSELF = (
+    'a type would contain itself: make tensors of one shape of what it gives, by a '
+    'Function, or a sequence by Map'
+)
 
 
 class Mismatch(Exception):
@@ -103,7 +121,7 @@ class Unifier:
 
     def _bind(self, variable: TypeVariable, type_: Type) -> None:
         if self._occurs(variable, type_):
-            raise Mismatch('a type would contain itself')
+            raise Mismatch(ITSELF)
         self.bound[variable] = type_
 
     def _name(self, left: Type, right: Type, last: Type) -> None:
@@ -131,8 +149,11 @@ class Unifier:
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
     """The parts of two types, which must be of one kind."""
     if isinstance(left, Nested) and isinstance(right, Nested):
-        tuples = isinstance(left, TupleType) and isinstance(right, TupleType)
-        if tuples or type(left) is type(right):
-            if len(left.parts) == len(right.parts):
-                return list(zip(left.parts, right.parts, strict=True))
+        if _kind(left) == _kind(right):
+            return list(zip(left.parts, right.parts, strict=True))
     raise Mismatch
+
+
+def _kind(type_: Nested) -> tuple[object, ...]:
+    """What is equal of two types, if all their parts may be."""
+    return type(type_), type_.form, len(type_.parts)

@@ -13,25 +13,27 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from jfold import combinators as c
-from jfold.errors import reason, shown
+from jfold.errors import InputError, instead_of, reason, shown
 from jfold.language.typed import Typed, Typing
 from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
 from jfold.trampoline import Steps, run
 from jfold.types import (
+    Product,
     SequenceType,
     TensorType,
-    TupleType,
     Type,
     VoidType,
 )
 
+LACKS = 'put the block in an Optional, if a field may be missing'
+UNHASHABLE = 'make a tuple of a list, which can be looked up'
 Path = tuple[Any, ...]  # a longer path is (path, step); the example itself is ()
 
 
@@ -41,11 +43,19 @@ class Misfit(Exception):
     Attributes:
       where: the path of the block.
       path: that of the value in the example, once that is known.
+      hint: what to do; '' if that is not known.
     """
 
-    def __init__(self, message: str, where: str, path: Path | None) -> None:
+    def __init__(
+        self, message: str, where: str, path: Path | None, hint: str = ''
+    ) -> None:
         super().__init__(message)
-        self.message, self.where, self.path = message, where, path
+        self.message, self.where, self.path, self.hint = message, where, path, hint
+
+    def told(self) -> InputError:
+        """The same for users, of the only example."""
+        where = path_text(self.path), self.where
+        return InputError(self.message, 0, *where, self.hint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +163,7 @@ class Walk:
             return fn(x.value)
         except Exception as error:
             text = f'expected {what}, got {shown(x.value)}: {reason(error)}'
-            raise misfit(node, text, x) from error
+            raise misfit(node, text, x, instead_of(x.value)) from error
 
     def lookup(
         self,
@@ -162,14 +172,16 @@ class Walk:
         key: At,
         expected: Callable[[Mapping[Any, Any], bool], str],
         default: tuple[Any, ...] = (),
+        hint: str = '',
     ) -> Any:
         """The entry of a key, or the default, if there is one."""
         try:
             return table.get(key.value, *default) if default else table[key.value]
         except (KeyError, TypeError) as error:
+            hint = hint if isinstance(error, KeyError) else UNHASHABLE
             what = expected(table, isinstance(error, KeyError))
             text = f'expected {what}, got {shown(key.value)}'
-            raise misfit(node, text, key) from None
+            raise misfit(node, text, key, hint) from None
 
     def get(self, node: Typed, x: Any, key: Any, default: tuple[Any, ...] = ()) -> At:
         """A field of a mapping or sequence, or an attribute of an object."""
@@ -180,7 +192,9 @@ class Walk:
             if default and isinstance(error, ABSENT):
                 return x.step(default[0], _step(x.value, key))
             text = f'expected an item {key!r}, got {shown(x.value)}: {reason(error)}'
-            raise misfit(node, text, x) from error
+            lacks = isinstance(error, KeyError) and isinstance(x.value, Mapping)
+            hint = LACKS if lacks else instead_of(x.value)
+            raise misfit(node, text, x, hint) from error
 
     def items(self, node: Typed, x: Any) -> list[Any]:
         """The items of a sequence."""
@@ -193,7 +207,8 @@ class Walk:
             found = listed(x.value)
         except Exception as error:
             got = f'{shown(x.value)}: {reason(error)}'
-            raise misfit(node, f'expected something iterable, got {got}', x) from error
+            text = f'expected something iterable, got {got}'
+            raise misfit(node, text, x, instead_of(x.value)) from error
         return [x.step(each, f'[{k}]') for k, each in enumerate(found)]
 
     def length(self, node: Typed, x: Any) -> int:
@@ -203,9 +218,9 @@ class Walk:
         return int(self.apply(node, len, x, 'something with a length'))
 
 
-def misfit(node: Typed, message: str, x: Any = None) -> Misfit:
+def misfit(node: Typed, message: str, x: Any = None, hint: str = '') -> Misfit:
     """What is wrong, in which block, and with what if that is an object."""
-    return Misfit(message, str(node), x.path if isinstance(x, At) else None)
+    return Misfit(message, str(node), x.path if isinstance(x, At) else None, hint)
 
 
 def refuse(node: Typed, message: str, x: Any = None) -> NoReturn:
@@ -234,7 +249,7 @@ def path_text(path: Path | None) -> str:
 
 def zeros(type_: Type, zero: Callable[[TensorType], Any]) -> Any:
     """The zero of a type."""
-    if isinstance(type_, TupleType):
+    if isinstance(type_, Product):
         return tuple(zeros(each, zero) for each in type_)
     if isinstance(type_, SequenceType):
         return []
@@ -248,6 +263,22 @@ def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
         return state.tensors.constant(node, np.zeros(each.shape, each.dtype))
 
     return zeros(type_, zero)
+
+
+def tensors_in(x: Any) -> Iterator[Any]:
+    """The tensors in nested tuples, left to right."""
+    if isinstance(x, tuple):
+        for each in x:
+            yield from tensors_in(each)
+    elif x is not None:
+        yield x
+
+
+def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
+    """Tensors in the nested tuples that stand for a value of a type."""
+    if isinstance(type_, Product):
+        return tuple(in_tuples(each, tensors) for each in type_)
+    return None if isinstance(type_, VoidType) else next(tensors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from jfold import combinators as c
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
 from jfold.language.typed import Typed
-from jfold.types import SequenceType, TensorType, TupleType, Type
+from jfold.types import Product, SequenceType, TensorType, Type
 
 PLAIN = int, str, bool, type(None)  # values that are written as they print
 # Functions that take nothing out of an iterator, so that all may be given one.
@@ -48,7 +48,7 @@ def as_object(value: s.Symbol, w: Lines) -> s.Object:
 
 def zeros_written(type_: Type, w: Lines) -> Any:
     """The zero of a type."""
-    if isinstance(type_, TupleType):
+    if isinstance(type_, Product):
         return tuple(zeros_written(each, w) for each in type_)
     if isinstance(type_, TensorType):
         return w.constant(w.g.tables.zeros(type_), 'ZEROS')

@@ -11,7 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import MASKED, BadItem, reason, shown, some_masked
+from jfold.errors import (
+    MASKED,
+    BadItem,
+    instead_of,
+    reason,
+    shown,
+    some_masked,
+)
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -101,8 +108,30 @@ def _one_by_one(
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {reason(error)}'
             text = f'expected {type_}, got {shown(items[index])}{why}'
-            raise BadItem(index, text) from None if refused else error
+            hint = _advice(items[index], type_)
+            raise BadItem(index, text, hint) from None if refused else error
     return np.concatenate(made)
+
+
+def _advice(item: Any, type_: TensorType) -> str:
+    """What to do about a value that is no tensor of a type."""
+    if isinstance(item, str):
+        return 'make a number of it before, as by `InputTransform(float)`'
+    if isinstance(item, list | tuple) and any(x is None for x in item):
+        return 'write `Map(Optional(Scalar()))`, where some are `None`'
+    try:
+        shape = np.shape(item)
+    except ValueError:  # lists of several lengths
+        return 'write `Map(Map(Scalar()))` for lists of any length in a list'
+    except Exception:  # which the message tells
+        return ''
+    if shape == type_.shape:
+        return instead_of(item)
+    if isinstance(item, int | float | np.generic) and len(type_.shape) == 1:
+        return 'write `Scalar()` for a number, `[example]` for one example'
+    if len(shape) == 1 and len(type_.shape) < 2:
+        return 'write `Map(Scalar())` for any number of them, `Vector(n)` for n'
+    return f'write `Tensor({list(shape)})` for this shape' if shape else ''
 
 
 def _plain(item: Any) -> Any:
@@ -176,8 +205,17 @@ def _cast(array: Array, type_: TensorType) -> Array:
         result = array.real.astype(target) if lost else array.astype(target)
         kept = not lost and bool(_kept(array, result).all())
     if not kept:
-        raise _RefusedError(f', which {target.name} cannot hold')
+        raise _RefusedError(f', which {target.name} cannot hold{_wider(array, target)}')
     return result
+
+
+def _wider(array: Array, target: np.dtype[Any]) -> str:
+    """What to do about whole numbers that are too large for all floats of a dtype."""
+    if array.dtype.kind not in 'iu' or not _is_inexact(target):
+        return ''
+    fits = bool(np.all(abs(array.astype(float)) < 2**31))
+    exact = "say dtype='int32' for one that must not change, or " * fits
+    return f'; {exact}write `InputTransform(float)` before to round it'
 
 
 def _kept(array: Array, result: Array) -> Array:

@@ -22,6 +22,7 @@ from fuzz import interpreter
 from jfold.language import eager
 from jfold.language.layers import arguments_of, to_spec
 from jfold.language.typed import Typed, Typing
+from jfold.types import pack
 
 Gradients = dict[str, list[Any]]  # per layer, of the leaves of its parameters
 
@@ -66,10 +67,7 @@ class Layer:
         self.node, self.inner = node, layer
         specs = [to_spec(each) for each in arguments_of(node.input)]
         self.specs, self.inputs = jax.tree.flatten(tuple(specs))
-        self.forward, shape = jax.make_jaxpr(self.call, return_shape=True)(
-            self.params, self.specs
-        )
-        self.result = jax.tree.structure(shape)
+        self.forward = jax.make_jaxpr(self.call)(self.params, self.specs)
         self.reverses: dict[tuple[int, ...], Any] = {}
 
     def call(self, params: Any, inputs: Any) -> Any:
@@ -133,8 +131,7 @@ class Twin:
             assert node.origins is not None
             outputs = list(map(_as_given, made, node.origins.outputs))
             calls.append(Call(layer, inputs, outputs))
-            result = jax.tree.unflatten(layer.result, outputs)
-            return eager._tuples(result)
+            return pack(node.output, outputs)
 
         return call
 

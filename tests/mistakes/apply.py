@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -43,6 +45,11 @@ def over_budget() -> None:
     model.schedule([[1], [2]])
 
 
+def dropped(rngs: Any) -> Any:
+    model = jf.compile(jf.Vector(3) >> jf.Function(nn.Dropout(0.5)))
+    return model.apply({}, model.schedule([[1, 2, 3]]), rngs=rngs)
+
+
 def halved(x: Any) -> Any:
     return lax.while_loop(lambda y: y > 1, lambda y: y / 2, x)
 
@@ -73,6 +80,43 @@ def stacked_of_two_models() -> Any:
 
 
 MISTAKES = [
+    Mistake(
+        'several keys to draw parameters with',
+        lambda: layered.init(jax.random.split(jax.random.key(0), 3)),
+        TypeError,
+        'expected `key` as a PRNG key, got an array key<fry>[3]: pass one of several, '
+        'as `keys[0]`, or map over them by `jax.vmap`',
+    ),
+    Mistake(
+        'several keys to draw with',
+        lambda: dropped(jax.random.split(jax.random.PRNGKey(0), 3)),
+        TypeError,
+        'expected `rngs` as a PRNG key, or a dict of keys, got an array uint32[3]: '
+        'pass one of several, as `keys[0]`, or map over them by `jax.vmap`',
+    ),
+    Mistake(
+        'several keys for a stream',
+        lambda: dropped({'dropout': jax.random.split(jax.random.key(0), 3)}),
+        TypeError,
+        'expected `rngs` as a PRNG key, or a dict of keys, got an array key<fry>[3]: '
+        'pass one of several, as `keys[0]`, or map over them by `jax.vmap`',
+    ),
+    Mistake(
+        'a schedule for another process',
+        lambda: pickle.dumps(schedule()),
+        TypeError,
+        'expected something that another process can use, got a `Schedule`, which is '
+        'compiled for this one: give it what `model.tracer()(examples)` makes, for '
+        '`model.schedule` there',
+    ),
+    Mistake(
+        'a model for another process',
+        lambda: pickle.dumps(layered),
+        TypeError,
+        'expected something that another process can use, got a `Model`, which is '
+        'compiled for this one: write it by `jf.save(path, model, params)`, or pickle '
+        '`model.tracer()`',
+    ),
     Mistake(
         'a layer without parameters',
         lambda: layered.apply({}, schedule()),

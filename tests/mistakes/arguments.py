@@ -9,7 +9,7 @@ import flax.linen as nn
 import numpy as np
 
 import jfold as jf
-from mistakes.common import Mistake, number
+from mistakes.common import Mistake, add, number
 
 
 def compiled(*blocks: Any, **options: Any) -> jf.Model:
@@ -34,7 +34,7 @@ MISTAKES = [
         lambda: jf.compile(3),
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        'blocks, got 3; pass an array for a constant',
+        'blocks, got 3; write `FromTensor(np.float32(3))`, or `Zeros([])` for a zero',
         lacks='where',
     ),
     Mistake(
@@ -49,7 +49,8 @@ MISTAKES = [
         'a block not called',
         lambda: jf.compile(jf.Scalar),
         TypeError,
-        'expected a block, got <function Scalar at …> itself: call it to get one',
+        'expected a block, got <function Scalar at …> itself: call it to get one, as '
+        'in `Scalar(...)`',
         lacks='where',
     ),
     Mistake(
@@ -57,7 +58,7 @@ MISTAKES = [
         lambda: jf.compile(jf.Identity),
         TypeError,
         "expected a block, got <class 'jfold.combinators.Identity'> itself: "
-        'call it to get one',
+        'call it to get one, as in `Identity(...)`',
         lacks='where',
     ),
     Mistake(
@@ -65,7 +66,7 @@ MISTAKES = [
         lambda: number >> 'tanh',
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        "blocks, got 'tanh'; pass an array for a constant",
+        "blocks, got 'tanh'; write `GetItem('tanh')` for a field",
         lacks='where',
     ),
     Mistake(
@@ -73,7 +74,7 @@ MISTAKES = [
         lambda: number >> float,
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        "blocks, got <class 'float'>; call it",
+        "blocks, got <class 'float'>; write `InputTransform(float)`",
         lacks='where',
     ),
     Mistake(
@@ -89,16 +90,87 @@ MISTAKES = [
         lambda: jf.compile(jf.compile(number)),
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        'blocks, got Model(float32[], layers: none); pass an array for a '
-        'constant',
+        'blocks, got Model(float32[], layers: none); take the block that it was '
+        'compiled of, `model.block`',
         lacks='where',
     ),
     Mistake(
         'a declaration not called',
         lambda: jf.Record({'left': jf.ForwardDeclaration(name='tree')}),
         TypeError,
-        "expected a block, got ForwardDeclaration('tree') itself: call it to get one",
+        "expected a block, got ForwardDeclaration('tree') itself: call it to get one, "
+        'as in `tree()`',
         lacks='where',
+    ),
+    Mistake(
+        'a declaration for a block in a recursive function',
+        lambda: jf.recursive(
+            lambda node: jf.OneOf(type, {int: number, list: jf.Map(node)})
+        ),
+        TypeError,
+        "expected a block, got ForwardDeclaration('compose') itself: call it to get "
+        'one, as in `compose()`',
+        lacks='where',
+    ),
+    Mistake(
+        'the value of a block for a block',
+        lambda: jf.compose(lambda xs: jf.Fold(add, jf.Zeros([])(xs))(xs)),
+        TypeError,
+        'expected a block, got <what Zeros(float32[]) gives>, its value: leave out the '
+        'call where a block is asked for, as in `Fold(cell, Zeros([3]))(xs)`',
+        lacks='where',
+    ),
+    Mistake(
+        'a sum of blocks',
+        lambda: number + number,
+        TypeError,
+        "Scalar('float32'): expected `>>` or a call on wires, got another operator; "
+        'write `AllOf(a, b) >> Function(jnp.add)` for the sum of what two blocks give',
+    ),
+    Mistake(
+        'a number to start from',
+        lambda: jf.Fold(add, 0),  # type: ignore[arg-type]
+        TypeError,
+        'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
+        'got 0; write `FromTensor(np.float32(0))`, or `Zeros([])` for a zero',
+        lacks='where',
+    ),
+    Mistake(
+        'several blocks for an expression',
+        lambda: jf.compile(number, jf.Identity()),  # type: ignore[arg-type]
+        TypeError,
+        'expected `max_programs` as int, got Identity() (Identity): write '
+        '`jf.compile(a >> b)` for one block after another',
+    ),
+    Mistake(
+        'blocks to join',
+        lambda: jf.Concat(number, number),  # type: ignore[arg-type]
+        TypeError,
+        "expected `concat_dim` as int, got Scalar('float32') (Tensor): write "
+        '`AllOf(a, b) >> Concat()`',
+    ),
+    Mistake(
+        'examples before parameters',
+        lambda: jf.compile(number).predict([1.0], {}),  # type: ignore[arg-type]
+        TypeError,
+        'expected `params` and then examples, got [1.0] (list) first: write '
+        '`model.predict(params, examples)`',
+    ),
+    Mistake(
+        'a choice by a pair of functions',
+        lambda: jf.OneOf((type, len), {(list, 2): number}),  # type: ignore[arg-type]
+        TypeError,
+        "OneOf: expected a callable `key_fn`, got (<class 'type'>, <built-in function "
+        'len>); write one function of the value, as `lambda x: (x[0], x[1])`',
+    ),
+    Mistake(
+        'a function that calls blocks, not composed',
+        lambda: jf.compile(lambda x: number(x[0])),
+        TypeError,
+        'Function(function): expected tensors or tuples of tensors, got object; turn '
+        'objects into tensors by Scalar, Vector or Tensor, or write '
+        '`InputTransform(fn)` for a function of Python values, `compose(fn)` for one '
+        'that calls blocks',
     ),
     Mistake(
         'max_programs as text',
@@ -137,22 +209,22 @@ MISTAKES = [
         'a shape that is an int',
         lambda: jf.Tensor(3),
         TypeError,
-        'expected `shape` as a tuple or list of non-negative ints, got 3',
-        lacks='do',
+        'expected `shape` as a tuple or list of non-negative ints, got 3; write '
+        '`Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'a negative size',
         lambda: jf.Vector(-1),
         TypeError,
-        'expected `shape` as a tuple or list of non-negative ints, got (-1,)',
-        lacks='do',
+        'expected `shape` as a tuple or list of non-negative ints, got (-1,); '
+        'write `Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'a size as text',
         lambda: jf.Vector('3'),
         TypeError,
-        "expected `shape` as a tuple or list of non-negative ints, got ('3',)",
-        lacks='do',
+        "expected `shape` as a tuple or list of non-negative ints, got ('3',); "
+        'write `Tensor([2, 3])` for a shape, `Vector(2)` for a length',
     ),
     Mistake(
         'an unknown dtype',
@@ -184,9 +256,9 @@ MISTAKES = [
     ),
     Mistake(
         'a type that is none',
-        lambda: jf.Zeros({'x': 3}),
+        lambda: jf.Zeros({3}),
         TypeError,
-        "expected a type or a short-hand for one, got {'x': 3}; write a tuple "
+        'expected a type or a short-hand for one, got {3}; write a tuple '
         "of types, a list of ints, an int, or a dtype such as 'int32'",
         lacks='where',
     ),
@@ -245,15 +317,15 @@ MISTAKES = [
         lambda: jf.Record({'x': 'float32'}),
         TypeError,
         'expected a block, a callable, an array, or a dict, list or tuple of '
-        "blocks, got 'float32'; pass an array for a constant",
+        "blocks, got 'float32'; write `GetItem('float32')` for a field",
         lacks='where',
     ),
     Mistake(
         'a key for a key function',
         lambda: jf.OneOf('kind', {'a': number}),
         TypeError,
-        "OneOf: expected a callable `key_fn`, got 'kind'",
-        lacks='do',
+        "OneOf: expected a callable `key_fn`, got 'kind'; write `GetItem('kind')` for "
+        'a field',
     ),
     Mistake(
         'a choice of nothing',

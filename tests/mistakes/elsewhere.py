@@ -48,16 +48,16 @@ MISTAKES = [
         lambda: model_of(summed).trace([[1], ['x']]),
         jf.InputError,
         "example 1, at [0]: expected float32[], got 'x'; in "
-        "Pipe[0].Map.Scalar('float32')",
-        lacks='do',
+        "Pipe[0].Map.Scalar('float32')"
+        '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
     ),
     Mistake(
         'a bad example of a run',
         lambda: batch_of(summed, [1], ['x']),
         jf.InputError,
         "example 1 of the source, at [0]: expected float32[], got 'x'; in "
-        "Pipe[0].Map.Scalar('float32')",
-        lacks='do',
+        "Pipe[0].Map.Scalar('float32')"
+        '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
     ),
     Mistake(
         'a bad example, no thread',
@@ -82,8 +82,8 @@ MISTAKES = [
         lambda: model_of(summed).tracer()([[1], ['x']]),
         jf.InputError,
         "example 1, at [0]: expected float32[], got 'x'; in "
-        "Pipe[0].Map.Scalar('float32')",
-        lacks='do',
+        "Pipe[0].Map.Scalar('float32')"
+        '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
     ),
     Mistake(
         'eval of None for a number',

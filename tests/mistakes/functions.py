@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -49,6 +50,24 @@ def product(w: Any, x: Any) -> Any:
 
 def misspelt(x: Any) -> Any:
     return jnp.tnah(x)
+
+
+def state_of(x: Any) -> Any:
+    return {'h': x, 'c': x}
+
+
+class Named(NamedTuple):
+    """A tuple with names."""
+
+    h: Any
+    c: Any
+
+
+@dataclass
+class Unknown:
+    """A class that JAX does not take apart."""
+
+    h: Any
 
 
 class Normed(nn.Module):
@@ -218,24 +237,76 @@ MISTAKES = [
         lambda: compiled(number, lambda x: None),
         TypeError,
         'Pipe[1].Function(function): expected to run on inputs (float32[]), '
-        'got TypeError: expected arrays or tuples of arrays, got None; return '
-        'arrays',
+        'got TypeError: expected arrays, or tuples or dicts of arrays, got None; '
+        'return arrays',
     ),
     Mistake(
         'a function that gives text',
         lambda: compiled(number, lambda x: 'high'),
         TypeError,
         'Pipe[1].Function(function): expected to run on inputs (float32[]), '
-        'got TypeError: …',
-        lacks='do',
+        'got TypeError: …, which is not a valid JAX type; return arrays, in tuples or '
+        'dicts, or in a class that JAX knows, as by `jax.tree_util.register_dataclass`',
     ),
     Mistake(
-        'a function that gives a dict',
-        lambda: compiled(number, lambda x: {'y': x}),
+        'a function that gives nothing in a dict',
+        lambda: compiled(number, lambda x: {'y': x, 'z': None}),
         TypeError,
         'Pipe[1].Function(function): expected to run on inputs (float32[]), '
-        "got TypeError: expected arrays or tuples of arrays, got {'y': …}; "
+        'got TypeError: expected arrays, or tuples or dicts of arrays, got None; '
         'return arrays',
+    ),
+    Mistake(
+        'a dict of unlike keys',
+        lambda: compiled(number, lambda x: {'y': x, 1: x}),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
+        'got ValueError: Comparator raised exception while sorting pytree dictionary '
+        'keys.; write keys that can be sorted, such as names',
+    ),
+    Mistake(
+        'a function that gives a class that JAX does not know',
+        lambda: compiled(number, lambda x: Unknown(h=x)),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
+        'got TypeError: …, which is not a valid JAX type; return arrays, in tuples or '
+        'dicts, or in a class that JAX knows, as by `jax.tree_util.register_dataclass`',
+    ),
+    Mistake(
+        'the fields of a dict as arguments',
+        lambda: compiled(number, state_of, lambda h, c: h + c),
+        TypeError,
+        'Pipe[2].Function(function): expected to run on inputs '
+        "({'c': float32[], 'h': float32[]}), got TypeError: …; it is one argument, as "
+        "in `fn(x)`: take an item by `GetItem('c')`, or several by a Record with "
+        'their keys',
+    ),
+    Mistake(
+        'the sum of dicts',
+        lambda: compiled(jf.Map(number >> jf.Function(state_of)), jf.Sum()),
+        TypeError,
+        'Pipe[1].Reduce.combine.Function(add): expected to run on inputs '
+        "({'c': float32[], 'h': float32[]}, {'c': float32[], 'h': float32[]}), got "
+        "TypeError: …<class 'dict'>…; take an item of a dict by its key in a function "
+        'of your own',
+    ),
+    Mistake(
+        'a tuple with names',
+        lambda: compiled(
+            pair, lambda x, y: Named(x, c=y), jf.AllOf(jf.Identity()), lambda x: x.h
+        ),
+        TypeError,
+        'Pipe[3].Function(function): expected to run on inputs ((float32[], '
+        "float32[])), got AttributeError: 'tuple' object has no attribute 'h'; take an "
+        'item of a tuple by its place, as `x[0]`, or give it what a function returns '
+        'as a dict',
+    ),
+    Mistake(
+        'a number for a matrix',
+        lambda: compiled(number, lambda x: jnp.ones((2, 2)) @ x),
+        TypeError,
+        'Pipe[1].Function(function): expected to run on inputs (float32[]), got '
+        '…; give it a vector: write `Vector(n)` for `Scalar()`',
     ),
     Mistake(
         'an init of more inputs',
@@ -348,13 +419,5 @@ MISTAKES = [
         'got TypeError: expected rows of one type for any number of rows, got '
         'float32[2] of 2, float32[101] of 101; make each row of the same row of the '
         'inputs alone, or leave out `batched=True`',
-    ),
-    Mistake(
-        'a function jitted with a dict',
-        lambda: compiled(number, jax.jit(lambda x: {'y': x})),
-        TypeError,
-        'Pipe[1].Function(function): expected to run on inputs (float32[]), '
-        "got TypeError: expected arrays or tuples of arrays, got {'y': …}; "
-        'return arrays',
     ),
 ]

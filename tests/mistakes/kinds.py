@@ -110,13 +110,6 @@ MISTAKES = [
         'do',
     ),
     mistake(
-        'a sum of what is not there yet',
-        lambda: jf.compose(lambda x, y: x + y),
-        '<what GetItem(0) gives>: expected a block to be called on it, got a '
-        'function or an operator, though its value is not known yet; write '
-        '`jf.Function(jnp.add)(x, y)` for `x + y`',
-    ),
-    mistake(
         'items of a one-hot vector that are no keys',
         lambda: jf.OneHotFromList([['a'], ['b']]),
         "expected `items` as hashable values, got ['a'] (list): make keys of them "

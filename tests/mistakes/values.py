@@ -38,23 +38,23 @@ MISTAKES = [
         'None for a number',
         lambda: scheduled(number, 1, None),
         jf.InputError,
-        "example 1: expected float32[], got None; in Scalar('float32')",
-        lacks='do',
+        "example 1: expected float32[], got None; in Scalar('float32')"
+        '\nWhat to do: put it in an Optional, which takes `None`',
     ),
     Mistake(
         'text for a number',
         lambda: scheduled(number, '3.5'),
         jf.InputError,
-        "example 0: expected float32[], got '3.5'; in Scalar('float32')",
-        lacks='do',
+        "example 0: expected float32[], got '3.5'; in Scalar('float32')"
+        '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
     ),
     Mistake(
         'a list for a number',
         lambda: scheduled(number, [1.0]),
         jf.InputError,
         'example 0: expected float32[], got [1.0] (list) of shape (1,); in '
-        "Scalar('float32')",
-        lacks='do',
+        "Scalar('float32')"
+        '\nWhat to do: write `Map(Scalar())` for any number of them, `Vector(n)` for n',
     ),
     Mistake(
         'a dict for a number',
@@ -99,9 +99,9 @@ MISTAKES = [
         'an int that floats lack',
         lambda: scheduled(number, 2**24 + 1),
         jf.InputError,
-        'example 0: expected float32[], got 16777217, which float32 cannot '
-        "hold; in Scalar('float32')",
-        lacks='do',
+        'example 0: expected float32[], got 16777217, which float32 cannot hold; say '
+        "dtype='int32' for one that must not change, or write `InputTransform(float)` "
+        "before to round it; in Scalar('float32')",
     ),
     Mistake(
         'a negative unsigned int',
@@ -132,39 +132,39 @@ MISTAKES = [
         lambda: scheduled(vector, [1, 2, 3, 4]),
         jf.InputError,
         'example 0: expected float32[3], got [1, 2, 3, 4] (list) of shape '
-        "(4,); in Vector(3, 'float32')",
-        lacks='do',
+        "(4,); in Vector(3, 'float32')"
+        '\nWhat to do: write `Map(Scalar())` for any number of them, `Vector(n)` for n',
     ),
     Mistake(
         'a scalar for a vector',
         lambda: scheduled(vector, 1.0),
         jf.InputError,
-        "example 0: expected float32[3], got 1.0 of shape (); in Vector(3, 'float32')",
-        lacks='do',
+        "example 0: expected float32[3], got 1.0 of shape (); in Vector(3, 'float32')"
+        '\nWhat to do: write `Scalar()` for a number, `[example]` for one example',
     ),
     Mistake(
         'a matrix for a vector',
         lambda: scheduled(vector, np.ones((1, 3))),
         jf.InputError,
         'example 0: expected float32[3], got array([[1., 1., 1.]]) (ndarray) '
-        "of shape (1, 3); in Vector(3, 'float32')",
-        lacks='do',
+        "of shape (1, 3); in Vector(3, 'float32')"
+        '\nWhat to do: write `Tensor([1, 3])` for this shape',
     ),
     Mistake(
         'None in a vector',
         lambda: scheduled(vector, [1, None, 3]),
         jf.InputError,
         'example 0: expected float32[3], got [1, None, 3] (list); in Vector(3, '
-        "'float32')",
-        lacks='do',
+        "'float32')"
+        '\nWhat to do: write `Map(Optional(Scalar()))`, where some are `None`',
     ),
     Mistake(
         'a ragged matrix',
         lambda: scheduled(jf.Tensor((2, 2)), [[1, 2], [3]]),
         jf.InputError,
         'example 0: expected float32[2,2], got [[1, 2], [3]] (list), which is '
-        "ragged; in Tensor((2, 2), 'float32')",
-        lacks='do',
+        "ragged; in Tensor((2, 2), 'float32')"
+        '\nWhat to do: write `Map(Map(Scalar()))` for lists of any length in a list',
     ),
     Mistake(
         'a set for a vector',
@@ -188,23 +188,23 @@ MISTAKES = [
         ),
         jf.InputError,
         "example 0, at [1]['x'][1]: expected float32[], got 'two'; in "
-        "Pipe[0].Map.Record['x'].Pipe[0].Map.Scalar('float32')",
-        lacks='do',
+        "Pipe[0].Map.Record['x'].Pipe[0].Map.Scalar('float32')"
+        '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
     ),
     Mistake(
         'None in a sequence',
         lambda: scheduled(summed, [1], [2, None]),
         jf.InputError,
         'example 1, at [1]: expected float32[], got None; in '
-        "Pipe[0].Map.Scalar('float32')",
-        lacks='do',
+        "Pipe[0].Map.Scalar('float32')"
+        '\nWhat to do: put it in an Optional, which takes `None`',
     ),
     Mistake(
         'text where an option is',
         lambda: scheduled(zeros, [None, 1, '2']),
         jf.InputError,
         "example 0, at [2]: expected int32[], got '2'; in "
-        "Pipe[0].Map.Pipe[0].Optional.some_case.Scalar('int32')",
-        lacks='do',
+        "Pipe[0].Map.Pipe[0].Optional.some_case.Scalar('int32')"
+        '\nWhat to do: make a number of it before, as by `InputTransform(float)`',
     ),
 ]

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from flax.errors import CallCompactUnboundModuleError
 
 import jfold as jf
 from mistakes.common import Mistake, add, number, numbers, pair
@@ -39,6 +43,19 @@ def other_results() -> jf.Block:
     both = jf.Record((tree(), tree()))
     tree.resolve_to(jf.OneOf(type, {tuple: both, float: number}))
     return tree()
+
+
+def endless(body: Callable[[Any], jf.Block]) -> jf.Block:
+    """A declaration that is resolved to what is made of it."""
+    tree = jf.ForwardDeclaration(name='tree')
+    tree.resolve_to(body(tree))
+    return tree()
+
+
+def by_another(tree: Any) -> jf.Block:
+    other = jf.ForwardDeclaration(name='other')
+    other.resolve_to(tree() >> jf.Function(jnp.sin))
+    return jf.AllOf(number, other()) >> add
 
 
 vector = jf.Vector(3)
@@ -257,7 +274,8 @@ MISTAKES = [
         lambda: compiled(number, jf.OneOf(bool, {True: jnp.tanh})),
         TypeError,
         'Pipe[1].OneOf(bool, {True: Function(tanh)}): expected an object, got '
-        'float32[]; put it where values are of Python, or use jnp.where in a '
+        'float32[]; put it where values are of Python, choose by one of several values '
+        'as by `OneOf(GetItem(1), ...)`, or use jnp.where in a '
         'Function',
     ),
     Mistake(
@@ -343,11 +361,123 @@ MISTAKES = [
         '`recursive`',
     ),
     Mistake(
+        'a recursion beside what ends',
+        lambda: jf.compile(endless(lambda t: jf.AllOf(number, t()))),
+        TypeError,
+        'tree.AllOf[1].tree(): expected a recursion on a part of its input, got one on '
+        'the same input, without end; take a field or an item of it first',
+    ),
+    Mistake(
+        'a recursion whose type nothing tells',
+        lambda: jf.compile(endless(lambda t: jf.AllOf(number, t()) >> add)),
+        TypeError,
+        'tree.Pipe[0].AllOf[1].tree(): expected a recursion on a part of its input, '
+        'got one on the same input, without end; take a field or an item of it first',
+    ),
+    Mistake(
+        'a recursion in a case whose type nothing tells',
+        lambda: jf.compile(
+            endless(lambda t: jf.OneOf(type, {list: t() >> jf.Function(jnp.sin)}))
+        ),
+        TypeError,
+        "tree.OneOf[<class 'list'>].Pipe[0].tree(): expected a recursion on a part of "
+        'its input, got one on the same input, without end; take a field or an item '
+        'of it first',
+    ),
+    Mistake(
+        'a recursion by another declaration, whose type nothing tells',
+        lambda: jf.compile(endless(by_another)),
+        TypeError,
+        'other.Pipe[0].tree(): expected a recursion on a part of its input, got one on '
+        'the same input, without end; take a field or an item of it first',
+    ),
+    Mistake(
+        'a declaration that is itself',
+        lambda: jf.compile(endless(lambda t: t())),
+        TypeError,
+        'tree.tree(): expected a recursion on a part of its input, got one on the same '
+        'input, without end; take a field or an item of it first',
+    ),
+    Mistake(
+        'a recursion of tuples in tuples',
+        lambda: jf.compile(endless(lambda t: jf.Record([('a', number), ('b', t())]))),
+        TypeError,
+        "tree.Record({'a': Scalar('float32'), 'b': tree()}): expected to give ?, got "
+        '(float32[], ?); a type would contain itself: make tensors of one shape of '
+        'what it gives, by a Function, or a sequence by Map',
+    ),
+    Mistake(
+        'a choice by one of two values',
+        lambda: compiled(
+            jf.AllOf(number, jf.GetItem('k')), jf.OneOf(lambda x: x[1], {1: number})
+        ),
+        TypeError,
+        "Pipe[1].OneOf(function, {1: Scalar('float32')}): expected an object, got "
+        '(float32[], object); put it where values are of Python, choose by one of '
+        'several values as by `OneOf(GetItem(1), ...)`, or use jnp.where in a Function',
+    ),
+    Mistake(
         'a recursion that grows',
         lambda: jf.compile(other_results()),
         TypeError,
         "tree.OneOf[<class 'float'>].Scalar('float32'): expected to give (?, ?), got "
         'float32[]; give all cases one type',
+    ),
+    Mistake(
+        'a function of what is not there yet',
+        lambda: jf.compose(lambda x: jnp.tanh(number(x))),
+        ValueError,
+        "<what Scalar('float32') gives>: expected a block to be called on it, got a "
+        'function or a module, though its value is not known yet; write '
+        '`jf.Function(fn)(x)` for `fn(x)`',
+    ),
+    Mistake(
+        'a module of NNX on a wire',
+        lambda: jf.compose(lambda x: nnx.Linear(3, 3, rngs=nnx.Rngs(0))(vector(x))),
+        ValueError,
+        "<what Vector(3, 'float32') gives>: expected a block to be called on it, got a "
+        'function or a module, though its value is not known yet; write '
+        '`jf.Function(fn)(x)` for `fn(x)`',
+    ),
+    Mistake(
+        'a module of Linen on a wire',
+        lambda: jf.compose(lambda x: nn.Dense(3)(vector(x))),
+        CallCompactUnboundModuleError,
+        '…\nin `compose`: expected blocks to be called on wires, got a module of Flax: '
+        'write `jf.Function(module)(x)` for `module(x)`',
+    ),
+    Mistake(
+        'an attribute of a wire',
+        lambda: jf.compose(lambda x: number(x.left)),
+        AttributeError,
+        '<the input>: expected blocks and operators on it, got a question for '
+        "`.left`, though its value is not known yet; take a field by `x['left']`, and "
+        'write `jf.Function(fn)(x)` for a method, where `fn` calls it',
+    ),
+    Mistake(
+        'the class of a wire',
+        lambda: jf.compose(lambda x: number(x) if isinstance(x, int) else None),
+        TypeError,
+        '`<lambda>`: expected no question that Python answers before there are values, '
+        'got `isinstance(x...)`; use OneOf to choose by a class, Optional for what may '
+        'be `None`',
+    ),
+    Mistake(
+        'the items of a sequence that is a wire',
+        lambda: jf.compose(lambda x: [number(each) for each in x]),
+        TypeError,
+        '<the input>: expected blocks and operators on it, got a question for its '
+        'items, though its value is not known yet; take those of a tuple by `x[0]`, '
+        '`x[1]`, those of a sequence by Map',
+        lacks='where',
+    ),
+    Mistake(
+        'an array beside a wire',
+        lambda: jf.compose(lambda x: number(x) * jnp.ones(2)),
+        TypeError,
+        "<what Scalar('float32') gives>: expected a wire or a number beside it, got "
+        'Array([1., 1.], dtype=float32) (ArrayImpl); write `jf.FromTensor(array)` for '
+        'a constant, and a Function with `init=` for what is trained',
     ),
     Mistake(
         'tensors shared',

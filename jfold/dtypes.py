@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes and dtypes of tensors, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from jax.typing import DTypeLike
+
+
+def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
+    whole = isinstance(shape, tuple | list) and all(
+        isinstance(n, int | np.integer) and n >= 0 for n in shape
+    )
+    if not whole:
+        hint = ''
+        if isinstance(shape, int) or (isinstance(shape, tuple) and len(shape) == 1):
+            hint = '; write `Tensor([2, 3])` for a shape, `Vector(2)` for a length'
+        raise TypeError(
+            'expected `shape` as a tuple or list of non-negative ints, got '
+            f'{shape!r}{hint}'
+        )
+    return tuple(map(int, shape))
+
+
+def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
+    except (TypeError, ValueError):
+        result = np.dtype(object)
+    if dtype is None or not _is_number(result):
+        raise TypeError(
+            f"expected `dtype` as a number type such as 'float32', got {dtype!r}"
+        )
+    return result
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    # What JAX adds, such as bfloat16, is of NumPy's kind V but not built in.
+    added = dtype.kind == 'V' and dtype.isbuiltin == 2
+    return added or (dtype.kind in 'biufc' and dtype.char not in 'gG')
