@@ -8,7 +8,7 @@ then a walk over what was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -117,28 +117,17 @@ class Twin:
 
     def evaluate(self, example: Any) -> Evaluated:
         """One example."""
-        calls: list[Call] = []
-        with mock.patch.object(eager, 'call', self._recorder(calls)):
-            made = eager.evaluate_typed(self.typing, example, self.params)
+        arrays = Recording(self, self.params, {x: [] for x in self.typing.metrics})
+        with mock.patch.object(eager, 'Arrays', lambda *_: arrays):
+            made = eager.evaluate(self.typing, example, self.params)
+        calls = arrays.calls
         value, metrics = made if self.typing.metrics else (made, {})
         values = {name: values_of(rows) for name, rows in metrics.items()}
         labels = {name: labels_of(rows) for name, rows in metrics.items()}
         return Evaluated(value, values, labels, calls)
 
-    def _recorder(self, calls: list[Call]) -> Callable[..., Any]:
-        def call(node: Typed, x: Any, state: Any) -> Any:
-            layer = self._layer(node)
-            inputs = jax.tree.leaves(x)
-            made = interpreter.run(layer.forward, [*layer.params, *inputs])
-            assert node.origins is not None
-            outputs = list(map(_as_given, made, node.origins.outputs))
-            calls.append(Call(layer, inputs, outputs))
-            result = jax.tree.unflatten(layer.result, outputs)
-            return eager._tuples(result)
-
-        return call
-
-    def _layer(self, node: Typed) -> Layer:
+    def layer_of(self, node: Typed) -> Layer:
+        """The layer of a node, made once."""
         if id(node) not in self.layers:
             self.layers[id(node)] = Layer(node, self.params)
         return self.layers[id(node)]
@@ -162,6 +151,31 @@ class Twin:
             if used:
                 _pull(call, used, pending, found)
         return found
+
+
+@dataclass(eq=False)
+class Recording(eager.Arrays):
+    """Arrays, with the calls that made them.
+
+    Attributes:
+      twin: whose layers are called.
+      calls: in order.
+    """
+
+    twin: Twin
+    params: Any
+    metrics: Any
+    calls: list[Call] = field(default_factory=list)
+
+    def call(self, node: Typed, x: Any) -> Any:
+        """Runs the jaxpr, and writes down what it did."""
+        layer = self.twin.layer_of(node)
+        inputs = jax.tree.leaves(x)
+        made = interpreter.run(layer.forward, [*layer.params, *inputs])
+        assert node.origins is not None
+        outputs = list(map(_as_given, made, node.origins.outputs))
+        self.calls.append(Call(layer, inputs, outputs))
+        return eager._tuples(jax.tree.unflatten(layer.result, outputs))
 
 
 def _as_given(made: Any, origin: Any) -> Any:
