@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,3 +37,27 @@ def same(left: Graph, right: Graph) -> None:
     for (name, a), (other, b) in pairs:
         assert name == other
         same_bits(name, a, b)
+
+
+def canonical(program: Any, graph: Graph) -> Graph:
+    """The graph with the first of equal constants of the program in place of others."""
+    first: dict[Any, int] = {}
+    same: list[dict[int, int]] = [{} for _ in program.types]
+    for t, value in program.constants:
+        number = len(same[t])
+        same[t][number] = first.setdefault((t, value.tobytes()), number)
+
+    def renamed(table: Any, types: Any, skip: int) -> Any:
+        columns = [
+            np.array([same[t].get(x, x) for x in column.tolist()], np.int32)
+            for t, column in zip(types, table.columns[skip:], strict=True)
+        ]
+        return replace(table, columns=(*table.columns[:skip], *columns))
+
+    operations = zip(graph.operations, program.operations, strict=True)
+    results = zip(graph.results, program.results, strict=True)
+    return replace(
+        graph,
+        operations=tuple(renamed(x, o.inputs, 1) for x, o in operations),
+        results=tuple(renamed(x, r.tensors, 0) for x, r in results),
+    )

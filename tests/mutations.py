@@ -1,131 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random mistakes in programs: one instruction is another, or is not there."""
+"""Mistakes in the source of programs, at each place where one can be made."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
 
-from programs import with_stages
-
-from jfold import instructions as ir
-from jfold.program import HostPlan, Program
-
-Mistake = Callable[[Any, ir.Body, random.Random], Any]
-KEPT = {
-    'inputs',
-    'outputs',
-    'where',
-    'visit',
-    'way',
-}  # which have mistakes of their own
+Lines = list[str]
+Mistake = Callable[[Lines, list[str]], Iterator[Lines]]
+APPEND = re.compile(r'( +)(\w+)\.(append|extend)\(')
+TAPE = re.compile(r'    (\w+) = \[\]  #')
+MADE = re.compile(r'\b([A-Z][A-Z0-9]*) \+ (row\d*|len\()')
 
 
-def mutant(program: Program, rng: random.Random) -> Program | None:
-    """The program with a mistake; `None` if what was drawn changes nothing."""
-    bodies = [program.plan.body, *program.plan.declarations]
-    number = rng.randrange(len(bodies))
-    made = _changed(bodies[number], rng)
-    if made is None:
-        return None
-    bodies[number] = made
-    return replace(program, plan=HostPlan(bodies[0], tuple(bodies[1:])))
+def mutants(text: str, mistake: Mistake) -> Iterator[str]:
+    """The source with a mistake of one kind, once for each place where it fits."""
+    constants, head, body = text.partition('\ndef record(')
+    makers = re.findall(r'^([A-Z]\w*) = \d+ << \d+$', constants, re.MULTILINE)
+    makers = [name for name in makers if name not in ('LEVEL', 'LOW', 'MAKER')]
+    lines = body.split('\n')
+    for changed in mistake(lines, makers):
+        if changed != lines:
+            yield constants + head + '\n'.join(changed)
 
 
-def _changed(body: ir.Body, rng: random.Random) -> ir.Body | None:
-    found = list(body.instructions)
-    if not found or rng.random() < 0.1:
-        return _returning_another(body, rng)
-    chosen, mistake = rng.choice(found), rng.choice(MISTAKES)
-    made = mistake(chosen, body, rng)
-    if made is chosen:
-        return None
-    stages = tuple(
-        ir.Stage(_with(x.instructions, chosen, made), _with(x.calls, chosen, made))
-        for x in body.stages
-    )
-    return with_stages(body, stages)
+def _with(lines: Lines, k: int, *made: str) -> Lines:
+    return [*lines[:k], *made, *lines[k + 1 :]]
 
 
-def _with(instructions: tuple[Any, ...], chosen: Any, made: Any) -> tuple[Any, ...]:
-    """The instructions, with another, or none, in the place of one."""
-    found = (made if i is chosen else i for i in instructions)
-    return tuple(i for i in found if i is not None)
+def _appended(lines: Lines) -> Iterator[tuple[int, str]]:
+    """The lines that append to tapes, with how far they are indented."""
+    tapes = {found[1] for found in map(TAPE.match, lines) if found}
+    for k, found in enumerate(map(APPEND.match, lines)):
+        if found and found[2] in tapes:
+            yield k, found[1]
 
 
-def _returning_another(body: ir.Body, rng: random.Random) -> ir.Body | None:
-    if not body.outputs:
-        return None
-    return replace(body, outputs=_one_other(body.outputs, body, rng))
+def dropped(lines: Lines, makers: list[str]) -> Iterator[Lines]:
+    """What is not appended to a tape."""
+    for k, indent in _appended(lines):
+        yield _with(lines, k, f'{indent}pass')
 
 
-def _one_other(
-    registers: tuple[int, ...], body: ir.Body, rng: random.Random
-) -> tuple[int, ...]:
-    at, other = rng.randrange(len(registers)), rng.randrange(body.registers)
-    return (*registers[:at], other, *registers[at + 1 :])
+def doubled(lines: Lines, makers: list[str]) -> Iterator[Lines]:
+    """What is appended to a tape twice."""
+    for k, _ in _appended(lines):
+        yield _with(lines, k, f'{lines[k]}; {lines[k].strip()}')
 
 
-def _two_swapped(registers: tuple[int, ...], rng: random.Random) -> tuple[int, ...]:
-    a, b = sorted(rng.sample(range(len(registers)), 2))
-    found = list(registers)
-    found[a], found[b] = found[b], found[a]
-    return tuple(found)
+def swapped(lines: Lines, makers: list[str]) -> Iterator[Lines]:
+    """The first and the second input of an operation in each other's places."""
+    for k, (one, two) in enumerate(zip(lines, lines[1:], strict=False)):
+        first = re.fullmatch(r'( +\w+_a\.append\()(.+)\)', one)
+        second = re.fullmatch(r'( +\w+_b\.append\()(.+)\)', two)
+        if first and second and first[2] != second[2]:
+            made = f'{first[1]}{second[2]})', f'{second[1]}{first[2]})'
+            yield [*lines[:k], *made, *lines[k + 2 :]]
 
 
-# ---- mistakes ------------------------------------------------------------------------
+def other_maker(lines: Lines, makers: list[str]) -> Iterator[Lines]:
+    """The number of a row of another table."""
+    for k, line in enumerate(lines):
+        for name in sorted({found[1] for found in MADE.finditer(line)}):
+            other = makers[(makers.index(name) + 1) % len(makers)]
+            if name != other:  # both ends of a range, or it were one without an end
+                yield _with(lines, k, re.sub(rf'\b{name}\b', other, line))
 
 
-def _other_input(i: Any, body: ir.Body, rng: random.Random) -> Any:
-    return replace(i, inputs=_one_other(i.inputs, body, rng)) if i.inputs else i
+def next_row(lines: Lines, makers: list[str]) -> Iterator[Lines]:
+    """The number of the row behind that which is meant."""
+    for k, line in enumerate(lines):
+        if re.match(r' +row\d* = len\(\w+\)', line):
+            yield _with(lines, k, f'{line} + 1')
 
 
-def _swapped_inputs(i: Any, body: ir.Body, rng: random.Random) -> Any:
-    some = len(i.inputs) > 1
-    return replace(i, inputs=_two_swapped(i.inputs, rng)) if some else i
+def wrong_level(lines: Lines, makers: list[str]) -> Iterator[Lines]:
+    """A level that is not above that of what is read, or too high."""
+    for k, line in enumerate(lines):
+        if ' | LOW) + 1' in line:
+            yield _with(lines, k, line.replace(' | LOW) + 1', ' & ~LOW)'))
+            yield _with(lines, k, line.replace(' | LOW) + 1', ' | LOW) + 1 + LEVEL'))
 
 
-def _swapped_outputs(i: Any, body: ir.Body, rng: random.Random) -> Any:
-    some = len(i.outputs) > 1
-    return replace(i, outputs=_two_swapped(i.outputs, rng)) if some else i
+def reordered(lines: Lines, makers: list[str]) -> Iterator[Lines]:
+    """Inputs of a call in each other's places: `tree4 = tree(tree2)` and the next."""
+    call = re.compile(r'( +\w+ = )(\w+)\((\w+)\)')
+    for k, (one, two) in enumerate(zip(lines, lines[1:], strict=False)):
+        first, second = call.fullmatch(one), call.fullmatch(two)
+        if first and second and first[2] == second[2] != 'len':
+            given = [f'{x[1]}{x[2]}({y[3]})' for x, y in ((first, second), (second, first))]
+            yield [*lines[:k], *given, *lines[k + 2 :]]
 
 
-def _none(i: Any, body: ir.Body, rng: random.Random) -> None:
-    return None
-
-
-def _other_visit(i: Any, body: ir.Body, rng: random.Random) -> Any:
-    visit = rng.choice([None, *range(12)])
-    return i if visit == i.visit else replace(i, visit=visit)
-
-
-def _other_way(i: Any, body: ir.Body, rng: random.Random) -> Any:
-    return replace(i, way=rng.randrange(6)) if hasattr(i, 'way') else i
-
-
-def _other_option(i: Any, body: ir.Body, rng: random.Random) -> Any:
-    """A number that is one more or less, or an entry of a tuple that is."""
-    values = {x.name: getattr(i, x.name) for x in fields(i) if x.name not in KEPT}
-    numbers = {k: v for k, v in values.items() if isinstance(v, int | tuple) and v}
-    if not numbers:
-        return i
-    name = rng.choice(sorted(numbers))
-    return replace(i, **{name: _another(numbers[name], rng)})
-
-
-def _another(value: Any, rng: random.Random) -> Any:
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, tuple):
-        at = rng.randrange(len(value))
-        entry = () if rng.random() < 0.3 else (_another(value[at], rng),)
-        return (*value[:at], *entry, *value[at + 1 :])
-    return value + rng.choice([-1, 1]) if isinstance(value, int) else value
-
-
-MISTAKES: tuple[Mistake, ...] = (
-    *(_other_input, _swapped_inputs, _swapped_outputs, _none),
-    *(_other_visit, _other_way, _other_option),
-)
+# Wherever the line is run; numbers that nobody reads may be any.
+ALWAYS_CAUGHT: tuple[Mistake, ...] = dropped, swapped, other_maker, reordered
+MISTAKES = *ALWAYS_CAUGHT, doubled, next_row, wrong_level

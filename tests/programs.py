@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowered programs of several kinds, which tests look at and change."""
+"""Lowered programs of several kinds, and some that are changed."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from jfold import instructions as ir
-from jfold.host.two_passes import in_two_passes
-from jfold.program import HostPlan, Program
+from jfold.program import Program
 
 
 @functools.cache
@@ -30,14 +26,6 @@ def trees() -> Program:
 
 
 @functools.cache
-def in_waves() -> Program:
-    """The recursion in two passes."""
-    made = in_two_passes(trees(), False)
-    assert made is not None
-    return made
-
-
-@functools.cache
 def twice() -> Program:
     """An operation on what it gave."""
     return jf.compile(jf.Scalar() >> jnp.sin >> jnp.sin).program
@@ -45,26 +33,22 @@ def twice() -> Program:
 
 @functools.cache
 def two_results() -> Program:
-    """A recursion that gives two results of one type, in two passes."""
+    """A recursion that gives two results of one type."""
     tree = jf.ForwardDeclaration(name='tree')
     leaf = jf.Scalar() >> jf.AllOf(jnp.sin, jnp.cos)
     node = jf.Record((tree(), tree())) >> (lambda x, y: (x[0] + y[1], x[1] * y[0]))
     tree.resolve_to(jf.OneOf(type, {float: leaf, tuple: node}))
-    made = in_two_passes(jf.compile(tree()).program, False)
-    assert made is not None
-    return made
+    return jf.compile(tree()).program
 
 
 @functools.cache
 def two_declarations() -> Program:
-    """Recursions that call each other, of one type, in two passes."""
+    """Recursions that call each other, of one type."""
     even, odd = jf.ForwardDeclaration(name='even'), jf.ForwardDeclaration(name='odd')
     for mine, other, function in (even, odd, jnp.sin), (odd, even, jnp.cos):
         node = jf.GetItem(0) >> other() >> function
         mine.resolve_to(jf.OneOf(type, {float: jf.Scalar(), tuple: node}))
-    made = in_two_passes(jf.compile(even()).program, False)
-    assert made is not None
-    return made
+    return jf.compile(even()).program
 
 
 @functools.cache
@@ -212,73 +196,15 @@ def random() -> Program:
 # ---- programs changed ----------------------------------------------------------------
 
 
-def changed(program: Program, change: Callable[[Any], Any]) -> Program:
-    """The program with other instructions."""
-
-    def body(each: ir.Body) -> ir.Body:
-        return with_stages(
-            each,
-            tuple(
-                ir.Stage(
-                    tuple(map(change, x.instructions)), tuple(map(change, x.calls))
-                )
-                for x in each.stages
-            ),
-        )
-
-    first, *others = map(body, (program.plan.body, *program.plan.declarations))
-    return replace(program, plan=HostPlan(first, tuple(others)))
-
-
-def edited(program: Program, kind: type, nth: int = 0, **changes: Any) -> Program:
-    """The program with the nth instruction of a kind changed."""
-    found = iter(range(1000))
-
-    def change(i: Any) -> Any:
-        mine = type(i) is kind and next(found) == nth
-        return replace(i, **changes) if mine else i
-
-    made = changed(program, change)
-    assert next(found) > nth
-    return made
-
-
-def with_stages(body: ir.Body, stages: tuple[ir.Stage, ...]) -> ir.Body:
-    """The body with other instructions."""
-    writer = {r: i for stage in stages for i in stage for r in i.outputs}
-    return replace(body, stages=stages, writer=writer)
-
-
 def with_metric_first(program: Program) -> Program:
     """The program with its one metric before the value of the expression."""
     assert program.sources is not None
-    made = edited(program, ir.Observe, result=0)
-    sources = replace(made.sources, results=made.sources.results[::-1])
-    return replace(made, results=made.results[::-1], sources=sources)
-
-
-def times(program: Program, kind: type, count: int) -> Program:
-    """The program with the first instruction of a kind in its own body that often."""
-    body = program.plan.body
-    (stage,) = body.stages
-    at = [type(i) for i in stage.instructions].index(kind)
-    before, after = stage.instructions[:at], stage.instructions[at + 1 :]
-    made = (*before, *[stage.instructions[at]] * count, *after)
-    plan = replace(program.plan, body=with_stages(body, (ir.Stage(made, ()),)))
-    return replace(program, plan=plan)
-
-
-def with_wave(program: Program, **changes: Any) -> Program:
-    """The program with something else about what runs in waves first."""
-    first, *others = program.plan.declarations
-    made = replace(first, **changes), *others
-    return replace(program, plan=replace(program.plan, declarations=made))
-
-
-def rebuilt(program: Program, **changes: Any) -> Program:
-    """The program with something else about the expression's body."""
-    body = replace(program.plan.body, **changes)
-    return replace(program, plan=replace(program.plan, body=body))
+    sources = replace(program.sources, results=program.sources.results[::-1])
+    recording = program.source.recording
+    recording = replace(recording, results=recording.results[::-1])
+    source = replace(program.source, recording=recording)
+    results = program.results[::-1]
+    return replace(program, results=results, sources=sources, source=source)
 
 
 def with_tensors(program: Program, result: int, tensors: tuple[int, ...]) -> Program:
@@ -288,30 +214,6 @@ def with_tensors(program: Program, result: int, tensors: tuple[int, ...]) -> Pro
     return replace(program, results=tuple(results))
 
 
-def held(program: Program, kind: type, name: str) -> ir.Body:
-    """A body inside the first instruction of a kind."""
-    found = [i for i in program.plan.body.instructions if type(i) is kind]
-    body: ir.Body = getattr(found[0], name)
-    return body
-
-
-def drawn() -> Program:
-    """The trees, with keys where numbers of words were converted."""
-
-    def draw(i: ir.Instruction) -> ir.Instruction:
-        if not isinstance(i, ir.Convert):
-            return i
-        _, places = i.inputs
-        return ir.Draw((places,), i.outputs, i.where, i.type, i.tensor, way=i.way)
-
-    return changed(trees(), draw)
-
-
-def labelled() -> Program:
-    """The trees, whose metric is said to have labels."""
-    program = trees()
-    results = tuple(
-        replace(each, kind=replace(each.kind, labelled=each.kind.is_counted))
-        for each in program.results
-    )
-    return replace(program, results=results)
+def with_source(program: Program, text: str) -> Program:
+    """The program with another text of its source."""
+    return replace(program, source=replace(program.source, text=text))

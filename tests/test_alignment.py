@@ -252,7 +252,7 @@ def test_one_hot_refuses() -> None:
     model = jf.compile(letters)
     with pytest.raises(jf.InputError, match="expected one of the keys 'a', 'b', 'c'"):
         model.schedule(['d'])
-    with pytest.raises(KeyError):
+    with pytest.raises(jf.InputError, match="expected one of the keys 'a', 'b', 'c'"):
         letters.eval('d')
 
 
@@ -316,7 +316,7 @@ def test_what_compile_refuses(block: Any, message: str) -> None:
 
 def test_what_is_no_sequence_is_told_by_the_twin() -> None:
     for block in (jf.Record((numbers, jf.Identity())) >> jf.Zip(),):
-        with pytest.raises(TypeError, match='expected a sequence'):
+        with pytest.raises(jf.InputError, match='expected a sequence'):
             block.eval(([1], {1}))
 
 
@@ -338,9 +338,9 @@ def test_strict_zips() -> None:
         model = jf.compile(total)
         agree(model, {}, same)
         path = 'Pipe[1].Zip(strict=True)'
-        with refuses(f'example 2, at [0]: {said}; in {path}', jf.InputError):
+        with refuses(f'example 2: {said}; in {path}', jf.InputError):
             model.schedule([*same[:2], ([1, 2], [3])])
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(jf.InputError, match=said):
             model.eval(([1, 2], [3]))
     shown = str(jf.ZipWith(jnp.add, strict=True))
     assert shown == 'Zip(strict=True) >> Map(Function(add))'

@@ -14,8 +14,6 @@ from agreement import agree
 from checking import add, numbers, observed, refuses, whole
 
 import jfold as jf
-from jfold import instructions as ir
-from jfold.host.two_passes import in_two_passes
 
 scaled = jf.Scalar() >> jf.Function(
     operator.mul, lambda key: jnp.ones(()), name='scale'
@@ -130,17 +128,13 @@ def test_in_a_recursion() -> None:
     agree(model, model.init(jax.random.key(0)), examples, 1e-4, forward=True)
 
 
-def test_in_waves() -> None:
-    """Where data are taken apart, a tuple of sequences is a sequence too."""
+def test_a_tuple_of_sequences_in_a_recursion() -> None:
+    """Is a sequence too."""
     tree = jf.ForwardDeclaration(name='tree', output_type=[])
     halves = jf.AllOf(one >> jf.Map(jf.Identity()), two >> jf.Map(jf.Identity()))
     node = halves >> jf.Map(jf.Map(tree()) >> jf.Sum()) >> jf.Reduce(jnp.subtract)
     tree.resolve_to(jf.OneOf(type, {int: scaled, tuple: node}))
     model = jf.compile(tree())
-    rewritten = in_two_passes(model.program, False)
-    assert rewritten is not None
-    early, _ = rewritten.plan.declarations
-    assert {ir.Wrap, ir.Unwrap} <= set(map(type, early.instructions))
     examples = [1, ([1, 2], [3]), ([], [([1], [2, 3]), 4]), ([([], [])], [([1], [2])])]
     params = model.init(jax.random.key(0))
     agree(model, params, examples, 1e-4, forward=True)

@@ -252,12 +252,12 @@ sides = jf.Record((numbers, numbers)) >> jf.Chain()
         (
             sides >> jf.Stack(2),
             ([1], [2, 3]),
-            'at [0]: expected at most 2 items, got 3; cut it by a Slice',
+            'expected at most 2 items, got 3; cut it by a Slice',
         ),
         (
             sides >> jf.GetItem(5),
             ([1], [2]),
-            'at [0]: expected an item 5, got a sequence of length 2',
+            'expected an item 5, got a sequence of length 2',
         ),
         (
             jf.Record((jf.Identity(), jf.Identity()))
@@ -275,7 +275,8 @@ def test_what_is_wrong_behind_a_chain_is_located(
     for examples in ([example], [example, example]):
         with pytest.raises(jf.InputError) as caught:
             model.schedule(examples)
-        assert str(caught.value).startswith(f'example 0, {message}; in')
+        place = ', ' if message.startswith('at ') else ': '
+        assert str(caught.value).startswith(f'example 0{place}{message}; in')
 
 
 @pytest.mark.parametrize('make', [jf.Stack, jf.Padded])

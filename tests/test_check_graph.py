@@ -106,7 +106,7 @@ VALUES: dict[str, tuple[str, Callable[[Array], Array], str]] = {
     ),
     'a level too low': (
         'level',
-        put(1, 1),
+        put(5, 1),
         f'graph: {ADD}, example 1: expected level 3, one above the inputs that '
         'operations make which take turns with it, got 1',
     ),

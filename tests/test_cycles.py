@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.host import cycles, evaluation, waves
+from jfold.language import control
+from jfold.tracing import deep
 
 
 def model_of(kind: str) -> jf.Model:
@@ -51,7 +52,19 @@ def inner() -> Any:
     return [1, ring]
 
 
-CYCLES = [(chain, '', '[1]'), (branching, '', '[0]'), (inner, '[1]', '[1][1]')]
+def beside_numbers() -> Any:
+    """A list that is twice in its second item."""
+    made: list[Any] = [1]
+    made.append([made, made])
+    return made
+
+
+CYCLES = [
+    (chain, '', '[1]'),
+    (branching, '', '[0]'),
+    (inner, '[1]', '[1][1]'),
+    (beside_numbers, '', '[1][0]'),
+]
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -60,12 +73,11 @@ def test_data_that_contain_themselves(
     kind: str, make: Any, path: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names example, path and block; long before the limit of depth."""
-    monkeypatch.setattr(cycles, 'MAX_DEPTH', 3 * cycles.DEEP)
+    for each in deep, control:
+        monkeypatch.setattr(each, 'MAX_DEPTH', 3 * deep.FIRST_LOOK)
     model = model_of(kind)
     with pytest.raises(jf.InputError, match='contains itself') as caught:
         model.schedule([3, [1, 2], make()])
-    if (make, kind) == (inner, 'late fold'):  # there the waves of both lists alternate
-        path = '[1][1]'
     assert (caught.value.example, caught.value.path) == (2, path)
     place = f'example 2{path and f", at {path}"}'
     block = caught.value.block
@@ -82,9 +94,10 @@ def test_data_that_contain_themselves(
 @pytest.mark.parametrize(('make', 'path', 'way'), CYCLES)
 def test_the_twin_refuses_them(kind: str, make: Any, path: str, way: str) -> None:
     model = model_of(kind)
-    text = r'^tree.*: expected data that end, got .* \(list\), which contains itself$'
-    with pytest.raises(ValueError, match=text):
+    text = f'expected data that end, got list that contains itself, as {way}'
+    with pytest.raises(jf.InputError) as caught:
         model.eval(make())
+    assert (caught.value.message, caught.value.path) == (text, path)
     shared = [1, 2]
     assert model.eval([[shared, shared], shared]) == 9
 
@@ -97,8 +110,10 @@ def test_the_twin_compares_objects_beside_tensors() -> None:
     ring: list[Any] = [1]
     ring.append(ring)
     block = jf.AllOf(jf.Identity(), jf.InputTransform(len) >> jf.Scalar()) >> tree()
-    with pytest.raises(ValueError, match='expected data that end'):
+    with pytest.raises(jf.InputError, match='expected data that end'):
         block.eval(ring)
+    with pytest.raises(jf.InputError, match='expected data that end'):
+        jf.compile(block).schedule([ring])
 
 
 def test_a_long_way_is_told_without_its_middle() -> None:
@@ -110,68 +125,19 @@ def test_a_long_way_is_told_without_its_middle() -> None:
     assert len(str(caught.value)) < 700
 
 
-def beside_numbers() -> Any:
-    """The same, where half the items of every second wave are numbers, which come
-    first."""
-    made: list[Any] = [1]
-    made.append([made, made])
-    return made
-
-
-@pytest.mark.parametrize('make', [branching, beside_numbers], ids=['all', 'half'])
-def test_branching_is_found_before_it_fills_the_memory(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Few more calls run than are allowed before anyone looks."""
-    asked: list[int] = []
-    wakes = cycles.Watch.wakes
-
-    def counted(self: Any, depth: int, calls: int) -> bool:
-        asked.append(calls)
-        return wakes(self, depth, calls)
-
-    monkeypatch.setattr(cycles.Watch, 'wakes', counted)
-    with pytest.raises(jf.InputError, match='contains itself'):
-        model_of('record').schedule([make()])
-    assert cycles.MANY <= max(asked) <= 4 * cycles.MANY
-
-
 @pytest.mark.parametrize('kind', KINDS)
 def test_parts_may_be_shared(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One object in many places, deep and often, is no cycle."""
-    monkeypatch.setattr(cycles.Watch, 'deep', 4)
-    monkeypatch.setattr(cycles.Watch, 'many', 64)
-    shared, deep, doubled = [1, 2], [1, 1], [1, 1]
-    for _ in range(50):
-        deep = [shared, deep]
+    """One object in many places, deep and often, is no cycle, however early one
+    looks."""
+    monkeypatch.setattr(deep, 'FIRST_LOOK', 4)
+    shared, long, doubled = [1, 2], [1, 1], [1, 1]
+    for _ in range(2000):  # deeper than Python's stack
+        long = [shared, long]
     for _ in range(8):
         doubled = [doubled, doubled]
     model = model_of(kind)
-    values = model.apply({}, model.schedule([deep, doubled, shared]))
-    np.testing.assert_array_equal(values, [152, 512, 3])
-
-
-def test_ordinary_data_are_never_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deep data of numbers, many times as deep as where looking begins, are not traced
-    twice."""
-    monkeypatch.setattr(cycles.Watch, 'deep', 4)
-    monkeypatch.setattr(evaluation, 'Trace', None)
-    data: Any = 1
-    for _ in range(500):
-        data = [1, data]
-    model = model_of('record')
-    assert model.schedule([data]).depth == 500
-    assert waves.Watch is evaluation.Watch
-
-
-def test_objects_made_anew_are_told_by_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that never ends cannot be told from deep data, but for the limit."""
-    monkeypatch.setattr(cycles, 'MAX_DEPTH', 2000)
-    tree = jf.ForwardDeclaration(name='tree')
-    again = jf.InputTransform(lambda x: [x]) >> tree()
-    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: again}))
-    with pytest.raises(jf.InputError, match='nested more than 2,000 deep'):
-        jf.compile(tree()).schedule([[1]])
+    values = model.apply({}, model.schedule([long, doubled, shared]))
+    np.testing.assert_array_equal(values, [6002, 512, 3])
 
 
 # ---- batches far larger than the data ------------------------------------------------

@@ -36,9 +36,8 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
-from jfold.host.row_order import ByMoment, ByWay, row_order
-from jfold.instructions import Draw
 from jfold.spec import STRATEGIES
+from jfold.types import KeyType
 
 # ---- the same as one by one ----------------------------------------------------------
 
@@ -60,7 +59,7 @@ def test_in_all_ways_to_run(name: str, residuals: str, strategy: str) -> None:
 
 @pytest.mark.parametrize('name', CASES)
 def test_nothing_is_drawn_where_all_is_deterministic(name: str) -> None:
-    """Here the twin shares nothing with the host plan."""
+    """Here the twin shares nothing with the source."""
     model, params, examples = compiled(name)
     values = model.apply(params, model.schedule(examples), deterministic=True)
     rows = values[0] if model.program.metric_results else values
@@ -79,13 +78,6 @@ def leaves(values: Any, row: int) -> list[Any]:
 
     is_ragged = lambda x: isinstance(x, jf.Ragged)  # noqa: E731
     return jax.tree.leaves(jax.tree.map(of, values, is_leaf=is_ragged))
-
-
-def test_rows_in_both_orders_are_tried() -> None:
-    orders = {name: type(row_order(compiled(name)[0].program)) for name in CASES}
-    assert orders['tree'] is ByMoment
-    assert orders['late'] is ByWay
-    assert [type(row_order(x.program)) for x in MODELS] == [ByMoment, ByWay]
 
 
 def drawn_alone(x: Any, dropout: Any) -> Any:
@@ -269,10 +261,11 @@ def test_keys_of_all_kinds() -> None:
 # ---- each use is another -------------------------------------------------------------
 
 
-def draws_in(model: jf.Model) -> int:
-    """How many instructions draw."""
-    bodies = model.program.plan.bodies
-    return sum(isinstance(i, Draw) for body in bodies for i in body.instructions)
+def draws_in(model: jf.Model, example: Any = 1.0) -> int:
+    """How many keys an example takes."""
+    graph = model.trace([example], progress=False).graph
+    tables = zip(model.program.types, graph.constants, strict=True)
+    return sum(len(x) for type_, x in tables if isinstance(type_, KeyType))
 
 
 def test_equal_parts_draw_each_for_itself() -> None:

@@ -214,7 +214,7 @@ def test_numbers_without_an_order_are_refused(block: jf.Block, numbers: Any) -> 
     wrong = {'x': [1], 'at': numbers, 'to': numbers, 'of': 'a'}
     with pytest.raises(jf.InputError, match='expected a list of ints, got '):
         jf.compile(block).schedule([wrong])
-    with pytest.raises(TypeError, match='expected a sequence, got '):
+    with pytest.raises(jf.InputError, match='expected a list of ints, got '):
         block.eval(wrong)
 
 

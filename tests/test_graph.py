@@ -10,28 +10,21 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from binary_trees import binary_tree, chain, tree_block
+from binary_trees import binary_tree, tree_block
 from expressions import Expression, any_expressions, expressions
 from graphs import same, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traced_cases import CASES, number, tanh, trees, tuples
+from traced_cases import CASES, trees
 
 import jfold as jf
-from jfold import instructions as ir
 from jfold.tracing.check_graph import check_graph
 from jfold.data.corpus import Corpus
 from jfold.graph import Graph, Table, concatenate, shared_counts
-from jfold.host import evaluation
-from jfold.host import row_order as placing
-from jfold.host.deferred import by_need
 from jfold.tracing.record import trace
-from jfold.host.promises import Tokens
-from jfold.host.row_order import ByWay, example_of
-from jfold.host.trace import KnownPlaces, Trace
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
-from jfold.program import Program, is_breadth_first, shares
+from jfold.program import Program
 from jfold.recurrence import component_of
 
 Array = np.ndarray[Any, Any]
@@ -124,83 +117,12 @@ def check_levels(program: Program, graph: Graph) -> None:
             assert level == 1 + max(own, default=0)
 
 
-class Watching(Trace):
-    """Keeps the places of all rows that are made, by what they are rows of."""
-
-    def __init__(self, program: Program, examples: int, *more: Any) -> None:
-        tokens = Tokens(by_need) if shares(program) else None
-        super().__init__(program, examples, *more, tokens=tokens)
-        self.order = ByWay()  # so that places tell more than their examples
-        if self.visits is not None:
-            self.visits.order = self.order
-        self.placing = KnownPlaces(self.order, examples, self.visits)
-        self.places: dict[tuple[str, int], list[Array]] = {}
-
-    def keep(self, kind: str, number: int, places: Array) -> None:
-        """Notes places."""
-        self.places.setdefault((kind, number), []).append(places.copy())
-
-    def constants(self, t: int, places: Array, values: Array) -> Array:
-        self.keep('constants', t, places)
-        return super().constants(t, places, values)
-
-    def apply(self, o: int, places: Array, inputs: list[Array]) -> list[Array]:
-        self.keep('operation', o, places)
-        return super().apply(o, places, inputs)
-
-    def observe(self, i: ir.Observe, places: Array, values: list[Array]) -> None:
-        if i.visit is None:  # rows of metrics are told apart by visits
-            self.keep('result', i.result, self.at(i.way, places))
-        super().observe(i, places, values)
-
-
-def traced_places(
-    program: Program, examples: Sequence[Any]
-) -> dict[tuple[str, int], Array]:
-    """The places of the rows of each table."""
-    made: list[Watching] = []
-
-    class Watched(Watching):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            made.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, 'deferred' if shares(program) else 'Trace', Watched)
-        patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
-        trace(program, examples)
-    (state,) = made
-    return {key: np.concatenate(found) for key, found in state.places.items()}
-
-
-def check_places(program: Program, examples: Sequence[Any]) -> None:
-    """No two rows of one table share a place; a place tells its example."""
-    if shares(program) and not is_breadth_first(program):
-        return  # each example is traced by itself
-    graph = trace(program, examples)
-    found = traced_places(program, examples)
-    tables = {'constants': graph.constants, 'operation': graph.operations}
-    items = [graph.results[r] for r in program.value_results[1:]]
-    rows = sum(map(len, itertools.chain(*tables.values(), items)))
-    assert sum(map(len, found.values())) == rows
-    tables['result'] = graph.results
-    for (kind, n), places in found.items():
-        assert len(np.unique(places)) == len(places), (kind, n)
-        counts = np.bincount(example_of(places), minlength=len(examples))
-        assert counts.tolist() == tables[kind][n].counts.tolist()
-
-
 def check(model: jf.Model, examples: Sequence[Any]) -> None:
     """Everything that is cheap."""
     graph = trace(model.program, examples)
     check_graph(model.program, graph)
     check_levels(model.program, graph)
-    check_places(model.program, examples)
     check_examples(model.program, examples)
-    with pytest.MonkeyPatch.context() as patch:  # rows in the order of their places
-        patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
-        patch.setattr(placing, 'is_breadth_first', lambda program: False)
-        check_examples(model.program, examples)
 
 
 # ---- any expression ------------------------------------------------------------------
@@ -271,32 +193,15 @@ def test_examples_of_large_batches() -> None:
     rng = np.random.default_rng(0)
     examples = [binary_tree(rng, int(n)) for n in rng.integers(1, 30, 300)]
     model = jf.compile(tree_block(), max_programs=100)
-    check_places(model.program, examples)
     picks = [tuple(rng.permutation(300).tolist()), tuple(rng.integers(0, 300, 500))]
     check_picks(model.program, examples, iter(picks))
     check_schedules(model, examples, iter(picks))
 
 
-def test_places_in_a_large_example() -> None:
-    """Of tens of thousands of nodes none shares one: deep, wide and balanced."""
-    deep, wide = chain(3000), (1,) * 90_000
-    balanced: Any = 1
-    for _ in range(15):
-        balanced = (balanced, balanced)
-    pairs = jf.compile(tree_block(2))
-    items = jf.compile(tuples(number, lambda t: jf.Map(t() >> tanh) >> jf.Sum()))
-    check_places(pairs.program, [deep, balanced])
-    check_places(items.program, [wide, ((1,) * 300,) * 300, balanced])
-
-
-def test_more_examples_than_places_can_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are traced in parts, which nobody sees."""
+def test_errors_number_the_examples() -> None:
+    """Of a batch in which one does not fit."""
     block, examples = trees()
     model = jf.compile(block)
-    expected = trace(model.program, examples * 2)
-    monkeypatch.setattr(evaluation, 'MAX_EXAMPLES', 3)
-    same(expected, trace(model.program, examples * 2))
-    same(trace(model.program, []), expected.pick(np.zeros(0, np.int64)))
     with pytest.raises(jf.InputError) as caught:
         trace(model.program, [*examples, *examples, (1, ('a', 2))])
     assert str(caught.value).startswith('example 8, at [1][0]: expected int32[]')

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import linecache
 import pathlib
 import weakref
 from collections import Counter
@@ -18,10 +19,11 @@ import pytest
 
 import jfold as jf
 from jfold.device.kernel import Kernel
-from jfold.instructions import Body, Instruction
+from jfold.language.typed import Typed
 from jfold.operations import Layer, Operation
 from jfold.program import Program
 from jfold.spec import Spec
+from jfold.tracing.record import Source
 
 BYTES = 8 << 20  # of each array that a model of these tests holds
 EXAMPLES = [1, (2, (3, 4)), ((1, 2), 3)]
@@ -93,7 +95,8 @@ class Made:
         self.model = jf.compile((jf.AllOf(tree(), total)) >> jf.Function(jnp.add))
         parts = {'closed': closed, 'drawn': drawn, 'looked up': looked_up}
         parts |= {'cell': cell, 'table': table, 'model': self.model}
-        parts |= {'program': self.model.program, 'layer': self.model.program.layers[0]}
+        parts |= {'program': self.model.program, 'source': self.model.program.source}
+        parts |= {'layer': self.model.program.layers[0]}
         self.parts = {name: weakref.ref(part) for name, part in parts.items()}
 
     def alive(self) -> list[str]:
@@ -244,7 +247,7 @@ def test_a_jitted_function_keeps_the_programs_it_has_traced() -> None:
 
 # ---- many models ---------------------------------------------------------------------
 
-COUNTED = Program, Body, Instruction, Layer, Operation, Spec, Kernel, jf.Model
+COUNTED = Program, Source, Typed, Layer, Operation, Spec, Kernel, jf.Model
 
 
 def count_objects() -> Counter[str]:
@@ -271,14 +274,15 @@ def compile_many(count: int) -> None:
         def scaled(x: Any, closed: Any = closed) -> Any:
             return x * first_of(closed)
 
-        jf.compile(jf.Map(jf.Scalar() >> scaled) >> jf.Sum())
+        model = jf.compile(jf.Map(jf.Scalar() >> scaled) >> jf.Sum())
+        model.schedule([[1, 2]])
 
 
 @pytest.mark.parametrize('models', [100, pytest.param(2000, marks=pytest.mark.slow)])
 def test_models_that_are_dropped_leave_nothing(models: int) -> None:
     """No object of the library's, and few of others', or bytes, for each."""
     compile_many(100)  # by then caches of bounded size have what they hold
-    before = count_objects()
+    before, lines = count_objects(), len(linecache.cache)
     memory = resident_bytes()
     compile_many(models)
     after = count_objects()
@@ -286,4 +290,5 @@ def test_models_that_are_dropped_leave_nothing(models: int) -> None:
         x.__name__: 0 for x in COUNTED
     }
     assert after['other'] - before['other'] < 500
+    assert len(linecache.cache) <= lines
     assert resident_bytes() - memory < 16 << 20

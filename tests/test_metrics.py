@@ -12,15 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import agree, same_results
-from expression_parts import tables
-from expressions import Expression, any_expressions
-from hypothesis import assume, given, settings
+from agreement import agree
 from jax.sharding import NamedSharding
 
 import jfold as jf
 from jfold.data import storage
-from jfold.host import evaluation, row_order
 
 ADD = jf.Function(jnp.add)
 
@@ -166,39 +162,13 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_rows_are_in_the_order_of_evaluation(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In two passes, of one example, in one pass, and if rows are told by ways."""
+def test_rows_are_in_the_order_of_evaluation(kind: str) -> None:
+    """Of a batch, and of one example."""
     make, examples = KINDS[kind]
     model = jf.compile(make(), max_programs=100)
     agree(model, {}, examples)
     for example in examples[:2]:
         same_as_eval(model, model.schedule([example], size=4), [example])
-    monkeypatch.setattr(evaluation, 'in_two_passes', lambda *_: None)
-    same_as_eval(model, model.schedule(examples), examples)
-    monkeypatch.setattr(row_order, 'is_breadth_first', lambda _: False)
-    same_as_eval(model, model.schedule(examples), examples)
-
-
-@pytest.mark.slow
-@settings(max_examples=3)
-@given(any_expressions())
-def test_any_expression_in_one_pass(expression: Expression) -> None:
-    """Whatever the order in which frames go on; `agree` looks at two passes."""
-    model = jf.compile(expression.block, max_programs=100)
-    assume(model.program.metric_results)
-    params = model.init(jax.random.key(0))
-    examples = expression.batch(np.random.default_rng(0), 4)
-    given = tables(model)
-    found = [model.eval(example, params, given) for example in examples]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
-        for is_told_by_way in False, True:
-            if is_told_by_way:
-                patch.setattr(row_order, 'is_breadth_first', lambda _: False)
-            values, metrics = model.apply(params, model.schedule(examples), given)
-            same_results(values, metrics, found, 1e-4)
 
 
 def test_one_numbering_of_several_metrics() -> None:

@@ -1,77 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program with a random mistake is refused, or is a right program: another one."""
+"""Source with a mistake is caught: it fails, gives no graph, or that of others."""
 
 from __future__ import annotations
 
-import random
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-from graphs import same
-from mutations import mutant
+from graphs import canonical, same
+from mutations import ALWAYS_CAUGHT, MISTAKES, Mistake, mutants
+from programs import with_source
 from traced_cases import CASES
 
 import jfold as jf
-from jfold.tracing.check_graph import check_graph
 from jfold.graph import Graph
-from jfold.host import cycles, evaluation
-from jfold.host.cycles import Watch
-from jfold.host.promises import promising
-from jfold.host.two_passes import in_two_passes
-from jfold.program import Program, check_program
-
-MUTANTS = 25  # of each program
-Tracing = Callable[[Program, Sequence[Any]], Graph]
+from jfold.language.reference import recorded
+from jfold.program import Program
+from jfold.tracing.check_graph import check_graph
+from jfold.tracing.record import trace
 
 
-def as_it_is(program: Program, examples: Sequence[Any]) -> Graph:
-    """The graph by a plan that is not rewritten."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, 'in_two_passes', lambda *_: None)
-        return trace(program, examples)
-
-
-def in_passes(program: Program, examples: Sequence[Any]) -> Graph:
-    """The graph by a plan that has been rewritten, for several examples."""
-    state = promising(program, len(examples))
-    return evaluation.graph_of(program, list(examples), state, Watch())
-
-
-def outcome(program: Program, examples: Sequence[Any], tracings: list[Tracing]) -> str:
-    """What becomes of a program, which may be right or wrong."""
+def outcome(program: Program, examples: Sequence[Any], right: Graph) -> str:
+    """Who catches a program, if anybody does."""
     try:
-        check_program(program)
-    except AssertionError:
+        graph = trace(program, examples)
+    except Exception:
+        return 'fails'
+    try:
+        check_graph(program, replace(graph, fits=False, numbers=None))
+    except ValueError:
         return 'refused'
     try:
-        graph, *others = (tracing(program, examples) for tracing in tracings)
-        back, *_ = (tracing(program, examples[::-1]) for tracing in tracings)
-    except (jf.InputError, evaluation.BadItem):
-        return 'other data'  # which it asks for
-    check_graph(program, graph)
-    for each in (*others, back.pick(np.arange(len(examples))[::-1])):
-        same(graph, each)  # nothing depends on what else is traced, and how
-    return 'right'
+        same(graph, right)
+    except AssertionError:
+        return 'told by walking'
+    return 'the same'
 
 
-# Not chains: of one of which a half is taken twice, twice as much is made each time.
-@pytest.mark.parametrize('name', sorted(CASES.keys() - {'chains'}))
-def test_what_is_not_refused_is_right(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It runs, in one pass and in two; its graph is one of its operations; and that of
-    an example depends on nothing else in the batch."""
-    monkeypatch.setattr(cycles, 'MAX_DEPTH', 100)  # of calls on what they are on
-    block, examples = CASES[name]()
-    program = jf.compile(block).program
-    rng, found = random.Random(name), Counter[str]()
-    rewritten = in_two_passes(program, False)
-    for _ in range(MUTANTS):
-        if (made := mutant(program, rng)) is not None:
-            found[outcome(made, list(examples), [trace, as_it_is])] += 1
-        if rewritten and (made := mutant(rewritten, rng)) is not None:
-            found[outcome(made, list(examples), [in_passes])] += 1
-    assert found['refused'] > found['right']
+def run_lines(program: Program, examples: Sequence[Any]) -> set[int]:
+    """The numbers of the lines of source that examples run, from 0."""
+    found = set()
+
+    def note(frame: Any, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith('<jfold source'):
+            return None
+        found.add(frame.f_lineno - 1)
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        program.source.record(examples)
+    finally:
+        sys.settrace(before)
+    return found
+
+
+def first_changed(text: str, other: str) -> int:
+    """The number of the first line that differs, from 0."""
+    pairs = zip(text.split('\n'), other.split('\n'), strict=False)
+    return next(k for k, (a, b) in enumerate(pairs) if a != b)
+
+
+@pytest.mark.parametrize('mistake', MISTAKES, ids=lambda x: x.__name__)
+def test_mistakes_are_caught(mistake: Mistake) -> None:
+    """Each that is run; by `check_graph`, where it would be a wrong row."""
+    found = Counter[str]()
+    for make in CASES.values():
+        block, examples = make()
+        program = jf.compile(block).program
+        right, run = trace(program, examples), run_lines(program, examples)
+        same(canonical(program, right), canonical(program, recorded(program, examples)))
+        for text in mutants(program.source.text, mistake):
+            if first_changed(program.source.text, text) in run:
+                made = outcome(with_source(program, text), examples, right)
+                assert made != 'the same' or mistake not in ALWAYS_CAUGHT, text
+                found[made] += 1
+    assert found['the same'] < found.total() / 2
+    assert found['refused'] or found['told by walking']

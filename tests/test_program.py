@@ -1,101 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs are checked where they are made: each register has a type, and only one."""
+"""Programs: how their source reads, and what of their operations is checked."""
 
 from __future__ import annotations
 
 import cProfile
 import pstats
-import re
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
 
+import jax.numpy as jnp
 import pytest
 from checking import refuses
-from programs import (
-    calls,
-    cases,
-    loops,
-    trees,
-    with_tensors,
-)
-from wrong_programs import WRONG
+from programs import calls, cases, loops, trees, two_declarations, with_tensors
 
 import jfold as jf
-from jfold import instructions as ir
-from jfold.program import check_program
-from jfold.traits import Ordering
+from jfold.program import Program, check_program
+from jfold.tracing.record import trace
 
-# ---- right programs ------------------------------------------------------------------
+# ---- how source reads ----------------------------------------------------------------
 
 
 TREE = """\
 operations
   0: embed(int32[]) -> float32[4]
   1: cell(float32[4], float32[4]) -> float32[4]
-<expression> r0: places[a], r1: objects[a]
-  r2: tensors[a, float32[4]] = Call r0 r1 declaration=0 way=1
-  Observe r0 r2 visit=2 way=0 result=1
-  return r2
-<tree> r0: places[a], r1: objects[a]
-  r2: objects[a] = Transform r1 fn=type
+
+"""
+
+RECORD = """\
+    def tree(x):
+        kind = type(x)
+        if kind is int:
+            row = len(numbers)
+            numbers.append(x)
+            return EMBED + row
+        elif kind is tuple:
+            first, second = x
+            tree_of_first = tree(first)
+            tree_of_second = tree(second)
+            row2 = len(cell_a)
+            cell = ((tree_of_first if tree_of_first > tree_of_second else tree_of_second) | LOW) + 1 + CELL + row2
+            cell_a.append(tree_of_first)
+            cell_b.append(tree_of_second)
+            return cell
+        else:
+            raise KeyError(kind)
 """
 
 CASES = """\
-  r21: positions[a of b+c] = Order r4 r5
-  r22: lengths[b+c: d+2*c] = Join r9 r18
-  r23: tensors[d+2*c, float32[]] = Join r12 r19
-  r24: lengths[a: e], r25: positions[e of d+2*c] = Ranges r22 r21
-  r26: tensors[e, float32[]] = Select r23 r25
+        if first == 'a':
+            second = x[1]
+            items_of_second = second if type(second) is list else sequence(second)
 """
 
 
-def test_registers_print_with_their_types() -> None:
+def test_source_reads_like_what_one_would_write() -> None:
+    """A function a declaration, a list a column, branches for cases."""
     assert str(trees()).startswith(TREE)
-    assert CASES in str(cases())
-    assert '  r2: lengths[a: b], r3: tensors[b, float32[]] = Call r0 r1' in str(calls())
+    assert RECORD in str(trees().source)
+    assert CASES in str(cases().source)
+    assert 'embed = []' not in str(trees().source)  # made in step with its input
+    for name in 'even', 'odd':
+        assert f'    def {name}(x):\n' in str(two_declarations().source)
 
 
-def test_right_programs_are_right() -> None:
-    for make in trees, loops, cases, calls:
-        check_program(make())
+def test_source_is_of_lines_that_python_knows() -> None:
+    """So that a traceback through it can be read."""
+
+    def fails(x: object) -> object:
+        raise OSError(traceback.format_stack())
+
+    program = jf.compile(jf.InputTransform(fails) >> jf.Scalar()).program
+    with pytest.raises(jf.InputError):
+        trace(program, [1])
+    with pytest.raises(OSError, match=r'<jfold source .*record\\n +\w+ = fails\(x\)'):
+        program.source.record([1])
 
 
-@pytest.mark.parametrize('name', WRONG)
-def test_wrong_programs_are_refused(name: str) -> None:
-    """The message names the body and the instruction, and both types."""
-    make, message = WRONG[name]
-    text = f'jfold made a wrong program, please report it: {message}'
-    with refuses(text, AssertionError):
-        check_program(make())
+@pytest.mark.parametrize('make', [trees, loops, cases, calls])
+def test_right_programs_are_right(make: Callable[[], Program]) -> None:
+    check_program(make())
 
 
-def kinds(of: type[ir.Instruction] = ir.Instruction) -> set[type[ir.Instruction]]:
-    """All kinds of instructions of the package, by what has been defined."""
-    below = {kind for each in of.__subclasses__() for kind in kinds(each)}
-    return {x for x in {of} | below if x.__module__.startswith('jfold.')} - BASES
+# ---- what is checked -----------------------------------------------------------------
 
 
-BASES = {ir.Instruction, ir.Maker, ir.ConstantMaker}  # of which there are none alone
-
-
-def test_every_kind_is_in_a_wrong_program() -> None:
-    """Which is refused by the name of that kind: a new one cannot be forgotten."""
-    named = re.compile(r'>: (?:r\d+(?:, r\d+)* = )?(\w+)')
-    messages = (named.search(message) for _, message in WRONG.values())
-    refused = {found[1] for found in messages if found}
-    assert {kind.__name__ for kind in kinds()} - refused == set()
-    assert {ir.FoldEntered, ir.Padded, ir.Fulfil} < kinds()
-
-
-def test_what_keeps_order_gives_rows_of_its_first_input_alone() -> None:
-    """Or the way back from an item would lead to another."""
-    for kind in kinds() - {ir.Call}:  # whose items have owners
-        if kind.traits.order is Ordering.KEEPS:
-            for each in kind.traits.signatures:
-                rows = {term.type.rows for term in (*each.takes[:1], *each.gives)}
-                assert len(rows) <= 1, kind
-
-
-def test_what_the_device_runs_is_checked_too() -> None:
+def test_what_the_device_runs_is_checked() -> None:
     """Numbers of types, and what is said of who reads what."""
     with refuses('result 1: expected numbers of 2 types, got 7', ValueError):
         check_program(with_tensors(trees(), 1, (7,)))
@@ -107,16 +98,17 @@ def test_what_the_device_runs_is_checked_too() -> None:
         check_program(replace(trees(), sources=replace(sources, inputs=((0,),))))
 
 
-def test_checking_takes_time_in_proportion() -> None:
-    """Twice the cases take twice the calls of matching."""
+def test_lowering_takes_time_in_proportion() -> None:
+    """Twice the cases take twice the calls, and twice the lines."""
 
-    def matched(count: int) -> int:
-        program = jf.compile(
-            jf.OneOf(abs, {n: jf.Map(jf.Scalar()) for n in range(count)}) >> jf.Sum()
-        ).program
+    def lowered(count: int) -> tuple[int, int]:
+        chosen = jf.OneOf(abs, {n: jf.Map(jf.Scalar()) for n in range(count)})
         with cProfile.Profile() as profile:
-            check_program(program)
-        return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+            program = jf.compile(chosen >> jf.Reduce(jnp.add)).program
+        calls = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+        return int(calls), str(program.source).count('\n')
 
-    matched(2)  # what is done once
-    assert matched(80) < 2.2 * matched(40)
+    lowered(2)  # what is done once
+    few, many = lowered(40), lowered(80)
+    assert many[0] < 2.5 * few[0]
+    assert many[1] < 2 * few[1]

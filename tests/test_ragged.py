@@ -13,14 +13,11 @@ import numpy as np
 import pytest
 from agreement import agree, by_example, close
 from checking import does_not_compile, number, numbers, observed, refuses, same, whole
-from programs import edited
 
 import jfold as jf
-from jfold import instructions as ir
 from jfold.program import check_program
-from jfold.result_tables import Result, metric_rows
+from jfold.tracing.record import trace
 
-METRIC = Result(metric_rows('seen'), jf.TensorType([]), (0,))
 scaled = jf.Function(
     lambda w, x: jnp.sin(x * w), lambda key, x: jnp.asarray([1.0, 2.0]), name='scaled'
 )
@@ -271,34 +268,25 @@ def test_how_it_prints() -> None:
     assert repr(model) == 'Model([(float32[], [float32[]])], layers: none)'
 
 
-def test_a_model_prints_where_items_are_observed() -> None:
-    model = jf.compile(jf.Map(jf.Map(number)))
-    lines = str(model.program).splitlines()[-5:]
-    assert [line.strip() for line in lines] == [
-        'r9: tensors[a, int32[]] = Numbers r2 r0 way=5 type=1 tensor=int32[]',
-        'r10: tensors[b, int32[]] = Numbers r5 r4 way=6 type=1 tensor=int32[]',
-        'Observe r4 r10 way=0 result=1',
-        'Observe r7 r8 way=0 result=2',
-        'return r9',
-    ]
+def test_the_source_records_items_beside_their_lengths() -> None:
+    program = jf.compile(jf.Map(jf.Map(number))).program
+    graph = trace(program, [[[1, 2], []], []])
+    (lengths,) = graph.constants[program.results[0].tensors[0]].columns
+    assert lengths.tolist() == [2, 2, 0, 0]  # first of the whole, then of each item
+    assert [x.first.tolist() for x in graph.results] == [[0, 1, 2], [0, 2, 2], [0, 2, 2]]
+    lines = [line.strip() for line in str(program.source).splitlines()]
+    assert 'numbers3.append(len(values))' in lines
+    assert 'items5 = []  # items of sequence 1: [float32[]]' in lines
 
 
-def test_programs_that_observe_otherwise_are_refused() -> None:
-    """Items that are not observed, or not of the sequences in the value."""
+def test_results_of_other_items_are_refused() -> None:
+    """Which are not of the sequences in the value."""
     program = jf.compile(numbers).program
-    missing = edited(program, ir.Observe, result=2)
     other = replace(program.results[1], type=jf.SequenceType('float32'))
     with refuses(
         'expected results of items [float32[]], got [[float32[]]]', ValueError
     ):
         check_program(replace(program, results=(program.results[0], other)))
-    with refuses(
-        'jfold made a wrong program, please report it: <expression>: expected it alone '
-        'to observe result 1, once, got others',
-        AssertionError,
-    ):
-        results = *program.results, METRIC
-        check_program(replace(missing, results=results, sources=None))
 
 
 # ---- what else a model does ----------------------------------------------------------

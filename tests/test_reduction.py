@@ -14,7 +14,7 @@ from agreement import agree
 from checking import same
 
 import jfold as jf
-from jfold.host.groups import cut
+from jfold.tracing.helpers import groups_of
 
 NUMBERS = jf.Map(jf.Scalar())
 LENGTHS = [*range(20), 63, 64, 65, 66, 73, 511, 512, 513]
@@ -58,15 +58,16 @@ def test_functions_without_a_neutral_element_read_items_once_a_level() -> None:
         assert graph.depth <= 1 + 2 * np.log2(length) / 3 + 1
 
 
-@pytest.mark.parametrize('together', [False, True])
-def test_every_item_is_in_one_group(together: bool) -> None:
-    cuts = cut((2, 4, 8), together)
-    for rest in range(8):
-        count = cuts.counts[rest]
-        lengths, begins = (x[rest, :count] for x in (cuts.lengths, cuts.begins))
-        assert lengths.sum() == rest
-        assert begins.tolist() == [0, *lengths.cumsum()][:count]
-        assert together or set(lengths.tolist()) <= {1, 2, 4}
+@pytest.mark.parametrize('sizes', [8, (8, 4, 2)])
+def test_every_item_is_in_one_group(sizes: Any) -> None:
+    """What is left of eight neighbours is one group, if zeros fill it up, or some."""
+    for count in range(20):
+        groups = groups_of(range(count), sizes)
+        assert [item for group in groups for item in group] == [*range(count)]
+        lengths = [len(group) for group in groups]
+        assert lengths[: count // 8] == [8] * (count // 8)
+        rest = lengths[count // 8 :]
+        assert len(rest) <= 1 if sizes == 8 else set(rest) <= {1, 2, 4}
 
 
 # ---- what comes out ------------------------------------------------------------------

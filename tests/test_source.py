@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expressions import Expression, expressions
+from graphs import canonical
 from hypothesis import given, settings
 
 import jfold as jf
@@ -29,30 +30,6 @@ def same_graphs(left: Graph, right: Graph) -> None:
             assert a.first.tolist() == b.first.tolist(), (tables, k)
             for j, (x, y) in enumerate(zip(a.columns, b.columns, strict=True)):
                 np.testing.assert_array_equal(x, y, f'{tables} {k}, column {j}')
-
-
-def canonical(program: Any, graph: Graph) -> Graph:
-    """The graph with the first of equal constants of the program in place of others."""
-    first: dict[Any, int] = {}
-    same: list[dict[int, int]] = [{} for _ in program.types]
-    for t, value in program.constants:
-        number = len(same[t])
-        same[t][number] = first.setdefault((t, value.tobytes()), number)
-
-    def renamed(table: Any, types: Any, skip: int) -> Any:
-        columns = [
-            np.array([same[t].get(x, x) for x in column.tolist()], np.int32)
-            for t, column in zip(types, table.columns[skip:], strict=True)
-        ]
-        return replace(table, columns=(*table.columns[:skip], *columns))
-
-    operations = zip(graph.operations, program.operations, strict=True)
-    results = zip(graph.results, program.results, strict=True)
-    return replace(
-        graph,
-        operations=tuple(renamed(x, o.inputs, 1) for x, o in operations),
-        results=tuple(renamed(x, r.tensors, 0) for x, r in results),
-    )
 
 
 def check(expression: Expression, size: int = 3) -> None:

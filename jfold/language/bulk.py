@@ -8,7 +8,7 @@ item: so nothing that makes rows may be met twice on the way.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 from jfold import combinators as c
@@ -28,15 +28,39 @@ def in_lists(node: Typed, items: Any, w: Lines) -> bool:
     leaves = list(s.leaves(items))
     if not leaves or any(isinstance(x, s.Nested) for x in leaves):
         return False
-    if not _is_simple(node, w):
+    once, again = _reached([node])
+    if not all(_is_simple(each, w) for each in once):
         return False
-    made = list(_makers(node, w))
-    calls = [x for x in made if isinstance(x, c.Reference)]
-    return len({*made}) == len(made) and (not calls or len(made) == 1)
+    made = [x for each in once for x in _makers(each, w)]
+    if len({*made}) != len(made) or any(_made_again(again, w)):
+        return False
+    return len(made) == 1 or not any(isinstance(x, c.Reference) for x in made)
 
 
-def _is_simple(node: Typed | None, w: Lines) -> bool:
-    if node is None or not isinstance(node.block, IN_LISTS):
+def _reached(nodes: Iterable[Typed]) -> tuple[list[Typed], list[Typed]]:
+    """What is evaluated of blocks, each once, and of it what is met again."""
+    found: dict[Typed, None] = {}
+    again, waiting = [], [*nodes]
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            again.append(node)
+            continue
+        found[node] = None
+        if not isinstance(node.block, c.Reference | c.Share):
+            waiting += [each for each in node.parts if each is not None]
+    return [*found], again
+
+
+def _made_again(again: Iterable[Typed], w: Lines) -> Iterator[Hashable]:
+    """What makes rows in what is met again."""
+    for node in _reached(again)[0]:
+        yield from _makers(node, w)
+
+
+def _is_simple(node: Typed, w: Lines) -> bool:
+    """Whether a block is, apart from what is inside."""
+    if not isinstance(node.block, IN_LISTS) or None in node.parts:
         return False
     if any(isinstance(x, SequenceType) for x in (node.input, node.output)):
         return False
@@ -46,9 +70,8 @@ def _is_simple(node: Typed | None, w: Lines) -> bool:
         is_plain = isinstance(node.input, ObjectType | TensorType)
         is_tensor = isinstance(node.output, TensorType)
         return is_plain and is_tensor and not w.g.deep
-    if (o := _computing(node, w)) is not None and w.g.reads_own_level(o):
-        return False
-    return all(_is_simple(part, w) for part in node.parts)
+    o = _computing(node, w)
+    return o is None or not w.g.reads_own_level(o)
 
 
 def _computing(node: Typed, w: Lines) -> int | None:
@@ -58,9 +81,8 @@ def _computing(node: Typed, w: Lines) -> int | None:
     return w.g.tables.computing(node)
 
 
-def _makers(node: Typed | None, w: Lines) -> Iterator[Hashable]:
-    """What makes rows, as often as it is met; calls."""
-    assert node is not None
+def _makers(node: Typed, w: Lines) -> Iterator[Hashable]:
+    """What makes rows in a block itself; calls."""
     block = node.block
     if isinstance(block, c.Reference):
         yield block
@@ -72,9 +94,6 @@ def _makers(node: Typed | None, w: Lines) -> Iterator[Hashable]:
         assert node.layer is not None
         yield w.g.chosen.number.get(o, o) if o not in w.g.inside else object()
         yield from map(KeyType, node.layer.rngs)
-    else:
-        for part in node.parts:
-            yield from _makers(part, w)
 
 
 def map_at_once(part: Typed, given: s.Items, w: Lines) -> s.Items:

@@ -182,6 +182,8 @@ class Walk:
             what = expected(table, isinstance(error, KeyError))
             text = f'expected {what}, got {shown(key.value)}'
             raise misfit(node, text, key, hint) from None
+        except Exception as error:  # of its `__hash__`
+            raise misfit(node, reason(error), key) from error
 
     def get(self, node: Typed, x: Any, key: Any, default: tuple[Any, ...] = ()) -> At:
         """A field of a mapping or sequence, or an attribute of an object."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import linecache
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -43,6 +44,7 @@ class Source(Owner):
         file = f'<jfold source {id(self):x}>'
         lines = self.text.splitlines(keepends=True)
         linecache.cache[file] = len(self.text), None, lines, file
+        weakref.finalize(self, linecache.cache.pop, file, None)
         names = {**HELPERS, **self.names, '__name__': 'jfold.source'}
         exec(compile(self.text, file, 'exec'), names)
         made: Callable[[Sequence[Any]], Any] = names['record']

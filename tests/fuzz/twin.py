@@ -8,7 +8,7 @@ then a walk over what was written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -22,7 +22,7 @@ from fuzz import interpreter
 from jfold.language import eager
 from jfold.language.layers import arguments_of, to_spec
 from jfold.language.typed import Typed, Typing
-from jfold.types import pack
+from jfold.language.walk import in_tuples
 
 Gradients = dict[str, list[Any]]  # per layer, of the leaves of its parameters
 
@@ -65,7 +65,7 @@ class Layer:
         self.name = layer.name
         self.params, self.tree = jax.tree.flatten(params.get(layer.name))
         self.node, self.inner = node, layer
-        specs = [to_spec(each) for each in arguments_of(node.input)]
+        specs = [to_spec(each) for each in arguments_of(node.taken)]
         self.specs, self.inputs = jax.tree.flatten(tuple(specs))
         self.forward = jax.make_jaxpr(self.call)(self.params, self.specs)
         self.reverses: dict[tuple[int, ...], Any] = {}
@@ -115,27 +115,17 @@ class Twin:
 
     def evaluate(self, example: Any) -> Evaluated:
         """One example."""
-        calls: list[Call] = []
-        with mock.patch.object(eager, 'call', self._recorder(calls)):
-            made = eager.evaluate_typed(self.typing, example, self.params)
+        arrays = Recording(self, self.params, {x: [] for x in self.typing.metrics})
+        with mock.patch.object(eager, 'Arrays', lambda *_: arrays):
+            made = eager.evaluate(self.typing, example, self.params)
+        calls = arrays.calls
         value, metrics = made if self.typing.metrics else (made, {})
         values = {name: values_of(rows) for name, rows in metrics.items()}
         labels = {name: labels_of(rows) for name, rows in metrics.items()}
         return Evaluated(value, values, labels, calls)
 
-    def _recorder(self, calls: list[Call]) -> Callable[..., Any]:
-        def call(node: Typed, x: Any, state: Any) -> Any:
-            layer = self._layer(node)
-            inputs = jax.tree.leaves(x)
-            made = interpreter.run(layer.forward, [*layer.params, *inputs])
-            assert node.origins is not None
-            outputs = list(map(_as_given, made, node.origins.outputs))
-            calls.append(Call(layer, inputs, outputs))
-            return pack(node.output, outputs)
-
-        return call
-
-    def _layer(self, node: Typed) -> Layer:
+    def layer_of(self, node: Typed) -> Layer:
+        """The layer of a node, made once."""
         if id(node) not in self.layers:
             self.layers[id(node)] = Layer(node, self.params)
         return self.layers[id(node)]
@@ -159,6 +149,31 @@ class Twin:
             if used:
                 _pull(call, used, pending, found)
         return found
+
+
+@dataclass(eq=False)
+class Recording(eager.Arrays):
+    """Arrays, with the calls that made them.
+
+    Attributes:
+      twin: whose layers are called.
+      calls: in order.
+    """
+
+    twin: Twin
+    params: Any
+    metrics: Any
+    calls: list[Call] = field(default_factory=list)
+
+    def call(self, node: Typed, x: Any) -> Any:
+        """Runs the jaxpr, and writes down what it did."""
+        layer = self.twin.layer_of(node)
+        inputs = jax.tree.leaves(node.arranged(x))
+        made = interpreter.run(layer.forward, [*layer.params, *inputs])
+        assert node.origins is not None
+        outputs = list(map(_as_given, made, node.origins.outputs))
+        self.calls.append(Call(layer, inputs, outputs))
+        return in_tuples(node.output, iter(outputs))
 
 
 def _as_given(made: Any, origin: Any) -> Any:

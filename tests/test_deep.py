@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data deeper than Python's stack, and wide: they trace; what never ends is refused."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from binary_trees import chain, tree_block
+from graphs import same
+
+import jfold as jf
+from jfold.graph import concatenate
+from jfold.language import control
+from jfold.tracing import deep
+from jfold.tracing.check_graph import check_graph
+from jfold.tracing.record import trace
+
+DEEP = 100_000
+SUMS: dict[str, Any] = {
+    'record': lambda tree: jf.Record((tree, tree)) >> jnp.add,
+    'map': lambda tree: jf.Map(tree) >> jf.Sum(),
+    'fold': lambda tree: jf.Fold((jf.Identity(), tree) >> ADD, jf.Zeros([])),
+}
+ADD = jf.Function(jnp.add)
+
+
+def sums(of_list: Any) -> jf.Block:
+    """Nested lists of ints."""
+    tree = jf.ForwardDeclaration(name='tree')
+    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: of_list(tree())}))
+    return tree()
+
+
+def nested(depth: int) -> Any:
+    """A list in a list, and so on."""
+    made: Any = 1
+    for _ in range(depth):
+        made = [2, made]
+    return made
+
+
+def test_a_deep_chain() -> None:
+    """Each node reads the one below; shallow examples beside it are as they were."""
+    program = jf.compile(tree_block()).program
+    graph = trace(program, [(1, 2), chain(DEEP), 3])
+    assert graph.depth == DEEP
+    assert graph.nodes == 2 + DEEP + 1 + DEEP + 1 + 1
+    check_graph(program, graph)
+
+
+def test_a_wide_list() -> None:
+    program = jf.compile(sums(SUMS['map'])).program
+    graph = trace(program, [[1] * DEEP, [[1], 2]])
+    assert graph.constants[0].counts.tolist() == [DEEP, 2]
+    assert graph.depth == 6  # of groups of eight
+    check_graph(program, graph)
+
+
+@pytest.mark.parametrize('kind', SUMS)
+def test_deep_data_are_recorded_as_shallow_ones(kind: str) -> None:
+    """Beside others, and as by calls of Python where it allows for so many."""
+    program = jf.compile(sums(SUMS[kind])).program
+    examples = [nested(3), nested(2000), 4]
+    graph = trace(program, examples)
+    same(graph, concatenate([trace(program, [each]) for each in examples]))
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(20_000)
+        same(graph, trace(program, examples))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert graph.depth >= 2000
+
+
+def test_what_is_wrong_deep_down_is_located() -> None:
+    """By a path of which the middle is left out."""
+    example: Any = [2, 'x']
+    for _ in range(1500):
+        example = [2, example]
+    with pytest.raises(jf.InputError) as caught:
+        trace(jf.compile(sums(SUMS['map'])).program, [nested(2), example])
+    assert caught.value.example == 1
+    assert caught.value.path == '[1]' * 1501
+    assert len(str(caught.value)) < 700
+
+
+def test_a_circle_is_told() -> None:
+    """Where the way round is longer than Python's stack, too."""
+    ring: Any = [2, None]
+    ring[1] = inside = nested(3000)
+    while inside[1] != 1:
+        inside = inside[1]
+    inside[1] = ring
+    text = 'expected data that end, got list that contains itself'
+    with pytest.raises(jf.InputError, match=text) as caught:
+        trace(jf.compile(sums(SUMS['record'])).program, [1, [2, ring]])
+    assert (caught.value.example, caught.value.path) == (1, '[1]')
+
+
+@pytest.mark.parametrize('made', [lambda x: [2, x], lambda x: [2, [*x]]])
+def test_data_that_functions_make_end_at_a_bound(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of new objects, so that no circle can be found."""
+    for each in deep, control:
+        monkeypatch.setattr(each, 'MAX_DEPTH', 2000)
+    tree = jf.ForwardDeclaration(name='tree')
+    again = jf.InputTransform(made) >> jf.GetItem(1) >> jf.InputTransform(list) >> tree()
+    tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: again}))
+    model = jf.compile(tree())
+    for run in lambda x: model.schedule([1, x]), model.eval:
+        with pytest.raises(jf.InputError, match='nested more than 2,000 deep'):
+            run([1])
+    assert model.eval(1) == 1
