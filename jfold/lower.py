@@ -84,7 +84,7 @@ def lower_typed(
     own = {x.name: getattr(made, x.name) for x in fields(Operations)}
     result = Program(
         **own | {'once': once},
-        source=Source(text, round_.names, round_.recording()),
+        source=Source(text, round_.names, round_.recording(), round_.where),
         expression=Expression(typing, tables, chosen, once, sites),
     )
     check_program(result)

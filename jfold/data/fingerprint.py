@@ -44,6 +44,7 @@ from jfold.types import Type
 FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; sums
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
+TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # what it holds is told elsewhere
 EMPTY = CellType()  # a variable that a function closes over before it has a value
 SECTIONS = (
     *('types', 'constants', 'operations', 'results'),
@@ -61,7 +62,12 @@ def fingerprint(program: Program) -> dict[str, Any]:
     It is the same in every process. Only the section of functions depends on the
     version of Python, whose compiled code it hashes.
     """
-    names = {x: y for x, y in program.source.names.items() if x not in HELPERS}
+    source = program.source
+    names = {x: y for x, y in source.names.items() if x not in HELPERS}
+
+    def place(of: str) -> str:
+        return re.sub(' at 0x[0-9a-f]+', '', str(source.where.get(of) or ''))
+
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
@@ -72,9 +78,9 @@ def fingerprint(program: Program) -> dict[str, Any]:
         ],
         'operations': [_plain(_operation(each)) for each in program.operations],
         'results': [_plain(str(each)) for each in program.results],
-        'steps': [_plain(line) for line in _lines(program.source.text)],
-        'tables': [_given(*x, code=False) for x in names.items() if not callable(x[1])],
-        'functions': [_given(*x, code=True) for x in names.items()],
+        'steps': [[line, '', place(line.strip())] for line in _lines(source.text)],
+        'tables': [_given(*x, place(x[0]), code=False) for x in names.items()],
+        'functions': [_given(*x, place(x[0]), code=True) for x in names.items()],
     }
 
 
@@ -108,11 +114,16 @@ def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
                 yield f'a different `{text}`{_in(place)}'
         return
     matcher = SequenceMatcher(a=old, b=new, autojunk=False)
-    for kind, a, b, c, d in matcher.get_opcodes():
-        if kind != 'equal':
-            for pair in itertools.zip_longest(saved[a:b], current[c:d]):
-                texts = [f'`{each[0]}`' if each else 'nothing' for each in pair]
-                yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
+    pairs = [
+        pair
+        for kind, a, b, c, d in matcher.get_opcodes()
+        if kind != 'equal'
+        for pair in itertools.zip_longest(saved[a:b], current[c:d])
+    ]
+    # What follows from a difference in a block is told behind that.
+    for pair in sorted(pairs, key=lambda pair: not (pair[1] or pair[0])[2]):
+        texts = [f'`{each[0].strip()}`' if each else 'nothing' for each in pair]
+        yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
 
 
 def _in(place: str) -> str:
@@ -124,15 +135,14 @@ def _in(place: str) -> str:
 
 def _lines(text: str) -> Iterator[str]:
     """The lines of a source, without comments."""
-    for line in text.splitlines():
-        said, *_ = line.partition('  # ')
-        if said.strip() and not said.startswith('#'):
-            yield said
+    for line in text.split('\n'):
+        if line.strip() and not line.startswith('#'):
+            yield TAPE.sub(r'\1', line)
 
 
-def _given(name: str, value: object, code: bool) -> Line:
+def _given(name: str, value: object, place: str, code: bool) -> Line:
     """What a name of the source stands for; with or without the code of functions."""
-    return [f'{name} = {_short(value)}', contents(value, code=code), '']
+    return [f'{name} = {_short(value)}', contents(value, code=code), place]
 
 
 def _plain(text: str) -> Line:

@@ -107,6 +107,7 @@ class Generator:
       places, joins, inputs, row_makers: what is found; see `Facts`.
       uses: the applications of operations.
       grouped: operations that are applied to groups of items.
+      where: what wrote a line, or has a name; `None` if several did.
     """
 
     def __init__(
@@ -129,6 +130,8 @@ class Generator:
         self.grouped: set[int] = set()
         self.local: set[str] = set()
         self.names: dict[str, Any] = dict(HELPERS)
+        self.node: Typed | None = None  # what is being written
+        self.where: dict[str, Typed | None] = {}
         self.taken: set[str] = {'examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW', 'MAKER'}
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
@@ -306,10 +309,13 @@ class Generator:
                 return name
         name = self.name(wanted)
         self.names[name] = value
+        self.where[name] = self.node
         return name
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
         """A new tape."""
+        # A comment is one line, whatever names are in it.
+        about = about if about.isprintable() else ascii(about)
         made = Tape(self.name(wanted), about, width)
         self.tapes.append(made)
         return made

@@ -52,9 +52,7 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-def outline(
-    name: str, params: Any, *others: Any
-) -> Layer:
+def outline(name: str, params: Any, *others: Any) -> Layer:
     """A layer that says what it is, and cannot be called."""
     options = dict(zip(LAYER[2:], others, strict=True))
     return Layer(name, missing, None, params, **options)
@@ -146,29 +144,34 @@ USE = (
     *('block', 'where', 'input', 'output', 'parts', 'layer', 'origins', 'shared'),
     *('draws', 'observes', 'facts', 'path'),
 )
-FORMS: dict[type, Form] = {
-    **BLOCKS,
-    Typed: Form(lambda x: tuple(getattr(x, n) for n in USE), lambda *v: _use(*v)),
-    Typing: Form(
-        lambda x: (x.root, x.declarations, x.layers, x.metrics), lambda *v: Typing(*v)
-    ),
-    Portable: Form(lambda x: (x.typing, x.feeds, x.once), Portable),
-    Origins: Form(
-        lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins
-    ),
-    c.ForwardDeclaration: Form(lambda x: (x.name, x.key), _declaration),
-    Layer: Form(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
-    Fill: Form(lambda x: (x.name,), lambda name: Fill[name]),
-}
-TAGS = {kind.__name__: kind for kind in FORMS}
 
 
 def _use(*values: Any) -> Typed:
     given = dict(zip(USE, values, strict=True))
     path = given.pop('path')  # without its parts the block would print another
     made = Typed(**given)
+    is_whole = type(made.parts) is tuple and all(map(_may_be_part, made.parts))
+    if not is_whole or not isinstance(made.block, c.Block):
+        raise TypeError(f'expected the use of a block, got {made.block}: {made.parts}')
     vars(made).update(path=path)
     return made
+
+
+def _may_be_part(value: Any) -> bool:
+    return value is None or isinstance(value, Typed)
+
+
+FORMS: dict[type, Form] = {
+    **BLOCKS,
+    Typed: Form(lambda x: tuple(getattr(x, n) for n in USE), _use),
+    Typing: Form(lambda x: (x.root, x.declarations, x.layers, x.metrics), Typing),
+    Portable: Form(lambda x: (x.typing, x.feeds, x.once), Portable),
+    Origins: Form(lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins),
+    c.ForwardDeclaration: Form(lambda x: (x.name, x.key), _declaration),
+    Layer: Form(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
+    Fill: Form(lambda x: (x.name,), lambda name: Fill[name]),
+}
+TAGS = {kind.__name__: kind for kind in FORMS}
 
 
 def form_of(value: Any) -> tuple[str, Form] | None:
