@@ -31,15 +31,15 @@ def test_code_of_another_python_is_not_compared() -> None:
     assert differences(saved, of(number(adder(1)))) == []
     assert differences(saved, of(number(lambda number: number + 1))) != []
     assert differences(saved, of(number(adder(2)))) == [
-        f'a different `Transform fn=<lambda>` {FUNCTION}'
+        f'a different `function = <lambda>` {FUNCTION}'
     ]
 
 
 def test_graphs_of_another_format() -> None:
     """Nothing else is compared then."""
     current = of(tree_block(4))
-    assert differences({'format': 0}, current) == ['graphs of format 0, not 3']
-    assert differences({}, current) == ['graphs of format None, not 3']
+    assert differences({'format': 0}, current) == ['graphs of format 0, not 4']
+    assert differences({}, current) == ['graphs of format None, not 4']
 
 
 def test_graphs_of_a_sum_are_of_no_other_function() -> None:
