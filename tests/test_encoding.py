@@ -33,6 +33,7 @@ from jfold.data.containers import leaves_of, plain, restored
 from jfold.data.encoding import Decoder, Encoder, tags
 from jfold.data.fingerprint import fingerprint
 from jfold.data.naming import name_of, named, told
+from jfold.language.generate import TAKEN, WRITTEN
 from jfold.language.portable import BLOCKS, LAYER, USE, Portable, portable
 from jfold.language.typed import Typed, Typing
 from jfold.language.writing import write
@@ -360,7 +361,18 @@ def test_no_text_of_a_file_is_run(block: Any, old: Any, new: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    'name', ['a\nraise SystemExit(3)', 'a\rb', 'x²', 'ſ', '{0}', 'a  # b', '']
+    'name',
+    [
+        'a\nraise SystemExit(3)',
+        'a\rb',
+        'x²',
+        'ſ',
+        '{0}',
+        'a  # b',
+        '',
+        *TAKEN,
+        *WRITTEN,
+    ],
 )
 def test_names_are_no_source(name: str) -> None:
     """Of functions, declarations, fields, metrics, as a file may have them too."""

@@ -408,8 +408,8 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             XY >> jf.Function(jnp.add),
             {'x': jf.Scalar(), 'z': jf.Scalar()} >> jf.Function(jnp.add),
             [
-                "`y = x['y'] if type(x) is dict else field(x, 'y')` instead of "
-                "`z = x['z'] if type(x) is dict else field(x, 'z')` in "
+                "`y2 = x['y'] if type(x) is dict else field(x, 'y')` instead of "
+                "`z2 = x['z'] if type(x) is dict else field(x, 'z')` in "
                 "Pipe[0].Record({'x': Scalar('float32'), 'z': Scalar('float32')})"
             ],
         ),

@@ -100,6 +100,14 @@ class Chosen:
     kinds: tuple[int, ...] | None = None
 
 
+# Names that rules write as they are: in any line, and as variables of a function.
+TAKEN = (
+    *('examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW', 'MAKER'),
+    *('y', 'z', 'u', 'v', 'k', 'key', 'group', 'entries'),
+)
+WRITTEN = 'x', 'n', 'items', 'made'
+
+
 class Generator:
     """One round: writes the source with what is known, and finds out more.
 
@@ -128,11 +136,11 @@ class Generator:
         self.split_of: Sequence[int] = ()
         self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
         self.grouped: set[int] = set()
-        self.local: set[str] = set()
+        self.local: set[str] = {*WRITTEN}
         self.names: dict[str, Any] = dict(HELPERS)
         self.node: Typed | None = None  # what is being written
         self.where: dict[str, Typed | None] = {}
-        self.taken: set[str] = {'examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW', 'MAKER'}
+        self.taken: set[str] = {*TAKEN}
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
         self.makers: list[list[Maker]] = []

@@ -150,9 +150,10 @@ def _use(*values: Any) -> Typed:
     given = dict(zip(USE, values, strict=True))
     path = given.pop('path')  # without its parts the block would print another
     made = Typed(**given)
+    kind = type(made.block).__name__
     is_whole = type(made.parts) is tuple and all(map(_may_be_part, made.parts))
     if not is_whole or not isinstance(made.block, c.Block):
-        raise TypeError(f'expected the use of a block, got {made.block}: {made.parts}')
+        raise TypeError(f'expected the use of a block, got one of {kind}')
     vars(made).update(path=path)
     return made
 
