@@ -8,7 +8,6 @@ too, so that they are needed to say what a block is; all others are `combinators
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import (
@@ -214,7 +213,7 @@ def _converted(value: Convertible) -> Steps[Block]:
         if not has_keys:
             return Record(parts)
         keys = (key for key, _ in pairs)
-        return Record(OrderedDict(zip(keys, parts, strict=True)))
+        return Record([*zip(keys, parts, strict=True)])
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
@@ -258,9 +257,10 @@ class Function(Block):
     """A function of tensors, written for ONE example; batching is not its concern.
 
     The same callable in several places is one operation with one set of parameters.
-    A tuple input is unpacked into arguments (nested tuples stay tuples); the result is
-    an array or a (nested) tuple of arrays. No item but the first becomes an argument
-    that has a default other than `None`.
+    A tuple input is unpacked into arguments (nested tuples stay tuples), by name where
+    these are fields of a `Record`; the result is an array or a (nested) tuple of
+    arrays. No item but the first becomes an argument that has a default other than
+    `None`.
 
     Tiles have spare rows, on which `fn` runs too, on the values of other rows: a
     callback in it (`jax.debug.print`, `jax.pure_callback`) is called for these as well,
@@ -282,9 +282,8 @@ class Function(Block):
         other than `None` keeps it; an `init` without a signature is given all.
       name: the key of its parameters; the callable's own name when left out. Two names
         for one callable give two sets of parameters. Of several callables of one name
-        the later are numbered, `name_1` and so on, as they stand in the source, or by
-        their first use where that is one place, as of what one function returns, and of
-        modules: say `name` where parameters are to outlast changes of the code.
+        the later are numbered, `name_1` and so on, in the order in which the expression
+        meets them: say `name` where parameters are to outlast changes of that.
       rngs: the names of keys of `jax.random` that `fn` draws with, one or several, each
         an argument by that name: `fn(x, dropout=key)`. Every node has its own, which
         `Model.apply(..., rngs=key)` decides; with `deterministic=True` it is `None`.
@@ -352,9 +351,11 @@ class Pipe(Block):
 class Record(Block):
     """One block per field of a dict, list, tuple or object; gives a tuple.
 
-    A plain dict gives its results sorted by key; an `OrderedDict`, a list of pairs or a
-    tuple of blocks (keys 0, 1, ...) in the order given. A block that takes no input
-    (`Zeros`, `FromTensor`, what follows a `Void`) reads no field.
+    Its items are in the order in which they are written: that of a dict, of a list of
+    pairs, or of a tuple of blocks (keys 0, 1, ...). A function that follows takes them
+    by name where its parameters bear the names of all fields, in whatever order; names
+    that are fields and stand for others are an error at `compile`. A block that takes
+    no input (`Zeros`, `FromTensor`, what follows a `Void`) reads no field.
 
     A dict or an object may have more fields. Where a tuple or list of blocks was given,
     the value may have no more items than these; `{0: a, 2: b}` picks some of more.
@@ -362,10 +363,12 @@ class Record(Block):
     >>> from jfold import Scalar
     >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
     >>> [x.item() for x in fields.eval({'a': 1, 'b': 2})]
-    [1, 2]
+    [2, 1]
+    >>> (fields >> (lambda a, b: a - b)).eval({'a': 1, 'b': 2}).item()
+    -1
 
     Raises:
-      TypeError: the keys cannot be sorted, or a value is not convertible to a block.
+      TypeError: a value is not convertible to a block.
     """
 
     fields: tuple[tuple[Any, Block], ...]
@@ -398,14 +401,6 @@ class AllOf(Block):
 
 def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
     """The (key, value) pairs of a dict, a list of pairs, or a tuple or list."""
-    if type(spec) is dict:
-        try:
-            return sorted(spec.items(), key=lambda pair: pair[0])
-        except TypeError:
-            raise TypeError(
-                f'{name}: expected keys that can be sorted, got {list(spec)!r}; pass a '
-                'list of pairs to fix their order'
-            ) from None
     if isinstance(spec, Mapping):
         return list(spec.items())
     if _has_pairs(spec):

@@ -330,6 +330,21 @@ class Identity(Block):
         return 'Identity()'
 
 
+@block
+class Arguments(Record):
+    """The items of a tuple as a function of wires takes them, by name if they have any.
+
+    Attributes:
+      parameters: what the function calls them.
+    """
+
+    parameters: tuple[str, ...]
+
+    def __init__(self, parameters: tuple[str, ...]) -> None:
+        super().__init__((Identity(),) * len(parameters))
+        vars(self).update(parameters=parameters)
+
+
 # ---- control -------------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ class _Application:
         budget, spec = self.budget(), self.spec()
         if budget is None or spec not in budget.specs:
             return ''
-        return f'program {[*budget.specs].index(spec) + 1} of at most {budget.limit}'
+        return budget.named([*budget.specs].index(spec) + 1)
 
 
 class _Thread(threading.local):

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 
+from jfold.data.adoption import with_spec
 from jfold.errors import expect
+from jfold.kept import Recent
 from jfold.schedule import Schedule, abstract
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
@@ -29,14 +32,15 @@ class CompiledStep:
     compiled: jax.stages.Compiled
     specs: tuple[Spec, ...]
     _recipe: _Recipe
-    _others: dict[tuple[Spec, ...], jax.stages.Compiled] = field(default_factory=dict)
+    _others: Recent[jax.stages.Compiled] = field(default_factory=Recent)
 
     @boundary
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Runs the step.
 
         Schedules for which there was no room in the capacity it was compiled for have a
-        larger one: for these it is compiled another time, once, with a warning.
+        larger one: for these it is compiled another time, once, with a warning. Of many
+        such programs those are dropped that are not used for long.
 
         Raises:
           ValueError: a schedule is of another model, or has another number of rows.
@@ -45,17 +49,34 @@ class CompiledStep:
         specs = self._recipe.specs_of(args, options)
         if len(specs) != len(self.specs):  # static arguments are left out before them
             specs = _specs_in((args, options))
-        if specs != self.specs and specs not in self._others:
+        pairs = zip(self.specs, specs, strict=False)
+        if any(x.program is not y.program for x, y in pairs):
+            args, options = self._adopted(args, options)
+            specs = _specs_in((args, options))
+        compiled = self.compiled
+        if specs != self.specs:
             for expected, got in zip(self.specs, specs, strict=False):
                 _check_kind(expected, got)
             if len(specs) == len(self.specs):
-                self._compile_for(specs)
-        compiled = self._others.get(specs) if specs != self.specs else None
-        return (compiled or self.compiled)(*args, **options)
+                make = functools.partial(self._compiled_for, specs)
+                compiled = self._others.get(tuple(x.key for x in specs), make)
+        return compiled(*args, **options)
 
-    def _compile_for(self, specs: tuple[Spec, ...]) -> None:
+    def _adopted(self, *tree: Any) -> Any:
+        """Arguments, with schedules of a model that was the same as if of this."""
+        leaves, structure = jax.tree.flatten(tree, is_leaf=_is_schedule)
+        rest = iter(self.specs)
+        made = [
+            with_spec(x, replace(next(rest), capacity=x.capacity)) or x
+            if _is_schedule(x)
+            else x
+            for x in leaves
+        ]
+        return jax.tree.unflatten(structure, made)
+
+    def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
         begin = time.perf_counter()
-        self._others[specs] = self._recipe.compiled(specs)
+        compiled = self._recipe.compiled(specs)
         changes = ', '.join(map(_changes, self.specs, specs))
         warnings.warn(
             'expected schedules of the capacity that the step was compiled for, got '
@@ -63,8 +84,9 @@ class CompiledStep:
             f'{time.perf_counter() - begin:.1f} s. Reserve that much by '
             '`model.reserve` before `model.precompile`',
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
+        return compiled
 
     def __repr__(self) -> str:
         return f'CompiledStep({", ".join(str(x.capacity) for x in self.specs)})'

@@ -20,7 +20,7 @@ SHOWN_LEVELS = 12
 Row: TypeAlias = tuple[str, ...]  # its cells
 
 
-def explain(schedule: Schedule, programs: int, max_programs: int) -> str:
+def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
     """Levels by operations, spare rows, capacities, bytes, compiled programs, time."""
     summary = _summary(schedule, programs, max_programs)
     fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))
@@ -46,15 +46,16 @@ def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
     return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), *own, text]
 
 
-def _summary(schedule: Schedule, programs: int, max_programs: int) -> str:
+def _summary(schedule: Schedule, programs: int, max_programs: int | None) -> str:
     counts = schedule.counts
     built = '' if schedule.seconds is None else f', built in {_time(schedule.seconds)}'
     shards = schedule.spec.shards
     here = '' if shards is None or shards.is_local else ' of this process'
+    limit = '' if max_programs is None else f' of at most {max_programs}'
     fixed = ', sums in a fixed order' if schedule.spec.reproducible else ''
     return (
         f'{schedule.examples} examples, {int(counts.sum())} nodes{here}, depth '
-        f'{schedule.depth}{built}; {programs} of {max_programs} programs{fixed}'
+        f'{schedule.depth}{built}; programs so far: {programs}{limit}{fixed}'
     )
 
 

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec('P')
 T = TypeVar('T')
+MANY = 8  # things, beyond which those are dropped that were not used for long
+LONG = 64  # uses of others
 
 
 class Owner:
@@ -62,3 +65,34 @@ def kept(function: Callable[P, T]) -> Callable[P, T]:
         return found
 
     return cast(Callable[P, T], cached)
+
+
+class Recent(Generic[T]):
+    """What was made by key, of which much is dropped if it is not used for long."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, T] = {}
+        self._used: dict[Hashable, int] = {}
+        self._clock = 0
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made for a key, or is now."""
+        self._clock += 1
+        self._used[key] = self._clock
+        found = self._made.get(key)
+        if found is None:
+            # Another thread may have made it meanwhile.
+            found = self._made.setdefault(key, make())
+            self._drop()
+        return found
+
+    def _drop(self) -> None:
+        """Leaves a few, and what was used lately."""
+        used = sorted(self._used.items(), key=operator.itemgetter(1))
+        for key, when in used[:-MANY]:
+            if self._clock - when > LONG:
+                self._made.pop(key, None)
+                self._used.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._made)

@@ -44,7 +44,7 @@ class Fold(linen.Module):
     """
 
     block: Block
-    max_programs: int = 8
+    max_programs: int | None = None
 
     def __post_init__(self) -> None:
         self.block = convert_to_block(self.block)
@@ -73,6 +73,8 @@ class Fold(linen.Module):
             for x in layers
             if x.init
         }
+        # Those of no layer are told too.
+        params = {**self.variables.get('params', {}), **params}
         options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
         if self.is_initializing():
             options['deterministic'] = True

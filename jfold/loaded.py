@@ -142,8 +142,7 @@ class LoadedModel(Scheduling):
         if jax.tree.structure(params) != saved:
             params = plain(params)  # others may have their leaves in another order
         check_params(self.program.layers, params)
-        own = {name: params[name] for name in self.params}
-        return step(jax.tree.leaves(own), schedule.indices, schedule.constants)
+        return step(jax.tree.leaves(params), schedule.indices, schedule.constants)
 
     @boundary
     def predict(

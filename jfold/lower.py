@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -40,6 +42,8 @@ FAMILIES = (
     *(sequences, reduction, alignment, chaining, wiring),
 )
 
+TALL = 10_000  # calls, of which each block takes four, and a part of the stack of C
+
 
 def lower(root: c.Block, fuses: bool = True, once: bool = False) -> Program:
     """Compiles an expression.
@@ -68,10 +72,33 @@ def lower_typed(
         `None`.
       once: as of `lower`.
     """
+    with _tall_stack():
+        return _lowered(typing, feeds, once)
+
+
+@contextlib.contextmanager
+def _tall_stack() -> Iterator[None]:
+    """Has room for expressions that are nested deep, and says of others what is wrong."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, TALL))
+    try:
+        yield
+    except RecursionError:
+        raise TypeError(
+            'expected an expression that is nested less deep, got more blocks inside '
+            'each other than Python has room for; make parts of it declarations'
+        ) from None
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _lowered(
+    typing: Typing, feeds: Mapping[int, Sequence[Any]] | None, once: bool
+) -> Program:
     tables, chosen = Tables(typing), Chosen()
     round_, text = settled(tables, chosen)
     check_recursion(round_)
-    uses, grouped, applied = round_.uses, round_.grouped, [*tables.operations]
+    uses, grouped, applied = round_.uses, round_.grouped, tables.listed
     if feeds is None:
         chosen = joined(round_.program(applied), uses, grouped)
     else:

@@ -19,6 +19,7 @@ from jfold.budget import Budget
 from jfold.combinators import Block, convert_to_block
 from jfold.compile_times import note
 from jfold.compiled import CompiledStep, compile_step
+from jfold.data.adoption import of_model
 from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
@@ -30,7 +31,7 @@ from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.device.random_keys import make_draws
 from jfold.errors import expect, several, shown, whole
-from jfold.kept import kept
+from jfold.kept import Recent, kept
 from jfold.keys import Rngs
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.lower import lower
@@ -51,7 +52,7 @@ class Model(Scheduling):
     Attributes:
       block: the expression.
       program: what it was lowered to; printable.
-      max_programs: how many shapes of schedule there may be.
+      max_programs: how many shapes of schedule there may be; `None`: any number.
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
       strategy: how often loops run; likewise. `None`: as suits the backend.
       reproducible: whether sums have a fixed order; likewise.
@@ -59,7 +60,7 @@ class Model(Scheduling):
 
     block: Block
     program: Program
-    max_programs: int
+    max_programs: int | None = None
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
     reproducible: bool = False
@@ -69,7 +70,8 @@ class Model(Scheduling):
     predict = make_predict
 
     def __post_init__(self) -> None:
-        self._apply = jax.jit(make_execute())
+        # A function for each shape: JAX frees what it has compiled with that.
+        self._applied = Recent[Callable[..., Any]]()
         options = self.residuals, self.strategy, self.reproducible
         self._budget = Budget(self.program, self.max_programs, *options)
 
@@ -282,7 +284,7 @@ class Model(Scheduling):
     def reserve(self, capacity: Capacity) -> Capacity:
         """Makes room: from now on all batches that fit have schedules of one capacity.
 
-        Batches that do not fit have another program, within `max_programs`, and those
+        Batches that do not fit have another program, with a warning, and those
         that do keep theirs. Nothing is compiled; `precompile` reserves by itself.
 
         Args:
@@ -321,8 +323,7 @@ class Model(Scheduling):
         """Runs a batch: pure, and composes with JAX's transformations.
 
         Args:
-          params: as `init` returns them, in any mapping, which may hold more than those
-            of this model.
+          params: as `init` returns them, in any mapping.
           schedule: as `schedule` returns it; data, no gradient flows to it.
           external: by name, the arrays [rows, *shape] that `External` blocks pick rows
             of; gradients flow to them.
@@ -344,30 +345,31 @@ class Model(Scheduling):
         nothing else outlives the model and its schedules.
 
         Raises:
-          ValueError: the schedule is another model's.
-          TypeError: `params` lacks a layer, or those of one differ from those of `init`
+          ValueError: the schedule is another model's, and not of one that was defined
+            in the same way.
+          TypeError: `params` lacks a layer or has others, or one differs from `init`
             in structure, shape or dtype; or so does an array of `external`; or a layer
             draws and has no key.
         """
         params = with_external(self.program.layers, params, external)
-        self._check(params, schedule)
+        schedule = self._own(schedule)
+        check_params(self.program.layers, params)
         rows, layers = schedule.examples, self.program.layers
         draws = make_draws(layers, rows, rngs, ids, deterministic)
         note(self._budget, schedule.spec)
-        return returned(self.program, schedule, self._apply(params, schedule, draws))
+        run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
+        return returned(self.program, schedule, run(params, schedule, draws))
 
-    def _check(self, params: object, schedule: Schedule) -> None:
+    def _own(self, schedule: Schedule) -> Schedule:
+        """A schedule of this model, or of one that was the same, as one of this."""
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
                 'call `model.apply(params, model.schedule(examples))`'
             )
-        if schedule.spec.program is not self.program:
-            raise ValueError(
-                'expected a schedule made by this model, got one of another: call '
-                '`model.schedule(examples)` of the model that is applied'
-            )
-        check_params(self.program.layers, params)
+        if schedule.spec.program is self.program:
+            return schedule
+        return of_model(schedule, self._budget.spec_of, self.program)
 
     @boundary
     def eval(
@@ -401,7 +403,7 @@ class Model(Scheduling):
 @boundary
 def compile(
     block: Convertible,
-    max_programs: int = 8,
+    max_programs: int | None = None,
     *,
     residuals: str = SAVE_PRODUCTS,
     strategy: str | None = None,
@@ -413,7 +415,11 @@ def compile(
       block: a block, or what converts to one; takes one example, gives tensors, in
         tuples and sequences.
       max_programs: how many shapes of schedule, and so compiled programs, there may be;
-        exceeding it is an error.
+        exceeding it is an error, but for `predict`. When left out there may be any
+        number: capacities then grow so that data which grow need few, a warning says
+        once what to reserve, and what was compiled for `apply` by itself is dropped if
+        it is not used for long. (What functions of yours under `jax.jit` have compiled
+        stays until their `clear_cache()`.)
       residuals: what the forward pass keeps for the reverse: 'save products', matrix
         products, from which the rest is computed again; or 'recompute all', which
         takes less memory and runs each product twice more. `Model.explain` tells how
@@ -446,7 +452,8 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
-    max_programs = whole('max_programs', max_programs, 1)
+    if max_programs is not None:
+        max_programs = whole('max_programs', max_programs, 1)
     _check_choice('residuals', residuals, RESIDUALS)
     _check_choice('strategy', strategy, (*STRATEGIES, ONCE, None))
     _check_reproducible(reproducible, strategy)
@@ -464,7 +471,7 @@ def _check_reproducible(reproducible: object, strategy: str | None) -> None:
 
 
 @kept
-def model_of(block: Block, max_programs: int) -> Model:
+def model_of(block: Block, max_programs: int | None) -> Model:
     """The model of a block, compiled once, for modules that are copied."""
     return compile(block, max_programs)
 

@@ -51,7 +51,7 @@ class Fold(nnx.Module):
 
     @boundary
     def __init__(
-        self, block: Convertible, *, rngs: nnx.Rngs, max_programs: int = 8
+        self, block: Convertible, *, rngs: nnx.Rngs, max_programs: int | None = None
     ) -> None:
         is_rngs = isinstance(rngs, nnx.Rngs)
         expect('rngs', rngs, is_rngs, '`nnx.Rngs`', 'write `rngs=nnx.Rngs(0)`')

@@ -41,7 +41,6 @@ class Layer:
     init: Callable[..., Any] | None  # (key) -> params
     params: ArrayTree | None  # pytree of jax.ShapeDtypeStruct, None without parameters
     batched: bool = False
-    family: str = ''  # the name before it was numbered, if nobody chose one
     external: bool = False  # its parameter is an array that a batch is given
     rngs: tuple[str, ...] = ()  # the streams of the keys that come before the inputs
     evaluating: Callable[..., Any] | None = None  # the call where nothing is drawn

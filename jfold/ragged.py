@@ -3,29 +3,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from jfold.errors import whole
+from jfold.errors import shown, whole
+from jfold.functions import ratio
+from jfold.graph import Array, ranges
 from jfold.tracebacks import boundary
-from jfold.types import SequenceType, Type, levels, pack, terminals
+from jfold.trampoline import Steps, in_turn, run
+from jfold.types import SequenceType, TensorType, Type, levels, pack, terminals
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, repr=False)
-class Ragged:
+class Ragged(NDArrayOperatorsMixin):
     """The sequences of a batch, of any lengths, one an example; a pytree.
 
     Rows are the items of the first example, in order, then those of the second, and so
     on. Spare rows, at the end, are zero, so that sums need no mask; gradients flow
     through all others.
+
+    Operators work item by item, with another `Ragged` of the same lengths or with what
+    is for each item, and so do functions of NumPy, as `np.exp(x)`. `x[k]` has the items
+    of example `k`, `x[2:5]` and `x[[4, 0]]` are of several examples; neither is there
+    under `jit`, where shapes must be known.
 
     Attributes:
       values: [rows, *shape]; a tuple of such arrays if items are tuples, and where they
@@ -41,6 +51,8 @@ class Ragged:
     >>> padded, real = squares.padded(2, fill=-1)
     >>> padded.tolist(), real.sum(1).tolist()
     ([[1.0, 4.0], [-1.0, -1.0], [9.0, -1.0]], [2, 0, 1])
+    >>> (squares + 1).to_list()[2], squares[0].tolist(), (squares > 2).sum().item()
+    ([array(10., dtype=float32)], [1.0, 4.0], 2)
     """
 
     values: Any
@@ -51,6 +63,85 @@ class Ragged:
         """Whether a row is an item [rows] bool."""
         rows = jnp.arange(_rows(self.values), dtype=self.lengths.dtype)
         return rows < self.lengths.sum(dtype=self.lengths.dtype)
+
+    def sum(self) -> Any:
+        """The sum over all items [*shape], of all examples."""
+        return jax.tree.map(_total, self.values, is_leaf=_is_ragged)
+
+    def mean(self) -> Any:
+        """The mean over all items [*shape], of all examples; zero if there are none.
+
+        >>> import jfold as jf
+        >>> jf.Ragged(jnp.array([3.0, 5.0, 0.0]), jnp.array([1, 1])).mean().item()
+        4.0
+        """
+        count = self.mask.sum()
+
+        def of(x: Any) -> Any:
+            return x.mean() if _is_ragged(x) else ratio(_total(x), count)
+
+        return jax.tree.map(of, self.values, is_leaf=_is_ragged)
+
+    @boundary
+    def map(self, fn: Callable[..., Any], *others: Ragged) -> Ragged:
+        """A function of all items at once, as of losses; for use under `jit` too.
+
+        Args:
+          fn: takes items [rows, *shape], in tuples if they are, then those of others;
+            gives arrays [rows, ...]. Items of items, where these are sequences.
+          *others: of the same lengths; they may have more spare rows.
+
+        Raises:
+          TypeError: another is no `Ragged`, or of other levels; ValueError: it has
+            other lengths, as far as these are known.
+
+        >>> import jfold as jf, numpy as np
+        >>> lengths = np.array([1, 1])
+        >>> logits, found = (
+        ...     jf.Ragged(np.array(x), lengths) for x in ([1.0, 2], [3, 1])
+        ... )
+        >>> logits.map(jnp.maximum, found).to_list()
+        [[array(3., dtype=float32)], [array(2., dtype=float32)]]
+        """
+        for other in others:
+            _check_alike(self, other)
+        every = self, *others
+        rows = min(_rows(x.values) for x in every)
+        parts = [_first(x.values, rows) for x in every]
+        if _is_ragged(self.values):
+            first, *rest = parts
+            return Ragged(first.map(fn, *rest), self.lengths)
+        items = jnp.arange(rows) < self.lengths.sum()
+        # Of what is in spare rows some functions have no gradient, at 1 most have one.
+        made = fn(*(_only(items, x, 1) for x in parts))
+        return Ragged(_only(items, made, 0), self.lengths)
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any
+    ) -> Any:
+        """For operators and for functions of NumPy: that of JAX of the same name."""
+        fn = getattr(jnp, ufunc.__name__, None)
+        if method != '__call__' or options or fn is None:
+            return NotImplemented
+        return _item_by_item(fn, inputs)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self)))
+
+    @boundary
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(self.lengths, jax.core.Tracer):
+            raise TypeError(
+                'expected a `Ragged` with known lengths to index, got a traced one, in '
+                f'{self}: under `jit`, use `padded(length)`, or `values` and `mask`'
+            )
+        key = key if isinstance(key, slice) else np.asarray(key)
+        examples = np.arange(len(self))[key]
+        found = picked(self, np.atleast_1d(examples), _known)
+        return found if examples.ndim else found.values
 
     def to_list(self) -> list[Any]:
         """A list an example, of what `Block.eval` gives for it: arrays, of NumPy, in
@@ -93,6 +184,124 @@ class Ragged:
         return f'Ragged(values={_shown(self.values)}, lengths={_shown(self.lengths)})'
 
 
+# Values have the structure of the expression, which may be nested without limit: so
+# neither Python's stack nor JAX's trees, which are recursive too, are used for them.
+
+
+def picked(value: Any, rows: Array, read: Callable[[Any], Any] = np.asarray) -> Any:
+    """Some rows [n] of a value with a leading axis of rows.
+
+    Args:
+      read: what becomes of arrays before.
+    """
+    return run(_rows_of(value, rows, read))
+
+
+def _known(x: Any) -> Any:
+    """An array of NumPy, if its values are known: JAX would compile for each shape."""
+    return x if isinstance(x, jax.core.Tracer) else np.asarray(x)
+
+
+def _rows_of(value: Any, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
+    if isinstance(value, tuple):
+        return tuple((yield in_turn(_rows_of(each, rows, read) for each in value)))
+    if isinstance(value, Ragged):
+        lengths = np.asarray(value.lengths)
+        begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
+        counts: Any = chosen  # of NumPy, as all that is given back
+        inside = _rows_of(value.values, ranges(begins, chosen), read)
+        return Ragged((yield inside), counts)
+    return value if value is None else read(value)[rows]
+
+
+# ---- item by item --------------------------------------------------------------------
+
+
+def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
+    """A function of tensors, of the items of some inputs and of others as they are."""
+    first, *others = filter(_is_ragged, inputs)
+
+    def of_tensors(*tensors: jax.Array) -> Any:
+        found = iter(tensors)
+        given = [next(found) if _is_ragged(x) else x for x in inputs]
+        most = tensors[0].ndim - (fn is not jnp.matmul)
+        for x in itertools.filterfalse(_is_ragged, inputs):
+            if np.ndim(x) > most:
+                item = f'{tensors[0].dtype}{list(tensors[0].shape[1:])}'
+                raise ValueError(
+                    f'expected what goes with each item, {item}, got '
+                    f'{list(np.shape(x))}: lay out what differs from item to item by '
+                    '`schedule.ragged(lists)`'
+                )
+        return fn(*given)
+
+    def of_items(*items: Any) -> Any:
+        return jax.tree.map(of_tensors, *items)
+
+    result: Ragged = first.map(of_items, *others)
+    return result
+
+
+def _check_alike(one: Ragged, other: object) -> None:
+    """Refuses what has other items.
+
+    Raises:
+      TypeError: it is no `Ragged`, or of other levels; ValueError: it has other
+        lengths, as far as these are known.
+    """
+    nested = _is_ragged(one.values)
+    if not isinstance(other, Ragged) or nested != _is_ragged(other.values):
+        raise TypeError(f'expected a `Ragged` like {one}, got {shown(other)}')
+    pair = one.lengths, other.lengths
+    if len(pair[0]) != len(pair[1]):
+        raise ValueError(
+            f'expected sequences of {len(pair[0])} examples, got those of '
+            f'{len(pair[1])}: lay them out by `schedule.ragged(lists)`'
+        )
+    if all(map(_is_here, pair)):
+        different = np.asarray(pair[0]) != np.asarray(pair[1])
+        for k in np.flatnonzero(different)[:1].tolist():
+            raise ValueError(
+                f'expected sequences of the same lengths, got {pair[0][k]} and '
+                f'{pair[1][k]} items of example {k}'
+            )
+
+
+def _is_here(x: Any) -> bool:
+    """Whether the values of an array are known in this process."""
+    if isinstance(x, jax.core.Tracer):
+        return False
+    return not isinstance(x, jax.Array) or x.is_fully_addressable
+
+
+def _first(values: Any, rows: int) -> Any:
+    """The first rows of values."""
+    if _is_ragged(values):
+        return Ragged(values.values, values.lengths[:rows])
+    if any(map(_is_ragged, jax.tree.leaves(values, is_leaf=_is_ragged))):
+        raise TypeError(
+            'expected items of tensors, got sequences among them: take what '
+            f'`values` holds, {_shown(values)}, one after another'
+        )
+    return jax.tree.map(lambda x: x[:rows], values)
+
+
+def _only(items: jax.Array, values: Any, other: int) -> Any:
+    """Values [rows, ...] where there are items [rows] bool, and a number elsewhere."""
+
+    def of_tensor(x: Any) -> jax.Array:
+        if np.shape(x)[:1] != items.shape:
+            raise ValueError(
+                f'expected results [{len(items)}, ...], a row for each item, got '
+                f'{list(np.shape(x))}: leave means to `mean`'
+            )
+        x = jnp.asarray(x)
+        mask = items.reshape(items.shape + (1,) * (x.ndim - 1))
+        return jnp.where(mask, x, jnp.asarray(other, x.dtype))
+
+    return jax.tree.map(of_tensor, values)
+
+
 def _filled(x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any) -> jax.Array:
     """Rows [examples, length, *shape] of `x` [n, *shape], if they are real."""
     if not len(x):
@@ -100,6 +309,11 @@ def _filled(x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any) -> jax.Ar
     chosen = jnp.asarray(x).at[jnp.where(mask, rows, 0)].get(mode='clip')
     real = mask.reshape(mask.shape + (1,) * (x.ndim - 1))
     return jnp.where(real, chosen, jnp.asarray(fill, x.dtype))
+
+
+def _total(values: Any) -> Any:
+    """The sum over all rows."""
+    return values.sum() if _is_ragged(values) else jnp.asarray(values).sum(0)
 
 
 def _is_ragged(values: object) -> bool:
@@ -132,6 +346,46 @@ def _shown(values: Any) -> str:
     if isinstance(values, Ragged) or not hasattr(values, 'dtype'):
         return repr(values)
     return f'{values.dtype}[{",".join(map(str, values.shape))}]'
+
+
+# ---- laid out ------------------------------------------------------------------------
+
+
+def laid_out(
+    lists: Sequence[Sequence[Any]], rows: Sequence[int], type_: TensorType | None
+) -> Ragged:
+    """Items of any kind, as the results of a batch lie.
+
+    Args:
+      lists: the items of each example; in the next level, of each of these.
+      rows: of each level, of which there is one at least.
+      type_: of an item; that of all items together if it is left out.
+
+    Raises:
+      TypeError: items are no numbers of one shape.
+    """
+    lengths: Any = np.array([*map(len, lists)], np.int32)
+    items = [*itertools.chain.from_iterable(lists)]
+    spare = rows[0] - len(items)
+    if len(rows) > 1:
+        return Ragged(laid_out([*items, *[()] * spare], rows[1:], type_), lengths)
+    values = np.zeros((rows[0], *(type_.shape if type_ else ())), type_ and type_.dtype)
+    if items:
+        given = _together(items, type_)
+        values = np.zeros((rows[0], *given.shape[1:]), given.dtype)
+        values[: len(items)] = given
+    return Ragged(values.astype(jax.dtypes.canonicalize_dtype(values.dtype)), lengths)
+
+
+def _together(items: list[Any], type_: TensorType | None) -> Array:
+    """Items as an array [items, *shape]."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        made = np.asarray(items, type_ and type_.dtype)
+        if made.dtype.kind in 'biufc' and (not type_ or made.shape[1:] == type_.shape):
+            return made
+    kind = f'items as {type_}' if type_ else 'numbers, or arrays of one shape, as items'
+    some = ', '.join([*map(shown, items[:3]), *(['...'] if len(items) > 3 else [])])
+    raise TypeError(f'expected {kind}, got {some}: turn them into numbers before')
 
 
 def assembled(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:

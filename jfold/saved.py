@@ -61,7 +61,8 @@ def save(
     The file holds what the host does with examples, the parameters, and `model.apply`
     for batches of some capacities, as `jax.export` writes it. Python functions that the
     host calls (`InputTransform`, keys of `OneOf`) are written by the names under which
-    they can be imported; those of the device are part of what is exported.
+    they can be imported; those of a notebook, which cannot, are told one by one. Those
+    of the device are part of what is exported.
 
     Args:
       path: of the file, which is written whole or not at all.
@@ -152,8 +153,8 @@ def _specs(
 ) -> list[Spec]:
     """The specs to export, from small to large."""
     if capacities is None:
-        chains = model._budget.current.values()
-        found = [spec for chain in chains for spec in chain if spec.shards is None]
+        chains = model._budget.chains.values()
+        found = [x for chain in chains for x in chain.specs if x.shards is None]
     else:
         given = [capacities] if isinstance(capacities, Capacity) else capacities
         is_several = isinstance(given, Iterable)

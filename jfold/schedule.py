@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -24,10 +24,13 @@ from jfold.functions import ratio
 from jfold.graph import Array
 from jfold.planning.layout import layout
 from jfold.planning.sections import Sections
+from jfold.planning.targets import lay_out
 from jfold.planning.tiles import strategy_of
+from jfold.ragged import Ragged
 from jfold.shards import EVERYWHERE
 from jfold.spec import ONCE, Capacity, Spec, SpecKey, of_one_shard
 from jfold.tracebacks import boundary
+from jfold.types import TypeLike
 
 if TYPE_CHECKING:
     from jfold.planning.at_once import Selection
@@ -162,6 +165,51 @@ class Schedule:
         """
         mask = self.mask
         return jax.tree.map(lambda x: _mean(jnp.asarray(x), mask), losses)
+
+    @boundary
+    def ragged(
+        self, lists: Iterable[Iterable[Any]], type: TypeLike | None = None
+    ) -> Ragged:
+        """Lays out what goes with each item of a result that is a sequence: targets.
+
+        So a model that learns to label sequences labels those that have no labels, too.
+
+        Args:
+          lists: for each example what goes with its items, lists of lists where items
+            are sequences; for each row, or without spare rows. With batches,
+            `[tags[i] for i in batch.indices]`.
+          type: of what goes with an item; that of what is given when left out, and of a
+            number of float32 where there is nothing.
+
+        Returns:
+          Arrays of NumPy with rows as those of the result, spare ones included. Where
+          the result has several sequences, as those of the first that has such lengths.
+
+        Raises:
+          TypeError: items are no numbers of one shape, or the result has no sequence.
+          ValueError: there are other numbers of lists or of items; or other processes
+            have a part of the batch.
+
+        >>> import jax, jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar() >> jf.Function(jnp.square)))
+        >>> schedule = model.schedule([[1, 2], [], [3]])
+        >>> targets = schedule.ragged([[1, 3], [], [8]])
+        >>> (model.apply({}, schedule) - targets).to_list()[2]
+        [array(1., dtype=float32)]
+        """
+        if isinstance(self.indices, jax.core.Tracer):
+            raise TypeError(
+                'expected a schedule with known values, got a traced one: call '
+                '`ragged` before, and pass what it returns to the function under `jit`'
+            )
+        spec = self.spec
+        if spec.shards is not None and not spec.shards.is_local:
+            raise ValueError(
+                'expected a schedule of this process alone, got one of which others '
+                'have a part: give targets with the data, in a field of each example'
+            )
+        parts = [np.asarray(x.indices) for x in self.parts]
+        return lay_out(of_one_shard(spec), parts, lists, type)
 
     def owners(self, result: int) -> jax.Array:
         """Of each row of a result with any number of them, which row of the others its

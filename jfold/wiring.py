@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 from jfold.blocks import Block, Convertible, Record, block, convert_to_block
-from jfold.combinators import ForwardDeclaration, Identity, Reference
+from jfold.combinators import Arguments, ForwardDeclaration, Reference
 from jfold.errors import expect
 from jfold.printing import Printed
 from jfold.sequence_blocks import GetItem
@@ -410,8 +410,9 @@ def compose(fn: Callable[..., Source]) -> Composition:
     """Makes a block of a function that calls blocks; a decorator.
 
     The function is called once, on wires, and what it does with them is what the block
-    does with values. One parameter is the input; several are the items of a tuple. It
-    returns what the block gives: a wire, a (nested) tuple of wires, or nothing.
+    does with values. One parameter is the input; several are the items of a tuple, by
+    name where these are fields of a `Record`. It returns what the block gives: a wire,
+    a (nested) tuple of wires, or nothing.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Broadcast, Map, Max, Scalar, Sum, ZipWith
@@ -429,13 +430,15 @@ def compose(fn: Callable[..., Source]) -> Composition:
     return _composed(fn, _inputs_of(fn), _name_of(fn))
 
 
-def _composed(fn: Callable[..., Source], count: int, name: str) -> Composition:
-    """The composition of a function with so many inputs."""
-    made = Composition(name=name)
+def _composed(
+    fn: Callable[..., Source], parameters: tuple[str, ...], name: str
+) -> Composition:
+    """The composition of a function whose inputs are called so."""
+    made, count = Composition(name=name), len(parameters)
     with made.scope():
         given = (made.input,) * count
         if count > 1:
-            items = Record((Identity(),) * count)(made.input)
+            items = Arguments(parameters)(made.input)
             given = tuple(items[k] for k in range(count))
         result = fn(*given)
         if result is not None:
@@ -449,13 +452,14 @@ def _name_of(fn: Callable[..., Source]) -> str:
     return name if name.isidentifier() else 'compose'  # not of a lambda
 
 
-def _inputs_of(fn: Callable[..., Source]) -> int:
-    """How many inputs a function takes: its parameters without a default."""
+def _inputs_of(fn: Callable[..., Source]) -> tuple[str, ...]:
+    """The inputs that a function takes: its parameters without a default."""
     parameters = inspect.signature(fn).parameters.values()
     if any(x.kind is x.VAR_POSITIONAL for x in parameters):
         raise TypeError(f'{fn!r}: expected a fixed number of parameters, got `*`')
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return sum(x.kind in kinds and x.default is x.empty for x in parameters)
+    given = (x for x in parameters if x.kind in kinds and x.default is x.empty)
+    return tuple(each.name for each in given)
 
 
 @boundary
@@ -485,8 +489,8 @@ def recursive(
             recursive, input_type=input_type, output_type=output_type
         )
     expect('fn', fn, callable(fn), 'a function of the block it is')
-    name, count = _name_of(fn), _inputs_of(fn) - 1
+    name, (_, *inputs) = _name_of(fn), _inputs_of(fn)
     declaration = ForwardDeclaration(input_type, output_type, name)
     body = functools.partial(fn, declaration)
-    declaration.resolve_to(_composed(body, count, name) if count else body())
+    declaration.resolve_to(_composed(body, tuple(inputs), name) if inputs else body())
     return Reference(declaration)

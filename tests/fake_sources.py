@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
+from jfold.budget import FixedBudget
 from jfold.data.batches import Batch, Batches, batches
 from jfold.schedule import Schedule
 from jfold.spec import Capacity
@@ -28,6 +29,7 @@ class FakeModel:
     """Takes ints that are not negative; its schedules hold them, and spare rows."""
 
     built: list[list[int]] = field(default_factory=list)
+    _budget: FixedBudget = field(default_factory=lambda: FixedBudget(()))
 
     def schedule(self, examples: list[int], *, size: int | None = None) -> Schedule:
         """What a real model does, but for the tables."""

@@ -139,7 +139,7 @@ def test_identity_and_pipe() -> None:
 
 def test_either_side_of_a_pipe_may_be_convertible() -> None:
     check(
-        ({'b': number, 'a': number} >> subtract, [{'a': 5, 'b': 3}], [2.0]),
+        ({'b': number, 'a': number} >> subtract, [{'a': 5, 'b': 3}], [-2.0]),
         ([number, number] >> subtract, [(5, 3)], [2.0]),
         ((number, number) >> subtract, [(5, 3)], [2.0]),
         (number >> jnp.negative, [1], [-1.0]),
@@ -167,15 +167,16 @@ def test_what_must_be_called_first() -> None:
             number >> maker
 
 
-def test_record_of_a_dict_is_sorted() -> None:
+def test_a_record_is_in_the_order_in_which_it_is_written() -> None:
     data = {'c': 3, 'a': 1, 'b': 2, 'more': 'ignored'}
     names = collections.OrderedDict([('c', number), ('a', number), ('b', number)])
     check(
-        ({'c': number, 'a': number, 'b': number}, [data], [(1.0, 2.0, 3.0)]),
+        ({'c': number, 'a': number, 'b': number}, [data], [(3.0, 1.0, 2.0)]),
+        ({'c': number, 1: number}, [{1: 4, **data}], [(3.0, 4.0)]),
         (jf.Record(names), [data], [(3.0, 1.0, 2.0)]),
         (jf.Record([('c', number), ('a', number)]), [data], [(3.0, 1.0)]),
         (jf.Record([('c', number), ('c', whole)]), [data], [(3.0, np.int32(3))]),
-        ({2: number, 0: number}, [(1, 2, 3)], [(1.0, 3.0)]),
+        ({2: number, 0: number}, [(1, 2, 3)], [(3.0, 1.0)]),
         ({-1: number}, [[1, 2, 3]], [(3.0,)]),
         ((number, whole), [(1, 2)], [(1.0, np.int32(2))]),
         ([number, whole], [(1, 2)], [(1.0, np.int32(2))]),
@@ -190,7 +191,7 @@ def test_records_in_records() -> None:
         (
             {'a': {'y': number, 'x': (number, number)}},
             [{'a': {'x': (1, 2), 'y': 3}}],
-            [(((1.0, 2.0), 3.0),)],
+            [((3.0, (1.0, 2.0)),)],
         ),
         ({'a': number, 'b': jf.Record(())}, [{'a': 1, 'b': 2}], [(1.0, ())]),
     )
@@ -236,7 +237,7 @@ def test_records_of_typed_tuples() -> None:
         (
             pair >> jf.Record({1: jnp.negative, 0: jf.Identity()}),
             [(1, 2)],
-            [(1.0, -2.0)],
+            [(-2.0, 1.0)],
         ),
         (
             pair >> jf.Record([(1, jnp.negative), (0, jf.Identity())]),
@@ -273,11 +274,6 @@ def test_constants_anywhere() -> None:
 def test_record_refuses() -> None:
     with refuses('Record: expected a dict, list or tuple, got 3'):
         jf.Record(3)
-    with refuses(
-        "Record: expected keys that can be sorted, got [1, 'a']; pass a list of pairs "
-        'to fix their order'
-    ):
-        jf.Record({1: number, 'a': number})
     with pytest.raises(
         TypeError,
         match=r'expected a block, a callable, .* got 3; pass an array for a constant$',
@@ -393,7 +389,7 @@ SHOWN: list[tuple[Any, str]] = [
     (jf.Identity(), 'Identity()'),
     (jf.Pipe(), 'Pipe()'),
     (jf.Void() >> jf.Identity(), 'Void() >> Identity()'),
-    (jf.Record({'b': jf.Void(), 'a': jf.Void()}), "Record({'a': Void(), 'b': Void()})"),
+    (jf.Record({'b': jf.Void(), 'a': jf.Void()}), "Record({'b': Void(), 'a': Void()})"),
     (jf.Record([(1, jf.Void()), (1, jf.Void())]), 'Record({1: Void(), 1: Void()})'),
     (jf.Record((jf.Void(),)), 'Record({0: Void()})'),
     (jf.Record([(slice(2), jf.Void())]), 'Record({slice(None, 2, None): Void()})'),

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -174,15 +173,6 @@ def test_an_empty_corpus() -> None:
             'expected `indices` of no examples, got 0 at position 0', IndexError
         ):
             corpus.schedule([0])
-
-
-def test_a_corpus_belongs_to_its_model() -> None:
-    """The schedules are of no use to another, even of the same expression."""
-    model, other = trees(), trees()
-    params = model.init(jax.random.key(0))
-    schedule = model.trace(TREES).schedule([0, 1])
-    with pytest.raises(ValueError, match='expected a schedule made by this model'):
-        other.apply(params, schedule)
 
 
 # ---- examples of all kinds -----------------------------------------------------------

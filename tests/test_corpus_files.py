@@ -50,7 +50,7 @@ def test_a_file_that_numpy_reads(tmp_path: Path) -> None:
         assert archive.testzip() is None
         document = json.loads(archive.read('metadata.json'))
     saved = document['metadata']['corpus']
-    assert saved['fingerprint']['format'] == 3
+    assert saved['fingerprint']['format'] == 4
     assert saved['skipped'] == []
 
 
@@ -126,9 +126,9 @@ def test_loading_for_another_expression(tmp_path: Path) -> None:
     )
     text = (
         f'{path}: expected a corpus of the expression of this model, got one of '
-        'another, with `operation cell(float32[4], float32[4]) -> float32[4]` instead '
-        'of `operation lstm(float32[4], float32[4]) -> float32[4]`. Trace the examples '
-        'again with `model.trace`'
+        'another, with `operation cell(float32, float32) -> float32` instead of '
+        '`operation lstm(float32, float32) -> float32`. Trace the examples again with '
+        '`model.trace`'
     )
     with refuses(text, ValueError):
         Corpus.load(path, other)
@@ -147,7 +147,7 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         with refuses(f'{path}: expected a corpus, got other arrays', ValueError):
             Corpus.load(path, model)
     write(path, {'source': np.zeros(3)}, {'corpus': {}})
-    with pytest.raises(ValueError, match='with graphs of format None, not 3'):
+    with pytest.raises(ValueError, match='with graphs of format None, not 4'):
         Corpus.load(path, model)
 
 

@@ -489,11 +489,12 @@ def test_nothing_is_kept_of_a_bad_batch() -> None:
     model = jf.compile(numbers >> jf.Sum())
     values = model.apply({}, model.schedule([[1, 2], [3]]))
     assert values.tolist() == [3, 3]
-    specs, programs = dict(model._budget.current), model.programs
+    chains = model._budget.chains
+    specs, programs = {key: x.specs for key, x in chains.items()}, model.programs
     for bad in ([[1] * 5000, [None]], [[1] * 5000, 3], [None, []]):
         with pytest.raises(jf.InputError):
             model.schedule(bad)
-    assert model._budget.current == specs
+    assert {key: x.specs for key, x in chains.items()} == specs
     assert model.programs == programs == 1
     assert model.apply({}, model.schedule([[1, 5], []])).tolist() == [6, 0]
     assert model.programs == 1

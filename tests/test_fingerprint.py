@@ -230,8 +230,16 @@ def test_use_does_not_change_a_fingerprint() -> None:
         (number(adder({1, 2, 3})), number(adder({3, 2, 1}))),
         (number(adder(dict(a=1))), number(adder({'a': 1}))),
         (tree_block(4), tree_block(4)),
+        (tree_block(4), tree_block(5)),
+        (jf.Zeros([4, 4]), jf.Zeros(5)),
+        (jf.FromTensor(np.zeros(3, 'f4')), jf.FromTensor(np.ones(3, 'f4'))),
         # Layers of the same name, at the same types, for the same data.
         (jf.Vector(3) >> jf.GetItem(0), jf.Vector(3) >> jf.GetItem(1)),
+        # With gradients or without.
+        (
+            jf.Scalar() >> jf.Function(jnp.multiply, lambda key: jnp.ones(()), 'sin'),
+            jf.Scalar() >> jf.Function(jnp.sin),
+        ),
         (
             jf.Scalar() >> jf.Function(lambda x: 3 * x, name='f'),
             jf.Scalar() >> jf.Function(lambda x: 2 * x, name='f'),
@@ -368,23 +376,19 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
     ('old', 'new', 'found'),
     [
         (
-            tree_block(4),
-            tree_block(5),
+            jf.Vector(4) >> jf.Function(jnp.sin),
+            jf.Vector(5) >> jf.Function(jnp.sin),
             [
-                '`type float32[4]` instead of `type float32[5]`',
-                '`operation embed(int32[]) -> float32[4]` instead of '
-                '`operation embed(int32[]) -> float32[5]`',
-                '`operation cell(float32[4], float32[4]) -> float32[4]` instead of '
-                '`operation cell(float32[5], float32[5]) -> float32[5]`',
-                'and 1 more',
+                '`Convert tensor=float32[4]` instead of `Convert tensor=float32[5]` in '
+                "Pipe[0].Vector(5, 'float32')"
             ],
         ),
         (
             tree_block(4),
             wide(4),
             [
-                '`operation cell(float32[4], float32[4]) -> float32[4]` instead of '
-                '`operation cell2(float32[4], float32[4]) -> float32[4]`',
+                '`operation cell(float32, float32) -> float32` instead of '
+                '`operation cell2(float32, float32) -> float32`',
             ],
         ),
         (
@@ -399,7 +403,7 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             one_of(type, int, str),
             one_of(type, int),
             [
-                '`operation function_1(float32[]) -> float32[]` instead of nothing',
+                '`operation function_1(float32) -> float32` instead of nothing',
                 '`elif kind is str:` instead of nothing in '
                 "OneOf(type, {<class 'int'>: Scalar('float32') >> Function...",
             ],
@@ -415,31 +419,31 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
         ),
         (
             jf.FromTensor(np.zeros(3, 'float32')),
-            jf.FromTensor(np.ones(3, 'float32')),
-            ['a different `constant float32[3]`'],
+            jf.FromTensor(np.zeros(3, 'int32')),
+            ['`result float32` instead of `result int32`'],
         ),
         (
             jf.Scalar() >> jf.Function(jnp.sin),
             jf.Scalar() >> jf.Function(jnp.cos),
             [
-                '`operation sin(float32[]) -> float32[]` instead of '
-                '`operation cos(float32[]) -> float32[]`'
+                '`operation sin(float32) -> float32` instead of '
+                '`operation cos(float32) -> float32`'
             ],
         ),
         (
             with_metric('a'),
             with_metric('b'),
             [
-                "`metric 'a' in order: float32[]` instead of "
-                "`metric 'b' in order: float32[]`"
+                "`metric 'a' in order: float32` instead of "
+                "`metric 'b' in order: float32`"
             ],
         ),
         (
             XY,
             (XY,),
             [
-                '`result (float32[], float32[])` instead of '
-                '`result ((float32[], float32[]),)`',
+                '`result (float32, float32)` instead of '
+                '`result ((float32, float32),)`',
                 "`x2 = x['x'] if type(x) is dict else field(x, 'x')` instead of "
                 '`[item] = x if type(x) is tuple else items(x, 1)` in '
                 "Record({0: Record({'x': Scalar('float32'), 'y': Scalar('f...",
@@ -456,6 +460,6 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
     ],
 )
 def test_expressions_differ(old: Any, new: Any, found: list[str]) -> None:
-    """By widths, cases, fields, constants, layers, metrics, results."""
+    """By data, cases, fields, constants, layers, metrics, results."""
     assert between(old, new)[: len(found)] == found
     assert between(new, new) == []

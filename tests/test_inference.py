@@ -33,7 +33,7 @@ def shown(block: Any) -> str:
 @pytest.mark.parametrize(
     ('block', 'expected'),
     [
-        ({'b': number, 'a': whole}, '(int32[], float32[])'),
+        ({'b': number, 'a': whole}, '(float32[], int32[])'),
         ((number, (vector, ())), '(float32[], (float32[3], ()))'),
         (number >> (lambda x: (x, [x > 0, x])), '(float32[], (bool[], float32[]))'),
         ((vector, number) >> jf.GetItem(0), 'float32[3]'),

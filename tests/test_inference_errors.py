@@ -74,7 +74,7 @@ MISMATCHES: list[tuple[Any, str]] = [
     (
         {'a': number} >> jf.Record({'a': jnp.sin}),
         "Pipe[1].Record({'a': Function(sin)}): expected int keys, for its input is "
-        "the tuple (float32[],), got 'a'; write a place from -1 to 0",
+        "the tuple (a: float32[],), got 'a'; write a place from -1 to 0",
     ),
     (
         (number, number) >> jf.Record([(2, jnp.sin)]),

@@ -341,7 +341,7 @@ CHOICES: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.parametrize(('key', 'word', 'node'), CHOICES)
 def test_choices_run_in_c(key: Any, word: Any, node: Any) -> None:
-    tree = jf.ForwardDeclaration(output_type=())
+    tree = jf.ForwardDeclaration(output_type=[])
     children = jf.GetItem(2) >> jf.Map(tree()) >> jf.Sum()
     inner = jf.AllOf(jf.GetItem(1) >> number, children) >> (lambda x, y: x + 2 * y)
     tree.resolve_to(jf.OneOf(key, {word: jf.GetItem(1) >> number, node: inner}))
@@ -352,7 +352,7 @@ def test_choices_run_in_c(key: Any, word: Any, node: Any) -> None:
 
 def test_syntax_trees_run_in_c() -> None:
     """Arithmetic, by the types of nodes and their attributes."""
-    tree = jf.ForwardDeclaration(output_type=())
+    tree = jf.ForwardDeclaration(output_type=[])
     numbers = {ast.Add: 0, ast.Sub: 1, ast.Mult: 2}
     sign = jf.InputTransform(type) >> jf.InputTransform(numbers) >> whole
     fields = {'left': tree(), 'op': sign, 'right': tree()}
@@ -378,7 +378,7 @@ def test_all_nodes_of_syntax_trees_run_in_c() -> None:
     """Whatever hangs below a node, by what is in its `__dict__`."""
     known = {each: 'node' for each in vars(ast).values() if isinstance(each, type)}
     kind = jf.InputTransform(known | {list: 'list'}, default='other')
-    tree = jf.ForwardDeclaration(output_type=())
+    tree = jf.ForwardDeclaration(output_type=[])
     children = jf.Map(tree()) >> jf.Sum()
     attributes = jf.InputTransform(vars) >> jf.InputTransform(dict.values)
     cases = {

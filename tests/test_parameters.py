@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import OrderedDict
 from collections.abc import Callable
@@ -149,7 +148,6 @@ def test_layers_that_are_others() -> None:
         FrozenDict,
         lambda p: {'dense': FrozenDict(p['dense'])},
         lambda p: {'dense': OrderedDict(reversed(p['dense'].items()))},
-        lambda p: p | {'another': 'anything'},
         lambda p: jax.tree.map(np.asarray, p),
     ],
 )
@@ -158,10 +156,7 @@ def test_parameters_that_are_alike(change: Any) -> None:
     model = dense_model()
     params, schedule = model.init(KEY), model.schedule([[1, 2]])
     want = model.apply(params, schedule)
-    changed = change(params)
-    if 'another' in changed:
-        changed['another'] = jnp.zeros(())
-    assert model.apply(changed, schedule).tolist() == want.tolist()
+    assert model.apply(change(params), schedule).tolist() == want.tolist()
 
 
 def test_a_list_in_the_place_of_a_tuple() -> None:
@@ -195,21 +190,45 @@ def names(*blocks: Any) -> list[str]:
     return [layer.name for layer in jf.compile(jf.Pipe(*blocks)).program.layers]
 
 
-def test_names_follow_the_functions_not_their_order() -> None:
-    """Layers that change places keep their parameters."""
-    times = jf.Function(lambda p, x: p * x, draw_one)
-    plus = jf.Function(lambda p, x: p + x, draw_one)
+def test_names_follow_the_order_of_the_expression() -> None:
+    """Of uses, wherever functions stand in the source; blocks inside come first."""
     in_a_line = (lambda p, x: p - x), (lambda p, x: -x)
-    a, b = (jf.Function(fn, draw_one) for fn in in_a_line)
-    order = [times, plus, a, b]
-    want = ['function', 'function_1', 'function_2', 'function_3']
+    order = [jf.Function(fn, draw_one) for fn in in_a_line]
+    want = ['function', 'function_1']
     assert names(jf.Scalar(), *order) == want
-    assert names(jf.Scalar(), *reversed(order)) == want[::-1]
-    before, after = (jf.compile(jf.Pipe(jf.Scalar(), *x)) for x in (order, order[::-1]))
-    params = before.init(KEY)
-    got = after.apply(params, after.schedule([2]))
-    one, two, three, _ = (params[name] for name in want)
-    np.testing.assert_allclose(got[0], ((three - -2.0) + two) * one, rtol=1e-6)
+    assert names(jf.Scalar(), *reversed(order)) == want
+    tree = jf.ForwardDeclaration()
+    leaf, pair, last = (
+        jf.Function(lambda p, *x, k=k: p * k + sum(x), draw_one, name='layer')
+        for k in (10, 20, 30)
+    )
+    pairs = (tree(), tree()) >> pair
+    tree.resolve_to(jf.OneOf(type, {tuple: pairs, int: jf.Scalar() >> leaf}))
+    model = jf.compile(tree() >> last)
+    params = {'layer': 1.0, 'layer_1': 2.0, 'layer_2': 3.0}
+    params = {name: jnp.float32(x) for name, x in params.items()}
+    want = 1.0 * 20 + (2 * 10 + 5) + (2 * 10 + 6) + 3 * 30
+    assert model.apply(params, model.schedule([(5, 6)])).tolist() == [want]
+    assert model.eval((5, 6), params) == want
+
+
+CELL = """def layer(p, x):
+    return p {sign} x
+
+{name} = layer
+"""
+
+
+@pytest.mark.parametrize('comment', ['', '# what it does\n' * 9])
+def test_lines_above_a_function_change_no_name(comment: str) -> None:
+    """As of cells of a notebook, each of which begins with its first line."""
+    names_of_cells: dict[str, Any] = {}
+    for before, name, sign in [(comment, 'one', '*'), ('', 'two', '+')]:
+        exec(before + CELL.format(name=name, sign=sign), names_of_cells)
+    one, two = (jf.Function(names_of_cells[x], draw_one) for x in ('one', 'two'))
+    params = {'layer': jnp.float32(2), 'layer_1': jnp.float32(10)}
+    model = jf.compile(jf.Scalar() >> one >> two)
+    assert model.apply(params, model.schedule([3])).tolist() == [16]
 
 
 def test_layers_without_parameters_take_no_names_of_others() -> None:
@@ -227,55 +246,55 @@ def test_names_that_were_given_stay() -> None:
     assert names(jf.Scalar(), *layers, third) == ['a', 'a_2', 'a_3', 'a_1']
 
 
-def test_functions_that_are_gone_are_told() -> None:
-    """For numbers stand for other functions then."""
-    one, two, three = (
-        jf.Function(lambda p, x: p * x, draw_one),
-        jf.Function(lambda p, x: p + x, draw_one),
-        jf.Function(lambda p, x: p - x, draw_one),
-    )
-    before = jf.compile(jf.Pipe(jf.Scalar(), one, two, three))
-    params, model = before.init(KEY), jf.compile(jf.Scalar() >> one >> three)
+@pytest.mark.parametrize('given', [['layer_2'], ['another', 'more']])
+def test_layers_that_the_model_does_not_have(given: Any) -> None:
+    """They are told: of another expression, names may stand for other layers."""
+    one = jf.Function(lambda p, x: p * x, draw_one, name='layer')
+    two = jf.Function(lambda p, x: p - x, draw_one, name='layer')
+    model, own = jf.compile(jf.Scalar() >> one >> two), jnp.float32(3)
+    params = {'layer': own, 'layer_1': own} | dict.fromkeys(given, own)
+    schedule = model.schedule([2])
     message = (
-        "expected parameters of ['function', 'function_1'] alone, got ['function_2'] "
-        'too: functions without a name are numbered as they stand in the source, so '
-        'with others beside them numbers stand for others; leave out what is not of '
-        'this model, or name functions, `Function(fn, init, name=...)`'
+        f"expected parameters of ['layer', 'layer_1'] alone, got {given} too: layers "
+        'of one name are numbered as the expression meets them, so of another '
+        'expression names may stand for others; leave out what is not of this one, '
+        'and say `Function(..., name=...)` where several models share layers'
     )
-    with refuses(message):
-        model.apply(params, model.schedule([2]))
-    with refuses(message):
-        model.eval(2, params)
-    named = jf.Function(lambda p, x: p * x, draw_one, name='dense_1')
-    model, own = jf.compile(jf.Scalar() >> named), jnp.float32(3)
-    both = {'dense_1': own, 'dense_2': own, 'dense': own}
-    assert model.apply(both, model.schedule([2])).tolist() == [6]
+    for call in (
+        lambda: model.apply(params, schedule),
+        lambda: jax.jit(model.apply)(params, schedule),
+        lambda: model.eval(2, params),
+        lambda: model.predict(params, [2]),
+        lambda: jf.find_nan(model, params, [2]),
+    ):
+        with pytest.raises(TypeError, match=re.escape(message)):
+            call()
+    without = jf.compile(jf.Scalar())
+    with pytest.raises(TypeError, match=r'of \[\] alone, got \[.* too'):
+        without.apply(params, without.schedule([2]))
 
 
-def test_functions_of_one_place_are_numbered_by_use() -> None:
-    """Nothing tells them apart."""
+def test_a_module_of_linen_with_layers_that_it_does_not_have() -> None:
+    fold = jf.linen.Fold(dense_model().block)
+    schedule = fold.model.schedule([[1, 2]])
+    variables = fold.init(KEY, schedule)
+    assert fold.apply(variables, schedule).shape == (1, 2)
+    more = {'params': {**variables['params'], 'dense_1': jnp.zeros(2)}}
+    with pytest.raises(TypeError, match=r"\['dense'\] alone, got \['dense_1'\] too"):
+        fold.apply(more, schedule)
 
-    def make(scale: float) -> jf.Function:
-        return jf.Function(lambda p, x: p * x * scale, draw_one)
 
-    one, two = make(1), make(2)
-    assert names(jf.Scalar(), one, two) == names(jf.Scalar(), two, one)
+def test_arrays_of_externals_may_be_among_parameters() -> None:
+    model = jf.compile(jf.External('table', []))
+    table, schedule = jnp.float32([1, 2]), model.schedule([1])
+    assert model.apply({'table': table}, schedule).tolist() == [2]
+    assert model.eval(1, {'table': table}) == 2
 
 
-def test_methods_partials_and_wrapped_functions() -> None:
-    """They stand where the function inside does."""
-
-    class Layers:
-        def one(self, p: Any, x: Any) -> Any:
-            return p * x
-
-        def two(self, p: Any, x: Any) -> Any:
-            return p + x
-
-    own = Layers()
-    for kind in (lambda f: f, functools.partial, jax.jit):
-        one, two = (
-            jf.Function(kind(f), draw_one, name='layer') for f in (own.one, own.two)
-        )
-        assert names(jf.Scalar(), one, two) == ['layer', 'layer_1']
-        assert names(jf.Scalar(), two, one) == ['layer_1', 'layer']
+def test_evaluation_asks_for_all_parameters() -> None:
+    """Also for those that the example does not need."""
+    with refuses(
+        "expected parameters for layer 'dense', got those of []; `model.init(key)` "
+        'makes them'
+    ):
+        jf.Map(dense_model().block).eval([], {})

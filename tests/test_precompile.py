@@ -301,7 +301,7 @@ def test_schedules_of_another_kind() -> None:
     )
     with refuses(text, ValueError):
         ready(params, corpus.schedule(range(3)))
-    other = jf.compile(model.block).schedule(TREES[:4])
+    other = jf.compile(tree_block(5)).schedule(TREES[:4])
     text = (
         'expected `schedule` of the model that compiled the step, got one of another: '
         'make it by the first'

@@ -182,10 +182,12 @@ def test_other_parameters_of_the_same_shapes(path: Path) -> None:
     given = model().init(jax.random.key(1))
     schedule = loaded.schedule(TREES, size=4)
     want = model().apply(given, model().schedule(TREES, size=4), deterministic=True)
-    found = loaded.apply(given | {'other': 1}, schedule)
+    found = loaded.apply(dict(reversed(given.items())), schedule)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), found, want)
     with pytest.raises(TypeError, match=r"expected parameters for layer 'join'"):
         loaded.apply({'word': given['word']}, schedule)
+    with pytest.raises(TypeError, match=r"got \['other'\] too"):
+        loaded.apply(given | {'other': 1}, schedule)
     hint = 'call `loaded.apply(loaded.params, loaded.schedule(examples))`'
     text = f'expected a schedule made by this model, got one of another: {hint}'
     with refuses(text, ValueError):

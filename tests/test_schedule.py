@@ -32,7 +32,7 @@ import jfold as jf
 from jfold.tracing.record import trace
 from jfold.planning.build import fill
 from jfold.planning.demands import demands
-from jfold.planning.growth import COARSE, FINE, grow
+from jfold.planning.growth import COARSE, FINE, Stage, grow
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.tiles import cores
 from jfold.planning.uses import make_uses
@@ -218,12 +218,16 @@ def fits(need: Capacity, capacity: Capacity) -> bool:
     return all(a <= b for (_, a), (_, b) in pairs)
 
 
-@given(st.lists(capacities(), min_size=1, max_size=8), st.sampled_from([COARSE, FINE]))
-def test_capacities_only_grow(stream: list[Capacity], sizes: int) -> None:
+@given(
+    st.lists(capacities(), min_size=1, max_size=8),
+    st.sampled_from([COARSE, FINE]),
+    st.sampled_from([Stage.OUTGROWN, Stage.GROWING]),
+)
+def test_capacities_only_grow(stream: list[Capacity], sizes: int, stage: Stage) -> None:
     """A capacity holds all that came before, and stays if the next one fits."""
     capacity: Capacity | None = None
     for need in stream:
-        before, capacity = capacity, grow(capacity, need, sizes=sizes)
+        before, capacity = capacity, grow(capacity, need, sizes=sizes, stage=stage)
         assert fits(need, capacity)
         if before is not None:
             assert fits(before, capacity)
@@ -279,14 +283,18 @@ def test_chance_decides_how_much_is_spared(need: Capacity, more: Capacity) -> No
         assert all(map(operator.le, enough, getattr(capacity, name)))
 
 
-def test_what_was_outgrown_spares_a_quarter() -> None:
-    """In every dimension: more than chance was at work."""
+def test_what_was_outgrown_spares_half() -> None:
+    """In every dimension: more than chance was at work; then as much again, or what
+    chance asks for."""
     none = {'constants': (0,), 'rows': (0, 0), 'sums': (0,), 'metrics': (0,)}
     need = Capacity(64, 9, (1024,), (1024, 2048), (1,), (0,), 0, (64,))
     first = grow(None, need, lambda: none)
     assert first.rows == need.rows
     more = replace(need, constants=(1025,))
-    assert grow(first, more, lambda: none).rows == (1280, 2560)
+    assert grow(first, more, lambda: none).rows == (1536, 3072)
+    assert grow(first, more, stage=Stage.GROWING).rows == (2048, 4096)
+    much = none | {'rows': (1, 9999)}
+    assert grow(first, more, lambda: much).rows == (1536, 6144)
 
 
 def test_batches_of_like_examples_spare_little() -> None:

@@ -190,9 +190,9 @@ def test_reads_and_items() -> None:
         block.output.reads(difference, record['b'], jf.Zeros(2))
     check((block, [{'a': [1], 'b': 2}], [([1.0], 2.0, [0.0, 0.0])]))
     assert repr(block) == (
-        "block(x1 = x0 >> Record({'a': Vector(1, 'float32'), 'b': Scalar('float32')}); "
-        'x2 = x1 >> GetItem(1); x3 = x1 >> GetItem(0); x4 = (x2, x3) >> '
-        'Function(function); x5 = x1 >> GetItem(1); x6 = Zeros(float32[2]); '
+        "block(x1 = x0 >> Record({'b': Scalar('float32'), 'a': Vector(1, 'float32')}); "
+        'x2 = x1 >> GetItem(0); x3 = x1 >> GetItem(1); x4 = (x2, x3) >> '
+        'Function(function); x5 = x1 >> GetItem(0); x6 = Zeros(float32[2]); '
         '(x4, x5, x6))'
     )
 

@@ -10,7 +10,9 @@ prefetched.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,7 +31,7 @@ from jfold.data.plans import (
 )
 from jfold.data.prefetch import Prefetcher
 from jfold.data.sources import Source, make_source
-from jfold.errors import InputError, whole
+from jfold.errors import InputError, ProgramBudgetError, whole
 from jfold.planning.deals import evenly
 from jfold.schedule import Schedule, on_device
 from jfold.shards import Sharding, make_shards
@@ -37,9 +39,11 @@ from jfold.spec import Capacity
 from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
+    from jfold.data.corpus import Corpus
     from jfold.data.scheduling import Scheduling
 
 Array = np.ndarray[Any, Any]
+PLANNED = 256  # batches, whose needs are known before the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +124,56 @@ def _read_chunks(
 
 # ---- making batches ------------------------------------------------------------------
 
+
+def _needed(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
+    """What the largest of some batches needs."""
+    if (shards := settings.shards) is None:
+        return corpus.capacities_of(batches, settings.batch_size)
+    rows = settings.batch_size // shards.count
+    parts = (
+        batch[part]
+        for batch in batches
+        for part in evenly(shards, rows, corpus.nodes[batch].tolist()).examples
+    )
+    return replace(corpus.capacities_of(parts, rows), shards=shards)
+
+
+def _planned(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
+    """The batches of a run, and that these are all; of many, those of the first epochs
+    that have most nodes, or an example with most of anything."""
+    epochs = (settings.epochs or math.inf) if settings.key else 1
+    each = max(len(make_plan(settings, corpus.nodes, 0)), 1)
+    some = min(epochs, -(-PLANNED // each))
+    found = list(_batches_of(corpus, replace(settings, epochs=int(some))))
+    if len(found) <= PLANNED:
+        return found, some == epochs
+    demands, nodes = corpus.demands, [int(corpus.nodes[x].sum()) for x in found]
+    extreme = np.append(demands.added.argmax(0), demands.highest.argmax(0))
+    with_one = [k for k, x in enumerate(found[:each]) if np.isin(extreme, x).any()]
+    most = np.argsort(nodes)[-PLANNED:].tolist()
+    return [found[k] for k in {*most, *with_one}], False
+
+
+def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
+    """The examples [n] of each batch of all epochs, but for those that are alike."""
+    for plan in different_plans(settings, corpus.nodes):
+        for batch in range(len(plan)):
+            yield plan[batch]
+
+
+def _reserve(settings: Settings, source: Source) -> None:
+    """Makes room for all batches of a corpus, of which it is known what they need."""
+    corpus = source.corpus
+    if corpus is None or not len(corpus):
+        return
+    found, is_known = _planned(corpus, settings)
+    need = _needed(corpus, settings, found)
+    whose = f'all batches of {len(corpus):,} examples'
+    # With no room in the budget, the first batch that is too large says so.
+    with contextlib.suppress(ProgramBudgetError):
+        corpus.model._budget.prepare(need, is_known, whose)
+
+
 _Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and messages
 # What became of a chunk: its batch, unless all of it was left out; what was left out;
 # where the run stands behind it.
@@ -129,6 +183,7 @@ _Step: TypeAlias = tuple[Batch | None, _Skipped, Cursor]
 def _steps(settings: Settings, source: Source, cursor: Cursor) -> Iterator[_Step]:
     """Makes the batches behind a cursor."""
     in_vain = 0
+    _reserve(settings, source)
     for chunk in _chunks(settings, source, cursor):
         batch, skipped = _built(settings, source, chunk)
         done = cursor.batches + (batch is not None), cursor.skipped + len(skipped)
@@ -272,17 +327,7 @@ class Batches:
                 f'{type(self._source.given).__name__} and {settings.epochs}: only of '
                 'these is known beforehand what they need'
             )
-        plans = different_plans(settings, corpus.nodes)
-        batches = (plan[batch] for plan in plans for batch in range(len(plan)))
-        if (shards := settings.shards) is None:
-            return corpus.capacities_of(batches, settings.batch_size)
-        rows = settings.batch_size // shards.count
-        parts = (
-            batch[part]
-            for batch in batches
-            for part in evenly(shards, rows, corpus.nodes[batch].tolist()).examples
-        )
-        return replace(corpus.capacities_of(parts, rows), shards=shards)
+        return _needed(corpus, settings, _batches_of(corpus, settings))
 
     def state(self) -> dict[str, Array]:
         """What `restore` needs: a pytree of small arrays, always of the same shapes."""
@@ -350,7 +395,7 @@ def batches(
 ) -> Batches:
     """Cuts examples into batches, which a thread builds while the device works.
 
-    A method of `Model`. The iterator can be stopped and resumed; see `Batches`.
+    A method of `Model`. It can be resumed, see `Batches`; reserves room for a corpus.
 
     Args:
       model: as `jfold.compile` returns it.
@@ -365,15 +410,15 @@ def batches(
       max_nodes: for a corpus, how many operations a batch runs at most.
       skip_errors: whether to leave out examples that do not fit the model; see
         `Batches.skipped`. A batch of nothing else does not appear.
-      prefetch: how many batches may lie ready or be in the making; 0 for no thread.
+      prefetch: how many batches may lie ready or be made; 0 for no thread.
       device_put: whether schedules are sent to the device beforehand; when left out,
-        unless it is one CPU, to which copies only take time from its cores.
+        unless it is one CPU, where copies take time from its cores.
       sharding: as of `Model.schedule`, but examples are dealt so that all devices run
         about as many operations; `Batch.indices` says which row is whose.
 
     Returns:
-      An iterator, which raises whatever the source does, an `InputError` with the
-      place in the source as `example`, or a `ProgramBudgetError`.
+      An iterator; it raises what the source does, an `InputError` with the place in the
+      source as `example`, or a `ProgramBudgetError`.
 
     Raises:
       TypeError, ValueError: an argument is wrong, or does not go with this source.

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,9 +16,10 @@ import jax
 import numpy as np
 
 from jfold.data import storage
-from jfold.data.fingerprint import differences, fingerprint
+from jfold.data.adoption import differing, fitted
+from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
-from jfold.data.parts import Parts, in_parts
+from jfold.data.parts import Parts, graphs_in, in_parts
 from jfold.data.scheduling import Chosen, Scheduling
 from jfold.errors import expect, whole
 from jfold.graph import Graph, Table, labels_of
@@ -83,8 +84,7 @@ class Corpus:
     def labels(self) -> dict[str, Array]:
         """By name of a `Metric` that is given labels, those of all rows [rows] object;
         see `Schedule.labels`."""
-        graph = self.graph
-        parts = graph.graphs if isinstance(graph, Parts) else [graph]
+        parts = graphs_in(self.graph)
         return labels_of(self.model.program, [part.labels for part in parts])
 
     @boundary
@@ -256,9 +256,9 @@ class Corpus:
         Args:
           path: of the file; or of a folder, whose `.npz` files are parts of one corpus
             in the order of their names, written by as many workers.
-          model: of the same expression, widths, tables and Python functions included.
-            What functions read while they run, such as files, is not seen; data at
-            module level that they change counts as changed.
+          model: of the same expression, tables and Python functions included; layers
+            may have other widths. What functions read while they run, such as files, is
+            not seen; data at module level that they change counts as changed.
           verify: reads the file once to compare checksums, and the numbers of values
             another time: each has to be one of its example.
 
@@ -282,15 +282,10 @@ class Corpus:
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
             raise ValueError(f'{path}: expected a corpus, got other arrays')
-        found = differences(saved.get('fingerprint', {}), fingerprint(model.program))
-        if found:
-            raise ValueError(
-                f'{path}: expected a corpus of the expression of this model, got one '
-                f'of another, with {"; ".join(found)}. Trace the examples again with '
-                '`model.trace`'
-            )
+        current = fingerprint(model.program)
+        _refuse(f'{path}: ', differences(saved.get('fingerprint', {}), current))
         skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
-        corpus = _corpus(model, arrays, skipped)
+        corpus = _corpus(model, arrays, skipped, saved['fingerprint']['numbers'])
         if verify:
             _check(corpus, path)
         assert isinstance(corpus.graph, Graph)  # of one file
@@ -388,7 +383,7 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
     arrays = {'source': corpus.source}
     program = corpus.model.program
     tables = graph.constants + graph.operations + graph.results
-    for name, table in zip(_names(program), tables, strict=True):
+    for name, table in zip(_names(program, len(program.types)), tables, strict=True):
         # What begins where need not be kept of what has one row an example.
         if name != OUTPUTS:
             arrays[f'{name}/first'] = table.first
@@ -399,10 +394,10 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
     return arrays
 
 
-def _names(program: Program) -> list[str]:
-    """What the tables of a graph are called in a file: of constants, operations and
-    results."""
-    names = [f'constants/{t}' for t in range(len(program.types))]
+def _names(program: Program, types: int) -> list[str]:
+    """What the tables of a graph are called in a file: of constants, of so many types,
+    operations and results."""
+    names = [f'constants/{t}' for t in range(types)]
     names += [f'operations/{o}' for o in range(len(program.operations))]
     numbers = {r: n for n, r in enumerate(program.observed)}
     return names + [
@@ -412,9 +407,12 @@ def _names(program: Program) -> list[str]:
 
 
 def _corpus(
-    model: Scheduling, arrays: dict[str, Array], skipped: tuple[tuple[int, str], ...]
+    model: Scheduling,
+    arrays: dict[str, Array],
+    skipped: tuple[tuple[int, str], ...],
+    numbers: Mapping[str, Any],
 ) -> Corpus:
-    program, names = model.program, iter(_names(model.program))
+    program, names = model.program, iter(_names(model.program, numbers['types']))
     examples = len(arrays['source'])
 
     def tables(columns: Iterable[int]) -> tuple[Table, ...]:
@@ -429,20 +427,51 @@ def _corpus(
 
     graph = Graph(
         examples,
-        tables(1 for _ in program.types),
+        tables(1 for _ in range(numbers['types'])),
         tables(1 + len(each.inputs) for each in program.operations),
         tables(len(each.tensors) for each in program.results),
     )
     graph = replace(graph, labels=labels_of_text(program, graph, arrays))
     demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
-    return suited(model, Corpus(model, graph, demanded, arrays['source'], skipped))
+    graph = fitted(program, graph, numbers)
+    made = Corpus(model, graph, demanded, arrays['source'], skipped)
+    return _demanding(made, numbers)
 
 
 def suited(model: Scheduling, corpus: Corpus) -> Corpus:
-    """A corpus that knows what its examples demand of a model, whose program may be
-    without loops where that which they were traced for had some."""
-    program, graph = model.program, corpus.graph
-    if fits(program, corpus.demands):
+    """A corpus of another model whose expression has the same structure, for this.
+
+    Raises:
+      ValueError: the structure differs.
+    """
+    if corpus.model is model:
+        return corpus
+    program, demanded = model.program, corpus.demands
+    _refuse('', differing(program, corpus.model.program))
+    numbers = numbers_of(corpus.model.program)
+    parts = graphs_in(corpus.graph)
+    graph = in_parts(fitted(program, each, numbers) for each in parts)
+    demanded = Demands(program, demanded.added, demanded.highest)
+    made = replace(corpus, model=model, graph=graph, demands=demanded)
+    return _demanding(made, numbers)
+
+
+def _refuse(where: str, found: Sequence[str]) -> None:
+    """Refuses a corpus of another structure, if anything was found that differs."""
+    if found:
+        raise ValueError(
+            f'{where}expected a corpus of the expression of this model, got one of '
+            f'another, with {"; ".join(found)}. Trace the examples again with '
+            '`model.trace`'
+        )
+
+
+def _demanding(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
+    """A corpus that knows what its examples demand of its model, whose program may be
+    without loops where that which they were traced for had some, or have other numbers.
+    """
+    program, graph = corpus.model.program, corpus.graph
+    if numbers == numbers_of(program) and fits(program, corpus.demands):
         return corpus
     graph = graph.whole() if isinstance(graph, Parts) else graph
     return replace(corpus, demands=demands(make_uses(program, graph)))

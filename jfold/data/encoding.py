@@ -8,9 +8,10 @@ come before it:
     ["tuple", 1, 2]   ["dict", "a", [3]]   ["name", "operator", "itemgetter"]
     ["Apply", [4], [5], "<expression> >> ...", null, 0, 1]
 
-Tags are a closed set: some kinds of plain values, functions and classes that can be
-imported, by name, and jfold's own classes, field by field. What is the same object is
-so again. Nothing is called to read them but constructors that are known here.
+Tags are a closed set: some kinds of plain values, modules, functions and classes that
+can be imported, by name, other functions by source, and jfold's own classes, field by
+field. What is the same object is so again. Nothing is called to read them but
+constructors that are known here.
 """
 
 from __future__ import annotations

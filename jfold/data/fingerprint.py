@@ -5,7 +5,9 @@ Functions that run on the host are told by what they say: compiled code, default
 they close over, and what they use of the globals of their module; data in there count
 with their contents, other objects with their class and the plain data among their
 attributes. Functions of Python itself and of installed packages are told by name.
-Layers run on the device and are told by name and types.
+Layers run on the device and are told by name and by which types they take and give.
+Shapes of what they give, and the values of constants, are not told: graphs have numbers
+of values, whatever these look like.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ import jax
 import numpy as np
 
 from jfold.operations import Operation
+from jfold.planning.layout import active_types
 from jfold.program import Program
-from jfold.tracing.helpers import HELPERS
+from jfold.tracing.helpers import HELPERS, Numbers
 from jfold.types import Type
 
 FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; sums
@@ -46,10 +49,7 @@ SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # what it holds is told elsewhere
 EMPTY = CellType()  # a variable that a function closes over before it has a value
-SECTIONS = (
-    *('types', 'constants', 'operations', 'results'),
-    *('steps', 'tables', 'functions'),
-)
+SECTIONS = 'operations', 'results', 'steps', 'tables', 'functions'
 
 Said: TypeAlias = tuple[str, Iterable[object]]
 # Text, hash of what the text leaves out, place in the expression.
@@ -63,7 +63,11 @@ def fingerprint(program: Program) -> dict[str, Any]:
     version of Python, whose compiled code it hashes.
     """
     source = program.source
-    names = {x: y for x, y in source.names.items() if x not in HELPERS}
+    names = {
+        name: [*value] if isinstance(value, Numbers) else value
+        for name, value in source.names.items()
+        if name not in HELPERS
+    }
 
     def place(of: str) -> str:
         return re.sub(' at 0x[0-9a-f]+', '', str(source.where.get(of) or ''))
@@ -71,16 +75,33 @@ def fingerprint(program: Program) -> dict[str, Any]:
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
-        'types': [_plain(f'type {each!r}') for each in program.types],
-        'constants': [
-            [f'constant {program.types[t]!r}', contents(value), '']
-            for t, value in program.constants
-        ],
+        'numbers': numbers_of(program),
         'operations': [_plain(_operation(each)) for each in program.operations],
         'results': [_plain(str(each)) for each in program.results],
         'steps': [[line, '', place(line.strip())] for line in _lines(source.text)],
         'tables': [_given(*x, place(x[0]), code=False) for x in names.items()],
         'functions': [_given(*x, place(x[0]), code=True) for x in names.items()],
+    }
+
+
+def numbers_of(program: Program) -> dict[str, Any]:
+    """By which numbers values are told, which follow from which widths are equal.
+
+    Of types how many there are and which have gradients; the types of constants, and of
+    what operations and results read and give; tape by tape the types of examples' own
+    constants; and the constants of the program in the order in which the source names
+    them.
+    """
+    recording = program.source.recording
+    tapes = [(x, t) for t, of in enumerate(recording.constants) for x, *_ in of]
+    return {
+        'types': len(program.types),
+        'active': sorted(active_types(program)),
+        'constants': [t for t, _ in program.constants],
+        'operations': [[[*x.inputs], [*x.outputs]] for x in program.operations],
+        'results': [[*each.tensors] for each in program.results],
+        'own': [t for _, t in sorted(tapes)],
+        'shared': [*recording.shared],
     }
 
 
@@ -134,9 +155,10 @@ def _in(place: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a source, without comments."""
-    for line in text.split('\n'):
-        if line.strip() and not line.startswith('#'):
+    """The lines of its functions, without comments."""
+    _, _, functions = text.partition('\ndef ')
+    for line in functions.split('\n'):
+        if line.strip():
             yield TAPE.sub(r'\1', line)
 
 
@@ -146,7 +168,11 @@ def _given(name: str, value: object, place: str, code: bool) -> Line:
 
 
 def _plain(text: str) -> Line:
-    return [text, '', '']
+    return [_without_shapes(text), '', '']
+
+
+def _without_shapes(text: str) -> str:
+    return re.sub(r'\[[\d,]*\]', '', text)
 
 
 def _short(value: object) -> str:
@@ -308,7 +334,7 @@ def _(value: CodeType) -> Said:
 
 def _globals(fn: FunctionType) -> Iterator[object]:
     """What a function uses of its module; of installed packages, names alone."""
-    for name in sorted(set(_global_names(fn.__code__))):
+    for name in sorted(set(global_names(fn.__code__))):
         value = fn.__globals__.get(name)
         is_far = isinstance(value, FunctionType) and (
             value.__globals__ is not fn.__globals__ and _is_installed(value)
@@ -323,10 +349,10 @@ def _is_installed(fn: FunctionType) -> bool:
     return fn.__code__.co_filename.startswith(('<frozen', *folders))
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
+def global_names(code: CodeType) -> Iterator[str]:
     for each in dis.get_instructions(code):
         if each.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
             yield each.argval
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _global_names(value)
+            yield from global_names(value)

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from jfold.data.adoption import differing
 from jfold.data.corpus import Corpus, joined, suited
 from jfold.data.scheduling import Scheduling
-from jfold.data.traced import Traced, graph_in, make_digest
+from jfold.data.traced import Traced, graph_in
 from jfold.errors import expect
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
@@ -34,10 +35,11 @@ def _check(number: int, part: object, model: Scheduling, digest: str) -> None:
             f'part {number}: expected a corpus or what a tracer made, got '
             f'{type(part).__name__}: trace examples by `model.trace`'
         )
-    if isinstance(part, Corpus) and part.model.program is model.program:
-        return
-    own = part.digest if isinstance(part, Traced) else make_digest(part.model.program)
-    if own != digest:
+    if isinstance(part, Corpus):
+        is_other = bool(differing(model.program, part.model.program))
+    else:
+        is_other = part.digest != digest
+    if is_other:
         raise ValueError(
             f'part {number}: expected examples traced for the expression of this '
             'model, got those of another'

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,15 +62,16 @@ class Parts:
 def in_parts(graphs: Iterable[Graph | Parts]) -> Graph | Parts:
     """Graphs one after another: what lies in files stays there."""
     made: list[Graph] = []
-    for in_file, group in itertools.groupby(_opened(graphs), key=_is_in_file):
+    every = itertools.chain(*map(graphs_in, graphs))
+    for in_file, group in itertools.groupby(every, key=_is_in_file):
         found = list(group)
         made += found if in_file else [concatenate(found)]
     return made[0] if len(made) == 1 else Parts(tuple(made))
 
 
-def _opened(graphs: Iterable[Graph | Parts]) -> Iterator[Graph]:
-    for each in graphs:
-        yield from each.graphs if isinstance(each, Parts) else [each]
+def graphs_in(graph: Graph | Parts) -> tuple[Graph, ...]:
+    """Those that lie apart."""
+    return graph.graphs if isinstance(graph, Parts) else (graph,)
 
 
 def _is_in_file(graph: Graph) -> bool:

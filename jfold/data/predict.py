@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -17,10 +18,9 @@ from jfold.data.joining import join
 from jfold.data.scheduling import Scheduling
 from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
-from jfold.graph import ranges
 from jfold.metrics import MetricValues
 from jfold.program import Program
-from jfold.ragged import Ragged, assembled
+from jfold.ragged import assembled, picked
 from jfold.result_tables import each_handed_out, handed_out
 from jfold.schedule import Schedule
 from jfold.shards import Sharding, make_shards
@@ -80,7 +80,8 @@ def predict(
 
     Raises:
       InputError: an example does not fit; its number is that among all examples.
-      TypeError, ValueError, ProgramBudgetError: as of `Model.batches` and `apply`.
+      TypeError, ValueError: as of `Model.batches` and `apply`. Programs that it needs
+        are there whatever `max_programs` says, and do not count.
 
     >>> import jax.numpy as jnp, jfold as jf
     >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
@@ -104,6 +105,7 @@ def predictions(
     progress: bool,
 ) -> Any:
     """As `predict`, where `run_batch` gives the results of a schedule."""
+    model, source = _without_limit(model, source)
     where = None if sharding is None else make_shards(sharding).sharding
     if where is not None and not where.is_fully_addressable:
         raise ValueError(
@@ -117,13 +119,24 @@ def predictions(
         batches(model, source, batch_size, sharding=sharding) as given,
         progress_bar('predict', total if total >= 0 else None, progress) as update,
     ):
-        if isinstance(source, Corpus) and len(source):  # it is known what they need
-            model._budget.prepare(given.capacities)
         parts = []
         for batch, results in _ahead(run_batch, given):
             parts.append(_real(batch, results, model.program))
             update(batch.count)
     return run(_joined(parts or [_nothing(model.program)]))
+
+
+def _without_limit(model: Scheduling, source: object) -> tuple[Scheduling, object]:
+    """A model that may have any number of programs, and the source as its own."""
+    budget = model._budget.without_limit()
+    if budget is model._budget:
+        return model, source
+    twin = copy.copy(model)
+    twin._budget = budget
+    if isinstance(source, Corpus) and source.model is model:
+        source = copy.copy(source)  # with what it has kept
+        vars(source).update(model=twin)
+    return twin, source
 
 
 def _ahead(
@@ -150,29 +163,12 @@ def _real(batch: Batch, given: Any, program: Program) -> Any:
     return each_handed_out(
         program.results,
         given,
-        lambda value: _picked(value, rows),
+        lambda value: picked(value, rows),
         lambda metric: _collected(batch, metric),
     )
 
 
-def _picked(value: Any, rows: Array) -> Any:
-    """Some rows [n] of a value with a leading axis of rows."""
-    return run(_rows_of(value, rows))
-
-
-# Values have the structure of the expression, which may be nested without limit: so
-# neither Python's stack nor JAX's trees, which are recursive too, are used for them.
-
-
-def _rows_of(value: Any, rows: Array) -> Steps[Any]:
-    if isinstance(value, tuple):
-        return tuple((yield in_turn(_rows_of(each, rows) for each in value)))
-    if isinstance(value, Ragged):
-        lengths = np.asarray(value.lengths)
-        begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
-        counts: Any = chosen  # of NumPy, as all that is given back
-        return Ragged((yield _rows_of(value.values, ranges(begins, chosen))), counts)
-    return value if value is None else np.asarray(value)[rows]
+# As `picked`, off Python's stack: values may be nested without limit.
 
 
 def _joined(parts: Sequence[Any]) -> Steps[Any]:
@@ -197,7 +193,7 @@ def _collected(batch: Batch, metric: MetricValues) -> MetricValues:
     real = np.flatnonzero(np.asarray(metric.mask))
     example = batch.indices[np.asarray(metric.example)[real]]
     order = np.argsort(example, kind='stable')
-    values = _picked(metric.values, real[order])
+    values = picked(metric.values, real[order])
     return _metric(values, example[order])
 
 

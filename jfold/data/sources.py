@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from jfold.data.agreement import Agreement, Talk
+from jfold.data.corpus import Corpus, suited
 from jfold.graph import Graph
 from jfold.planning.deals import Deal, evenly, in_order, rows_of_shard
 from jfold.schedule import Schedule
@@ -19,7 +20,6 @@ from jfold.shards import Shards
 from jfold.tracing.record import trace
 
 if TYPE_CHECKING:
-    from jfold.data.corpus import Corpus
     from jfold.data.scheduling import Scheduling
 
 Array = np.ndarray[Any, Any]
@@ -76,11 +76,7 @@ def make_source(model: Scheduling, given: Any, shards: Shards | None = None) -> 
     traced = functools.partial(_traced, model, agreement)
     if not isinstance(given, tuple | str | bytes | Mapping | type):
         if hasattr(given, 'capacities_of'):
-            if getattr(given, 'model', model) is not model:
-                raise ValueError(
-                    'expected a corpus of this model, got one of another: trace the '
-                    'examples with `model.trace`'
-                )
+            given = suited(model, given)
             stored = functools.partial(_stored, given)
             items = lambda places: list(places.tolist())  # noqa: E731
             return Source(given, stored, None, items, given)

@@ -8,7 +8,8 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jfold.data.fingerprint import fingerprint
+from jfold.data.adoption import fitted
+from jfold.data.fingerprint import fingerprint, numbers_of
 from jfold.graph import Graph
 from jfold.kept import Owner, kept
 from jfold.program import Program
@@ -46,7 +47,7 @@ def graph_in(traced: Traced, program: Program) -> Graph:
     Raises:
       ValueError: it is none of the program's.
     """
-    graph = traced.graph
+    graph = fitted(program, traced.graph, numbers_of(program))
     return graph if traced.is_own else checked(program, replace(graph, fits=False))
 
 
@@ -56,11 +57,10 @@ def make_digest(program: Program) -> str:
 
 
 def digest_of(expression: dict[str, Any]) -> str:
-    """A short form of a fingerprint."""
-    # Places are for people: they show the beginnings of sets, which have no order.
-    told = {
-        name: [line[:2] for line in said] if isinstance(said, list) else said
-        for name, said in expression.items()
+    """A short form of a fingerprint, without where in the expression things are."""
+    said = {
+        name: [line[:2] for line in x] if isinstance(x, list) else x
+        for name, x in expression.items()
     }
-    text = json.dumps(told, sort_keys=True)
+    text = json.dumps(said, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -99,9 +99,7 @@ class Tracing:
                 halves = np.array_split(others, 2)[::-1]
                 waiting += [half for half in halves if len(half)]
 
-    def _part(
-        self, examples: list[Any], source: Array
-    ) -> tuple[Graph, Demands, Array]:
+    def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
         """Examples traced together; `source` says which they are."""
         graph = trace(self.program, examples)
         return graph, demands(make_uses(self.program, graph)), source

@@ -89,7 +89,7 @@ def _zipped(node: Typed, given: TupleType, output: Type, state: Inference) -> bo
     kind = BroadcastType if repeated else SequenceType
     # Of one type but named apart: in each part they are other values.
     items = (state.types.named(_item_type(node, head, state)) for head in heads)
-    state.equal(node, kind(TupleType(items)), output, 'to give')
+    state.equal(node, kind(given.around(items)), output, 'to give')
     return True
 
 

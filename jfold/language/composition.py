@@ -12,6 +12,7 @@ from jfold import combinators as c
 from jfold.errors import reason, shown
 from jfold.functions import take_item
 from jfold.language import symbols as s
+from jfold.language.fields import order_for, record_type
 from jfold.language.inference import (
     Inference,
     output_type,
@@ -86,9 +87,19 @@ def _(block: c.Pipe, node: Typed, x: Any, state: Walk) -> Steps[Any]:
 
 @write.register
 def _(block: c.Pipe, node: Typed, value: Any, w: Lines) -> Any:
-    for part in node.parts:
+    for part in _parts(node):
         value = w.part(part, value, tail=part is node.parts[-1])
     return value
+
+
+def _parts(node: Typed) -> list[Typed | None]:
+    """The parts of a pipe, and of a pipe that it begins with, as `>>` makes them."""
+    found = [*node.parts]
+    while (first := found[0]) is not None and isinstance(first.block, c.Pipe):
+        if first.shared:
+            break
+        found[:1] = first.parts
+    return found
 
 
 # ---- AllOf ---------------------------------------------------------------------------
@@ -128,8 +139,10 @@ def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
     def link(head: Type) -> None:
         if isinstance(head, TupleType) and block.length is not None:
             _check_length(node, head, block.length, state)
+        node.order = order_for(node, block, head)
         for place, key in read:
-            field = _field_type(node, head, key, state)
+            taken = key if node.order is None else node.order[key]
+            field = _field_type(node, head, taken, state)
             state.equal(node, field, given[place], f'for {key!r}')
             # Parts that are not typed yet get the variable of the field itself, by
             # which several fields of one value are known to be one.
@@ -142,7 +155,8 @@ def _(block: c.Record, node: Typed, state: Inference) -> Steps[Type]:
     for place, (key, each) in enumerate(block.fields):
         parts.append((yield state.part(node, each, given[place], f'[{key!r}]')))
     node.parts = tuple(parts)
-    return TupleType(part.output for part in parts)
+    names = (frozenset({x} if isinstance(x, str) else ()) for x, _ in block.fields)
+    return record_type((part.output for part in parts), tuple(names))
 
 
 def _check_length(node: Typed, given: TupleType, most: int, state: Inference) -> None:
@@ -188,7 +202,7 @@ def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
         if block.length is not None and (got := length_of(x.value)) > block.length:
             most = f'expected {count_of(block.length)}, got {got} in {shown(x.value)}'
             refuse(node, f'{most}; {PICK}', x)
-    made = []
+    made, x = [], node.arranged(x)
     for (key, _), each in zip(block.fields, node.parts, strict=True):
         item = None
         if each is not None and not isinstance(each.input, VoidType):
@@ -201,6 +215,7 @@ def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
     pairs = list(zip(block.fields, node.parts, strict=True))
+    value = node.arranged(value)
     if isinstance(value, tuple) or value is None:
         return tuple(
             w.part(part, None if _takes_nothing(part) else value[key])
@@ -270,7 +285,7 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
         _check_slice(node, key)
     if isinstance(head, TupleType):
         if isinstance(key, slice):
-            return TupleType(head.items[key])
+            return head[key]
         return _tuple_item(node, head, key, state)
     if isinstance(head, SequenceType):
         if not isinstance(key, int | slice):
@@ -348,7 +363,7 @@ def _takes_nothing(part: Any) -> bool:
 
 def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
     """A tuple or list that has just the items that are read."""
-    names = [w.variable(_part_name(part)) for part in node.parts]
+    names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:
         left = f'[{left}]'
@@ -364,11 +379,10 @@ def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
     return tuple(w.part(part, s.Object(name)) for part, name in pairs)
 
 
-def _part_name(part: Any) -> str:
-    while isinstance(part.block, c.Pipe):
-        part = part.parts[0]
-    block = part.block
-    return block.declaration.name if isinstance(block, c.Reference) else 'item'
+def _ordinal(k: int) -> str:
+    """A name for one of several items."""
+    names = 'first', 'second', 'third', 'fourth', 'fifth', 'sixth'
+    return names[k] if k < len(names) else f'item_{k}'
 
 
 def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
@@ -382,7 +396,10 @@ def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Objec
         text = f'{{0}}[{shown}] if type({{0}}) is dict else field({{0}}, {shown})'
     else:
         text = f'{{}}[{shown}]'
-    name = w.variable(key if isinstance(key, str) else 'item')
+    is_place = type(key) is int and key >= 0
+    name = w.variable(
+        _ordinal(key) if is_place else key if isinstance(key, str) else 'item'
+    )
     if w.count is None:
         w.line(f'{name} = {text.format(x.text)}')
     else:

@@ -39,6 +39,7 @@ from jfold.trampoline import Steps
 from jfold.types import (
     ObjectType,
     TensorType,
+    TupleType,
     Type,
     VoidType,
     terminals,
@@ -139,6 +140,7 @@ def _(block: c.OneOf, node: Typed, value: Any, w: Lines) -> Any:
         w.line(f'{INDENT}raise KeyError({last})')
     return branches.result()
 
+
 # ---- Optional ------------------------------------------------------------------------
 
 
@@ -186,8 +188,8 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
         got = f'{declaration!r}, which is not'
         fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
     if declaration not in state.declarations:
-        given = declaration.input_type or state.types.fresh()
-        output = declaration.output_type or state.types.fresh()
+        given = _declared(declaration.input_type, state)
+        output = _declared(declaration.output_type, state)
         body = Typed(c.Identity(), declaration.name, given, output)
         # Known before its target is typed, in which it may be used again.
         state.declarations[declaration] = body
@@ -210,6 +212,13 @@ def _(block: c.Reference, node: Typed, state: Inference) -> Steps[Type]:
     state.guesses.append((node, body.input))
     state.when(node, link)
     return body.output
+
+
+def _declared(type_: Type | None, state: Inference) -> Type:
+    """A declared type; of a tuple a variable, to which names of fields may come."""
+    if type_ is None:
+        return state.types.fresh()
+    return state.types.named(type_) if isinstance(type_, TupleType) else type_
 
 
 @walk.register
@@ -388,13 +397,15 @@ def _tests(
         first = next(iter(shown))
         test = text if shown[first] == ['True'] else f'not {text}'
         return {n: f'if {test}:' if n == first else 'else:' for n in shown}, ''
-    key = w.variable('kind')
+    key = text if text.isidentifier() else w.variable('kind')
     if None in flat or len(flat) > FEW:
         table = {each: n for n, keys in keys_of.items() for each in keys}
+        key = w.variable('case')
         w.line(f'{key} = {w.g.given("case_of", w.g.copied(table))}.get({text})')
         tests = {n: f'{key} == {n}' for n in keys_of}
     else:
-        w.line(f'{key} = {text}')
+        if key != text:
+            w.line(f'{key} = {text}')
         same = 'is' if by_type else '=='
         tests = {
             n: f'{key} {same} {keys[0]}'

@@ -18,7 +18,7 @@ from jfold import combinators as c
 from jfold.errors import InputError, shown
 from jfold.kept import kept
 from jfold.language.inference import infer
-from jfold.language.parameter_checks import check_families, check_layer, with_external
+from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import At, Misfit, Walk, misfit, path_text, plain
 from jfold.types import TensorType, TupleType, Type
@@ -58,10 +58,7 @@ def evaluate(
       InputError: the example does not fit.
     """
     params = with_external(typing.layers, params or {}, external)
-    known = {layer.name: layer for layer in typing.layers if layer.params is not None}
-    for name in known.keys() & params.keys():  # others may not be needed
-        check_layer(known[name], params[name])
-    check_families(known, params)
+    check_params(typing.layers, params)
     arrays = Arrays(params, {name: [] for name in sorted(typing.metrics)}, keys)
     try:
         value = plain(Walk(typing, arrays).run(example))
@@ -117,17 +114,13 @@ class Arrays:
         """Calls the layer of a node on one example."""
         layer = node.layer
         assert layer is not None
-        inputs = x if isinstance(node.input, TupleType) else () if x is None else (x,)
+        given = node.arranged(x)
+        inputs = (
+            given if isinstance(node.input, TupleType) else () if x is None else (x,)
+        )
         inputs = jax.tree.map(jnp.asarray, tuple(inputs))
         if layer.batched:
             inputs = jax.tree.map(lambda a: a[None], inputs)
-        if layer.params is not None and layer.name not in self.params:
-            if layer.external:
-                check_layer(layer, None)
-            raise TypeError(
-                f'{node}: expected parameters for layer {layer.name!r}, got '
-                f'{list(self.params)}; `model.init(key)` makes them'
-            )
         call, keys = layer.call, [self._key(name) for name in layer.rngs]
         if self.keys is None:
             call = layer.evaluating or call  # without keys nothing is drawn

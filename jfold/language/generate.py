@@ -12,7 +12,7 @@ from __future__ import annotations
 import builtins
 import functools
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -136,10 +136,15 @@ class Generator:
         self.split_of: Sequence[int] = ()
         self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
         self.grouped: set[int] = set()
-        self.local: set[str] = {*WRITTEN}
-        self.names: dict[str, Any] = dict(HELPERS)
         self.node: Typed | None = None  # what is being written
         self.where: dict[str, Typed | None] = {}
+        self.bits = [0]  # per operation, that of its first output
+        self.local: set[str] = {*WRITTEN}
+        self.constant_names: dict[str, int] = {}
+        self.used: dict[str, int] = {}
+        self.name_of: dict[int, str] = {}
+        self.tables_of: dict[Any, dict[Any, Any]] = {}
+        self.names: dict[str, Any] = dict(HELPERS)
         self.taken: set[str] = {*TAKEN}
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
@@ -206,7 +211,7 @@ class Generator:
             return [self.chosen.operations[o] for o in places]
         if self.chosen.operations is not None:
             return self.chosen.operations
-        return list(self.tables.operations)
+        return self.tables.listed
 
     def is_recurrent(self, o: int) -> bool:
         """Whether an operation reads its own results, as far as is known."""
@@ -214,7 +219,7 @@ class Generator:
 
     def outputs_of(self, o: int) -> tuple[int, ...]:
         """The types of the outputs of an operation that the expression applies."""
-        return [*self.tables.operations][o].outputs
+        return self.tables.listed[o].outputs
 
     def operation_name(self, o: int) -> str:
         """A name for what an operation makes."""
@@ -266,8 +271,10 @@ class Generator:
 
     def bit(self, o: int, output: int) -> Makers:
         """The bit of an output among those of all operations."""
-        first = sum(len(x.outputs) for x in self._operations()[:o])
-        return 1 << first + output
+        while len(self.bits) <= o:
+            last = self._operations()[len(self.bits) - 1]
+            self.bits.append(self.bits[-1] + len(last.outputs))
+        return 1 << self.bits[o] + output
 
     def level_text(self, o: int, each: s.Tensor) -> str:
         """The text of a number whose level counts; '' if none does."""
@@ -298,13 +305,17 @@ class Generator:
 
     def name(self, wanted: str) -> str:
         """A name that means nothing yet, in any function."""
-        wanted = identifier(wanted)
-        made = wanted
-        for k in itertools.count(2):
-            if not self.is_taken(made) and made not in self.local:
-                break
-            made = f'{wanted}{k}'
+        made = self.unused(identifier(wanted), lambda x: x in self.local)
         self.taken.add(made)
+        return made
+
+    def unused(self, wanted: str, known: Callable[[str], bool]) -> str:
+        """The name, with a number if it means something already."""
+        made, k = wanted, self.used.get(wanted, 1)
+        while self.is_taken(made) or known(made):
+            k += 1
+            made = f'{wanted}{k}'
+        self.used[wanted] = k
         return made
 
     def given(self, wanted: str, value: Any) -> str:
@@ -312,13 +323,11 @@ class Generator:
         if isinstance(value, type | type(len)) and value.__module__ == 'builtins':
             if getattr(builtins, value.__name__, None) is value:
                 return value.__name__
-        for name, known in self.names.items():
-            if known is value:
-                return name
-        name = self.name(wanted)
-        self.names[name] = value
-        self.where[name] = self.node
-        return name
+        if id(value) not in self.name_of:  # which `names` keeps its own
+            name = self.name_of[id(value)] = self.name(wanted)
+            self.names[name] = value
+            self.where[name] = self.node
+        return self.name_of[id(value)]
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
         """A new tape."""
@@ -338,11 +347,7 @@ class Generator:
         """A new maker of values of a type."""
         while len(self.makers) <= type_:
             self.makers.append([])
-        upper = self.name(wanted).upper()
-        for k in itertools.count(2):
-            if upper not in self.taken:
-                break
-            upper = f'{identifier(wanted).upper()}_{k}'
+        upper = self.unused(identifier(wanted).rstrip('_').upper(), lambda _: False)
         self.taken.add(upper)
         number = 1 + sum(map(len, self.makers))
         made = Maker(upper, type_, number, rows, output)
@@ -391,10 +396,20 @@ class Generator:
         return self.own[key]
 
     def constant_place(self, index: int) -> tuple[int, int]:
-        """The type of a constant of the program, and its number among those of it."""
-        constants = self.tables.constants
-        type_, _ = constants[index]
-        return type_, sum(t == type_ for t, _ in constants[:index])
+        """The type of a constant of the program, and the number that stands for it:
+        from 1, so that no number is 0."""
+        type_, place = self.tables.places[index]
+        return type_, place + 1
+
+    def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
+        """A new name for a constant of the program.
+
+        Each place has its own, also where others of its type have one width by chance.
+        """
+        name = self.unused(wanted, lambda _: False)
+        self.taken.add(name)
+        self.constant_names[name] = index
+        return name
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """The value with all makers that are known of a place; adds its own to these."""
@@ -428,7 +443,9 @@ class Generator:
         tensors = any(isinstance(x, s.Tensor | s.Items) for x in flat)
         self.calls.append(Call(self.key_of(w), key, str(node), tensors))
         # A call on what a function was given, as it is, takes no data apart.
-        leaves = [x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat]
+        leaves = [
+            x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat
+        ]
         if w.count is None and leaves and w.arguments.issuperset(leaves):
             edges = self.untouched.setdefault(self.key_of(w), [])
             edges.append((key, str(node)))
@@ -442,7 +459,7 @@ class Generator:
             self.joined((self.key_of(w), 'result'), self._result(key, node.output))
             w.line(f'return {text}')
             return RETURNED
-        result = w.variable(name)
+        result = w.variable(of(name, s.packed(flat[0]) if flat else ''))
         w.line(f'{result} = {text}')
         return w.unpacked(self._result(key, node.output), result)
 
@@ -456,7 +473,7 @@ class Generator:
         call = f'{name}({args})'
         if key in self.by_identity:
             call = f'{self.by_identity[key]}.get(id({args})) or {call}'
-        result = w.variable(f'{name}s')
+        result = w.variable(of(name, texts[0]))
         w.line(f'{result} = [{call} for {args} in {over}]')
         w.region = type(w.region)()
         like = self._result(key, node.output)
@@ -474,7 +491,7 @@ class Generator:
     def _function(self, key: Hashable, node: Typed, value: s.Symbol) -> None:
         """Writes the function of a block."""
         name = self.written[key]
-        w = Lines(self, name, 2)
+        w = Lines(self, name, 2, key)
         names: list[str] = []
 
         def argument(each: Any) -> Any:
@@ -510,15 +527,12 @@ class Generator:
 
     def key_of(self, w: Lines) -> Hashable:
         """The key of the function whose lines these are."""
-        found = (key for key, name in self.written.items() if name == w.name)
-        return next(found, None)
+        return w.key
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
         """A copy of a table, always the same one of equal ones of a round."""
-        for known in self.names.values():
-            if type(known) is dict and [*known.items()] == [*table.items()]:
-                return known
-        return dict(table)
+        key = tuple((type(k), k, type(v), _key(v)) for k, v in table.items())
+        return self.tables_of.setdefault(key, dict(table))
 
     def _remembering(self, declaration: c.ForwardDeclaration, x: str, w: Lines) -> str:
         """Writes the beginning of a function that runs once for each object."""
@@ -551,8 +565,8 @@ class Generator:
             w.line(f'{memo}.clear()')
         if self.memos:
             w.line('kept.clear()')
-        ends = ''.join(f'len({each.name}), ' for each in self.counters())
-        w.line(f'ends.append(({ends}))')
+        ends = s.in_parentheses([f'len({each.name})' for each in self.counters()])
+        w.line(f'ends.append({ends})')
         return '\n'.join([*self._constants(), '', *self._record(w), ''])
 
     def counters(self) -> list[Tape]:
@@ -569,6 +583,9 @@ class Generator:
         yield '# With which numbers of rows begin: who makes the value.'
         for of in self.makers:
             yield from (f'{each.name} = {each.number} << {ROW}' for each in of)
+        for name, index in self.constant_names.items():
+            _, number = self.constant_place(index)
+            yield f'{name} = {number}'
         yield f'MAKER = {(1 << bits) - 1}'
         yield f'LEVEL = 1 << {self.level}'
         yield 'LOW = LEVEL - 1'
@@ -588,8 +605,8 @@ class Generator:
         yield from w.lines
         if self.deep and not any('(yield ' in x for x in w.lines):
             yield f'{INDENT}yield from ()'
-        tapes = ''.join(f'{each.name}, ' for each in self.tapes)
-        yield f'{INDENT}return ends, ({tapes})'
+        tapes = s.in_parentheses([each.name for each in self.tapes])
+        yield f'{INDENT}return ends, {tapes}'
 
     def _result_numbers(self) -> list[int]:
         """The numbers of results of the value: its own, then items by level."""
@@ -693,11 +710,14 @@ class Generator:
             level=self.level,
             constants=tuple(map(tuple, constants)),
             makers=tuple(map(tuple, makers)),
-            operations=tuple(place(self.rows.get(('operation', o))) for o in operations),
+            operations=tuple(
+                place(self.rows.get(('operation', o))) for o in operations
+            ),
             results=tuple(place(self.result_rows.get(r)) for r in numbers),
             labels=tuple(
                 tape[id(self.labels[r])] if r in self.labels else -1 for r in labelled
             ),
+            shared=tuple(self.constant_names.values()),
         )
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
@@ -706,6 +726,16 @@ class Generator:
         for _, t, below, site in self.own:
             found.setdefault(t, []).append((below, site))
         return found
+
+
+def of(name: str, text: str) -> str:
+    """A name for what a function gives of a variable."""
+    return f'{name}_of_{text}' if text.isidentifier() and len(text) < 16 else name
+
+
+def _key(value: Any) -> Hashable:
+    """What tells a value of a table from others."""
+    return value if isinstance(value, Hashable) else id(value)
 
 
 def check_recursion(g: Generator) -> None:

@@ -103,7 +103,7 @@ def _write(
         assert isinstance(item, TensorType)
         zero = neutral(item.shape, item.dtype)
         constant = g.tables.constant((item, 'neutral'), zero)
-        fill = str(g.constant_place(constant)[1])
+        fill = g.constant_name(constant, 'NEUTRAL')
     lines = [f'{INDENT}def {name}(items):']
     body = ['n = len(items)', 'if n == 1:', f'{INDENT}return items[0]']
     for k, (o, size) in enumerate(zip(operations, GROUPS, strict=True)):

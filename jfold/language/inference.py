@@ -20,6 +20,7 @@ import jax
 
 from jfold import combinators as c
 from jfold.language.analysis import constants, observing, users
+from jfold.language.fields import order_for
 from jfold.language.origins import Origins
 from jfold.language.paths import fail, further
 from jfold.language.shared_parameters import numbered
@@ -280,8 +281,16 @@ class Inference:
                         f'{self.types.resolve(node.output)}; {_saying(node.block)}'
                     )
         for node in self.nodes:
-            node.input = self.types.resolve(node.input)
-            node.output = self.types.resolve(node.output)
+            self._check_names(node)
+            node.input = self.types.plain(node.input)
+            node.output = self.types.plain(node.output)
+
+    def _check_names(self, node: Typed) -> None:
+        """Refuses names of fields that were not known yet when a function was typed."""
+        given = self.types.resolve(node.input)
+        if order_for(node, node.block, given) != node.order:
+            expected = 'parameters in the order of the fields, for a declared type has'
+            fail(node, f'{expected} no names', str(given), 'write them in one order')
 
 
 def _saying(block: c.Block) -> str:
@@ -316,7 +325,7 @@ def _settled(block: c.Block, given: Type | None) -> tuple[Type | None, Type | No
     given = state.types.fresh() if given is None else given
     top = run(state.visit(block, state.given_to(block, given), ''))
     state.settle()
-    types = map(state.types.resolve, (top.input, top.output))
+    types = map(state.types.plain, (top.input, top.output))
     taken, made = (type_ if type_.ground else None for type_ in types)
     return taken, made
 
@@ -350,14 +359,14 @@ def infer(root: c.Block) -> Typing:
         if isinstance(node.block, c.Metric):
             _check_metric(node, metrics)
     # Names follow from the layers of the whole expression, so nodes get them last.
-    names = numbered(state.functions)
+    met = dict.fromkeys(node.layer for node in state.nodes if node.layer)
+    names = numbered({layer: state.functions[layer] for layer in met})
     for node in state.nodes:
         node.layer = None if node.layer is None else names[node.layer]
     _mark_draws(state)
-    layers = tuple(names[layer] for layer in state.layers.values())
     for node in state.nodes:
         node.observes = node.block in state.observing
-    return Typing(top, state.declarations, layers, metrics)
+    return Typing(top, state.declarations, tuple(names.values()), metrics)
 
 
 def _mark_draws(state: Inference) -> None:

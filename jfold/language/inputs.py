@@ -37,6 +37,7 @@ from jfold.language.writing import (
     zeros_written,
 )
 from jfold.printing import callable_name
+from jfold.tracing.helpers import Numbers
 from jfold.types import (
     ObjectType,
     Type,
@@ -122,17 +123,19 @@ def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
 def _(block: c.OneHotFromList, node: Typed, value: Any, w: Lines) -> Any:
     tables, dtype = w.g.tables, block.type.dtype
     size = len(block.items)
-    numbers = [
-        w.g.constant_place(tables.constant((block.type, 'one hot', k), row))[1]
-        for k, row in enumerate(_one_hot(size, dtype))
-    ]
-    found = w.g.given(
-        'one_hot', w.g.copied(dict(zip(block.items, numbers, strict=True)))
-    )
-    other = []
+
+    def number(key: Any, row: Array) -> int:
+        index = tables.constant(key, row)
+        w.g.constant_name(index, 'ONE_HOT')
+        return w.g.constant_place(index)[1]
+
+    rows = enumerate(_one_hot(size, dtype))
+    numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
+    table = Numbers(zip(block.items, numbers, strict=True))
+    found, other = w.g.given('one_hot', table), []
     if not block.strict:
-        zero = tables.constant(block.type, np.zeros(size, dtype))
-        other = [str(w.g.constant_place(zero)[1])]
+        index = tables.constant(block.type, np.zeros(size, dtype))
+        other = [w.g.constant_name(index, 'ZEROS')]
     vector = looked_up(found, as_object(value, w).text, other, w)
     return s.Tensor(vector.text, tables.type_number(block.type))
 

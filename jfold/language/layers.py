@@ -75,8 +75,7 @@ def adapt(function: Function) -> Called:
 def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     """The layer of a function that is first used on inputs of these types."""
     check_init(function, len(arguments))
-    own = callable_name(module_of(function.fn))
-    name, family = function.name or own, '' if function.name else own
+    name = function.name or callable_name(module_of(function.fn))
     found = adapt(function)
     if isinstance(function.fn, Rows):
         spec, call = function.fn.spec, _layer_call(found, ())
@@ -92,7 +91,6 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
         None if found.init is None else functools.partial(_draw, found.init, specs),
         params,
         function.batched,
-        family,
         rngs=rngs,
         evaluating=_layer_call(found, rngs, evaluates=True) if rngs else None,
         owner=found.owner,

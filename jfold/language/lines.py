@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import itertools
 import keyword
 import re
 from collections.abc import Hashable, Iterator, Sequence
@@ -118,11 +117,15 @@ class Lines:
       count: the number of items, where what is written is done for all items of lists.
       tail: whether the value of what is written is that of the function.
       known: values of blocks that are used more than once.
+      key: of the function, as the generator has it.
       arguments: the variables that the function is given.
     """
 
-    def __init__(self, g: Generator, name: str, depth: int) -> None:
-        self.g, self.name, self.depth = g, name, depth
+    def __init__(
+        self, g: Generator, name: str, depth: int, key: Hashable = None
+    ) -> None:
+        self.g, self.name, self.depth, self.key = g, name, depth, key
+        self.used: dict[str, int] = {}
         self.lines: list[str] = []
         self.variables: set[str] = set()
         self.arguments: set[str] = set()
@@ -141,11 +144,12 @@ class Lines:
 
     def variable(self, wanted: str) -> str:
         """A variable of the function that nothing has been assigned to."""
-        name = identifier(wanted)
-        for k in itertools.count(2):
-            if name not in self.variables and not self.g.is_taken(name):
-                break
-            name = f'{identifier(wanted)}{k}'
+        wanted = identifier(wanted)
+        name, k = wanted, self.used.get(wanted, 1)
+        while name in self.variables or self.g.is_taken(name):
+            k += 1
+            name = f'{wanted}{k}'
+        self.used[wanted] = k
         self.variables.add(name)
         self.g.local.add(name)
         return name
@@ -210,7 +214,7 @@ class Lines:
                 for x in like
             ]
             if any(x != '_' for x in texts):
-                self.line(f'{"".join(f"{x}, " for x in texts).rstrip(" ")} = {text}')
+                self.line(f'{_targets(texts)} = {text}')
             pairs = zip(like, texts, strict=True)
             return tuple(self.unpacked(x, name, wanted) for x, name in pairs)
         if isinstance(like, s.Items):
@@ -228,9 +232,9 @@ class Lines:
         if isinstance(like, tuple):
             texts = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
             if any(x != '_' for x in texts):
-                names = ''.join(f'{x}, ' for x in texts).rstrip(' ')
-                none = f'({"(), " * len(texts)})'
-                self.line(f'{names} = zip(*{text}) if {text} else {none}')
+                none = s.in_parentheses(['()' for _ in texts])
+                found = f'zip(*{text}) if {text} else {none}'
+                self.line(f'{_targets(texts)} = {found}')
             return tuple(
                 self._columns(x, name) for x, name in zip(like, texts, strict=True)
             )
@@ -382,11 +386,13 @@ class Lines:
             return f'{base} + {row}'
         return f'range({base} + {row}, {base} + {row} + {self.count})'
 
-    def constant(self, index: int) -> s.Tensor:
-        """One of the program's constants, whose number is that among those."""
-        type_, number = self.g.constant_place(index)
-        text = str(number) if self.count is None else f'([{number}] * {self.count})'
-        return s.Tensor(text, type_)
+    def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
+        """One of the program's constants."""
+        type_, _ = self.g.constant_place(index)
+        name = self.g.constant_name(index, wanted)
+        return s.Tensor(
+            name if self.count is None else f'([{name}] * {self.count})', type_
+        )
 
     def constants(
         self, type_: TensorType, text: str, below: int | None = None, site: Any = None
@@ -439,7 +445,9 @@ class Lines:
         name = g.operation_name(o)
         entries = self.entries(rows, given, name, g.about(o))
         tape = entries[0][0] if entries else None
-        if tape is None and not self.is_in_step(rows):  # nothing is read that tells rows
+        if tape is None and not self.is_in_step(
+            rows
+        ):  # nothing is read that tells rows
             tape = rows.counter or g.tape(name, g.about(o))
             entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
         row = self.row(rows, tape)
@@ -467,7 +475,7 @@ class Lines:
                 continue
             column = rows.columns[k]
             if not isinstance(column, Tape):
-                wanted = name if len(given) == 1 else f'{name}_{_letter(k)}'
+                wanted = f'{name}_{_letter(k)}'
                 column = rows.columns[k] = self.g.tape(wanted, about)
             made.append((column, each.name))
         return made
@@ -500,6 +508,11 @@ class _Waiting:
 
     like: s.Items
     name: str
+
+
+def _targets(names: list[str]) -> str:
+    """The left side of an assignment."""
+    return f'{", ".join(names)}{"," if len(names) == 1 else ""}'
 
 
 def _letter(k: int) -> str:

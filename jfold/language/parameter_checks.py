@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -22,25 +21,30 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
     """Compares parameters with those that the layers would draw.
 
     Raises:
-      TypeError: they lack a layer, or those of one have other names, shapes or dtypes.
+      TypeError: they lack a layer or have others, or those of one have other names,
+        shapes or dtypes.
     """
     given = params if isinstance(params, Mapping) else {}
     externals = {layer.name: layer for layer in layers if layer.external}
     for name, layer in externals.items():
         _check_rows(layer, given.get(name))
     known = {x.name: x for x in layers if x.params is not None and not x.external}
-    if not known:
-        return
-    if not isinstance(params, Mapping):
+    if known and not isinstance(params, Mapping):
         raise TypeError(
             f'expected parameters as a dict by layers, {list(known)}, got '
             f'{shown(params)}; `model.init(key)` makes them'
         )
-    if missing := [name for name in known if name not in params]:
-        raise TypeError(_lacking(missing, list(params), known))
-    check_families(known, [name for name in params if name not in externals])
+    if missing := [name for name in known if name not in given]:
+        raise TypeError(_lacking(missing, list(given), known))
+    if others := [x for x in given if x not in known and x not in externals]:
+        raise TypeError(
+            f'expected parameters of {list(known)} alone, got {others} too: layers of '
+            'one name are numbered as the expression meets them, so of another '
+            'expression names may stand for others; leave out what is not of this one, '
+            'and say `Function(..., name=...)` where several models share layers'
+        )
     for name, layer in known.items():
-        check_layer(layer, params[name])
+        check_layer(layer, given[name])
 
 
 def _check_rows(layer: Layer, array: Any) -> None:
@@ -79,27 +83,6 @@ def with_external(
             '`model.init(key)` makes them'
         )
     return {**(params or {}), **external}
-
-
-def check_families(known: Mapping[str, Layer], names: Iterable[object]) -> None:
-    """Refuses parameters of functions without a name that the model does not have.
-
-    Raises:
-      TypeError: there are some. Which function a number stands for is not known then.
-    """
-    families = {layer.family for layer in known.values()} - {''}
-    strange = [name for name in names if name not in known]
-    told = (re.sub(r'_[0-9]+$', '', str(name)) for name in strange)
-    others = [
-        name for name, family in zip(strange, told, strict=True) if family in families
-    ]
-    if others:
-        raise TypeError(
-            f'expected parameters of {list(known)} alone, got {others} too: functions '
-            'without a name are numbered as they stand in the source, so with others '
-            'beside them numbers stand for others; leave out what is not of this '
-            'model, or name functions, `Function(fn, init, name=...)`'
-        )
 
 
 def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str:

@@ -58,7 +58,7 @@ def outline(name: str, params: Any, *others: Any) -> Layer:
     return Layer(name, missing, None, params, **options)
 
 
-LAYER = 'name', 'params', 'batched', 'family', 'external', 'rngs', 'adds', 'parts'
+LAYER = 'name', 'params', 'batched', 'external', 'rngs', 'adds', 'parts'
 
 
 def _fields_of_record(block: c.Record) -> tuple[Any, ...]:
@@ -141,8 +141,8 @@ BLOCKS: dict[type, Form] = {
     },
 }
 USE = (
-    *('block', 'where', 'input', 'output', 'parts', 'layer', 'origins', 'shared'),
-    *('draws', 'observes', 'facts', 'path'),
+    *('block', 'where', 'input', 'output', 'parts', 'layer', 'order', 'origins'),
+    *('shared', 'draws', 'observes', 'facts', 'path'),
 )
 
 

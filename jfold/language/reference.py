@@ -130,7 +130,7 @@ class Rows(Nothing):
             self._constant(node, None, KeyType(name), None, None)
             for name in node.layer.rngs
         ]
-        given = [*keys, *_leaves(x)]
+        given = [*keys, *_leaves(node.arranged(x))]
         made: Any = iter(())
         if node.origins.computed:
             inputs = [given[i] for i in node.origins.reads]
@@ -146,6 +146,7 @@ class Rows(Nothing):
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
         """Applies the operation on so many items, or on more with what fills these."""
         from jfold.functions import neutral
+
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)
@@ -158,7 +159,7 @@ class Rows(Nothing):
         return _shaped(item, iter(self._apply(o, leaves, combine)))
 
     def _apply(self, o: int, given: Sequence[Row], node: Typed) -> list[Row]:
-        outputs = range(len([*self.tables.operations][o].outputs))
+        outputs = range(len(self.tables.listed[o].outputs))
         if o in self.chosen.inside:
             pending = _Pending(o, given)
             return [Row(('pending',), 0, k, pending=pending) for k in outputs]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import types
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
     """Layers with names that differ: later ones of a name get a number.
 
-    Those without parameters come last, since nobody stores anything under their names.
+    They are given in the order in which an expression meets them. Those without
+    parameters come last, since nobody stores anything under their names.
     """
     _check_externals([layer for layer in layers if layer.external])
     check_tied(function.fn for function in layers.values())
@@ -34,8 +34,7 @@ def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
         groups.setdefault(key, []).append(layer)
     # What a user passes by name keeps it.
     order = sorted(
-        groups.values(),
-        key=lambda x: (not x[0].external, x[0].params is None, *_place(layers[x[0]])),
+        groups.values(), key=lambda x: (not x[0].external, x[0].params is None)
     )
     names = {layer.name for layer in layers}
     numbers = {name: itertools.count(1) for name in names}
@@ -48,7 +47,7 @@ def numbered(layers: Mapping[Layer, Function]) -> dict[Layer, Layer]:
         free.discard(name)
         names.add(name)
         made |= {layer: _one_of(layer, group, name) for layer in group}
-    return made
+    return {layer: made[layer] for layer in layers}
 
 
 def _one_of(layer: Layer, group: list[Layer], name: str) -> Layer:
@@ -82,29 +81,3 @@ def _check_externals(layers: Iterable[Layer]) -> None:
                 f'External({layer.name!r}): expected rows of one type, got {one} and '
                 f'{other}; give arrays of other types other names'
             )
-
-
-def _place(function: Function) -> tuple[Any, ...]:
-    """Where the code of a function and of its `init` stands."""
-    return *_place_of_code(function.fn), *_place_of_code(function.init)
-
-
-def _innermost(fn: object, limit: int = 32) -> object:
-    """The function inside of partials, methods and wrappers, of so many at most."""
-    for _ in range(limit):
-        if isinstance(fn, functools.partial):
-            fn = fn.func
-        elif isinstance(fn, types.MethodType):
-            fn = fn.__func__
-        else:
-            fn = getattr(fn, '__wrapped__', fn)
-    return fn
-
-
-def _place_of_code(fn: object) -> tuple[str, int, tuple[int, int]]:
-    fn = _innermost(fn)
-    if not isinstance(fn, types.FunctionType):
-        return '', 0, (0, 0)
-    code = fn.__code__
-    columns = ((x, y) for x, _, y, _ in code.co_positions() if x and y)
-    return fn.__module__ or '', code.co_firstlineno, min(columns, default=(0, 0))

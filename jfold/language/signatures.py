@@ -43,6 +43,20 @@ def settings_of(function: Function, count: int) -> list[Parameter]:
     return list(filter(_is_setting, inputs))
 
 
+def inputs_of(function: Function) -> list[str]:
+    """The names of the parameters that inputs may be given to, in their order."""
+    names = [each.name for each in _positional(function.fn)]
+    given = names[function.init is not None :]
+    return [name for name in given if name not in function.rngs]
+
+
+def inputs_of_init(function: Function) -> list[str]:
+    """Those of its `init` that are given the specs of inputs, behind the key."""
+    if function.init is None or not takes_specs(function.init):
+        return []
+    return [each.name for each in _positional(function.init)[1:]]
+
+
 def takes_specs(init: Callable[..., Any]) -> bool:
     """Whether an `init` is given the specs of the inputs, beside the key."""
     inputs = [each for each in _positional(init) if not _is_setting(each)]

@@ -180,10 +180,15 @@ def packed(value: Symbol) -> str:
     if value is None:
         return 'None'
     if isinstance(value, tuple):
-        return f'({"".join(f"{packed(each)}, " for each in value)})'
+        return in_parentheses([packed(each) for each in value])
     if isinstance(value, Items):
         return _packed_items(value.items, value.n)
     return packed(value.item) if isinstance(value, Endless) else value.text
+
+
+def in_parentheses(texts: list[str]) -> str:
+    """The text of a tuple."""
+    return f'({", ".join(texts)}{"," if len(texts) == 1 else ""})'
 
 
 def _packed_items(items: Symbol, n: str) -> str:

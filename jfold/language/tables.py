@@ -18,12 +18,22 @@ from jfold.types import KeyType, TensorType, TupleType, Type, tensors
 
 @dataclass(eq=False)
 class Tables:
-    """What is numbered in a program; each number is given at the first mention."""
+    """What is numbered in a program; each number is given at the first mention.
+
+    Attributes:
+      listed: the operations by number.
+      places: of each constant the type, and its number among those of that.
+      known: the numbers of constants by what they are.
+      parts: layers that compute a part of what others do.
+    """
 
     typing: Typing
     types: dict[TensorType, int] = field(default_factory=dict)
     operations: dict[Operation, int] = field(default_factory=dict)
+    listed: list[Operation] = field(default_factory=list)
     constants: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
     known: dict[Hashable, int] = field(default_factory=dict)
     parts: dict[tuple[Layer, tuple[Type, ...]], Layer] = field(default_factory=dict)
 
@@ -53,14 +63,17 @@ class Tables:
         arguments = *keys, *arguments_of(given)
         numbers = self.type_numbers(TupleType(arguments)), self.type_numbers(result)
         made = Operation(layer, arguments, result, *numbers, from_left, is_straight)
-        return self.operations.setdefault(made, len(self.operations))
+        if made not in self.operations:
+            self.operations[made] = len(self.listed)
+            self.listed.append(made)
+        return self.operations[made]
 
     def computing(self, node: Typed) -> int:
         """The number of the operation that computes what the layer of a node has to."""
-        layer, origins, arguments = node.layer, node.origins, arguments_of(node.input)
+        layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
         given, made = (list(tensors(x)) for x in (TupleType(arguments), node.output))
-        computed, reads, read = origins.computed, origins.reads, node.input
+        computed, reads, read = origins.computed, origins.reads, node.taken
         result, count = node.output, len(layer.rngs) + len(given)
         if (len(computed), len(reads)) != (len(made), count):
             if (layer, arguments) not in self.parts:
@@ -79,6 +92,9 @@ class Tables:
             self.known[key] = len(self.constants)
             number = self.type_number(TensorType(value.shape, value.dtype))
             self.constants.append((number, value))
+            before = self.counts.get(number, 0)
+            self.places.append((number, before))
+            self.counts[number] = before + 1
         return self.known[key]
 
     def zeros(self, type_: TensorType) -> int:

@@ -12,11 +12,8 @@ from jfold import combinators as c
 from jfold.errors import reason, shown
 from jfold.language import symbols as s
 from jfold.language.cells import check_order
-from jfold.language.inference import (
-    TO_TENSORS,
-    Inference,
-    output_type,
-)
+from jfold.language.fields import order_for
+from jfold.language.inference import TO_TENSORS, Inference, output_type
 from jfold.language.layers import arguments_of, hint, identity, make_layer, traced
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
@@ -63,7 +60,10 @@ def type_function(block: c.Function, node: Typed, state: Inference) -> Type:
         if _has_void(given):
             hint = 'take what a sink stands beside by `>> GetItem(...)` first'
             fail(node, 'tensors or tuples of tensors', str(given), hint)
-        state.equal(node, apply_layer(node, given, block, state), output, 'to give')
+        node.order = order_for(node, block, given)
+        taken = TupleType(node.arranged(given)) if node.order else given
+        taken = state.types.plain(taken)
+        state.equal(node, apply_layer(node, taken, block, state), output, 'to give')
         return True
 
     state.when(node, constraint)
@@ -152,7 +152,7 @@ def layer(node: Typed, value: Any, w: Lines) -> Any:
     """What a layer computes; the rest of its result is where it was."""
     assert node.layer is not None and node.origins is not None
     origins = node.origins
-    given = [*w.keys(node.layer.rngs), *s.leaves(value)]
+    given = [*w.keys(node.layer.rngs), *s.leaves(node.arranged(value))]
     made: Iterator[Any] = iter(())
     if origins.computed:
         inputs: Any = [given[i] for i in origins.reads]

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold import combinators as c
+from jfold.language.fields import Order
 from jfold.language.origins import Origins
 from jfold.language.paths import path_of
 from jfold.operations import Layer
 from jfold.printing import short
 from jfold.result_tables import Kind, Making, rows_of
-from jfold.types import Type
+from jfold.types import TupleType, Type
 
 
 @dataclass(eq=False, repr=False)
@@ -27,6 +28,7 @@ class Typed:
       parts: the uses inside, in the order of their evaluation, as the rule says that
         types the block; `None` where an optional one is absent.
       layer: of a function, and of an item of a tensor.
+      order: the places of the items of its input, as a function takes them by name.
       origins: where its outputs come from.
       shared: whether it is used more than once.
       draws: whether something random is inside, so that each use is another.
@@ -40,11 +42,24 @@ class Typed:
     output: Type
     parts: tuple[Typed | None, ...] = ()
     layer: Layer | None = None
+    order: Order | None = None
     origins: Origins | None = None
     shared: bool = False
     draws: bool = False
     observes: bool = False
     facts: Any = None
+
+    @property
+    def taken(self) -> Type:
+        """What is taken: the type of the input, its items in the order of names."""
+        return TupleType(self.arranged(self.input)) if self.order else self.input
+
+    def arranged(self, value: Any) -> Any:
+        """The items of an input, or of its type, in the order in which they are taken.
+
+        In that they have, this is the input itself.
+        """
+        return tuple(value[place] for place in self.order) if self.order else value
 
     @functools.cached_property
     def path(self) -> str:

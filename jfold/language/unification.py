@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from jfold.language.fields import merged, without_names
 from jfold.trampoline import Steps, in_turn, run
-from jfold.types import Nested, Type, TypeVariable
+from jfold.types import Nested, TupleType, Type, TypeVariable
 
 
 class Mismatch(Exception):
@@ -22,6 +23,7 @@ class Unifier:
     bound: dict[Type, Type] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     resolved: dict[Type, Type] = field(default_factory=dict)  # what is for good
+    bare: dict[int, tuple[Type, Type]] = field(default_factory=dict)  # without names
 
     def fresh(self) -> TypeVariable:
         """A variable that nothing is known of."""
@@ -35,12 +37,17 @@ class Unifier:
 
     def head(self, type_: Type) -> Type:
         """`type_` with its outermost variable replaced by what it is bound to."""
-        head = type_
-        while isinstance(head, TypeVariable) and head in self.bound:
-            head = self.bound[head]
-        while type_ is not head:  # the way is shorter the next time
-            self.bound[type_], type_ = head, self.bound[type_]
-        return head
+        last = self._last(type_)
+        return self.bound.get(last, last)
+
+    def _last(self, type_: Type) -> Type:
+        """The variable behind a variable that is bound to a type, or to none."""
+        last = type_
+        while isinstance(then := self.bound.get(last), TypeVariable):
+            last = then
+        while type_ is not last:  # the way is shorter the next time
+            self.bound[type_], type_ = last, self.bound[type_]
+        return last
 
     def resolve(self, type_: Type) -> Type:
         """`type_` with all bound variables replaced."""
@@ -61,6 +68,10 @@ class Unifier:
             (self.resolved if made.ground else found)[head] = made
         return made
 
+    def plain(self, type_: Type) -> Type:
+        """`type_` with all bound variables replaced, and without names of fields."""
+        return without_names(self.resolve(type_), self.bare)
+
     def known(self, type_: Type) -> bool:
         """Whether no variable is left in `type_`."""
         return self.resolve(type_).ground
@@ -68,13 +79,16 @@ class Unifier:
     def unify(self, left: Type, right: Type) -> None:
         """Makes both types equal by binding variables.
 
+        Names of fields go from the left to the right, to what may have several sources.
+
         Raises:
           Mismatch: they cannot be.
         """
         waiting = [(left, right)]
         seen: set[tuple[int, int]] = set()
         while waiting:
-            left, right = map(self.head, waiting.pop())
+            left, last = map(self._last, waiting.pop())
+            left, right = map(self.head, (left, last))
             if (id(left), id(right)) in seen or left == right:
                 continue
             # By id: a set of the types themselves would compare them part by part.
@@ -85,11 +99,21 @@ class Unifier:
                 self._bind(right, left)
             else:
                 waiting.extend(reversed(_pairs(left, right)))
+                self._name(left, right, last)
 
     def _bind(self, variable: TypeVariable, type_: Type) -> None:
         if self._occurs(variable, type_):
             raise Mismatch('a type would contain itself')
         self.bound[variable] = type_
+
+    def _name(self, left: Type, right: Type, last: Type) -> None:
+        """Gives a variable the names that the items of both types have."""
+        if isinstance(left, TupleType) and isinstance(right, TupleType):
+            made = merged(right, left)
+            if made is None:
+                raise Mismatch('write the fields in one order')
+            if isinstance(last, TypeVariable):
+                self.bound[last] = made
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
         waiting = [self.resolve(type_)]
@@ -107,6 +131,8 @@ class Unifier:
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
     """The parts of two types, which must be of one kind."""
     if isinstance(left, Nested) and isinstance(right, Nested):
-        if type(left) is type(right) and len(left.parts) == len(right.parts):
-            return list(zip(left.parts, right.parts, strict=True))
+        tuples = isinstance(left, TupleType) and isinstance(right, TupleType)
+        if tuples or type(left) is type(right):
+            if len(left.parts) == len(right.parts):
+                return list(zip(left.parts, right.parts, strict=True))
     raise Mismatch

@@ -38,7 +38,7 @@ def zeros_written(type_: Type, w: Lines) -> Any:
     if isinstance(type_, TupleType):
         return tuple(zeros_written(each, w) for each in type_)
     if isinstance(type_, TensorType):
-        return w.constant(w.g.tables.zeros(type_))
+        return w.constant(w.g.tables.zeros(type_), 'ZEROS')
     if isinstance(type_, SequenceType):
         empty = w.g.template(type_)
         assert isinstance(empty, s.Items)
@@ -116,8 +116,8 @@ def sequence(value: Any, w: Lines) -> Any:
     assert isinstance(value, s.Object)
     if value.kind in (list, tuple) and value.text.isidentifier():
         return s.Items(value, f'len({value.text})')
-    name = w.variable('items')
     x = value.text
+    name = w.variable(f'items_of_{x}' if x.isidentifier() else 'items')
     if x.isidentifier():
         w.line(f'{name} = {x} if type({x}) is list else sequence({x})')
     else:
@@ -216,7 +216,7 @@ def variables(like: s.Symbol, w: Lines) -> Any:
         return s.Endless(variables(like.item, w))
     if isinstance(like, s.Items):
         return s.Items(variables(like.items, w), w.variable('n'))
-    return None if like is None else s.renamed(like, iter([w.variable('made')]))
+    return None if like is None else s.renamed(like, iter([w.variable('result')]))
 
 
 def assign_each(target: Any, value: Any, w: Lines) -> None:

@@ -21,6 +21,7 @@ from typing import TypeVar
 import numpy as np
 
 from jfold.graph import Array, Table, shared_counts
+from jfold.kept import lazy
 from jfold.operations import Operations
 from jfold.planning.growth import Chance
 from jfold.planning.layout import active_types
@@ -58,7 +59,7 @@ class Demands:
         first = len(self.program.types)
         return slice(first, first + len(self.program.operations))
 
-    @property
+    @lazy
     def nodes(self) -> Array:
         """How many operations each example runs [examples]."""
         rows = self.added[:, self.row_columns]

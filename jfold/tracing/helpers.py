@@ -15,6 +15,10 @@ import numpy as np
 from jfold.tracing.objects import ABSENT, length_of, why_no_sequence
 
 
+class Numbers(dict[Any, int]):
+    """A table whose entries are numbers of constants."""
+
+
 def field(x: Any, key: Any) -> Any:
     """`x[key]`, or the attribute of what cannot be subscripted."""
     try:

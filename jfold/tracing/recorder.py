@@ -79,6 +79,7 @@ class Recording:
       operations: where the rows of each are; `None` without any.
       results: the same.
       labels: per result with labels, their tape; -1 without any.
+      shared: the constants of the program in the order in which they are named.
     """
 
     tapes: int
@@ -89,6 +90,7 @@ class Recording:
     operations: tuple[Place | None, ...]
     results: tuple[Place | None, ...]
     labels: tuple[int, ...]
+    shared: tuple[int, ...] = ()
 
 
 def graph_of(
@@ -242,7 +244,10 @@ class Reader:
     ) -> Array:
         """What makes rows of makers numbers of values [makers, examples]."""
         types = len(self.program.types)
-        shifts = np.zeros((1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64)
+        shifts = np.zeros(
+            (1 + max(self.parts, default=0), firsts.shape[1] - 1), np.int64
+        )
+        shifts[0] = -1  # of the program's constants, which are told from 1
         owner = [x for _, x, _ in value_parts(self.program)]
         for maker, (part, end) in self.parts.items():
             if part >= types:
@@ -274,7 +279,9 @@ class Reader:
             if counts:
                 whose = np.tile(examples, len(lists)).repeat(np.concatenate(counts))
                 rows += shifts[who, whose]
-        starts = dict(zip(self.numbered, itertools.accumulate([0, *sizes]), strict=False))
+        starts = dict(
+            zip(self.numbered, itertools.accumulate([0, *sizes]), strict=False)
+        )
         return _Entries(raw, who, rows.astype(np.int32), starts, firsts, shifts)
 
     def _node_columns(

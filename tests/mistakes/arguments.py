@@ -234,13 +234,6 @@ MISTAKES = [
         lacks='do',
     ),
     Mistake(
-        'keys that cannot be sorted',
-        lambda: jf.Record({1: number, 'a': number}),
-        TypeError,
-        "Record: expected keys that can be sorted, got [1, 'a']; pass a list "
-        'of pairs to fix their order',
-    ),
-    Mistake(
         'a set of fields',
         lambda: jf.Record({'x'}),
         TypeError,

@@ -193,10 +193,11 @@ MISTAKES = [
         lambda: loaded(bool, other),
         ValueError,
         '…/corpus.npz: expected a corpus of the expression of this model, got '
-        'one of another, with `type float32[]` instead of `type float32[3]`; '
-        '`constant float32[]` instead of nothing; `operation add(float32[], '
-        'float32[]) -> float32[], a sum` instead of nothing; and 8 more. Trace the '
-        'examples again with `model.trace`',
+        'one of another, with `operation add(float32, float32) -> float32, a sum` '
+        'instead of nothing; `Iterate` instead of `Convert tensor=float32[3]` in '
+        "Vector(3, 'float32'); `Enter` instead of nothing in "
+        "Pipe[0].Map(Scalar('float32')); and 5 more. Trace the examples again with "
+        '`model.trace`',
     ),
     Mistake(
         'a block to load a corpus',

@@ -138,8 +138,8 @@ MISTAKES = [
         'eval without parameters',
         lambda: evaluated(layered, 3),
         TypeError,
-        "Pipe[1].Function(linear): expected parameters for layer 'linear', got "
-        '[]; `model.init(key)` makes them',
+        "expected parameters for layer 'linear', got those of []; `model.init(key)` "
+        'makes them',
         lacks='do',
     ),
     Mistake(

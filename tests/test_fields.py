@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of records, handed to functions in their order, and by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from checking import check, number, numbers, refuses, subtract
+
+import jfold as jf
+
+DATA = {'left': 1, 'center': 10, 'k': 0}
+ONE = jf.Record({'left': number, 'center': number})
+OTHER = jf.Record({'center': number, 'left': number})
+BY_NAME = 'bear the names of all fields, (left, center), or each where its field stands'
+WHAT_TO_DO = 'call them otherwise, or write the fields in their order'
+
+
+def of_fields(left: Any, center: Any) -> Any:
+    return left - center
+
+
+def turned(center: Any, left: Any) -> Any:
+    return left - center
+
+
+class Module(nn.Module):
+    """Takes fields, in an order of its own."""
+
+    @nn.compact
+    def __call__(self, center: Any, left: Any, train: bool = False) -> Any:
+        return left - center
+
+    def method(self, center: Any, left: Any) -> Any:
+        return left - center
+
+
+class Callable:
+    """Is called with fields."""
+
+    def __call__(self, center: Any, left: Any) -> Any:
+        return left - center
+
+
+@pytest.mark.parametrize('record', [ONE, OTHER], ids=['as they are', 'turned'])
+@pytest.mark.parametrize(
+    'fn',
+    [
+        of_fields,
+        turned,
+        jax.jit(turned),
+        Callable(),
+        Module(),
+        Module().method,
+        lambda center, left, scale=1.0: left - center,
+        lambda center, left, more=None: left - center,
+        jf.Function(
+            lambda params, center, left: left - center, lambda key: jnp.ones(2)
+        ),
+        jf.Function(lambda center, left, dropout: left - center, rngs='dropout'),
+        jf.compose(lambda center, left: subtract(left, center)),
+        jf.recursive(lambda self, center, left: subtract(left, center)),
+    ],
+)
+def test_fields_go_to_the_parameters_of_their_names(record: Any, fn: Any) -> None:
+    block = record >> fn
+    params = jf.compile(block).init(jax.random.key(0))
+    if isinstance(fn, jf.Function) and fn.rngs:
+        model = jf.compile(block)
+        schedule = model.schedule([DATA])
+        assert model.apply({}, schedule, deterministic=True).tolist() == [-9.0]
+        assert block.eval(DATA, {}, deterministic=True).item() == -9
+    else:
+        check((block, [DATA], [-9.0]), params=params)
+
+
+@pytest.mark.parametrize('fn', [lambda a, b: a - b, lambda *both: both[0] - both[1]])
+def test_else_they_are_in_the_order_in_which_they_are_written(fn: Any) -> None:
+    check((ONE >> fn, [DATA], [-9.0]), (OTHER >> fn, [DATA], [9.0]))
+    check((jf.AllOf(*(x for _, x in ONE.fields)) >> turned, [1], [0.0]))
+    pair = {'a': number, 'left': number} >> jf.Function(lambda x, left: x - left)
+    check((pair, [{'a': 1, 'left': 10}], [-9.0]))
+
+
+def test_gradients_and_parameters_follow_the_names() -> None:
+    """`init` is given the specs in the order of the function."""
+    wide = {'left': jf.Vector(2), 'center': jf.Vector(3)}
+    layer = jf.Function(
+        lambda w, center, left: left @ w['left'] - center @ w['center'],
+        lambda key, center, left: {
+            'left': jnp.ones(left.shape),
+            'center': 2 * jnp.ones(center.shape),
+        },
+    )
+    model = jf.compile(wide >> layer)
+    params, data = model.init(jax.random.key(0)), {'left': [1, 2], 'center': [3, 4, 5]}
+    assert model.block.eval(data, params) == 3 - 24
+    schedule = model.schedule([data, data])
+    grads = jax.grad(lambda p: model.apply(p, schedule).sum())(params)
+    assert grads['function']['left'].tolist() == [2, 4]
+    assert grads['function']['center'].tolist() == [-6, -8, -10]
+
+
+def test_results_are_in_the_order_in_which_fields_are_written() -> None:
+    check((OTHER, [DATA], [(10.0, 1.0)]), (ONE, [DATA], [(1.0, 10.0)]))
+    assert str(OTHER.output_type) == '(float32[], float32[])'
+    assert type(OTHER.output_type) is jf.TupleType
+
+
+def test_names_go_with_the_value() -> None:
+    """Through whatever passes it on, item by item too."""
+    tree = jf.ForwardDeclaration(name='tree')
+    tree.resolve_to(jf.OneOf(type, {dict: ONE, list: jf.GetItem(0) >> tree()}))
+    zeros = jf.Zeros(([], []))
+    cases = jf.OneOf(jf.GetItem('k'), {1: zeros, 0: ONE})
+    apart = {'left': numbers, 'center': numbers}
+    three = jf.Record({'left': number, 'center': number, 'k': number})
+    check(
+        (jf.Map(ONE) >> jf.Map(turned) >> jf.Sum(), [[DATA, DATA]], [-18.0]),
+        (
+            apart >> jf.ZipWith(turned) >> jf.Sum(),
+            [{'left': [1], 'center': [10]}],
+            [-9],
+        ),
+        (tree() >> turned, [[[DATA]]], [-9.0]),
+        (cases >> turned, [DATA], [-9.0]),
+        (jf.Optional(ONE) >> turned, [DATA], [-9.0]),
+        (three >> jf.GetItem(slice(2)) >> turned, [DATA], [-9.0]),
+        (jf.compose(lambda x: jf.Function(turned)(ONE(x))), [DATA], [-9.0]),
+    )
+
+
+@pytest.mark.parametrize(
+    ('fn', 'got'),
+    [
+        (lambda a, left: a, '(a, left)'),
+        (lambda center, b: b, '(center, b)'),
+        (lambda x, left=None, center=None: x, '(x, left, center)'),
+        (lambda center, *left: center, '(center)'),
+    ],
+)
+def test_names_that_stand_for_others_are_refused(fn: Any, got: str) -> None:
+    with refuses(
+        f'Pipe[1].Function(function): expected parameters that {BY_NAME}, got {got}; '
+        f'{WHAT_TO_DO}'
+    ):
+        jf.compile(ONE >> fn)
+
+
+def test_inputs_of_an_init_that_stand_for_others_are_refused() -> None:
+    layer = jf.Function(lambda w, left, center: w, lambda key, center, left: left)
+    with refuses(
+        f'Pipe[1].Function(function): expected inputs of `init` that {BY_NAME}, got '
+        f'(center, left); {WHAT_TO_DO}'
+    ):
+        jf.compile(ONE >> layer)
+
+
+def test_cases_with_fields_in_two_orders_are_refused() -> None:
+    with refuses(
+        "Pipe[0].OneOf[1].Record({'center': Scalar('float32'), 'left': Scalar('floa...:"
+        ' expected to give (left: float32[], center: float32[]), got (center: '
+        'float32[], left: float32[]); write the fields in one order'
+    ):
+        jf.compile(jf.OneOf(jf.GetItem('k'), {0: ONE, 1: OTHER}) >> subtract)
+
+
+def test_cases_may_call_their_fields_otherwise() -> None:
+    """A function that says the names of one would turn the other too."""
+    both = jf.OneOf(jf.GetItem('k'), {0: ONE, 1: {'k': number, 'x': number}})
+    check((both >> (lambda left, x: left - x), [DATA, {'k': 1, 'x': 5}], [-9.0, -4.0]))
+    with refuses(
+        'Pipe[1].Function(turned): expected parameters that bear the names of all '
+        'fields, (k|left, center|x), or each where its field stands, got (center, '
+        f'left); {WHAT_TO_DO}'
+    ):
+        jf.compile(both >> turned)
+
+
+def test_a_declared_type_knows_no_names() -> None:
+    """What is found too late is told, and not left to the order."""
+    tree = jf.ForwardDeclaration(output_type=([], []), name='tree')
+    inner = jf.GetItem(0) >> tree() >> jf.Function(lambda *x: x)
+    tree.resolve_to(jf.OneOf(type, {list: inner, dict: ONE}))
+    check((tree() >> of_fields, [DATA], [-9.0]))
+    tree = jf.ForwardDeclaration(output_type=([], []), name='tree')
+    inner = jf.GetItem(0) >> tree() >> jf.Function(lambda center, left: (left, center))
+    tree.resolve_to(jf.OneOf(type, {list: inner, dict: ONE}))
+    with refuses(
+        "tree.OneOf[<class 'list'>].Pipe[2].Function(function): expected parameters in "
+        'the order of the fields, for a declared type has no names, got (left: '
+        'float32[], center: float32[]); write them in one order'
+    ):
+        jf.compile(tree())
+
+
+def test_a_declared_type_of_nothing_is_one() -> None:
+    tree = jf.ForwardDeclaration(output_type=(), name='tree')
+    tree.resolve_to(number)
+    with refuses("tree.Scalar('float32'): expected to give (), got float32[]"):
+        jf.compile(tree())

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many programs streams of batches need, and that no number of them is an error."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import close
+from binary_trees import binary_tree, chain, tree_block
+from checking import number, numbers
+from compilations import compilations
+from jax.sharding import AxisType, NamedSharding
+
+import jfold as jf
+from jfold.data.batches import PLANNED
+from jfold.kept import LONG, MANY, Recent
+
+LOOPS = 'counted', 'fixed'
+
+
+def sums() -> jf.Block:
+    """Of sines of numbers."""
+    return jf.Map(number >> jnp.sin) >> jf.Sum()
+
+
+def fields(count: int) -> jf.Block:
+    """Sums of several lists, each by a function of its own."""
+    return jf.Record(
+        {
+            f'x{i}': jf.Map(number >> jf.Function(lambda x, i=i: x * i)) >> jf.Sum()
+            for i in range(count)
+        }
+    )
+
+
+@jf.compose
+def attended(given: Any) -> Any:
+    """Values that all items use."""
+    x = numbers(given)
+    weights = jf.Map(jnp.exp)(x)
+    shares = jf.ZipWith(jnp.divide)(weights, jf.Broadcast()(jf.Sum()(weights)))
+    return jf.Sum()(jf.ZipWith(jnp.multiply)(shares, x))
+
+
+def folded() -> jf.Block:
+    """As many levels as items."""
+    cell = jf.Function(lambda state, x: jnp.tanh(state + x))
+    return numbers >> jf.Fold(cell, jf.Zeros([]))
+
+
+def nested() -> jf.Block:
+    return jf.Map(sums() >> jnp.tanh)
+
+
+def in_turn(n: int) -> Any:
+    """Now one field is large, now the other."""
+    return {f'x{i}': [1] * (n if n % 2 == i else 0) for i in range(2)}
+
+
+Case = tuple[Callable[[], Any], Callable[[int], Any], tuple[str, ...]]
+CASES: dict[str, Case] = {
+    'lists': (sums, lambda n: [1] * n, (*LOOPS, 'once')),
+    'lists of lists': (nested, lambda n: [[1, 2]] * n, (*LOOPS, 'once')),
+    'long lists in few': (nested, lambda n: [[1] * n] * 3, (*LOOPS, 'once')),
+    'fields in turn': (lambda: fields(2), in_turn, (*LOOPS, 'once')),
+    'uses': (lambda: attended, lambda n: [1] * n, (*LOOPS, 'once')),
+    'folds': (folded, lambda n: [1] * n, LOOPS),
+    'chains': (tree_block, chain, LOOPS),
+}
+
+
+def by_one() -> Iterator[int]:
+    return iter(range(1, 400))
+
+
+def by_doubling() -> Iterator[int]:
+    return (1 << k for k in range(14))
+
+
+def alternating() -> Iterator[int]:
+    return itertools.chain.from_iterable((3, 200 + 30 * k) for k in range(30))
+
+
+@pytest.mark.parametrize('growing', [by_one, by_doubling, alternating])
+@pytest.mark.parametrize(
+    ('case', 'strategy'),
+    [(name, x) for name, (_, _, kinds) in CASES.items() for x in kinds],
+)
+def test_streams_that_grow(
+    case: str, strategy: str, growing: Callable[[], Iterator[int]]
+) -> None:
+    """Twelve programs at most, whatever grows; no more rows than four times those that
+    any batch had."""
+    make, data, _ = CASES[case]
+    model, most = jf.compile(make(), strategy=strategy), 0
+    for n in growing():
+        schedule = model.schedule([data(n)])
+        most = max(most, int(schedule.counts.max()))
+        assert max(schedule.capacity.rows) <= 4 * max(most, 64)
+    assert model.programs <= 12
+
+
+def test_lists_of_a_server_that_grow() -> None:
+    """In batches of several sizes, dealt to devices or not: twelve for each."""
+    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=jax.devices()[:2])
+    sharding = NamedSharding(mesh, jax.P('data'))
+    model = jf.compile(sums())
+    for n in range(1, 4000, 29):
+        model.schedule([[1] * n] * 2)
+        model.schedule([[1] * n] * 4, sharding=sharding)
+    assert model.programs <= 2 * 12
+
+
+@pytest.mark.parametrize('strategy', ['counted', 'once'])
+def test_unlike_fields_of_a_stream(strategy: str) -> None:
+    """Twelve of them that vary apart need four programs, as one does."""
+    rng = np.random.default_rng(0)
+
+    def example() -> Any:
+        sizes = rng.integers(1, 40, 12) * (rng.random(12) < 0.3)
+        return {f'x{i}': [1] * int(n) for i, n in enumerate(sizes)}
+
+    model = jf.compile(fields(12), strategy=strategy)
+    for _ in range(100):
+        model.schedule([example() for _ in range(16)])
+    assert model.programs <= 4
+
+
+# ---- exploring -----------------------------------------------------------------------
+
+
+def test_any_number_of_sizes(caplog: pytest.LogCaptureFixture) -> None:
+    """As in a notebook; a warning says once what to do."""
+    model = jf.compile(sums())
+    with caplog.at_level(logging.WARNING, logger='jfold'):
+        for size in range(1, 13):
+            assert model.apply({}, model.schedule([[0]] * size)).shape == (size,)
+        model.schedule([[0] * 500])
+    assert model.predict({}, [[0], [0]], batch_size=8).tolist() == [0, 0]
+    assert model.programs == 13
+    (told,) = caplog.records
+    assert told.getMessage() == (
+        'program 9, for batches of 9 examples: no batch had 9 examples before. That is '
+        'one for each size of batches, 1, 2, 3, 4, 5, 6, 7, 8, 9: give them one size, '
+        '`model.schedule(examples, size=9)`, and they share programs'
+    )
+
+
+def test_what_to_reserve_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With what grew."""
+    model = jf.compile(sums())
+    with caplog.at_level(logging.WARNING, logger='jfold'):
+        for k in range(20):
+            model.schedule([[0] * 2**k])
+    assert [x.getMessage() for x in caplog.records] == [
+        'program 9, for batches of 1 examples: these grew: constants[0] from 18432 to '
+        '32770, rows[0] from 16384 to 32768, rows[3] from 2560 to 4681. Each takes '
+        'time to compile: reserve what the largest batches will need, '
+        '`model.reserve(model.trace(largest).capacities(batch_size))`, before the first'
+    ]
+
+
+def test_prefixes_of_a_sentence() -> None:
+    """Greedy decoding: each prefix is an example."""
+    model = jf.compile(folded())
+    found = [model.predict({}, [[0.1] * n], batch_size=1) for n in range(1, 60)]
+    expected = functools.reduce(lambda x, _: float(np.tanh(x + 0.1)), range(59), 0.0)
+    assert found[-1][0] == pytest.approx(expected, rel=1e-4)
+    assert model.programs <= 3
+
+
+@pytest.mark.parametrize('kind', ['list', 'stream', 'corpus', 'traced'])
+def test_predictions_have_no_limit(kind: str) -> None:
+    """Their programs do not count, are there for others, and take what there is."""
+    model, rng = jf.compile(tree_block(4), max_programs=2), np.random.default_rng(0)
+    params, data = model.init(jax.random.key(0)), [binary_tree(rng, 9)] * 9
+    model.schedule(data[:4])
+    model.predict(params, data, batch_size=4)
+    assert model.programs == 1
+    source: Any = {
+        'list': lambda: data,
+        'stream': lambda: iter(data),
+        'corpus': lambda: model.trace(data),
+        'traced': lambda: model.tracer()(data),
+    }[kind]
+    expected = np.array([model.eval(x, params) for x in data])
+    for size in (2, 3, 5):
+        close(model.predict(params, source(), batch_size=size), expected, 1e-5)
+    assert model.programs == 4
+    for size in (2, 3, 5, 6):
+        model.schedule(data[:1], size=size)
+    with pytest.raises(jf.ProgramBudgetError, match='at most 2 programs'):
+        model.schedule(data[:7])
+    assert model.predict(params, source(), batch_size=9).shape == (9, 4)
+
+
+# ---- what is dropped -----------------------------------------------------------------
+
+
+class Made:
+    """What weak references can point to."""
+
+
+def test_what_is_not_used_for_long_is_dropped() -> None:
+    """Beyond a few, the oldest first; all that is in use stays."""
+    recent = Recent[Made]()
+    found = [weakref.ref(recent.get(n, Made)) for n in range(2 * MANY)]
+    assert None not in [x() for x in found]
+    assert recent.get(3, Made) is found[3]()
+    for _ in range(LONG + 1):
+        recent.get(4, Made)
+    recent.get('new', Made)
+    gc.collect()
+    dropped = [n for n, x in enumerate(found) if x() is None]
+    assert len(recent) == MANY
+    assert dropped == [n for n in range(MANY + 3) if n not in {3, 4}]
+
+
+def test_programs_that_are_dropped_are_compiled_again() -> None:
+    """Those of a model that is applied by itself, and of a step compiled ahead; what
+    functions under `jit` have compiled stays."""
+    model = jf.compile(sums())
+    schedules = [model.schedule([[0.5]] * n) for n in range(1, MANY + 3)]
+
+    @jax.jit
+    def step(schedule: jf.Schedule) -> Any:
+        return model.apply({}, schedule)
+
+    def run(found: list[jf.Schedule]) -> int:
+        with compilations('execute') as compiled:
+            for each in found:
+                close(model.apply({}, each), step(each), 1e-6)
+        return len(compiled)
+
+    assert run(schedules) == len(schedules)
+    assert run(schedules * 2) == 0
+    assert run(schedules[-1:] * (LONG + 1)) == 0
+    assert run([model.schedule([[0.5]] * 20)]) == 1
+    assert run(schedules[-1:] + schedules[:1]) == 1
+    assert step._cache_size() == len(schedules) + 1  # type: ignore[attr-defined]
+
+
+# ---- corpora -------------------------------------------------------------------------
+
+
+def trees(count: int = 200) -> list[Any]:
+    """Of any sizes; the last is the largest."""
+    rng = np.random.default_rng(0)
+    sizes = [*rng.integers(1, 60, count - 1).tolist(), 300]
+    return [binary_tree(rng, n) for n in sizes]
+
+
+@pytest.mark.parametrize('strategy', LOOPS)
+@pytest.mark.parametrize('options', [{}, {'shuffle': 0}, {'max_nodes': 700}], ids=str)
+def test_batches_of_a_corpus_share_a_program(strategy: str, options: Any) -> None:
+    """Their needs are known, so room for all is reserved before the first."""
+    model = jf.compile(tree_block(4), max_programs=1, strategy=strategy)
+    corpus = model.trace(trees())
+    run = model.batches(corpus, 8, epochs=3, **options)
+    specs = {batch.schedule.spec for batch in run}
+    assert len(specs) == model.programs == 1
+    room = model.reserve(run.capacities)
+    assert room == specs.pop().capacity
+    exact = max(run.capacities.rows)
+    assert exact <= max(room.rows) <= 1.125 * exact
+
+
+def test_what_is_reserved_for_a_corpus_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In a line."""
+    model = jf.compile(tree_block(4))
+    corpus = model.trace([chain(n) for n in range(100)])
+    with caplog.at_level(logging.INFO, logger='jfold'):
+        for _ in range(2):
+            assert len(list(model.batches(corpus, 8))) == 13
+    assert [(x.levelname, x.getMessage()) for x in caplog.records] == [
+        (
+            'INFO',
+            'program 1, for batches of 8 examples: reserved 1,536 nodes in 128 levels '
+            'for all batches of 100 examples',
+        )
+    ]
+
+
+def test_long_runs_of_a_corpus() -> None:
+    """Of so many batches, or without an end, some are looked at beforehand, with the
+    largest among them."""
+    model = jf.compile(sums(), max_programs=1)
+    rng = np.random.default_rng(0)
+    corpus = model.trace([[0] * n for n in rng.integers(1, 60, 2 * PLANNED).tolist()])
+    for options in ({'epochs': None, 'shuffle': 1}, {'epochs': 3, 'shuffle': 2}, {}):
+        run: Any = model.batches(corpus, 2, prefetch=0, **options)
+        assert len(list(itertools.islice(run, 3 * PLANNED))) >= PLANNED
+    assert model.programs == 1
+    other = jf.compile(sums(), max_programs=1)
+    longest = other.trace([[0] * 4000] + [[0]] * 3 * PLANNED)
+    assert len(list(other.batches(longest, 3))) == PLANNED + 1
+
+
+def test_what_was_reserved_before_a_run_is_used() -> None:
+    """As much as batches of training and validation need; nothing is added."""
+    model = jf.compile(tree_block(4))
+    large, small = model.trace(trees()), model.trace(trees(40))
+    parts = large, small
+    runs = [functools.partial(model.batches, x, 8, shuffle=1) for x in parts]
+    room = model.reserve(runs[0]().capacities | runs[1]().capacities)
+    for run in runs:
+        assert {batch.schedule.capacity for batch in run()} == {room}
+    assert model.programs == 1
+
+
+def test_batches_that_are_dealt_share_a_program() -> None:
+    """Each shard has room for the largest part."""
+    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=jax.devices()[:2])
+    sharding = NamedSharding(mesh, jax.P('data'))
+    model = jf.compile(tree_block(4), max_programs=1)
+    run = model.batches(model.trace(trees()), 8, shuffle=1, epochs=2, sharding=sharding)
+    assert len({batch.schedule.spec for batch in run}) == model.programs == 1
+
+
+def test_no_room_for_a_corpus_is_an_error_in_its_place() -> None:
+    """Of the batch that has none."""
+    model = jf.compile(sums(), max_programs=1)
+    corpus = model.trace([[0], [0] * 5000])
+    model.schedule([[0]])
+    run = model.batches(corpus, 1)
+    assert next(run).count == 1
+    with pytest.raises(jf.ProgramBudgetError, match='rows'):
+        next(run)
