@@ -50,7 +50,7 @@ operations
 # With which numbers of rows begin: who makes the value.
 EMBED = 2 << 30
 CELL = 3 << 30
-NUMBERS2 = 1 << 30
+NUMBERS = 1 << 30
 MAKER = 7
 LEVEL = 1 << 33
 LOW = LEVEL - 1
@@ -59,8 +59,8 @@ def record(examples):
     numbers = []  # int32[]
     cell_a = []  # cell(float32[4], float32[4]) -> float32[4]
     cell_b = []  # cell(float32[4], float32[4]) -> float32[4]
-    root = []  # metric 'root' in order: float32[4]
-    results = []  # result (float32[4], void)
+    root_a = []  # metric 'root' in order: float32[4]
+    results_a = []  # result (float32[4], void)
     ends = []
 
     def tree(x):
@@ -70,24 +70,24 @@ def record(examples):
             numbers.append(x)
             return EMBED + row
         elif kind == False:
-            tree2, tree3 = x if type(x) is tuple else items(x, 2)
-            tree4 = tree(tree2)
-            tree5 = tree(tree3)
+            first, second = x if type(x) is tuple else items(x, 2)
+            tree_of_first = tree(first)
+            tree_of_second = tree(second)
             row2 = len(cell_a)
-            cell2 = ((tree4 if tree4 > tree5 else tree5) | LOW) + 1 + CELL + row2
-            cell_a.append(tree4)
-            cell_b.append(tree5)
-            return cell2
+            cell = ((tree_of_first if tree_of_first > tree_of_second else tree_of_second) | LOW) + 1 + CELL + row2
+            cell_a.append(tree_of_first)
+            cell_b.append(tree_of_second)
+            return cell
         else:
             raise KeyError(kind)
 
     for x in examples:
-        tree2 = tree(x)
-        row = len(root)
-        root.append(tree2)
-        results.append(tree2)
-        ends.append((len(numbers), len(cell_a), len(root), ))
-    return ends, (numbers, cell_a, cell_b, root, results, )
+        tree_of_x = tree(x)
+        row = len(root_a)
+        root_a.append(tree_of_x)
+        results_a.append(tree_of_x)
+        ends.append((len(numbers), len(cell_a), len(root_a)))
+    return ends, (numbers, cell_a, cell_b, root_a, results_a)
 """
 
 

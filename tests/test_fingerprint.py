@@ -379,7 +379,7 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             jf.Vector(4) >> jf.Function(jnp.sin),
             jf.Vector(5) >> jf.Function(jnp.sin),
             [
-                '`Convert tensor=float32[4]` instead of `Convert tensor=float32[5]` in '
+                '`data float32[4]` instead of `data float32[5]` in '
                 "Pipe[0].Vector(5, 'float32')"
             ],
         ),
@@ -404,8 +404,8 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             one_of(type, int),
             [
                 '`operation function_1(float32) -> float32` instead of nothing',
-                '`elif kind is str:` instead of nothing in '
-                "OneOf(type, {<class 'int'>: Scalar('float32') >> Function...",
+                '`data float32[]` instead of nothing in '
+                "OneOf[<class 'str'>].Pipe[0].Scalar('float32')",
             ],
         ),
         (
@@ -445,7 +445,7 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
                 '`result (float32, float32)` instead of '
                 '`result ((float32, float32),)`',
                 "`x2 = x['x'] if type(x) is dict else field(x, 'x')` instead of "
-                '`[item] = x if type(x) is tuple else items(x, 1)` in '
+                '`[first] = x if type(x) is tuple else items(x, 1)` in '
                 "Record({0: Record({'x': Scalar('float32'), 'y': Scalar('f...",
             ],
         ),
@@ -453,8 +453,8 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             jf.Scalar() >> jf.Function(jnp.sin),
             jf.Scalar() >> jf.Function(jnp.sin) >> jf.Function(jnp.sin),
             [
-                '`ends.append((len(numbers), ))` instead of '
-                '`sin3 = LEVEL + SIN + len(sin2)` in Pipe[1].Function(sin)',
+                '`ends.append((len(numbers),))` instead of '
+                '`sin = LEVEL + SIN + len(sin_a)` in Pipe[1].Function(sin)',
             ],
         ),
     ],

@@ -38,6 +38,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from jfold.language.typed import Typed
 from jfold.operations import Operation
 from jfold.planning.layout import active_types
 from jfold.program import Program
@@ -49,7 +50,7 @@ SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
 TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # what it holds is told elsewhere
 EMPTY = CellType()  # a variable that a function closes over before it has a value
-SECTIONS = 'operations', 'results', 'steps', 'tables', 'functions'
+SECTIONS = 'operations', 'results', 'data', 'steps', 'tables', 'functions'
 
 Said: TypeAlias = tuple[str, Iterable[object]]
 # Text, hash of what the text leaves out, place in the expression.
@@ -70,7 +71,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
     }
 
     def place(of: str) -> str:
-        return re.sub(' at 0x[0-9a-f]+', '', str(source.where.get(of) or ''))
+        return without_ids(source.where.get(of))
 
     return {
         'format': FORMAT,
@@ -78,10 +79,32 @@ def fingerprint(program: Program) -> dict[str, Any]:
         'numbers': numbers_of(program),
         'operations': [_plain(_operation(each)) for each in program.operations],
         'results': [_plain(str(each)) for each in program.results],
+        'data': [[text, '', without_ids(at)] for text, at in _data(program)],
         'steps': [[line, '', place(line.strip())] for line in _lines(source.text)],
         'tables': [_given(*x, place(x[0]), code=False) for x in names.items()],
         'functions': [_given(*x, place(x[0]), code=True) for x in names.items()],
     }
+
+
+def without_ids(place: object) -> str:
+    """Where something is, in every process the same."""
+    return re.sub(' at 0x[0-9a-f]+', '', str(place or ''))
+
+
+def _data(program: Program) -> Iterator[tuple[str, object]]:
+    """What is read from examples, tape by tape, and the use of a block that reads it."""
+    expression: Any = program.expression
+    found = [
+        (tape, f'data {program.types[t]!r}' + _limit(below), site)
+        for t, of in enumerate(program.source.recording.constants)
+        for (tape, *_), (below, site) in zip(of, expression.sites.get(t, ()), strict=True)
+    ]
+    for _, text, site in sorted(found, key=lambda each: each[0]):
+        yield text, site if isinstance(site, Typed) else None
+
+
+def _limit(below: int | None) -> str:
+    return '' if below is None else f' below {below}'
 
 
 def numbers_of(program: Program) -> dict[str, Any]:
