@@ -143,6 +143,8 @@ def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[st
         for section in SECTIONS
         if same_python or section != 'functions'
         for text in _differences(saved.get(section, []), current[section])
+        # Variables have the names of operations, so other ones change many lines.
+        if section != 'steps' or saved.get('operations') == current['operations']
     ]
     found = list(dict.fromkeys(found))
     rest = len(found) - SHOWN
