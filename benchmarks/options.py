@@ -12,7 +12,9 @@ from typing import Any
 
 def make_parser(description: str) -> argparse.ArgumentParser:
     """The options that all benchmarks have."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=description.splitlines()[0], allow_abbrev=False
+    )
     add = parser.add_argument
     add('--quick', action='store_true', help='small sizes, few repeats')
     add('--repeats', type=int, help='timed calls of each contender (default 20)')

@@ -178,7 +178,9 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or '').splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or '').splitlines()[0], allow_abbrev=False
+    )
     add = parser.add_argument
     add('--quick', action='store_true', help='small sizes, few repeats: minutes')
     add('--only', type=among(PARTS), help=f'some of {", ".join(PARTS)}')

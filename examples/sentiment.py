@@ -375,7 +375,9 @@ def perfect_inputs(
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options; where none is given, the treebank decides."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add('--trees', type=Path, help='trainDevTestTrees_PTB.zip, or its unpacked folder')

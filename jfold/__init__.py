@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from jfold.compiled import CompiledStep
     from jfold.data.batches import Batch, Batches
     from jfold.data.corpus import Corpus
-    from jfold.data.storage import DamagedError, UnknownFormatError
+    from jfold.data.files import DamagedError, UnknownFormatError
     from jfold.data.traced import Traced
     from jfold.data.tracer import Tracer
     from jfold.interpreters.nonfinite import NonFinite, find_nan
@@ -163,7 +163,7 @@ _LATER = {
     'compiled': ['CompiledStep'],
     'data.batches': ['Batch', 'Batches'],
     'data.corpus': ['Corpus'],
-    'data.storage': ['DamagedError', 'UnknownFormatError'],
+    'data.files': ['DamagedError', 'UnknownFormatError'],
     'data.traced': ['Traced'],
     'data.tracer': ['Tracer'],
     'interpreters.nonfinite': ['NonFinite', 'find_nan'],

@@ -23,6 +23,7 @@ from typing import (
 import jax
 import numpy as np
 
+from jfold.errors import MASKED, some_masked
 from jfold.kept import Owner
 from jfold.keys import Drawing, Rngs
 from jfold.printing import Printed, callable_name, in_braces, in_call, in_full
@@ -241,6 +242,8 @@ class FromTensor(Block):
     def __init__(self, value: Array) -> None:
         if not isinstance(value, ARRAYS):
             raise TypeError(f'FromTensor: expected an array, got {value!r}')
+        if some_masked([value]):
+            raise TypeError(f'FromTensor: expected an array, got {value!r}, {MASKED}')
         type_ = TensorType(value.shape, value.dtype)
         own = np.array(value, type_.dtype)  # a copy, which nobody else changes
         own.flags.writeable = False

@@ -7,7 +7,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import jax
 from jfold.data.adoption import with_spec
 from jfold.errors import expect
 from jfold.kept import Recent
+from jfold.language.flax_modules import is_graph
 from jfold.schedule import Schedule, abstract
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
@@ -67,7 +68,7 @@ class CompiledStep:
         leaves, structure = jax.tree.flatten(tree, is_leaf=_is_schedule)
         rest = iter(self.specs)
         made = [
-            with_spec(x, replace(next(rest), capacity=x.capacity)) or x
+            with_spec(x, next(rest).replaced(capacity=x.capacity)) or x
             if _is_schedule(x)
             else x
             for x in leaves
@@ -98,7 +99,8 @@ class _Recipe:
 
     Attributes:
       step: what has `lower`.
-      leaves: its arguments, as shapes; with a capacity in place of each schedule.
+      leaves: its arguments, as shapes, with a capacity in place of each schedule; what
+        is of NNX as it is, for arrays may be in several places of it.
       tree: their structure.
       holders: which positions and names of arguments are, or hold, schedules.
     """
@@ -142,7 +144,7 @@ def compile_step(
 ) -> CompiledStep:
     """See `Model.precompile`; `adopt` makes a capacity the model's own."""
     expect('step', step, callable(step), 'a function', 'pass it first')
-    leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_capacity)
+    leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_whole)
     if not any(map(_is_capacity, leaves)):
         raise TypeError(
             'expected a `Capacity` among the arguments, in place of the schedule, '
@@ -177,6 +179,10 @@ def _shape_of(leaf: Any) -> Any:
         sharding=leaf.sharding if leaf.committed else None,
         weak_type=getattr(leaf, 'weak_type', False),  # keys have none
     )
+
+
+def _is_whole(value: object) -> bool:
+    return _is_capacity(value) or is_graph(value)
 
 
 def _is_capacity(value: object) -> bool:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -48,7 +49,14 @@ class ProgramBudgetError(RuntimeError):
 
 
 class BadItem(Exception):
-    """Raised inside column evaluation: item `index` of the first input is at fault."""
+    """One of several values cannot be what it has to be.
+
+    Attributes:
+      index: its place among them.
+      example: that it is of, once it is known.
+    """
+
+    example: int | None = None
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
@@ -154,6 +162,24 @@ def several(examples: object) -> Iterable[Any]:
         got = type(examples).__name__
         raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
     return examples
+
+
+MASKED = 'some of it masked: fill it, `x.filled(0)`, or leave it out'
+
+
+def some_masked(items: Sequence[Any], depth: int = 0) -> bool:
+    """Whether something is masked in arrays among items, or in lists of such.
+
+    Args:
+      depth: how deep to look into lists; less than 0 for nowhere.
+    """
+    if depth < 0:
+        return False
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, items))):
+        if any(map(np.ma.is_masked, items)):
+            return True
+    inner = [x for x in items if isinstance(x, list | tuple)] if depth else []
+    return bool(inner) and some_masked([*itertools.chain(*inner)], depth - 1)
 
 
 def shown(value: object, limit: int = 60) -> str:

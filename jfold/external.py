@@ -31,7 +31,7 @@ class Rows:
 
     def __call__(self, table: Any, index: jax.Array) -> jax.Array:
         none = _none(self.type.dtype)
-        if not len(table):  # JAX picks nothing of nothing
+        if table.shape[0] == 0:  # JAX picks nothing of nothing
             table = jnp.full(self.spec.shape, none, self.type.dtype)
         row: jax.Array = jnp.asarray(table).at[index].get(mode='fill', fill_value=none)
         return row

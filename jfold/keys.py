@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
+
+from jfold.errors import shown
 
 # A key, or one by stream.
 Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
@@ -23,6 +27,26 @@ class Drawing(NamedTuple):
 
 # Other kinds draw something else of a key beside others, under `jax.vmap`, than alone.
 _KIND = 'threefry2x32'
+
+
+def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
+    """Refuses an argument that is no key, or several.
+
+    Raises:
+      TypeError: it is not.
+    """
+    is_array = isinstance(key, jax.Array | np.ndarray)
+    if is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if not key.ndim:
+            return
+        raise TypeError(
+            f'expected `{name}` as {kind}, got an array of {key.size} keys: pass one, '
+            'or take `jax.vmap` over them'
+        )
+    if not is_array or key.dtype != np.uint32 or key.ndim != 1:  # as of `PRNGKey`
+        raise TypeError(
+            f'expected `{name}` as {kind}, got {shown(key)}: pass `jax.random.key(0)`'
+        )
 
 
 def as_key(numbers: jax.Array) -> jax.Array:

@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import jax
 from flax import linen
+from flax.core import meta
 from jax.typing import ArrayLike
 
 from jfold.blocks import Block, convert_to_block
 from jfold.model import Model, model_of
 from jfold.schedule import Schedule
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
 
 
 class Fold(linen.Module):
@@ -67,9 +72,7 @@ class Fold(linen.Module):
         """As `Model.apply`, with the parameters of the module."""
         layers = self.model.program.layers
         params = {
-            # In the boxes that say how arrays are spread over devices, as modules have
-            # them.
-            x.name: self.param(x.name, x.init, unbox=False)
+            x.name: _boxed(x.params, self.param(x.name, x.init, unbox=False))
             for x in layers
             if x.init
         }
@@ -82,3 +85,21 @@ class Fold(linen.Module):
             streams = {name for layer in layers for name in layer.rngs}
             options['rngs'] = {name: self.make_rng(name) for name in sorted(streams)}
         return self.model.apply(params, schedule, external, **options)
+
+
+def _boxed(spec: ArrayTree, params: ArrayTree) -> ArrayTree:
+    """Parameters in the boxes that say how arrays are spread over devices, as layers
+    have them, whether they were taken out, by `linen.unbox`, or not."""
+
+    def put(box: Any, given: Any) -> Any:
+        there = _is_box(given) or not _is_box(box)
+        return given if there else box.replace_boxed(given)
+
+    structure: Any = jax.tree.structure(spec, is_leaf=_is_box)
+    if structure != jax.tree.structure(params, is_leaf=_is_box):
+        return params  # which is refused where it is applied
+    return jax.tree.map(put, spec, params, is_leaf=_is_box)
+
+
+def _is_box(value: object) -> bool:
+    return isinstance(value, meta.AxisMetadata)

@@ -13,7 +13,7 @@ from jax.custom_batching import custom_vmap
 from jax.export import Exported
 
 from jfold.budget import FixedBudget
-from jfold.data.containers import plain
+from jfold.containers import plain
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.predict import predictions
@@ -22,7 +22,7 @@ from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.errors import expect, several, whole
-from jfold.language.parameter_checks import check_params
+from jfold.language.parameter_checks import check_kept, check_params
 from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.schedule import Schedule, build, check_one
@@ -141,6 +141,7 @@ class LoadedModel(Scheduling):
         saved: Any = jax.tree.structure(self.params)
         if jax.tree.structure(params) != saved:
             params = plain(params)  # others may have their leaves in another order
+        check_kept(self.program)
         check_params(self.program.layers, params)
         return step(jax.tree.leaves(params), schedule.indices, schedule.constants)
 

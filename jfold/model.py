@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import numpy as np
 from jax.typing import ArrayLike
 
 from jfold import explain as explaining
@@ -30,10 +29,10 @@ from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.device.random_keys import make_draws
-from jfold.errors import expect, several, shown, whole
+from jfold.errors import expect, several, whole
 from jfold.kept import Recent, kept
-from jfold.keys import Rngs
-from jfold.language.parameter_checks import check_params, with_external
+from jfold.keys import Rngs, check_key
+from jfold.language.parameter_checks import check_kept, check_params, with_external
 from jfold.lower import lower
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.program import Program
@@ -88,13 +87,9 @@ class Model(Scheduling):
           key: as of `jax.random.key`.
 
         Raises:
-          TypeError: `key` is no array.
+          TypeError: `key` is no key, or several.
         """
-        if not isinstance(key, jax.Array | np.ndarray):
-            raise TypeError(
-                f'expected `key` as a PRNG key, got {shown(key)}: pass '
-                '`jax.random.key(0)`'
-            )
+        check_key('key', key)
         inits = {x.name: x.init for x in self.program.layers if x.init is not None}
         keys = jax.random.split(key, max(len(inits), 1))
         return {
@@ -191,7 +186,8 @@ class Model(Scheduling):
           skip_errors: leaves out examples that do not fit the expression, and keeps
             account of them in `Corpus.skipped`. Those beside them are read again, so
             functions of the expression must not use up what they are given.
-          progress: shows a progress bar on a terminal if it takes a few seconds.
+          progress: shows a progress bar, on a terminal or in a notebook, if it takes a
+            few seconds.
 
         Raises:
           TypeError: `examples` is a tuple, dict or string, which may be one example.
@@ -233,7 +229,7 @@ class Model(Scheduling):
         """Tracing alone, as a callable to send to other processes.
 
         There it runs on NumPy; `schedule` takes what it returns and gives the same
-        schedule, to the bit, as of the examples themselves. With grain:
+        schedule, to the bit, as of the examples themselves. With `import grain`:
 
             source = grain.MapDataset.source(examples).shuffle(seed=0)
             batches = source.batch(64, batch_fn=list).map(model.tracer())
@@ -353,6 +349,7 @@ class Model(Scheduling):
         """
         params = with_external(self.program.layers, params, external)
         schedule = self._own(schedule)
+        check_kept(self.program)
         check_params(self.program.layers, params)
         rows, layers = schedule.examples, self.program.layers
         draws = make_draws(layers, rows, rngs, ids, deterministic)

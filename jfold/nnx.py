@@ -39,7 +39,7 @@ class Fold(nnx.Module):
 
     Attributes:
       model: the compiled block; `model.schedule(examples)` makes schedules.
-      params: its parameters, an `nnx.Param` each, by layer.
+      params: its parameters, an `nnx.Param` each, by layer; `model` takes them too.
 
     >>> import jfold as jf
     >>> from flax import nnx
@@ -86,6 +86,16 @@ class Fold(nnx.Module):
         if not deterministic:
             options['rngs'] = {name: draw() for name, draw in self.streams.items()}
         return self.model.apply(self.arrays, schedule, external, **options)
+
+    @boundary
+    def predict(self, source: object, **options: Any) -> Any:
+        """As `Model.predict`, with the parameters of the module.
+
+        Args:
+          source: a corpus, a list or a stream of examples.
+          **options: `batch_size` and others of `Model.predict`.
+        """
+        return self.model.predict(self.arrays, source, **options)
 
     @property
     def arrays(self) -> ArrayTree:

@@ -7,7 +7,6 @@ for each capacity what `jax.export` makes of `apply`. None of it is pickled.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,21 +20,20 @@ from jax import export
 
 import jfold
 from jfold.budget import FixedBudget
+from jfold.containers import leaves_of, plain, restored
 from jfold.data import storage
-from jfold.data.containers import leaves_of, plain, restored
-from jfold.data.corpus import check_path, noted
 from jfold.data.encoding import PLAIN, Decoder, Encoder, tags
+from jfold.data.files import UnknownFormatError, check_path, malformed, noted
 from jfold.data.fingerprint import differences, fingerprint
-from jfold.data.storage import DamagedError, UnknownFormatError
 from jfold.errors import expect, reason, shown
-from jfold.language.parameter_checks import check_params
+from jfold.language.parameter_checks import as_asked, check_params
 from jfold.language.portable import Portable, portable
 from jfold.loaded import LoadedModel, make_step
 from jfold.model import Model
 from jfold.planning.layout import layout
 from jfold.program import Program
 from jfold.schedule import Schedule, abstract
-from jfold.spec import Capacity, Spec
+from jfold.spec import ONCE, RESIDUALS, STRATEGIES, Capacity, Spec
 from jfold.tracebacks import boundary
 
 Array = np.ndarray[Any, Any]
@@ -94,6 +92,7 @@ def save(
     _check_externals(model)
     _check_platforms(platforms)
     check_path(path)
+    params = as_asked(model.program.layers, params)
     check_params(model.program.layers, params)
     specs = _specs(model, capacities)
     own = {x.name: params[x.name] for x in model.program.layers if x.params is not None}
@@ -330,7 +329,7 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     """
     arrays, saved = _opened(path)
     _check_versions(path, saved)
-    with _malformed(path):
+    with malformed(path):
         program, specs, params = _content(arrays, saved)
         data = [bytearray(arrays[f'{PROGRAM}{n}']) for n, _ in enumerate(specs)]
         is_laid_out = [*map(_layout, specs)] == saved['layouts']
@@ -375,28 +374,15 @@ def _content(
     return program, specs, params
 
 
-@contextlib.contextmanager
-def _malformed(path: Path) -> Iterator[None]:
-    """Checksums are right, whoever wrote the file: what else fails is its content."""
-    try:
-        yield
-    except ImportError as error:
-        error.add_note(f'for {path}, a model that names it')
-        raise
-    except Exception as error:
-        raise DamagedError(
-            f'{path}: malformed: {reason(error)}; write it again'
-        ) from error
-
-
 def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
     """Refuses what another version wrote, of which this one knows less or more."""
-    with _malformed(path):
-        form, classes = saved['format'], list(saved['program']['classes'])
-        _told(saved['versions'])
-    if form != FORMAT:
+    with malformed(path):
+        form, _ = saved['format'], _told(saved['versions'])
+    if form != FORMAT:  # of which nothing else is known
         raise _unknown(path, saved, f'format {form!r}, not {FORMAT}')
-    if unlike := {*classes} ^ {*tags()}:
+    with malformed(path):
+        unlike = {*saved['program']['classes']} ^ {*tags()}
+    if unlike:
         names = ', '.join(sorted(map(str, unlike)))
         raise _unknown(path, saved, f'other kinds of blocks: {names}')
 
@@ -429,8 +415,10 @@ def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
         capacity = Capacity(**{name: _tuples(x) for name, x in each.items()})
         if capacity.shards or {*map(type, capacity.numbers)} != {int}:
             raise TypeError(f'expected whole numbers for one device, got {capacity}')
-        options = saved['residuals'], saved['strategy'], saved['reproducible']
-        yield Spec(program, capacity, *options)
+        residuals, strategy = saved['residuals'], saved['strategy']
+        if residuals not in RESIDUALS or strategy not in (*STRATEGIES, ONCE):
+            raise ValueError(f'expected ways to run, got {residuals!r}, {strategy!r}')
+        yield Spec(program, capacity, residuals, strategy, saved['reproducible'])
 
 
 def _tuples(value: Any) -> Any:
@@ -450,7 +438,7 @@ def _params_read(tree: Any, arrays: Mapping[str, Array]) -> Any:
 
 def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:
     """Refuses a program whose functions are others than those when it was saved."""
-    with _malformed(path):
+    with malformed(path):
         found = differences(fingerprint(program), saved['fingerprint'])
     if found:
         raise ValueError(

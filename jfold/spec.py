@@ -135,11 +135,13 @@ def _larger(x: Any, y: Any) -> Any:
     return tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
 
 
-@dataclass(frozen=True)
 class Spec(Owner):
-    """What a compiled program depends on; static and hashable.
+    """What a compiled program depends on; static and hashable, and never changed.
 
-    Attributes:
+    No dataclass, as which Flax's `tabulate` would print all that is in it, the whole
+    program, wherever a module is called with a schedule.
+
+    Args:
       residuals: what the forward pass keeps; one of `RESIDUALS`.
       strategy: how often loops run; one of `STRATEGIES`, or `ONCE`. 'counted': as
         often as the batch says, level by level, with tiles of several widths. 'fixed':
@@ -149,11 +151,32 @@ class Spec(Owner):
         of threads decides; then each operation has tiles of one width.
     """
 
-    program: Operations
-    capacity: Capacity
-    residuals: str = SAVE_PRODUCTS
-    strategy: str = COUNTED
-    reproducible: bool = False
+    def __init__(
+        self,
+        program: Operations,
+        capacity: Capacity,
+        residuals: str = SAVE_PRODUCTS,
+        strategy: str = COUNTED,
+        reproducible: bool = False,
+    ) -> None:
+        self.program, self.capacity = program, capacity
+        self.residuals, self.strategy = residuals, strategy
+        self.reproducible = reproducible
+        self._all = program, capacity, residuals, strategy, reproducible
+
+    def __eq__(self, other: object) -> bool:
+        return self._all == other._all if isinstance(other, Spec) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._all)
+
+    def __repr__(self) -> str:
+        return f'Spec({", ".join(map(repr, self._all))})'
+
+    def replaced(self, **changes: Any) -> Spec:
+        """The same but for what is given by name."""
+        names = 'program', 'capacity', 'residuals', 'strategy', 'reproducible'
+        return Spec(**{**dict(zip(names, self._all, strict=True)), **changes})
 
     @property
     def shards(self) -> Shards | None:
@@ -169,7 +192,7 @@ class Spec(Owner):
 @kept
 def of_one_shard(spec: Spec) -> Spec:
     """The spec of each shard alone."""
-    return replace(spec, capacity=replace(spec.capacity, shards=None))
+    return spec.replaced(capacity=replace(spec.capacity, shards=None))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracebacks that show a user's own lines, as JAX shows them.
 
-What `jax.config.jax_traceback_filtering` says of JAX's frames holds for those of jfold:
-'off' shows all, 'tracebackhide' marks them for IPython, anything else leaves them out.
+Those of jfold, JAX and Flax are left out, in notebooks too, unless
+`jax.config.jax_traceback_filtering` is 'off'. A mark for IPython would not do: it shows
+the last frame of all whether that is marked or not.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ P = ParamSpec('P')
 R = TypeVar('R')
 
 FOLDER = Path(__file__).parent
-PACKAGES = 'jfold', 'jax', 'jaxlib'
-WRAPPERS = 'functools', 'contextlib'  # hidden with what they wrap
+PACKAGES = 'jfold', 'jax', 'jaxlib', 'flax'
+CALLED = sys.stdlib_module_names | {'numpy', 'tqdm'}  # hidden behind what calls them
 Frame = types.TracebackType
 
 
 def boundary(fn: Callable[P, R]) -> Callable[P, R]:
     """What a user calls: an error that leaves it carries no frames from inside.
 
-    Those of functions that the user passed in stay.
+    Those of functions that the user passed in stay. Ctrl-C is such an error too.
     """
     clean = _clean
 
     def shown(*args: P.args, **options: P.kwargs) -> R:
         try:
             return fn(*args, **options)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             clean(error)
             raise
 
@@ -47,10 +48,11 @@ def boundary(fn: Callable[P, R]) -> Callable[P, R]:
 
 def _clean(error: BaseException) -> None:
     """Filters the tracebacks of an error and of those that led to it."""
-    mode = _mode()
-    if mode == 'off':
+    config: Any = jax.config
+    if config.jax_traceback_filtering == 'off':
         return
-    change = _marked if mode == 'tracebackhide' else _filtered
+    if isinstance(error, KeyboardInterrupt):
+        _mark_callers(sys._getframe())
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -59,7 +61,7 @@ def _clean(error: BaseException) -> None:
             continue
         seen.add(id(each))
         waiting += [each.__cause__, each.__context__]
-        each.__traceback__ = change(each.__traceback__)
+        each.__traceback__ = _filtered(each.__traceback__)
         if each.__context__ is not each.__cause__:
             each.__context__ = _outside(each.__context__)
 
@@ -74,42 +76,27 @@ def _outside(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _mode() -> str:
-    config: Any = jax.config
-    mode = config.jax_traceback_filtering
-    if mode not in (None, 'auto'):
-        return str(mode)
-    shell = getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)()
-    return 'remove_frames' if shell is None else 'tracebackhide'
+def _mark_callers(frame: types.FrameType | None) -> None:
+    """Hides frames around ours from shells, as JAX hides its own from errors alone."""
+    while frame is not None:
+        if _is_hidden(frame, False) and frame.f_locals is not frame.f_globals:
+            frame.f_locals['__tracebackhide__'] = True
+        frame = frame.f_back
 
 
 def _filtered(traceback: Frame | None) -> Frame | None:
     """The traceback without hidden frames."""
-    result = None
-    for each, hidden in reversed(_frames(traceback)):
-        if not hidden:
-            frame, lasti, line = each.tb_frame, each.tb_lasti, each.tb_lineno
-            result = types.TracebackType(result, frame, lasti, line)
-    return result
-
-
-def _marked(traceback: Frame | None) -> Frame | None:
-    """The traceback with hidden frames marked, for shells that know the mark."""
-    for each, hidden in _frames(traceback):
-        if hidden:
-            each.tb_frame.f_locals['__tracebackhide__'] = True
-    return traceback
-
-
-def _frames(traceback: Frame | None) -> list[tuple[Frame, bool]]:
-    """The entries of a traceback, outermost first, and whether each is hidden."""
-    found: list[tuple[Frame, bool]] = []
+    found: list[Frame] = []
     hidden = False
     while traceback is not None:
         hidden = _is_hidden(traceback.tb_frame, hidden)
-        found.append((traceback, hidden))
+        found += [] if hidden else [traceback]
         traceback = traceback.tb_next
-    return found
+    result = None
+    for each in reversed(found):
+        frame, lasti, line = each.tb_frame, each.tb_lasti, each.tb_lineno
+        result = types.TracebackType(result, frame, lasti, line)
+    return result
 
 
 def _is_hidden(frame: types.FrameType, after_hidden: bool) -> bool:
@@ -118,4 +105,5 @@ def _is_hidden(frame: types.FrameType, after_hidden: bool) -> bool:
     name = frame.f_globals.get('__name__')
     if name is None:
         return FOLDER in Path(frame.f_code.co_filename).parents
-    return (after_hidden and name in WRAPPERS) or name.partition('.')[0] in PACKAGES
+    package = name.partition('.')[0]
+    return package in PACKAGES or (after_hidden and package in CALLED)

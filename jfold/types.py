@@ -10,6 +10,7 @@ value: equal by content, hashable, readable when printed.
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -59,11 +60,12 @@ class Type:
     def flatten(self, value: Any) -> list[Any]:
         """The values at the terminals, of each item of a sequence in turn.
 
+        Of a broadcast, which has one item without end, those of the item.
+
         >>> TupleType('int32', SequenceType([])).flatten((1, [2.0, 3.0]))
         [1, 2.0, 3.0]
 
         Raises:
-          TypeError: a broadcast is inside, which has items without end.
           ValueError: the value is of another type.
         """
         waiting, found = [(self, value)], list[Any]()
@@ -75,8 +77,10 @@ class Type:
                 )
             elif isinstance(type_, SequenceType):
                 waiting += [(type_.item, x) for x in reversed(_parts(type_, each))]
+            elif isinstance(type_, BroadcastType):
+                waiting.append((type_.item, _repeated(type_, each)))
             elif not isinstance(type_, VoidType):
-                found.append(_of_terminal(type_, each))
+                found.append(each)
         return found
 
     def unflatten(self, values: Iterable[Any], like: Any = None) -> Any:
@@ -91,7 +95,6 @@ class Type:
         Raises:
           ValueError: there are more values, or fewer; `like` is needed, or is of
             another type.
-          TypeError: a broadcast is inside.
         """
         rest = iter(values)
         made = run(_unflattened(self, rest, like))
@@ -418,10 +421,13 @@ def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:
             raise ValueError(f'expected `like`, for the length of {type_}, got none')
         parts = (_unflattened(type_.item, values, x) for x in _parts(type_, like))
         return list((yield in_turn(parts)))
+    if isinstance(type_, BroadcastType):
+        inside = None if like is None else _repeated(type_, like)
+        return itertools.repeat((yield _unflattened(type_.item, values, inside)))
     if isinstance(type_, VoidType):
         return None
     for value in values:
-        return _of_terminal(type_, value)
+        return value
     raise ValueError('expected as many values as terminals, got fewer')
 
 
@@ -436,10 +442,11 @@ def _parts(type_: TupleType | SequenceType, value: Any) -> list[Any]:
     return parts
 
 
-def _of_terminal(type_: Type, value: Any) -> Any:
-    if isinstance(type_, BroadcastType):
-        raise TypeError(f'expected a type of finite values, got {type_}')
-    return value
+def _repeated(type_: BroadcastType, value: Any) -> Any:
+    """The item of a value without end, such as `itertools.repeat` makes."""
+    if hasattr(type(value), '__len__') or not hasattr(type(value), '__iter__'):
+        raise ValueError(f'expected a value of type {type_}, got {reprlib.repr(value)}')
+    return next(iter(value))
 
 
 def pack(type_: Type, leaves: Iterable[Any]) -> Any:

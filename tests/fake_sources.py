@@ -40,10 +40,6 @@ class FakeModel:
         rows = [*examples, *[examples[-1]] * (size - len(examples))]
         return Schedule(np.array(rows, np.int32), (), SPEC, 0.5)
 
-    def _reschedule(self, examples: list[int], reread: Any, size: int) -> Schedule:
-        """As of a real model."""
-        return self.schedule(examples, size=size)
-
 
 @dataclass(eq=False)
 class FakeCorpus:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from agreement import close
+from agreement import agree, close
 
 import jfold as jf
 
@@ -37,6 +37,14 @@ def same(
     found = model.apply(params, model.schedule(examples))
     close(found, jnp.stack([by_hand(params, x) for x in examples]), 1e-5)
     close(jax.grad(loss)(params), jax.grad(expected)(params), 1e-4)
+
+
+def checked(block: jf.Block, examples: list[Any]) -> tuple[jf.Model, Any]:
+    """A model whose values and gradients are those of its eager twin."""
+    model = jf.compile(block)
+    params = model.init(jax.random.key(0))
+    agree(model, params, examples)
+    return model, params
 
 
 def affine(params: Any, x: Any) -> Any:

@@ -360,16 +360,6 @@ def test_bad_examples_are_left_out(source: Any, prefetch: int) -> None:
     assert list(found) == []
 
 
-def test_good_examples_that_can_be_read_but_once() -> None:
-    """They are what they are beside one that is skipped."""
-    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
-    stream = (iter([i, 1.0]) if i != 2 else ['x'] for i in range(4))
-    with model.batches(stream, 4, skip_errors=True) as batches:
-        (batch,) = batches
-        assert model.apply({}, batch.schedule)[batch.mask].tolist() == [1, 2, 4]
-        assert [place for place, _ in batches.skipped] == [2]
-
-
 @pytest.mark.parametrize('prefetch', [0, 9])
 def test_batches_of_bad_examples_alone_do_not_appear(prefetch: int) -> None:
     found = made(BAD, 2, skip_errors=True, prefetch=prefetch)

@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -192,3 +193,79 @@ def test_narrow_scalars_of_jax_in_lists() -> None:
     given = [jnp.bfloat16(2.5), jnp.bfloat16(1)]
     model = jf.compile(block)
     assert model.apply({}, model.schedule([given])).tolist() == [[2.5, 1]]
+
+
+# ---- what is masked ------------------------------------------------------------------
+
+MASKED = re.escape('some of it masked: fill it, `x.filled(0)`, or leave it out')
+
+
+def masked(values: Any, *mask: Any, dtype: str = 'float64') -> Any:
+    return np.ma.array(values, dtype, mask=mask[0] if len(mask) == 1 else mask)
+
+
+ROW, PLAIN = masked([1, 2], 0, 1), masked([1, 2], 0, 0)
+INTS_WITHIN, AT = masked([0, 1], 0, 1, dtype='int8'), ', at [1]'
+RECORD = {'type': 'object', 'properties': {'x': {'type': 'number'}}}
+WITHIN = jf.Record((jf.Map(jf.Scalar()), jf.Identity()))
+
+
+@pytest.mark.parametrize(
+    ('block', 'good', 'bad', 'path'),
+    [
+        (jf.Scalar(), 1.0, np.ma.masked, ''),
+        (jf.Scalar(), math.nan, masked(3, 1, dtype='float32'), ''),
+        (jf.Scalar('int32'), masked(3, 0), masked(3, 1, dtype='int64'), ''),
+        (jf.Scalar('int32'), 2, np.ma.masked, ''),
+        (jf.Vector(2), PLAIN, ROW, ''),
+        (jf.Vector(2), [1.0, math.nan], [1.0, np.ma.masked], ''),
+        (jf.Vector(2, 'int8'), (1, 2), masked([1, 2], 1, 0, dtype='int8'), ''),
+        (jf.Tensor([2, 2]), [PLAIN, (1, 2)], [PLAIN, ROW], ''),
+        (jf.Tensor([2, 2]), [[1, 2]] * 2, masked([[1, 2]] * 2, [0, 0], [1, 0]), ''),
+        (jf.Tensor([2, 2]), np.ones([2, 2]), [[1, 2], (np.ma.masked, 3)], ''),
+        (jf.Map(jf.Scalar()), PLAIN, ROW, AT),
+        (jf.Map(jf.Scalar('int32')), [1], INTS_WITHIN, AT),
+        (jf.Map(jf.Vector(2)), [PLAIN], [PLAIN, ROW], AT),
+        (jf.Record((jf.Scalar(), jf.Scalar())), PLAIN, ROW, AT),
+        (jf.GetItem(1) >> jf.Scalar(), PLAIN, ROW, AT),
+        (
+            WITHIN >> jf.Nth(),
+            ([1, 2], 1),
+            ([1, 2], masked(1, 1, dtype='int8')),
+            AT,
+        ),
+        (
+            WITHIN >> jf.Pick(),
+            ([1, 2], masked([0, 1], 0, 0, dtype='int8')),
+            ([1, 2], INTS_WITHIN),
+            AT,
+        ),
+        (
+            jf.layers.RecordEncoder(RECORD, 1),
+            {'x': 1.0},
+            {'x': np.ma.masked},
+            ", at ['x']",
+        ),
+    ],
+)
+def test_masks_are_not_lost(block: jf.Block, good: Any, bad: Any, path: str) -> None:
+    """Refused where something is masked, by schedules and by `eval`."""
+    model = jf.compile(block)
+    params = model.init(jax.random.key(0))
+    model.schedule([good, good])
+    block.eval(good, params)
+    text = rf'^example 1{re.escape(path)}: .*{MASKED}'
+    with pytest.raises(jf.InputError, match=re.compile(text, re.DOTALL)):
+        model.schedule([good, bad, good])
+    with pytest.raises((TypeError, ValueError), match=MASKED):
+        block.eval(bad, params)
+
+
+def test_constants_and_indices_that_are_masked() -> None:
+    with pytest.raises(TypeError, match=MASKED):
+        jf.FromTensor(ROW)
+    with pytest.raises(TypeError, match=MASKED):
+        jf.layers.Embed(1, 2, table=ROW[None])
+    corpus = jf.compile(jf.Scalar()).trace([1.0, 2.0])
+    with pytest.raises(TypeError, match=MASKED):
+        corpus.schedule(masked([0, 1], 0, 1, dtype='int64'))

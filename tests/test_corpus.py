@@ -8,6 +8,7 @@ import itertools
 import sys
 import tempfile
 import time
+import types
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -291,18 +292,28 @@ class Slow(list[Any]):
 
 
 @pytest.mark.parametrize(
-    ('stream', 'delay', 'progress', 'shows'),
+    ('stream', 'shell', 'delay', 'progress', 'shows'),
     [
-        (Terminal, 1e-9, True, True),
-        (Terminal, 1e-9, False, False),
-        (Terminal, 3600.0, True, False),
-        (io.StringIO, 1e-9, True, False),
+        (Terminal, None, 1e-9, True, True),
+        (Terminal, None, 1e-9, False, False),
+        (Terminal, None, 3600.0, True, False),
+        (io.StringIO, None, 1e-9, True, False),
+        (io.StringIO, 'a notebook', 1e-9, True, True),
+        (io.StringIO, 'a notebook', 1e-9, False, False),
+        (io.StringIO, 'a notebook', 3600.0, True, False),
     ],
 )
 def test_a_progress_bar(
-    stream: Any, delay: float, progress: bool, shows: bool, monkeypatch: Any
+    stream: Any,
+    shell: str | None,
+    delay: float,
+    progress: bool,
+    shows: bool,
+    monkeypatch: Any,
 ) -> None:
-    """On a terminal, after a while, unless one would rather not."""
+    """On a terminal or in a notebook, after a while, unless one would rather not."""
+    python = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, 'IPython', python)
     monkeypatch.setattr(tracing, 'BAR_DELAY', delay)
     monkeypatch.setattr(sys, 'stderr', stream())
     trees().trace(Slow(TREES * 100), progress=progress)

@@ -23,7 +23,9 @@ import jfold as jf
 from jfold import model as model_face
 from jfold.data import corpus as corpora
 from jfold.data.corpus import Corpus
-from jfold.data.storage import DamagedError, write
+from jfold.data.files import DamagedError
+from jfold.data.fingerprint import fingerprint
+from jfold.data.storage import write
 from jfold.program import Program
 
 
@@ -146,8 +148,13 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
         write(path, {'source': np.zeros(3)}, metadata)
         with refuses(f'{path}: expected a corpus, got other arrays', ValueError):
             Corpus.load(path, model)
-    write(path, {'source': np.zeros(3)}, {'corpus': {}})
-    with pytest.raises(ValueError, match='with graphs of format None, not 4'):
+    told = fingerprint(model.program)
+    for said in {'fingerprint': told}, {'fingerprint': 3}, {'skipped': []}, {}:
+        write(path, {'source': np.zeros(3)}, {'corpus': said})
+        with pytest.raises(DamagedError, match=f'^{path}: malformed: '):
+            Corpus.load(path, model)
+    write(path, {}, {'corpus': {'fingerprint': told | {'format': 99}}})
+    with pytest.raises(ValueError, match=r'with graphs of format 99, not \d'):
         Corpus.load(path, model)
 
 

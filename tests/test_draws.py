@@ -388,6 +388,32 @@ def test_identities_are_integers_one_a_row() -> None:
         model.apply({}, schedule, rngs=KEY, ids=[1, 2])
 
 
+@pytest.mark.parametrize('block', [jf.Scalar() >> noisy, jf.Scalar()])
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'rngs': 3}, 'expected `rngs` as a PRNG key, or a dict of keys, got 3: pass'),
+        ({'rngs': {'dropout': KEY, 'noise': 3}}, 'or a dict of keys, got 3: pass `jax'),
+        ({'rngs': 3, 'deterministic': True}, 'or a dict of keys, got 3: pass `jax'),
+        ({'rngs': jnp.arange(3)}, r'or a dict of keys, got Array\(\[0, 1, 2\]'),
+        (
+            {'rngs': jax.random.split(KEY, 3)},
+            'got an array of 3 keys: pass one, or take `jax.vmap` over them',
+        ),
+        ({'rngs': KEY, 'ids': 'x'}, 'expected `ids` as integers, got '),
+        ({'rngs': KEY, 'ids': [1]}, 'expected `ids` of 2 rows, spare ones too, got'),
+        ({'deterministic': 'no'}, "expected `deterministic` as a bool, .* got 'no'"),
+    ],
+)
+def test_mistakes_are_told_whether_anything_draws(
+    block: jf.Block, options: dict[str, Any], message: str
+) -> None:
+    model = jf.compile(block)
+    schedule = model.schedule([1.0, 2.0])
+    with pytest.raises((TypeError, ValueError), match=message):
+        model.apply({}, schedule, **options)
+
+
 def test_names_of_keys() -> None:
     for wrong in (3, ('a', 4), 'a b'):
         with pytest.raises(TypeError, match='expected `rngs` as names of arguments'):

@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from traced_cases import CASES
 
 import jfold as jf
-from jfold.data.containers import leaves_of, plain, restored
+from jfold.containers import leaves_of, plain, restored
 from jfold.data.encoding import Decoder, Encoder, tags
 from jfold.data.fingerprint import fingerprint
 from jfold.data.naming import name_of, named, told

@@ -149,6 +149,26 @@ def test_an_array_keeps_its_name_where_a_layer_has_it_too() -> None:
     assert values.tolist() == [[3, 3]]
 
 
+def test_an_export_takes_any_number_of_rows() -> None:
+    """The length of an array is no part of the program; gradients flow to all of it."""
+    model = jf.compile(jf.Map(rows >> jf.Function(jnp.tanh)) >> jf.Sum())
+    schedule = model.schedule(LISTS)
+
+    def apply(table: Any) -> Any:
+        return model.apply({}, schedule, external={'rows': table})
+
+    (count,) = jax.export.symbolic_shape('count')
+    spec = jax.ShapeDtypeStruct((count, 3), np.dtype('float32'))  # type: ignore[no-untyped-call]
+    written = jax.export.export(jax.jit(apply))(spec).serialize(vjp_order=1)
+    exported = jax.export.deserialize(bytearray(written))
+    for table in (TABLE, np.concatenate([TABLE, TABLE])):
+        close(exported.call(table), apply(table), 0)
+        grads = (
+            jax.grad(lambda x, f=f: f(x).sum())(table) for f in (exported.call, apply)
+        )
+        close(*grads, 0)
+
+
 GIVEN = {
     'none': (None, "got none; pass `external={'rows': array}`"),
     'another width': (
@@ -158,7 +178,7 @@ GIVEN = {
     'a row': ({'rows': TABLE[0]}, "got float32[3]; pass `external={'rows': array}`"),
     'another dtype': (
         {'rows': TABLE.astype('int32')},
-        "got int32[4, 3]; pass `external={'rows': array}`",
+        "got int32[4, 3]; pass `external={'rows': array.astype('float32')}`",
     ),
     'no array': (
         {'rows': [1, 2]},

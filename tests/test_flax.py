@@ -302,6 +302,10 @@ def test_parameters_in_boxes() -> None:
     close(fold.apply(variables, schedule), want, 0)
     grads = jax.grad(lambda x: fold.apply(x, schedule).sum())(variables)
     assert grads['params']['Dense']['kernel'].names == kernel.names
+    bare = nn.unbox(variables)  # as many trainers keep them
+    close(fold.apply(bare, schedule), want, 0)
+    plain = jax.grad(lambda x: fold.apply(x, schedule).sum())(bare)
+    close(plain, nn.unbox(grads), 0)
 
 
 class TiedNet(nn.Module):

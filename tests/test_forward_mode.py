@@ -217,8 +217,9 @@ def test_reverse_mode_three_times_is_refused() -> None:
         return reader.apply({name: w}, batch)[0]
 
     text = (
-        'expected reverse mode at most twice, got a reverse of second derivatives: '
-        'take the outer derivatives in forward mode, by `jax.jvp` or `jax.jacfwd`'
+        'expected reverse mode of values or of first derivatives, got a reverse of '
+        'second derivatives: take the outer derivatives in forward mode, by '
+        '`jax.jvp` or `jax.jacfwd`'
     )
     third = jax.grad(jax.grad(jax.grad(value)))
     with pytest.raises(TypeError, match=text):

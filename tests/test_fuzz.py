@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import runpy
 import sys
@@ -19,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fuzz import campaign, cases, interpreter
-from fuzz.checks import Mismatch, both, check_case, compiled, interpreted
+from fuzz.checks import both, check_case, compiled, interpreted
 from fuzz.failures import replay
+from fuzz.near import Mismatch
 from fuzz.shrink import shrunk
 from fuzz.twin import Twin
 from fuzz.worker import Worker
@@ -182,7 +184,7 @@ def test_interpreted_and_compiled_programs_agree() -> None:
         (rows,) = schedule.spec.capacity.metrics
         weights = [np.ones((3, 2)), np.ones((rows, 2))]
         results = [
-            run(both, model)(params, schedule, weights)
+            run(functools.partial(both, model))(params, schedule, weights)
             for run in (interpreted, compiled)
         ]
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from checking import refuses
@@ -16,6 +19,11 @@ from hypothesis import strategies as st
 from tree_corpora import TREES, assert_equal, assert_same, trees
 
 import jfold as jf
+
+
+def sent(corpus: Any) -> Any:
+    """What another process gets of a corpus."""
+    return cloudpickle.loads(cloudpickle.dumps(corpus))
 
 
 @settings(max_examples=25)
@@ -31,7 +39,8 @@ def test_what_is_joined_is_as_if_traced_together(
         model.trace(examples[:2], progress=False),
         model.tracer()(examples[2:3]),
         model.trace([], progress=False),
-        model.tracer()(examples[3:]),
+        sent(model.trace(examples[3:4], progress=False)),
+        model.tracer()(examples[4:]),
     ]
     joined = model.join(parts)
     assert_equal(joined, whole)
@@ -48,6 +57,35 @@ def test_places_count_on() -> None:
     assert joined.source.tolist() == [0, 2, 3, 5]
     assert [at for at, _ in joined.skipped] == [1, 4]
     assert model.apply({}, joined.schedule([3, 0])).tolist() == [5, 1]
+
+
+def test_a_corpus_is_pickled_without_layers(tmp_path: Path) -> None:
+    """Those are of local functions, as initializers are; what traced it goes along."""
+    model = trees()
+    corpus = model.trace([*TREES, 'x'], skip_errors=True, progress=False)
+    with pytest.raises(AttributeError, match="Can't pickle local object"):
+        pickle.dumps(model)
+    again = pickle.loads(pickle.dumps(corpus))
+    assert_equal(again, corpus)
+    assert repr(again) == repr(corpus)
+    assert_same(model.join([again]).schedule([3, 1]), corpus.schedule([3, 1]))
+    twice = pickle.loads(pickle.dumps(again))
+    twice.save(tmp_path / 'file')
+    assert_equal(jf.Corpus.load(tmp_path / 'file', model), corpus)
+    whole = model.join([jf.Corpus.load(tmp_path / 'file', model), again])
+    assert_equal(pickle.loads(pickle.dumps(whole)), whole)
+
+
+def test_a_pickled_corpus_is_of_no_model() -> None:
+    again = pickle.loads(pickle.dumps(trees().trace(TREES, progress=False)))
+    for use in (
+        lambda: again.schedule([0]),
+        lambda: again.capacities(2),
+        lambda: again.capacities_of([[0]], 1),
+    ):
+        with pytest.raises(TypeError, match='one that was pickled') as caught:
+            use()
+        assert 'call `model.join([corpus])`' in str(caught.value)
 
 
 def test_corpora_of_other_models_of_the_expression(tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,20 +14,10 @@ import numpy as np
 import pytest
 from agreement import agree
 from flax import nnx
-from layer_checks import RNG, affine, same, vectors
+from layer_checks import RNG, affine, checked, same, vectors
 
 import jfold as jf
 from jfold import layers
-from jfold.layers.records import RecordEncoder
-
-
-def checked(block: jf.Block, examples: list[Any]) -> tuple[jf.Model, Any]:
-    """A model whose values and gradients are those of its eager twin."""
-    model = jf.compile(block)
-    params = model.init(jax.random.key(0))
-    agree(model, params, examples)
-    return model, params
-
 
 # ---- dense ---------------------------------------------------------------------------
 
@@ -58,6 +46,35 @@ def test_rows_outside_of_a_table(outside: Any, rows: list[int | None]) -> None:
     nothing = np.full(2, np.nan, 'float32')
     expected = [nothing if row is None else TABLE[row] for row in rows]
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize('outside', ['clip', 'modulo', 'nan'])
+@pytest.mark.parametrize(
+    'dtype', ['int8', 'uint8', 'int16', 'uint16', 'int32', 'uint32']
+)
+def test_indices_of_any_kind(dtype: str, outside: Any) -> None:
+    """Also of those that cannot hold the number of rows."""
+    count, least, most = 300, np.iinfo(dtype).min, np.iinfo(dtype).max
+    table = np.arange(count, dtype='float32')[:, None]
+    indices = [least, max(least, -1), 0, 127, min(most, 299), min(most, 300), most]
+    block = jf.Scalar(dtype) >> layers.Embed(count, 1, table=table, outside=outside)
+    model, params = jf.compile(block), {'embed': {'embedding': table}}
+    found = model.apply(params, model.schedule(indices))[:, 0]
+    expected = {
+        'clip': [min(max(x, 0), count - 1) for x in indices],
+        'modulo': [abs(x) % count for x in indices],
+        'nan': [x if 0 <= x < count else np.nan for x in indices],
+    }
+    np.testing.assert_array_equal(found, expected[outside])
+
+
+def test_layers_have_parameters_of_32_bits() -> None:
+    """As those of Flax, whatever JAX would make of a Python number."""
+    with jax.enable_x64(True):
+        blocks = jf.Scalar('int32') >> layers.Embed(5, 2), jf.Vector(3) >> layers.FC(2)
+        for block in blocks:
+            params = jf.compile(block).init(jax.random.key(0))
+            assert {x.dtype for x in jax.tree.leaves(params)} == {np.dtype('float32')}
 
 
 @pytest.mark.parametrize('trained', [True, False])
@@ -97,6 +114,19 @@ def test_categories() -> None:
             r"`table.astype\('float32'\)`, or pass `trained=False`",
         ),
         (
+            lambda: layers.Embed(1, 1, table=[[1]], trained=False),
+            'Embed: expected a `table` of floats, got int64; make them so, by '
+            r"`table.astype\('float32'\)`, or pass `outside='clip'`: no int is NaN",
+        ),
+        (
+            lambda: layers.Embed(2, 1, table=[['a'], ['b']]),
+            r'expected `table` as an array of numbers \[2, 1\], got',
+        ),
+        (
+            lambda: layers.Embed(2, 1, table=[[1.0], []]),
+            r'expected `table` as an array of numbers \[2, 1\], got',
+        ),
+        (
             lambda: layers.Embed(5, 3, outside='wrap'),
             "Embed: expected `outside` as one of 'nan', 'clip', 'modulo', got 'wrap'",
         ),
@@ -111,6 +141,54 @@ def test_categories() -> None:
 def test_bad_arguments(make: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+# ---- what they do not take -----------------------------------------------------------
+
+STATES = jf.Zeros(([4], [4]))
+OF_VECTORS: dict[str, Any] = {
+    'FC': lambda x: x >> layers.FC(4),
+    'LSTM': lambda x: jf.Map(x) >> layers.LSTM(4),
+    'LSTM with dropout': lambda x: jf.Map(x) >> layers.LSTM(4, recurrent_dropout=0.5),
+    'GRU': lambda x: jf.Map(x) >> layers.GRU(4),
+    'query': lambda x: (x, jf.Map(jf.Vector(2))) >> layers.Attention(4),
+    'items': lambda x: (jf.Vector(2), jf.Map(x)) >> layers.Attention(4),
+    'leaf': lambda x: x >> jf.Function(layers.TreeLSTMLeaf(4)),
+    'cell': lambda x: (
+        jf.AllOf(x, STATES, STATES) >> jf.Function(layers.TreeLSTMCell(4))
+    ),
+    'children': lambda x: (
+        jf.AllOf(x, jf.Zeros(([4], [4])) >> jf.Map(STATES))
+        >> layers.ChildSumTreeLSTM(4)
+    ),
+}
+
+
+@pytest.mark.parametrize('name', OF_VECTORS)
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        (jf.Scalar(), r'float32\[\]; read it by `Vector\(1\)`, or make it one'),
+        (jf.Vector(2, 'int32'), r'int32\[2\]; read amounts by `Vector\(2\)`, and look'),
+        (jf.Tensor([2, 2]), r'float32\[2,2\]; take each of its vectors, by Map, or'),
+    ],
+)
+def test_vectors_of_floats_alone(name: str, given: jf.Block, message: str) -> None:
+    with pytest.raises(TypeError, match=f'expected a vector of floats, got {message}'):
+        jf.compile(OF_VECTORS[name](given))
+
+
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        (jf.Scalar(), r'float32\[\]$'),
+        (jf.Vector(2, 'int32'), r'int32\[2\]; look up each of several by Map$'),
+    ],
+)
+def test_one_index_alone(given: jf.Block, message: str) -> None:
+    text = rf"expected an int, as of `Scalar\('int32'\)`, got {message}"
+    with pytest.raises(TypeError, match=text):
+        jf.compile(given >> layers.Embed(3, 2))
 
 
 # ---- along sequences -----------------------------------------------------------------
@@ -236,118 +314,7 @@ def test_dot_product_attention() -> None:
     same(block, examples, by_hand)
 
 
-# ---- records -------------------------------------------------------------------------
-
-
-class Colour(enum.Enum):
-    RED = 1
-    GREEN = 2
-
-
-@dataclasses.dataclass
-class Size:
-    width: float
-    exact: bool
-
-
-@dataclasses.dataclass
-class Part:
-    name: str
-    colour: Colour
-    kind: Literal['bolt', 'nut']
-    size: Size
-    price: float | None
-    parts: list[Part]
-    twin: Part | None
-
-
-def part(name: str, parts: list[Part], **others: Any) -> Part:
-    """One of few words."""
-    given = {'price': None, 'twin': None, 'colour': Colour.RED} | others
-    size = Size(len(name), exact=True)
-    return Part(name=name, kind='nut', size=size, parts=parts, **given)
-
-
-@pytest.mark.slow
-def test_dataclasses_within_each_other() -> None:
-    small = part('screw', [], price=2.0)
-    examples = [small, part('box', [small, small], twin=small, colour=Colour.GREEN)]
-    _, params = checked(RecordEncoder(Part, 4), examples)
-    assert {'record', 'name', 'colour', 'kind', 'size', 'size_width', 'price'} <= {
-        *params
-    }
-
-
-SCHEMA = {
-    'type': 'object',
-    'properties': {
-        'name': {'type': 'string'},
-        'kind': {'enum': ['bolt', 'nut']},
-        'weight': {'type': ['number', 'null']},
-        'count': {'type': 'integer'},
-        'parts': {'type': 'array', 'items': {'$ref': '#'}},
-        'size': {'$ref': '#/$defs/size'},
-        'maker': {'anyOf': [{'type': 'string'}, {'type': 'null'}]},
-    },
-    '$defs': {'size': {'type': 'object', 'properties': {'width': {'type': 'number'}}}},
-}
-
-
-@pytest.mark.slow
-def test_json_by_its_schema() -> None:
-    """What is not there counts as missing, whether it must be there or not."""
-    small = {'name': 'screw', 'kind': 'bolt', 'parts': [], 'count': 3}
-    large = {'parts': [small, {}], 'size': {'width': 2.5}, 'weight': None, 'maker': 'x'}
-    model, params = checked(RecordEncoder(SCHEMA, 4), [small, large, {}])
-    assert not any(name.startswith('parts') for name in params)  # they are records
-    unknown = model.schedule([{'kind': 'rivet'}])
-    assert model.apply(params, unknown).shape == (1, 4)
-
-
-@dataclasses.dataclass
-class Kit:
-    price: float
-    kits: list[Kit]
-
-
-def test_an_error_names_the_field_of_a_dataclass() -> None:
-    model = jf.compile(RecordEncoder(Kit, 2))
-    with pytest.raises(jf.InputError, match=re.escape('at .kits[0].price: expected')):
-        model.schedule([Kit(1.0, [Kit('much', [])])])
-
-
-@pytest.mark.parametrize('root', ['#', '#/', ''])
-def test_a_schema_within_itself_has_its_weights_once(root: str) -> None:
-    parts = {'n': {'type': 'integer'}, 'next': {'$ref': root}}
-    encoder = RecordEncoder({'type': 'object', 'properties': parts}, 2)
-    assert [x.name for x in jf.compile(encoder).program.layers if x.params] == [
-        'n',
-        'record',
-    ]
-
-
-@dataclasses.dataclass
-class Odd:
-    inner: list[bytes]
-
-
-@pytest.mark.parametrize(
-    ('description', 'message'),
-    [
-        (Odd, r"got <class 'bytes'> at `inner\[\]`"),
-        (dict, "got <class 'dict'>"),
-        ({'type': 'object'}, 'a record of at least one field, got none'),
-        (
-            {'type': 'object', 'properties': {'a': {'type': 'tuple'}}},
-            "got {'type': 'tuple'} at `a`",
-        ),
-        ({'$ref': '#/$defs/a'}, "got {'.ref': '#/.defs/a'}"),
-        ({'anyOf': [{'type': 'string'}, {'type': 'number'}]}, "got {'anyOf'"),
-    ],
-)
-def test_descriptions_of_something_else(description: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=f'RecordEncoder: expected .*{message}'):
-        RecordEncoder(description, 4)
+# ---- all -----------------------------------------------------------------------------
 
 
 def test_every_layer_is_tested_here() -> None:

@@ -19,8 +19,6 @@ from jfold.tracing.check_graph import check_graph
 from jfold.graph import Graph
 from jfold.host import cycles, evaluation
 from jfold.host.cycles import Watch
-from jfold.tracing.record import trace
-from jfold.host.objects import Reread
 from jfold.host.promises import promising
 from jfold.host.two_passes import in_two_passes
 from jfold.program import Program, check_program
@@ -38,7 +36,7 @@ def as_it_is(program: Program, examples: Sequence[Any]) -> Graph:
 
 def in_passes(program: Program, examples: Sequence[Any]) -> Graph:
     """The graph by a plan that has been rewritten, for several examples."""
-    state = promising(program, len(examples), Reread())
+    state = promising(program, len(examples))
     return evaluation.graph_of(program, list(examples), state, Watch())
 
 

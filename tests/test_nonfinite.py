@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
+from jfold.interpreters.losses import sum_of_floats
+from jfold.interpreters.nonfinite import Search
 from jfold.tracing.record import trace
-from jfold.interpreters.nonfinite import Search, sum_of_floats
 from jfold.lower import lower
 from jfold.results import returned
 
@@ -199,6 +200,85 @@ def test_the_gradient_of_a_loss() -> None:
 def test_a_loss_that_is_not_finite() -> None:
     text = told(number >> scale(jnp.sin), [1.0], loss=lambda x: x.sum() + jnp.inf)
     assert text == 'expected a finite loss, got inf'
+
+
+def roots(weight: Any, x: Any) -> Any:
+    """Two outputs, of which the second has an infinite gradient at zero."""
+    return weight * x, jnp.sqrt(weight * x)
+
+
+def _is_finite(block: Any, examples: list[Any], loss: Any) -> bool:
+    """Whether the gradient of a step of training is."""
+    model = jf.compile(block)
+    schedule, params = model.schedule(examples), model.init(jax.random.key(0))
+    step = jax.jit(jax.grad(lambda p: loss(model.apply(p, schedule))))
+    return all(jnp.isfinite(x).all() for x in jax.tree.leaves(step(params)))
+
+
+both = jf.Function(roots, lambda key, x: jnp.ones(()), name='roots')
+root = scale(jnp.sqrt, 'root')
+seen = jf.AllOf(scale(jnp.sin), root >> jf.Metric('seen')) >> jf.GetItem(0)
+
+
+@pytest.mark.parametrize(
+    ('block', 'read', 'unread'),
+    [
+        (number >> both, lambda x: x[1].sum(), lambda x: x[0].sum()),
+        (
+            number >> seen,
+            lambda x: x[1]['seen'].values.sum(),
+            lambda x: x[0].sum(),
+        ),
+        (
+            number >> jf.AllOf(scale(jnp.sin), root),
+            lambda x: (0 * x[1] + x[0]).sum(),
+            lambda x: x[0].sum() + jax.lax.stop_gradient(x[1]).sum(),
+        ),
+        (
+            number >> both >> jf.AllOf(jf.GetItem(0) >> scale(jnp.sin), jf.GetItem(1)),
+            lambda x: jnp.where(False, x[1], x[0]).sum(),
+            lambda x: x[0].sum(),
+        ),
+    ],
+    ids=['output', 'metric', 'part', 'function'],
+)
+def test_what_the_loss_does_not_read(block: Any, read: Any, unread: Any) -> None:
+    """Has no gradient; what it reads has one, though it comes to zero times it."""
+    examples = [1.0, 0.0]
+    assert _is_finite(block, examples, unread)
+    assert told(block, examples, loss=unread) == 'None'
+    assert not _is_finite(block, examples, read)
+    assert 'expected a finite gradient of' in told(block, examples, loss=read)
+
+
+def test_losses_of_data() -> None:
+    """Their gradient is not asked for."""
+    block = number >> jf.AllOf(scale(jnp.sin), jf.Identity())
+    loss = lambda x: x[0].sum() + jnp.sqrt(x[1]).sum()  # noqa: E731
+    assert _is_finite(block, [0.0], loss)
+    assert told(block, [0.0], loss=loss) == 'None'
+
+
+def test_gradients_that_come_to_no_parameter() -> None:
+    """A function stops them."""
+    stopped = scale(jax.lax.stop_gradient, 'stopped')
+    block = number >> stopped >> jf.AllOf(jf.Function(jnp.sqrt), scale(jnp.sin))
+    assert _is_finite(block, [0.0], lambda x: x[0].sum() + x[1].sum())
+    assert told(block, [0.0]) == 'None'
+
+
+def test_gradients_that_overflow_in_sum() -> None:
+    """Of parameters, though each node gives a finite one."""
+    block, many = number >> scale(lambda x: x), [3e38, 2e38]
+    loss = lambda x: (x - jax.lax.stop_gradient(x)).sum()  # noqa: E731
+    assert _is_finite(block, many[:1], loss)
+    assert told(block, many[:1], loss=loss) == 'None'
+    assert not _is_finite(block, many, loss)
+    assert told(block, many, loss=loss) == (
+        "expected a finite gradient of layer 'scaled', got inf in sum, though of no "
+        'node alone'
+    )
+    assert told(block, [1e37] * 33, loss=loss) == 'None'  # whatever runs beside
 
 
 @pytest.mark.slow

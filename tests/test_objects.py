@@ -131,9 +131,9 @@ def test_a_method_is_not_taken_for_a_field() -> None:
 
 @given(st.lists(st.lists(st.integers()), max_size=6))
 def test_grouping_undoes_flattening(rows: list[list[int]]) -> None:
-    kinds: list[Callable[[Any], Any]] = [list, tuple, iter, np.array]
+    kinds: list[Callable[[Any], Any]] = [list, tuple, np.array]
     for kind in kinds:
-        assert grouped(*flat([kind(row) for row in rows], list)) == rows
+        assert grouped(*flat([kind(row) for row in rows])) == rows
 
 
 @given(st.sampled_from([1, 2, 3, 4, 9, 256, 257, 1000]), st.data())

@@ -62,7 +62,7 @@ def test_importing_jfold_imports_little() -> None:
         'jf.Scalar().eval(3).item()',
         'float(jf.compile(jf.Scalar()).eval(3))',
         "{'float32[]': 3.0}[str(jf.Scalar().output_type)]",
-        "3.0 if jf.DamagedError.__module__ == 'jfold.data.storage' else 0",
+        "3.0 if jf.DamagedError.__module__ == 'jfold.data.files' else 0",
         "3.0 if {'compile', 'Corpus'} <= {*dir(jf)} else 0",
     ],
 )
@@ -121,6 +121,23 @@ def test_what_is_imported_is_named_as_a_dependency_and_nothing_else() -> None:
     programs = packages(list((PACKAGE.parent / 'examples').glob('*.py')))
     assert programs - named - {'absl'} == examples  # grain wants absl, and installs it
     assert not examples & dev
+
+
+# ---- programs ------------------------------------------------------------------------
+
+
+def test_programs_take_no_abbreviated_flags() -> None:
+    """Else `--install` runs as `--installed`."""
+    folders = (PACKAGE.parent / name for name in ('examples', 'benchmarks', 'tests'))
+    paths = [path for folder in folders for path in folder.rglob('*.py')]
+    for path in paths:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(PARSERS):
+                options = {each.arg: ast.unparse(each.value) for each in node.keywords}
+                assert options.get('allow_abbrev') == 'False', path.name
+
+
+PARSERS = 'ArgumentParser', 'add_parser'  # those of commands within a program too
 
 
 # ---- public names --------------------------------------------------------------------

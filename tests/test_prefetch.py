@@ -187,3 +187,28 @@ def test_a_prefetcher_of_anything() -> None:
     assert list(itertools.islice(found, 500)) == list(range(500))
     found.close()
     assert list(found) == []
+
+
+FORKED = """
+import os, signal, warnings
+from jfold.data.prefetch import Prefetcher
+
+warnings.simplefilter('ignore')  # JAX has threads of its own, which nobody uses here
+taken = Prefetcher(iter(range(9)), 2)
+next(taken)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    try:
+        list(taken)
+    except RuntimeError as error:
+        taken.close()
+        os._exit(7 if 'got a fork of it' in str(error) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert list(taken) == [*range(1, 9)]
+"""
+
+
+def test_a_fork_is_told_instead_of_waiting_for_ever() -> None:
+    """Threads are not in a process that is forked."""
+    subprocess.run([sys.executable, '-c', FORKED], check=True, timeout=120)

@@ -276,6 +276,7 @@ def test_other_versions(path: Path, tmp_path: Path) -> None:
             jf.load(other)
 
     check_refused('format 1, not 2', format=1)
+    check_refused('format 3, not 2', format=3, program={}, params=None)
     program = saved(path)['program']
     classes = [*program['classes'], 'Later']
     check_refused(
@@ -308,6 +309,9 @@ NONSENSE: list[dict[str, Any]] = [
     {'params': ['dict', []]},
     {'versions': 3},
     {'capacities': [], 'layouts': []},
+    {'residuals': []},
+    {'strategy': 'never'},
+    {'strategy': None},
     {'capacities': [{'levels': 'many', **ROOM}]},
     {'capacities': [{'levels': 1, 'shards': [2], **ROOM}]},
 ]

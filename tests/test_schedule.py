@@ -68,6 +68,22 @@ def test_fixed_steps_of_trees(leaves: tuple[int, ...]) -> None:
     check_fixed(fixed(tree_block(), [binary_tree(rng, n) for n in leaves]))
 
 
+def test_depth_counts_levels() -> None:
+    """Of what runs: neither paths through blocks, nor what is only passed on."""
+    x = jf.Scalar()
+    tree = jf.ForwardDeclaration(name='tree')
+    pair = jf.Record((tree(), tree())) >> jnp.add
+    tree.resolve_to(jf.OneOf(type, {float: x >> jnp.tanh, tuple: pair}))
+    for block, example, depth in (
+        (x, 1.0, 0),
+        (x >> jnp.tanh >> jnp.exp, 1.0, 1),  # in a row, as one
+        (jf.AllOf(x >> jnp.tanh, x >> jnp.exp), 1.0, 2),  # beside each other
+        (tree(), ((1.0, 2.0), 3.0), 3),
+        (jf.Map(x) >> jf.Sum(), [1.0] * 8, 1),  # eight neighbours at once
+    ):
+        assert jf.compile(block).schedule([example]).depth == depth
+
+
 def test_fixed_steps_fit_the_least_capacity() -> None:
     """Without room to spare, of two operations that take turns."""
     first, second = (jf.Function(f, name=f.__name__) for f in (jnp.sin, jnp.cos))

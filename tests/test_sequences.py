@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -220,17 +219,6 @@ def test_map_takes_whatever_is_iterable() -> None:
         (numbers >> jf.Map(jnp.negative) >> jf.Sum(), [[1, 2]], [-3.0]),
     )
     check_eager((numbers, [[1, 2], []], [[1.0, 2.0], []]))
-
-
-def test_map_takes_generators_once() -> None:
-    def count(n: int) -> Iterator[int]:
-        yield from range(n)
-
-    total = numbers >> jf.Sum()
-    assert total.eval(count(4)) == 6
-    model = jf.compile(total)
-    batch = [count(4), [1, 2], count(0), iter([5])]
-    assert model.apply({}, model.schedule(batch)).tolist() == [6, 3, 0, 5]
 
 
 def test_a_length_that_lies_is_not_believed() -> None:

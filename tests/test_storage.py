@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -343,6 +344,35 @@ def test_errors_of_the_system_stay(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write(tmp_path / 'folder', {}, {})
     assert os.listdir(tmp_path) == ['folder']
+
+
+@pytest.mark.parametrize('name', ['', 'target'])
+def test_a_full_disk_leaves_the_old_file(path: Path, name: str) -> None:
+    """The system says that the file grows too large; the error names it."""
+    if name:  # behind a link, which stays one
+        path.symlink_to(path.rename(path.with_name(name)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OSError, match='too large') as caught:
+            write(path, {'x': np.zeros(20_000)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(path) in str(caught.value)
+    assert sorted(os.listdir(path.parent)) == sorted({path.name, name or path.name})
+    alike(read(path)[0], SMALL)
+    write(path, {'x': SMALL['w']}, {})
+    alike(read(path)[0], {'x': SMALL['w']})
+    assert path.is_symlink() == bool(name)
+
+
+def test_no_device_is_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    with pytest.raises(FileExistsError, match='got that of a device or pipe'):
+        write(pipe, {}, {})
+    assert pipe.is_fifo()
+    assert os.listdir(tmp_path) == ['pipe']
 
 
 def test_two_writers_do_not_mix(path: Path) -> None:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from stored_files import FACTS, SMALL, alike, unchanged
 
 from jfold.data import archive, storage
-from jfold.data.storage import DamagedError, UnknownFormatError, read, write
+from jfold.data.files import DamagedError, UnknownFormatError
+from jfold.data.storage import read, write
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jfold.data.storage import DamagedError, read, write
+from jfold.data.files import DamagedError
+from jfold.data.storage import read, write
 
 ADVICE = (
     'a copy made by np.savez or an archiver cannot be read; take the original, which '

@@ -6,17 +6,19 @@ from __future__ import annotations
 import doctest
 import inspect
 import pickle
-import sys
 import traceback
-import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import linen
 from mistakes.common import modules
+from notebook import run_cells
 
 import jfold as jf
 from jfold import model, tracebacks
@@ -67,29 +69,114 @@ def test_off_shows_every_frame() -> None:
     assert names(error.__cause__)[-1] == 'failing'
 
 
-def hidden(error: BaseException) -> list[bool]:
-    """Of each frame, whether a shell leaves it out."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return [bool(frame.f_locals.get('__tracebackhide__')) for frame in frames]
+def interrupt(value: Any) -> Any:
+    """A user's function, while which Ctrl-C is pressed."""
+    raise KeyboardInterrupt
 
 
-def test_frames_are_marked_for_shells() -> None:
-    with filtering('tracebackhide'):
-        error = schedule_wrongly()
-    first, *rest = hidden(error)
-    assert not first
-    assert len(rest) > 4
-    assert all(rest)
-    assert error.__cause__ is not None
-    assert hidden(error.__cause__)[-1] is False
+class Interrupted(list[Any]):
+    """Examples that end so."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield [1.0]
+        raise KeyboardInterrupt
 
 
-def test_in_a_notebook_frames_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = types.SimpleNamespace(get_ipython=object)
-    monkeypatch.setitem(sys.modules, 'IPython', shell)
-    assert any(hidden(schedule_wrongly()))
-    monkeypatch.setattr(shell, 'get_ipython', lambda: None)
-    assert not any(hidden(schedule_wrongly()))
+def interrupted_layer() -> None:
+    jf.compile(number >> jf.Function(interrupt, name='f'))
+
+
+def interrupted_data() -> None:
+    jf.compile(jf.InputTransform(interrupt) >> number).schedule([1])
+
+
+def interrupted_trace() -> None:
+    jf.compile(jf.Map(number) >> jf.Sum()).trace(Interrupted())
+
+
+def interrupted_predict() -> None:
+    jf.compile(jf.Map(number) >> jf.Sum()).predict({}, iter(Interrupted()))
+
+
+@pytest.mark.parametrize(
+    ('run', 'inside'),
+    [
+        (interrupted_layer, 'interrupt'),
+        (interrupted_data, 'interrupt'),
+        (interrupted_trace, '__iter__'),
+        (interrupted_predict, '__iter__'),
+    ],
+)
+def test_ctrl_c_shows_the_frames_of_a_user(
+    run: Callable[[], None], inside: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run()
+    name = run.__name__
+    assert names(caught.value)[1:] == [name, inside]
+
+
+def test_ctrl_c_while_jax_traces_hides_the_frames_of_jax_from_shells() -> None:
+    """JAX hides them itself, but for what is no `Exception`."""
+
+    @jax.jit
+    def step(x: Any) -> Any:
+        interrupted_layer()
+        return x
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        step(1.0)
+    shown = [
+        frame.f_globals['__name__']
+        for frame, _ in traceback.walk_tb(caught.value.__traceback__)
+        if '__tracebackhide__' not in frame.f_locals
+    ]
+    assert set(shown) == {__name__}
+
+
+class InFlax(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return linen.Dense(3)(x)
+
+
+def test_frames_of_flax_are_left_out() -> None:
+    with pytest.raises(TypeError, match='expected to run on inputs') as caught:
+        jf.compile(number >> InFlax())
+    assert names(caught.value.__cause__) == ['__call__']
+
+
+def test_frames_of_libraries_between_are_left_out() -> None:
+    made = jf.compile(jf.InputTransform(np.vectorize(failing)) >> number)
+    with pytest.raises(jf.InputError) as caught:
+        made.schedule([1.0])
+    assert names(caught.value.__cause__) == ['failing']
+
+
+def test_a_notebook_shows_cells_alone(tmp_path: Path) -> None:
+    """The last frame of all, which IPython shows even if it is marked, is a user's."""
+    first, *mistakes = run_cells(
+        [
+            'import jax, jfold as jf, _thread, time\n'
+            'model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())\n'
+            'def late(x):\n'
+            '    _thread.interrupt_main()\n'
+            '    time.sleep(9)\n',
+            "model.schedule([[1, 'x']])",
+            "jf.compile(jf.InputTransform(lambda x: x['a'])).schedule([{}])",
+            'model.apply({}, 3)',
+            'jf.compile(jf.InputTransform(late) >> jf.Scalar()).schedule([1])',
+            'jf.compile(jf.Scalar() >> jf.Function(late))',
+            'jax.jit(lambda x: jf.compile(jf.Scalar() >> jf.Function(late)))(1)',
+        ],
+        tmp_path,
+    )
+    assert first.error is None
+    errors = ['InputError', 'TypeError', 'TypeError'] + ['KeyboardInterrupt'] * 3
+    assert [each.error for each in mistakes] == errors
+    for each in mistakes:
+        assert len(each.lines) <= 12, each.text
+        assert 'File ' not in each.text, each.text
 
 
 @tracebacks.boundary

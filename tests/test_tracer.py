@@ -49,6 +49,7 @@ def test_a_tracer_runs_no_layers_and_prints() -> None:
     model = jf.compile(tree_block(4))
     tracer = model.tracer()
     assert repr(tracer) == f'Tracer({model.program.output!r})'
+    assert repr(tracer([1, (2, 3)])) == 'Traced(2 examples, 4 nodes)'
     layer = tracer.program.operations[0].layer
     with pytest.raises(AssertionError, match='records examples does not run layers'):
         layer.call(None)

@@ -386,7 +386,7 @@ def test_files_for_any_number_of_members() -> None:
 
 
 PAGE = Path(__file__).parents[1] / 'docs' / 'transformations.md'
-PARTS = 'transformations', 'forward_mode'
+PARTS = 'transformations', 'forward_mode', 'nestings', 'ways_in'
 
 
 def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -294,12 +294,29 @@ def test_values_are_flattened_and_put_together() -> None:
             NESTED.flatten(wrong)
     with refuses('expected a value of type [float32[2]], got 1', ValueError):
         jf.SequenceType(2).unflatten([1], 1)
-    repeated = jf.TupleType(2, jf.BroadcastType(2))
-    refused = r'expected a type of finite values, got \[float32\[2\] ...\]'
-    with pytest.raises(TypeError, match=refused):
-        repeated.flatten((1, itertools.repeat(2)))
-    with pytest.raises(TypeError, match=refused):
-        repeated.unflatten((1, 2))
+    with refuses('expected a value of type [float32[] ...], got 3', ValueError):
+        jf.BroadcastType([]).flatten(3)
+    with refuses('expected a value of type [float32[] ...], got [3]', ValueError):
+        jf.BroadcastType([]).flatten([3])
+
+
+def test_a_broadcast_is_flattened() -> None:
+    """Into what its item is, which comes back without end."""
+    pair = jf.TupleType('int32', jf.SequenceType([]))
+    type_ = jf.TupleType(jf.BroadcastType(pair), jf.BroadcastType('bool'))
+    value = itertools.repeat((1, [2.0, 3.0])), itertools.repeat(True)
+    assert type_.terminal_types() == [*pair.terminal_types(), jf.TensorType([], 'bool')]
+    flat = type_.flatten(value)
+    assert flat == [1, 2.0, 3.0, True]
+    pairs, bools = type_.unflatten('abcd', value)
+    assert [*itertools.islice(pairs, 2)] == [('a', ['b', 'c'])] * 2
+    assert next(bools) == 'd'
+    assert next(jf.BroadcastType(2).unflatten('a')) == 'a'
+    with pytest.raises(ValueError, match='expected `like`, for the length of'):
+        type_.unflatten('abcd')
+    block = jf.Scalar() >> jf.Broadcast()
+    (made,) = jf.BroadcastType([]).flatten(block.eval(3))
+    assert made.item() == 3
 
 
 def test_a_deep_type_is_flattened() -> None:

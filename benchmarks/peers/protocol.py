@@ -340,7 +340,7 @@ def require(what: str, error: float, tolerance: float) -> None:
 
 def arguments() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ('leaves', 'hidden', 'batch', 'vocab', 'seed'):
         parser.add_argument(f'--{name}', type=int, default=getattr(Workload, name))
     parser.add_argument('--chains', action='store_true')

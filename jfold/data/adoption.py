@@ -213,7 +213,7 @@ def with_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
     """A schedule of another program with the spec that it has here; `None` if that
     lies otherwise in memory, or is of something else."""
     got = schedule.spec
-    if replace(got, program=spec.program) != spec:
+    if got.replaced(program=spec.program) != spec:
         return None
     is_same = _is_same(spec.program, got.program)
     if not is_same or repr(layout(spec)) != repr(layout(got)):

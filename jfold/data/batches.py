@@ -203,7 +203,7 @@ def _built(
 ) -> tuple[Batch | None, _Skipped]:
     """The batch of a chunk, and what was left out of it."""
     epoch, _, indices, items = chunk
-    size, skipped = settings.batch_size, []
+    size, skipped = settings.batch_size, _Skipped()
     own_size = settings.own_size if source.items is None else size
     while items:
         try:

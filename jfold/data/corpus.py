@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,11 +16,12 @@ import numpy as np
 
 from jfold.data import storage
 from jfold.data.adoption import differing, fitted
+from jfold.data.files import check_path, malformed, noted
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, graphs_in, in_parts
 from jfold.data.scheduling import Chosen, Scheduling
-from jfold.errors import expect, whole
+from jfold.errors import MASKED, expect, some_masked, whole
 from jfold.graph import Graph, Table, labels_of
 from jfold.planning.deals import in_order, rows_of_shard
 from jfold.planning.demands import (
@@ -53,7 +53,8 @@ class Corpus:
     """Examples as arrays; made by `model.trace` or read by `Corpus.load`.
 
     Attributes:
-      model: whose expression the examples were traced for.
+      model: whose expression the examples were traced for; its tracer, of a corpus that
+        was pickled: `model.join([corpus])` is that of a model again.
       graph: what each example computes; in parts, if it lies in several files.
       demands: what each needs.
       source: [examples] int64, the place of each among what was given to `trace`;
@@ -109,11 +110,20 @@ class Corpus:
         places = self._checked(indices)
         chosen, demanded = self._chosen(places), self.demands.pick(places)
         if sharding is None:
-            return self.model._build_chosen(chosen, demanded, size)
+            return self._scheduling._build_chosen(chosen, demanded, size)
         shards = make_shards(sharding)
         rows = rows_of_shard('size', shards, len(places), size)
         deal = in_order(shards, rows, len(places))
-        return on_device(self.model._build_dealt_chosen(chosen, demanded, deal))
+        return on_device(self._scheduling._build_dealt_chosen(chosen, demanded, deal))
+
+    @property
+    def _scheduling(self) -> Scheduling:
+        if isinstance(self.model, Scheduling):
+            return self.model
+        raise TypeError(
+            'expected a corpus of a model, got one that was pickled, which models are '
+            'not: call `model.join([corpus])`, of the model of the same expression'
+        )
 
     def _chosen(self, places: Array) -> Chosen:
         return Chosen(self.model.program, self.graph, places, self._readable)
@@ -180,7 +190,7 @@ class Corpus:
             graph = self.graph.pick(np.arange(len(self)))
             return most(self.model.program, graph, count)
 
-        return replace(need, profiles=self.model._profiles(of_any))
+        return replace(need, profiles=self._scheduling._profiles(of_any))
 
     def _limit(self, max_nodes: int) -> int:
         """`max_nodes`, checked."""
@@ -229,7 +239,7 @@ class Corpus:
         """The rows of each level of some examples, if steps depend on them."""
         program = self.model.program
         made = lambda: profiles(program, [self.graph.pick(chosen)])  # noqa: E731
-        return self.model._profiles(made)
+        return self._scheduling._profiles(made)
 
     @boundary
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -282,14 +292,31 @@ class Corpus:
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
             raise ValueError(f'{path}: expected a corpus, got other arrays')
-        current = fingerprint(model.program)
-        _refuse(f'{path}: ', differences(saved.get('fingerprint', {}), current))
-        skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
-        corpus = _corpus(model, arrays, skipped, saved['fingerprint']['numbers'])
+        with malformed(path):
+            current = fingerprint(model.program)
+            found = differences(saved['fingerprint'], current)
+        _refuse(f'{path}: ', found)
+        with malformed(path):
+            skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
+            corpus = _corpus(model, arrays, skipped, saved['fingerprint']['numbers'])
         if verify:
             _check(corpus, path)
         assert isinstance(corpus.graph, Graph)  # of one file
         return replace(corpus, graph=replace(corpus.graph, fits=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        given: Any = self.model  # of which nothing is sent but what traces
+        host = given.tracer() if isinstance(self.model, Scheduling) else given
+        told = replace(self.demands, program=host.program)
+        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        return state | {'model': host, 'demands': told}
+
+    # It never changes; a copy of it is of the same model.
+    def __copy__(self) -> Corpus:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Corpus:
+        return self
 
     def __repr__(self) -> str:
         more = f', {len(self.skipped)} skipped' if self.skipped else ''
@@ -300,16 +327,6 @@ class Corpus:
 
 
 # ---- arguments -----------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def noted(expected: str) -> Iterator[None]:
-    """Tells what was expected where a file or a folder is missing."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        error.add_note(f'expected {expected}')
-        raise
 
 
 def _in(folder: str | os.PathLike[str]) -> list[Path]:
@@ -329,6 +346,7 @@ def _in(folder: str | os.PathLike[str]) -> list[Path]:
 
 def _whole_numbers(indices: Indices) -> Array:
     """Indices as an array [n] of some integer type."""
+    expect('indices', indices, not some_masked([indices]), 'an array of ints', MASKED)
     try:
         array = np.asarray(indices)
     except ValueError:  # ragged
@@ -349,11 +367,6 @@ def _whole_numbers(indices: Indices) -> Array:
 
 
 # ---- arrays by name ------------------------------------------------------------------
-
-
-def check_path(path: object) -> None:
-    """Refuses what is no path; an int would be the number of an open file."""
-    expect('path', path, isinstance(path, str | os.PathLike), 'the path of a file')
 
 
 def write(

@@ -30,8 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import types as t
+from jfold.containers import plain
 from jfold.data.archive import EXTENDED
-from jfold.data.containers import plain
 from jfold.data.naming import name_of, named, told
 from jfold.data.storage import holds
 from jfold.language.portable import FORMS, Form, form_of

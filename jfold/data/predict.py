@@ -70,7 +70,8 @@ def predict(
       batch_size: examples of a batch.
       sharding: as of `Model.batches`, over devices of this process.
       external: as of `Model.apply`; for all batches.
-      progress: shows a progress bar on a terminal if it takes a few seconds.
+      progress: shows a progress bar, on a terminal or in a notebook, if it takes a few
+        seconds.
 
     Returns:
       What `Model.apply` returns of all examples in one batch, without spare rows:

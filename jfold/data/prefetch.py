@@ -60,7 +60,14 @@ class Prefetcher(Generic[T]):
     def __next__(self) -> T:
         if self._ended:
             raise StopIteration
-        value, error = self._channel.results.get()
+        results = self._channel.results
+        if results.empty() and not self._thread.is_alive():  # nobody would ever answer
+            raise RuntimeError(
+                'expected to be in the process that began to take these values, got a '
+                'fork of it, where the thread that makes them does not run: make the '
+                'batches in the process that takes them'
+            )
+        value, error = results.get()
         if error is None:
             self._channel.tickets.put(None)
             return cast(T, value)

@@ -72,11 +72,11 @@ class Scheduling:
     program: Program
     _budget: Budget | FixedBudget
 
-    def _reschedule(self, examples: list[Any], size: int) -> Schedule:
-        """As `schedule`, of examples some of which `reread` may have read before."""
-        begin = time.perf_counter()
-        graph = trace(self.program, examples)
-        return self._build(graph, size=size, begin=begin)
+    def schedule(
+        self, examples: Iterable[Any] | Traced, *, size: int | None = None
+    ) -> Schedule:
+        """What each of them has for users."""
+        raise NotImplementedError
 
     def _graph(self, examples: Iterable[Any] | Traced) -> Graph:
         if not isinstance(examples, Traced):

@@ -101,7 +101,7 @@ def _traced(
 ) -> Dealt:
     """The schedule of examples."""
     if shards is None:
-        return model._reschedule(items, size), None
+        return model.schedule(items, size=size), None
     make = functools.partial(trace, model.program, items)
     if agreement is not None:
         return schedule_part(model, make, size, shards, agreement)

@@ -29,13 +29,11 @@ import math
 import mmap
 import os
 import re
-import secrets
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -54,6 +52,7 @@ from jfold.data.archive import (
     local,
     tail,
 )
+from jfold.data.files import DamagedError, UnknownFormatError, replacing
 
 Array = np.ndarray[Any, Any]
 
@@ -62,14 +61,6 @@ VERSION = 1
 
 _CHUNK = 1 << 20  # bytes that are read, written or summed at once
 _AXES = 64  # NumPy has no arrays of more
-
-
-class DamagedError(ValueError):
-    """A file is not, or no longer, what `write` leaves."""
-
-
-class UnknownFormatError(ValueError):
-    """A file is whole but of another format, a later version or an unknown dtype."""
 
 
 # ---- the two functions ---------------------------------------------------------------
@@ -84,7 +75,7 @@ def write(
 
     They go to a new file in the same folder, which then takes the place of `path`:
     whenever this is interrupted, `path` holds the old content or the new one, and maps
-    of the old one stay valid.
+    of the old one stay valid. Any number of processes may do this at once.
 
     Args:
       path: the file; any name will do, for `np.load` as well.
@@ -95,6 +86,7 @@ def write(
       TypeError: an array has another dtype (nothing is ever pickled), a name is no
         string, or JSON has no such metadata.
       ValueError: an archive cannot hold a name, or JSON cannot hold a number.
+      OSError: as of `replacing`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -108,18 +100,8 @@ def write(
     described = {name: (each.dtype, each.shape) for name, each in plain.items()}
     text = _document(described, dict(metadata))
     members = layout(len(text), described)
-    path = Path(path)
-    spare = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(8)}.tmp')
-    file = open(spare, 'xb')
-    try:
-        with file:
-            _fill(file, members, [np.frombuffer(text, np.uint8), *plain.values()])
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(spare, path)
-    except BaseException:
-        spare.unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        _fill(file, members, [np.frombuffer(text, np.uint8), *plain.values()])
 
 
 def read(

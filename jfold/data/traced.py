@@ -36,6 +36,9 @@ class Traced(Owner):
     def __len__(self) -> int:
         return self.graph.examples
 
+    def __repr__(self) -> str:
+        return f'Traced({len(self):,} examples, {self.graph.nodes:,} nodes)'
+
     def __getstate__(self) -> dict[str, Any]:
         return {'graph': self.graph, 'digest': self.digest}  # elsewhere it is not
 

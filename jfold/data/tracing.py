@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,13 +110,21 @@ class Tracing:
 def progress_bar(
     what: str, total: int | None, progress: bool
 ) -> Iterator[Callable[[int], object]]:
-    """A progress bar on the terminal, once it takes a while: what tells it how many
-    examples are done more."""
+    """A progress bar on a terminal or in a notebook, once it takes a while: what tells
+    it how many examples are done more."""
     if not progress:  # a bar that shows nothing takes 2 % of tracing a small batch
         yield lambda count: None
         return
     from tqdm import tqdm
 
+    # A notebook shows what is written over, though it says that it is no terminal.
+    disable = False if _is_notebook() else None
     options: dict[str, Any] = {'unit': ' examples', 'delay': BAR_DELAY, 'leave': False}
-    with tqdm(desc=what, total=total, disable=None, **options) as bar:
+    with tqdm(desc=what, total=total, disable=disable, **options) as bar:
         yield bar.update
+
+
+def _is_notebook() -> bool:
+    """Whether IPython runs what is running."""
+    ipython = sys.modules.get('IPython')
+    return getattr(ipython, 'get_ipython', lambda: None)() is not None

@@ -292,8 +292,9 @@ def _jvp(
 def refuse(*_: object) -> Sparse:
     """The reverse of what has none: second derivatives."""
     raise TypeError(
-        'expected reverse mode at most twice, got a reverse of second derivatives: '
-        'take the outer derivatives in forward mode, by `jax.jvp` or `jax.jacfwd`'
+        'expected reverse mode of values or of first derivatives, got a reverse of '
+        'second derivatives: take the outer derivatives in forward mode, by '
+        '`jax.jvp` or `jax.jacfwd`'
     )
 
 
@@ -306,7 +307,12 @@ def _batch(
     count: int,
     avals: Avals,
     **_: object,
-) -> tuple[Arrays, list[int]]:
+) -> tuple[Arrays, list[int | None]]:
+    if all(d is None for d in dims):
+        # JAX asks also where nothing varies; then neither does what is made of it, nor
+        # is a cotangent of it one of many.
+        made = _bind(linear, list(operands[:count]), list(operands[count:]), avals)
+        return made, [None] * len(avals)
     # The map of many is one equation again, so that its transpose is `pull` of many.
     pairs = zip(operands, dims, strict=True)
     moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in pairs]

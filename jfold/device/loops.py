@@ -152,7 +152,7 @@ class CountedLoops(_Pass):
             return row + rows, self._add_chunk(o, row, step, carry)
 
         start = jnp.asarray(state.zero, jnp.int32)
-        row, carry = loop_after(lambda row: row < nodes, run, start, state.carry)
+        row, carry = loop_after(lambda row: nodes - row > 0, run, start, state.carry)
         return Chained(jnp.minimum(row - nodes, 0), carry)
 
     def sums(self, t: int, count: Array, step: SumStep[Carry], carry: Carry) -> Carry:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,9 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jfold.errors import expect, shown
+from jfold.errors import expect
 from jfold.kept import kept
-from jfold.keys import Rngs, key_of
+from jfold.keys import Rngs, check_key, key_of
 from jfold.operations import Layer, Operations
 from jfold.schedule import Schedule
 from jfold.shards import Shards
@@ -54,19 +55,28 @@ def make_draws(
     """What a batch of so many rows draws; `None` if no layer does.
 
     Raises:
-      TypeError: a stream has no key, `ids` are no integers, or `deterministic` is
-        traced; ValueError: `ids` are of another number.
+      TypeError: a stream has no key, `rngs` holds something else, `ids` are no
+        integers, or `deterministic` no bool; ValueError: `ids` are of another number.
     """
+    # All are checked, whoever needs them: a mistake is one before there is dropout too.
     layers = [layer for layer in layers if layer.rngs]
+    for key in rngs.values() if isinstance(rngs, Mapping) else (rngs,):
+        if key is not None:
+            check_key('rngs', key, 'a PRNG key, or a dict of keys')
+    given = None if ids is None else _identities(ids, examples)
+    is_known = isinstance(deterministic, bool | np.bool_)
+    unread = not layers and isinstance(deterministic, jax.core.Tracer)
+    hint = 'pass `functools.partial(model.apply, deterministic=True)`'
+    expect(
+        'deterministic', deterministic, is_known or unread, 'a bool, not traced', hint
+    )
     if not layers:
         return None
-    is_known = not isinstance(deterministic, jax.core.Tracer)
-    hint = 'pass `functools.partial(model.apply, deterministic=True)`'
-    expect('deterministic', deterministic, is_known, 'a bool, not traced', hint)
     if deterministic:
         return Draws({}, None, evaluates=True)
     seeds = {name: _seed(layer, name, rngs) for layer in layers for name in layer.rngs}
-    return Draws(seeds, None if ids is None else _identities(ids, examples))
+    # Those of 64 bits, which JAX may not have, are taken modulo 2**32.
+    return Draws(seeds, None if given is None else jnp.asarray(given.astype('uint32')))
 
 
 def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
@@ -79,19 +89,14 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
             f'{got}: pass `rngs=jax.random.key(0)`, or one a stream, '
             f'`rngs={{{name!r}: key}}`; or `deterministic=True` to draw nothing'
         )
-    if not isinstance(key, jax.Array | np.ndarray):
-        raise TypeError(
-            f'expected `rngs` as a PRNG key, or a dict of keys, got {shown(key)}: pass '
-            '`jax.random.key(0)`'
-        )
     if not isinstance(rngs, Mapping):  # so that streams differ
         key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     # Numbers, not a key: kinds of keys differ in size, and buffers hold one kind.
     return jax.random.bits(key, (2,), 'uint32')
 
 
-def _identities(ids: ArrayLike, examples: int) -> Array:
-    """`ids` [examples] as uint32."""
+def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
+    """`ids` [examples], integers."""
     given = ids if isinstance(ids, jax.Array) else np.asarray(ids)
     if not jnp.issubdtype(given.dtype, np.integer):
         got = f'{given.dtype}{list(given.shape)}'
@@ -101,9 +106,7 @@ def _identities(ids: ArrayLike, examples: int) -> Array:
             f'expected `ids` of {examples} rows, spare ones too, got '
             f'{list(given.shape)}: pass `batch.indices`'
         )
-    # Those of 64 bits, which JAX may not have, are taken modulo 2**32.
-    narrow = given.astype(np.uint32)
-    return jnp.asarray(narrow)
+    return given
 
 
 def with_keys(
@@ -143,7 +146,7 @@ def _keys(
 @kept
 def evaluating(spec: Spec) -> Spec:
     """The same shapes, of a program that draws nothing."""
-    return replace(spec, program=drawing_nothing(spec.program))
+    return spec.replaced(program=drawing_nothing(spec.program))
 
 
 @kept

@@ -62,7 +62,13 @@ def loop_after(
     Rounds go by rows, not by their number, so that nothing has to be counted before or
     kept beside: each such number is a kernel to compile.
 
+    XLA in jax 0.10.2 miscounts rounds by more than one, where it sees a number compared
+    with a constant: from 0 by 4, while less than 1, is no round. As schedules may be
+    constants, by `jax.jit` that closes over them, gradients were zero. So `more` asks
+    how much is left, a difference, of which XLA counts nothing.
+
     Args:
+      more: compares a difference of a row and where it ends, never the row itself.
       row: [] of the first round, to which `Chained.zero` has been added.
     """
     more_left, next_round = lambda s: more(s[0]), lambda s: step(*s)

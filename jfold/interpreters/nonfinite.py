@@ -14,16 +14,19 @@ What is found first in this order is told: all that comes after may come of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.device.linear import Sparse
+from jfold.device.plan import Plan, make_plan
 from jfold.device.random_keys import drawing_nothing
 from jfold.errors import expect, several
 from jfold.graph import Graph, Table
+from jfold.interpreters.losses import loss_of, sum_of_floats
 from jfold.interpreters.rowwise import (
     Runner,
     chunks,
@@ -33,6 +36,7 @@ from jfold.interpreters.rowwise import (
     kind_of,
     padded,
     worst,
+    zeros_behind,
 )
 from jfold.interpreters.walk import make_walk
 from jfold.language.parameter_checks import check_params, with_external
@@ -104,7 +108,8 @@ def find_nan(
     Operations run one by one, on examples of the size of a batch or less; that is slow,
     but compiles nothing large. What an operation makes of numbers that are infinite
     already does not count, unless it is NaN. An index outside an array, of which JAX
-    makes NaN or another row, is found too. Layers that draw draw nothing.
+    makes NaN or another row, is found too. Layers that draw draw nothing. Gradients are
+    those of a step of training: what the loss does not read has none.
 
     Args:
       model: as `jfold.compile` returns it.
@@ -156,12 +161,6 @@ def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | N
     return None
 
 
-def sum_of_floats(value: Any) -> Any:
-    """Of all floats in results."""
-    leaves = [x for x in jax.tree.leaves(value) if is_inexact(x)]
-    return sum((x.sum().real.astype('float32') for x in leaves), jnp.float32(0))
-
-
 # ---- the search ----------------------------------------------------------------------
 
 
@@ -172,11 +171,13 @@ class Search:
       values: per type [values, *shape].
       trained: per type, which values depend on parameters [values] bool.
       made: per operation and output, the value that each node makes [nodes].
+      totals: by layer, the gradients of its float parameters [*shape each], so far.
     """
 
     def __init__(self, program: Program, params: Any, graph: Graph) -> None:
         self.program, self.walk = program, make_walk(program, graph)
-        self.uses, self.made = self.walk.uses, self.walk.made
+        self.uses, self.made, self.params = self.walk.uses, self.walk.made, params
+        self.totals: dict[str, Arrays] = {}
         self.runners = [
             Runner(x, x.layer.own(params)) for x in drawing_nothing(program).operations
         ]
@@ -201,10 +202,28 @@ class Search:
                 outside = outside or index
         if found or outside:
             return found or outside
-        cotangents, bad = self._of_loss(loss)
+        return self._in_gradients(loss, waves)
+
+    def _in_gradients(
+        self, loss: Callable[[Any], Any], waves: list[tuple[int, Array]]
+    ) -> _Found | NonFinite | None:
+        """What is found first on the way to a gradient that is not finite."""
+        schedule, results = self.results()
+        value, grads = loss_of(
+            lambda results: loss(returned(self.program, schedule, results)), results
+        )
+        if (kind := kind_of(np.asarray(value))) is not None:
+            return NonFinite(f'expected a finite loss, got {kind}')
+        found: _Found | NonFinite | None
+        cotangents, found = self._of_results(grads)
+        flows = self._plan(schedule).flows([x is not None for y in grads for x in y])
         for o, nodes in reversed(waves):
-            bad = bad or self._backward(o, nodes, cotangents)
-        return bad
+            if o in flows:
+                bad = self._backward(o, nodes, cotangents, flows[o].live)
+                found = found or bad
+        # A function may stop a gradient, whatever that is, from coming to parameters.
+        in_sum = self._of_sums()
+        return in_sum and (found or in_sum)
 
     def _in_data(self) -> _Found | None:
         for t, _, given in self.walk.own():
@@ -278,35 +297,23 @@ class Search:
 
     # ---- gradients
 
-    def _of_loss(
-        self, loss: Callable[[Any], Any]
-    ) -> tuple[Arrays, _Found | NonFinite | None]:
-        """The cotangents of all values, as the loss alone gives them."""
-        schedule, results = self.results()
-        # JAX differentiates by floats alone; other arrays go around it.
-        floats = [[x for x in each if is_inexact(x)] for each in results]
-
-        def of_results(floats: list[list[Any]]) -> Any:
-            rest = iter(jax.tree.leaves(floats))
-            filled = [
-                [next(rest) if is_inexact(x) else x for x in each] for each in results
-            ]
-            return loss(returned(self.program, schedule, filled))
-
-        value, of_floats = jax.value_and_grad(of_results)(floats)
-        grads, bad = iter(jax.tree.leaves(of_floats)), None
-        if (kind := kind_of(np.asarray(value))) is not None:
-            bad = NonFinite(f'expected a finite loss, got {kind}')
-        cotangents = [np.zeros_like(x) for x in self.values]
+    def _of_results(self, grads: list[Sparse]) -> tuple[Arrays, NonFinite | None]:
+        """The cotangents of all values, of those of results alone."""
+        cotangents, bad = [np.zeros_like(x) for x in self.values], None
         for r, result in enumerate(self.program.results):
             table = self.walk.graph.results[r]
-            for t, uses in zip(result.tensors, self.uses.results[r], strict=True):
-                if is_inexact(self.values[t]):
-                    # Unbuffered: a value may be several rows of a result.
-                    own = np.asarray(next(grads))[: len(uses)]
-                    np.add.at(cotangents[t], uses, own)
-                    bad = bad or _bad_loss(own, table)
+            tensors = zip(result.tensors, self.uses.results[r], grads[r], strict=True)
+            for t, uses, grad in tensors:
+                if grad is not None:
+                    own = np.asarray(grad)[: len(uses)]
+                    _add_at(cotangents[t], uses, own)
+                    bad = bad or _bad_loss(own, self.trained[t][uses], table)
         return cotangents, bad
+
+    def _plan(self, schedule: Schedule) -> Plan:
+        """What a step of training does with the operations that have nodes."""
+        spec = replace(schedule.spec, program=drawing_nothing(self.program))
+        return make_plan(spec, self.params)
 
     def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
         """The tensors of each result, with spare rows of zeros where there are any, and
@@ -324,28 +331,36 @@ class Search:
             made.append([jnp.asarray(padded(x, rows)) for x in tensors])
         return schedule, made
 
-    def _backward(self, o: int, nodes: Array, cotangents: Arrays) -> _Found | None:
-        """Runs nodes of an operation in reverse."""
-        runner, operation = self.runners[o], self.program.operations[o]
-        nodes = nodes[self._depend(o, nodes)]
-        outputs = [
-            (t, x)
-            for t, x in zip(operation.outputs, self.made[o], strict=True)
-            if is_inexact(self.values[t])
-        ]
-        for rows in chunks(nodes if outputs else nodes[:0]):
+    def _backward(
+        self, o: int, nodes: Array, cotangents: Arrays, live: tuple[int, ...]
+    ) -> _Found | None:
+        """Runs nodes of an operation in reverse, of outputs with a cotangent."""
+        types, nodes = self.program.operations[o].outputs, nodes[self._depend(o, nodes)]
+        found: _Found | None = None
+        for rows in chunks(nodes):
             inputs = self._inputs(o, rows)
-            own = [cotangents[t][x[rows]] for t, x in outputs]
-            given = list(map(filled_up, inputs)), list(map(filled_up, own))
-            of_inputs, finite, _ = runner.reverse(runner.params, *given)
+            own = [cotangents[types[k]][self.made[o][k][rows]] for k in live]
+            of_inputs, of_params = self._reverse(o, live, inputs, own)
             # Inputs first: a gradient that is infinite there makes that of parameters
             # infinite too, and tells more of where it comes from.
-            found = self._add(o, rows, of_inputs, cotangents)
-            if found is None and not all(finite):
-                found = self._of_params(o, rows, inputs, own)
-            if found is not None:
-                return found
-        return None
+            bad = self._add(o, rows, of_inputs, cotangents)
+            found = found or bad
+            if found is None and not all(np.isfinite(x).all() for x in of_params):
+                found = self._of_params(o, live, rows, inputs, own)
+            name = self.program.operations[o].layer.name
+            with np.errstate(all='ignore'):  # which is found in the end
+                total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
+                self.totals[name] = list(map(np.add, total, of_params))
+        return found
+
+    def _reverse(
+        self, o: int, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
+    ) -> tuple[list[Any], Arrays]:
+        """As `Runner.reverse`."""
+        runner = self.runners[o]
+        given = list(map(filled_up, inputs)), list(map(zeros_behind, cotangents))
+        of_inputs, of_params = runner.reverse(live, runner.params, *given)
+        return of_inputs, list(map(np.asarray, of_params))
 
     def _add(
         self, o: int, rows: Array, of_inputs: list[Any], cotangents: Arrays
@@ -357,7 +372,7 @@ class Search:
             if not is_inexact(self.values[t]):
                 continue
             own = np.asarray(next(grads))[: len(rows)][trained[a]]
-            np.add.at(cotangents[t], self.uses.inputs[o][a][rows[trained[a]]], own)
+            _add_at(cotangents[t], self.uses.inputs[o][a][rows[trained[a]]], own)
             if (row := first_bad([own])) is not None:
                 what = f'a finite gradient of input {a} of {operation!r}'
                 message = f'{what}, got {kind_of(own[row])}'
@@ -365,26 +380,36 @@ class Search:
         return None
 
     def _of_params(
-        self, o: int, rows: Array, inputs: Arrays, cotangents: Arrays
+        self,
+        o: int,
+        live: tuple[int, ...],
+        rows: Array,
+        inputs: Arrays,
+        cotangents: Arrays,
     ) -> _Found | None:
         """The first row that gives a parameter a gradient that is not finite."""
-        runner, layer = self.runners[o], self.program.operations[o].layer
-        paths = [
-            jax.tree_util.keystr(path)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(layer.params)
-            if is_inexact(leaf)
-        ]
+        layer = self.program.operations[o].layer
         # Gradients of parameters are sums over rows, so which row it was is not known
         # of the sum; and finite rows may overflow together, of which none is at fault.
         for number, node in enumerate(rows.tolist()):
             alone = slice(number, number + 1)
-            given = [[filled_up(x[alone]) for x in y] for y in (inputs, cotangents)]
-            _, finite, nans = runner.reverse(runner.params, *given)
-            for path, is_finite, has_nan in zip(paths, finite, nans, strict=True):
-                if not is_finite:
+            given = [[x[alone] for x in y] for y in (inputs, cotangents)]
+            _, of_params = self._reverse(o, live, *given)
+            for path, x in zip(_float_paths(layer.params), of_params, strict=True):
+                if (kind := kind_of(x)) is not None:
                     what = f'a finite gradient of layer {layer.name!r}{path}'
-                    kind = 'nan' if has_nan else 'inf'
                     return self._at_node(o, node, f'{what}, got {kind}')
+        return None
+
+    def _of_sums(self) -> NonFinite | None:
+        """The first parameter whose gradient is finite of each node, and not in sum."""
+        layers = {x.layer.name: x.layer for x in self.program.operations}
+        for name, total in self.totals.items():
+            for path, x in zip(_float_paths(layers[name].params), total, strict=True):
+                if (kind := kind_of(x)) is not None:
+                    what = f'a finite gradient of layer {name!r}{path}, got {kind}'
+                    message = f'expected {what} in sum, though of no node alone'
+                    return NonFinite(message, layer=name)
         return None
 
     # ---- what is told
@@ -418,10 +443,24 @@ class Search:
         )
 
 
-def _bad_loss(grads: Array, table: Table) -> NonFinite | None:
-    row = first_bad([grads])
+def _add_at(array: Array, places: Array, rows: Array) -> None:
+    """Adds rows [n, *shape] in an array; unbuffered, for several may be of a place."""
+    with np.errstate(all='ignore'):  # too large a sum is found where it is read
+        np.add.at(array, places, rows)
+
+
+def _float_paths(params: Any) -> list[str]:
+    """Where floats are in the parameters of a layer."""
+    pairs = jax.tree_util.tree_leaves_with_path(params)
+    return [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
+
+
+def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
+    """What is wrong with gradients [rows, ...], where a step asks for them [rows]."""
+    row = first_bad([grads[trained]])
     if row is None:
         return None
+    row = int(np.flatnonzero(trained)[row])
     message = f'expected a loss with a finite gradient, got {kind_of(grads[row])}'
     return NonFinite(message, _owner(table, row))
 

@@ -39,10 +39,10 @@ class Runner:
 
     @functools.cached_property
     def reverse(self) -> Any:
-        """Inputs and cotangents of float outputs [rows, *shape] each to gradients of
-        float inputs [rows, *shape] each; and of each gradient of a parameter, that of
-        all rows, whether it is finite, and whether it has NaN."""
-        return jax.jit(self._reverse)
+        """The outputs that are live, inputs and cotangents of these outputs
+        [rows, *shape] each to gradients of float inputs [rows, *shape] each, and of
+        float parameters [*shape each], those of all rows."""
+        return jax.jit(self._reverse, static_argnums=0)
 
     def _of_rows(self, params: Any, *inputs: Any) -> list[Any]:
         # By `vmap`, as in tiles, so that a row is what a batch would make of it; and
@@ -58,21 +58,26 @@ class Runner:
         made = jax.tree.leaves(operation.call(params, *packed))
         return [jnp.asarray(x[0] if batched else x) for x in made]
 
-    def _reverse(self, params: Any, inputs: list[Any], cotangents: list[Any]) -> Any:
+    def _reverse(
+        self,
+        live: tuple[int, ...],
+        params: Any,
+        inputs: list[Any],
+        cotangents: list[Any],
+    ) -> tuple[list[Any], list[Any]]:
         leaves, tree = jax.tree.flatten(params)
         own, others = _parted(leaves), _parted(inputs)
 
-        def floats(own_floats: list[Any], others_floats: list[Any]) -> list[Any]:
+        def of_live(own_floats: list[Any], others_floats: list[Any]) -> list[Any]:
             given = jax.tree.unflatten(tree, own.filled(own_floats))
             made = self._of_rows(given, *others.filled(others_floats))
-            return [x for x in made if is_inexact(x)]
+            return [made[k] for k in live]
 
         # All at once for inputs, which have a gradient a row; of parameters a sum, in
         # which a row at fault is looked for only if it is not finite.
-        _, pull = jax.vjp(floats, own.floats, others.floats)
+        _, pull = jax.vjp(of_live, own.floats, others.floats)
         of_params, of_inputs = pull(cotangents)
-        finite = [jnp.isfinite(x).all() for x in of_params]
-        return of_inputs, finite, [jnp.isnan(x).any() for x in of_params]
+        return of_inputs, of_params
 
 
 class _Parted(NamedTuple):
@@ -104,6 +109,11 @@ def filled_up(rows: Array) -> Array:
     """As many rows as are run at once; others repeat the last."""
     result: Array = rows[np.arange(ROWS).clip(max=len(rows) - 1)]
     return result
+
+
+def zeros_behind(rows: Array) -> Array:
+    """As many rows as are run at once; others are zero."""
+    return padded(rows, ROWS)
 
 
 def padded(x: Array, rows: int) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -34,6 +33,7 @@ from jfold.language.writing import (
     sequence,
     write,
 )
+from jfold.tracing.objects import index_of, ints_of
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -276,7 +276,7 @@ _PICKED = functools.partial(_sequence_item, 'a sequence beside the numbers')
 @walk.register
 def _(block: c.Nth, node: Typed, x: Any, state: Walk) -> Any:
     given, index = state.items(node, x[0]), state.object(x[1])
-    number = state.apply(node, operator.index, index, 'an int, the index')
+    number = state.apply(node, index_of, index, 'an int, the index')
     if not -len(given) <= number < len(given):
         got = f'got a sequence of length {len(given)}'
         refuse(node, f'expected an item {number}, {got}', index)
@@ -361,20 +361,12 @@ def _(block: c.Regroup, node: Typed, value: Any, w: Lines) -> Any:
 def _numbers_in(node: Typed, x: Any, most: int, what: str, state: Walk) -> list[int]:
     """The ints in a list, as numbers of so many items."""
     given = state.object(x)
-    made: Array = state.apply(node, _whole, given, 'a list of ints')
+    made: Array = state.apply(node, ints_of, given, 'a list of ints')
     for number in made.tolist():
         if not -most <= number < most:
             text = f'expected the number of {what} of {most}, got {number}'
             refuse(node, text, given)
     return [number % most for number in made.tolist()]
-
-
-def _whole(numbers: Any) -> Array:
-    """A list, or an array, of ints."""
-    made = np.asarray(numbers)
-    if made.ndim != 1 or (made.size and made.dtype.kind not in 'iu'):
-        raise TypeError(f'they are {made.dtype}{list(made.shape)}')
-    return made.astype(np.int64)
 
 
 def _repeated(item: Any, n: str, w: Lines) -> Any:

@@ -32,6 +32,7 @@ from jfold.language.writing import (
     PLAIN,
     Branches,
     as_object,
+    read_by,
     write,
 )
 from jfold.printing import callable_name
@@ -115,7 +116,7 @@ def _(block: c.OneOf, node: Typed, value: Any, w: Lines) -> Any:
     else:
         x = as_object(value, w).text
         fn = callable_name(block.key_fn).replace('<lambda>', 'choose')
-        text = f'{w.g.given(fn, block.key_fn)}({x})'
+        text = f'{w.g.given(fn, block.key_fn)}({read_by(block.key_fn, x)})'
     if pre is not None:
         value = w.held(w.part(pre, value), 'value')
     case_of, other = node.facts

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import combinators as c
-from jfold.errors import InputError, shown
+from jfold.errors import MASKED, BadItem, InputError, shown, some_masked
 from jfold.kept import kept
 from jfold.language.inference import infer
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import At, Misfit, Walk, misfit, path_text, plain
+from jfold.tracing.convert import to_array
 from jfold.types import TensorType, TupleType, Type
 
 Array = np.ndarray[Any, Any]
@@ -84,6 +85,8 @@ class Arrays:
 
     def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Array:
         """An object as an array of just this type."""
+        if some_masked([x.value], len(type_.shape)):
+            raise misfit(node, f'expected {type_}, got {shown(x.value)}, {MASKED}', x)
         given = np.asarray(x.value)
         if given.shape == type_.shape and given.dtype.kind in 'biufcV':
             with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
@@ -93,8 +96,11 @@ class Arrays:
                 raise misfit(node, f'expected {text}, got {shown(x.value)}', x)
             if _is_same(given, made):
                 return made
-        hint = '; put it in an Optional, which takes None' if x.value is None else ''
-        raise misfit(node, f'expected {type_}, got {shown(x.value)}{hint}', x)
+        try:  # the engine says why
+            to_array([x.value], type_)
+        except BadItem as error:
+            raise misfit(node, str(error), x) from error.__cause__
+        raise misfit(node, f'expected {type_}, got {shown(x.value)}', x)
 
     def constant(self, node: Typed, value: Array) -> Array:
         """An array of the program."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.errors import InputError
+from jfold.errors import BadItem, InputError
 from jfold.language.generate import Chosen, settled
 from jfold.language.tables import Tables
 from jfold.language.typed import Typed, Typing
@@ -23,7 +23,6 @@ from jfold.language.walk import (
     path_text,
 )
 from jfold.tracing.convert import (
-    BadConstant,
     check_below,
     lengths_to_array,
     to_array,
@@ -76,7 +75,7 @@ class Nothing:
             made = to_array([x.value], type_)
             if below is not None:
                 check_below(made, below)
-        except BadConstant as error:
+        except BadItem as error:
             raise misfit(node, str(error), x) from error.__cause__
         return Made(x.path)
 
@@ -92,7 +91,7 @@ class Nothing:
         """Looks whether a type can hold a length."""
         try:
             lengths_to_array(np.array([n]), type_)
-        except BadConstant as error:
+        except BadItem as error:
             raise misfit(node, str(error)) from None
         return Made(None)
 

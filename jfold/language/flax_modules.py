@@ -68,6 +68,12 @@ def module_of(fn: object) -> object:
     return fn.__self__ if is_of_one else fn
 
 
+def is_graph(value: object) -> bool:
+    """Whether it is of NNX, a module or an optimizer, which may have one variable in
+    several places, as no tree has."""
+    return _is_instance(value, 'flax.nnx', 'Pytree')
+
+
 def cell_library(fn: object) -> str:
     """The part of Flax that a recurrent cell is of, which takes a state and then an
     item; '' of all else."""

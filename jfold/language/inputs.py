@@ -33,6 +33,8 @@ from jfold.language.writing import (
     listed,
     literal,
     looked_up,
+    read_by,
+    reads_no_items,
     write,
     zeros_written,
 )
@@ -93,8 +95,9 @@ def _(block: c.InputTransform, node: Typed, value: Any, w: Lines) -> Any:
             callable_name(block.fn).replace('<lambda>', 'function'), block.fn
         )
         if w.count is None:
-            return w.held(s.Object(f'{fn}({x})'), 'value')
-        return listed(f'[*map({fn}, {x})]', w)
+            return w.held(s.Object(f'{fn}({read_by(block.fn, x)})'), 'value')
+        given = x if reads_no_items(block.fn) else f'values({x})'
+        return listed(f'[*map({fn}, {given})]', w)
     table = w.g.given('table', w.g.copied(block.fn))
     return looked_up(table, x, [literal(each, w) for each in block.default], w)
 

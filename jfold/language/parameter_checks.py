@@ -7,14 +7,44 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 from jax.typing import DTypeLike
 
+from jfold.containers import plain, restored
 from jfold.errors import shown
 from jfold.external import shown_rows
+from jfold.kept import kept
 from jfold.operations import Layer
+from jfold.program import Program
 
 Struct: TypeAlias = jax.ShapeDtypeStruct
 Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
+
+
+WIDE = {'int64', 'uint64', 'float64', 'complex128'}
+
+
+def check_kept(program: Program) -> None:
+    """Refuses a program of numbers of 64 bits where JAX would make 32 of them.
+
+    Raises:
+      TypeError: it was made where JAX kept them, and here it does not.
+    """
+    dtype = _wide(program)
+    if dtype is not None and jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise TypeError(
+            f'expected JAX to keep {dtype}, as it did when the model was compiled, got '
+            'jax_enable_x64 off: run all under `jax.enable_x64(True)`, or compile it '
+            'without'
+        )
+
+
+@kept
+def _wide(program: Program) -> np.dtype[Any] | None:
+    """A dtype of 64 bits in a program, if there is one."""
+    leaves = jax.tree.leaves([layer.params for layer in program.layers])
+    dtypes = [x.dtype for x in (*program.types, *leaves)]
+    return next((x for x in dtypes if x.name in WIDE), None)
 
 
 def check_params(layers: Sequence[Layer], params: object) -> None:
@@ -55,20 +85,25 @@ def _check_rows(layer: Layer, array: Any) -> None:
     got = 'none' if array is None else f'{shown(array)}, which is no array'
     if hasattr(array, 'dtype'):
         got = f'{array.dtype}{list(array.shape)}'
+    cast = ''
+    if hasattr(array, 'dtype') and not _has_dtype(array, spec):
+        cast = f'.astype({spec.dtype.name!r})'
     raise TypeError(
         f'External({layer.name!r}): expected an array {shown_rows(spec)}, got {got}; '
-        f'pass `external={{{layer.name!r}: array}}`'
+        f'pass `external={{{layer.name!r}: array{cast}}}`'
     )
 
 
 def with_external(
     layers: Sequence[Layer], params: Any, external: Mapping[str, Any] | None
 ) -> Any:
-    """Parameters and the arrays of externals, by name.
+    """Parameters in the containers that layers have them in, and the arrays of
+    externals, by name.
 
     Raises:
       TypeError: there is no such external, or parameters are not by name.
     """
+    params = as_asked(layers, params)
     if external is None:
         return params
     names = [layer.name for layer in layers if layer.external]
@@ -83,6 +118,29 @@ def with_external(
             '`model.init(key)` makes them'
         )
     return {**(params or {}), **external}
+
+
+def as_asked(layers: Iterable[Layer], params: Any) -> Any:
+    """Parameters in the containers that layers have them in, whatever they are in: an
+    NNX module has its own, and what a checkpoint gives is in dicts."""
+    given = params if isinstance(params, Mapping) else {}
+    found = {
+        layer.name: _in_containers_of(layer.params, given[layer.name])
+        for layer in layers
+        if layer.name in given
+        # What one knows at once, for all that comes from `Model.init`.
+        and not isinstance(given[layer.name], type(layer.params) | jax.Array)
+    }
+    return {**params, **found} if found else params
+
+
+def _in_containers_of(like: Any, params: Any) -> Any:
+    """The leaves of `params`, if the same keys lead to them; else `params`."""
+    content = plain(params)
+    structure: Any = jax.tree.structure(content)
+    if structure != jax.tree.structure(plain(like)):
+        return params
+    return restored(like)(jax.tree.leaves(content))
 
 
 def _lacking(missing: list[str], given: list[str], known: Container[str]) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from jfold import combinators as c
 from jfold.errors import reason, shown
 from jfold.language.typed import Typed, Typing
-from jfold.tracing.objects import ABSENT, why_no_sequence
+from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
 from jfold.trampoline import Steps, run
 from jfold.types import (
     SequenceType,
@@ -146,6 +146,9 @@ class Walk:
 
     def apply(self, node: Typed, fn: Callable[[Any], Any], x: At, what: str) -> Any:
         """What a function of the data gives."""
+        if why := why_no_value(type(x.value)):
+            text = f'expected a value, got {shown(x.value)}; {why}'
+            raise misfit(node, text, x)
         try:
             return fn(x.value)
         except Exception as error:
@@ -187,7 +190,7 @@ class Walk:
             text = f'expected a sequence, got {shown(x.value)}; {why}'
             raise misfit(node, text, x)
         try:
-            found = list(x.value)
+            found = listed(x.value)
         except Exception as error:
             got = f'{shown(x.value)}: {reason(error)}'
             raise misfit(node, f'expected something iterable, got {got}', x) from error

@@ -15,12 +15,26 @@ from jfold.language.typed import Typed
 from jfold.types import SequenceType, TensorType, TupleType, Type
 
 PLAIN = int, str, bool, type(None)  # values that are written as they print
+# Functions that take nothing out of an iterator, so that all may be given one.
+READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 
 @functools.singledispatch
 def write(block: c.Block, node: Typed, value: Any, w: Lines) -> Any:
     """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
     raise NotImplementedError(f'writing has no rule for {block!r}')
+
+
+def reads_no_items(fn: Any) -> bool:
+    """Whether a function leaves the items of an iterator alone."""
+    return any(fn is each for each in READS_NO_ITEMS)
+
+
+def read_by(fn: Any, text: str) -> str:
+    """The text of what a function is given, which it must not use up for others."""
+    if reads_no_items(fn):
+        return text
+    return f'{text} if type({text}) in PLAIN else value({text})'
 
 
 def as_object(value: s.Symbol, w: Lines) -> s.Object:

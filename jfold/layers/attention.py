@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jfold.blocks import Block, Function
 from jfold.errors import whole
+from jfold.layers.dense import vector
 from jfold.sequence_blocks import Broadcast, Map, Reduce, ZipWith
 from jfold.tracebacks import boundary
 from jfold.wiring import compose
@@ -66,7 +67,7 @@ class Query(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return nn.Dense(self.features)(x) / jnp.sqrt(self.features)
+        return nn.Dense(self.features)(vector(x)) / jnp.sqrt(self.features)
 
 
 class KeyAndValue(nn.Module):
@@ -78,7 +79,7 @@ class KeyAndValue(nn.Module):
     def __call__(
         self, query: jax.Array, item: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        key = nn.Dense(self.features, name='key')(item)
+        key = nn.Dense(self.features, name='key')(vector(item))
         value = nn.Dense(self.features, name='value')(item)
         return jnp.vdot(query, key), value
 

@@ -13,12 +13,30 @@ import numpy as np
 
 from jfold.blocks import Block, Function
 from jfold.combinators import InputTransform, Scalar
-from jfold.errors import expect, shown, whole
+from jfold.errors import MASKED, expect, shown, some_masked, whole
 from jfold.tracebacks import boundary
+from jfold.types import TensorType
 
 Activation = Callable[[jax.Array], jax.Array]
 Outside = Literal['nan', 'clip', 'modulo']
 OUTSIDE = 'nan', 'clip', 'modulo'
+
+
+def vector(x: jax.Array) -> jax.Array:
+    """The argument, if it is a vector of floats.
+
+    Raises:
+      TypeError: it is something else; ints are indices more often than amounts.
+    """
+    if x.ndim == 1 and jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    hint = 'take each of its vectors, by Map, or join them, by `jnp.ravel`'
+    if x.ndim == 0:
+        hint = 'read it by `Vector(1)`, or make it one by `x[None]`'
+    elif x.ndim == 1:
+        hint = f'read amounts by `Vector({x.size})`, and look indices up by Embed'
+    got = TensorType(x.shape, x.dtype)
+    raise TypeError(f'expected a vector of floats, got {got}; {hint}')
 
 
 class Affine(nn.Module):
@@ -29,9 +47,7 @@ class Affine(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        if not x.ndim:
-            raise TypeError('expected a vector; one of a number is `x[None]`')
-        result = nn.Dense(self.features)(x)
+        result = nn.Dense(self.features)(vector(x))
         return result if self.activation is None else self.activation(result)
 
 
@@ -67,13 +83,20 @@ class Table(nn.Module):
 
     @nn.compact
     def __call__(self, index: jax.Array) -> jax.Array:
-        if not jnp.issubdtype(index.dtype, jnp.integer):
-            raise TypeError("expected an int, as of `Scalar('int32')`")
+        if index.ndim or not jnp.issubdtype(index.dtype, jnp.integer):
+            hint = '; look up each of several by Map' if index.ndim else ''
+            got = TensorType(index.shape, index.dtype)
+            raise TypeError(
+                f"expected an int, as of `Scalar('int32')`, got {got}{hint}"
+            )
+        if index.dtype.itemsize < np.dtype(np.int32).itemsize:
+            index = index.astype(jnp.int32)  # which can hold `count`
         shape = self.count, self.features
         rows = self.param('embedding', self._first, shape)
         rows = rows if self.trained else jax.lax.stop_gradient(rows)
         if self.outside == 'modulo':
-            return rows[jnp.abs(index) % self.count]
+            # The least int has no absolute value of its own kind; this remainder has.
+            return rows[jnp.abs(jax.lax.rem(index, index.dtype.type(self.count)))]
         if self.outside == 'clip':
             return rows[jnp.clip(index, 0, self.count - 1)]
         # An index from the end is none here, though JAX would take it.
@@ -84,7 +107,7 @@ class Table(nn.Module):
         if self.given is not None:
             return jnp.asarray(self.given.values)
         return nn.initializers.variance_scaling(1.0, 'fan_in', 'normal', out_axis=0)(
-            key, shape
+            key, shape, jnp.float32
         )
 
 
@@ -111,7 +134,7 @@ def Embed(
       count: rows of the table.
       features: numbers of each.
       table: [count, features] what the rows are at first; drawn from a normal
-        distribution of variance 1 / features if left out.
+        distribution of variance 1 / features, as float32, if left out.
       trained: whether gradients flow to the table. Otherwise it is among the parameters
         all the same, so that it is saved with them, and its gradient is zero; of one of
         ints `jax.grad` takes none without `allow_int=True`.
@@ -120,8 +143,9 @@ def Embed(
       name: as of `Function`.
 
     Raises:
+      TypeError: `table` holds no numbers.
       ValueError: `outside` is something else, or `table` of another shape, or not of
-        floats though it is trained.
+        floats though it is trained or has to give NaN.
 
     >>> import jax, jfold as jf, numpy as np
     >>> table = np.arange(6.0, dtype='float32').reshape(3, 2)
@@ -136,19 +160,33 @@ def Embed(
         raise ValueError(
             f'Embed: expected `outside` as one of {names}, got {outside!r}'
         )
-    given = None if table is None else Given(np.asarray(table))
-    if given is not None and given.values.shape != (count, features):
-        raise ValueError(
-            f'Embed: expected a `table` of shape {(count, features)}, got '
-            f'{given.values.shape}'
-        )
-    if given is not None and trained and given.values.dtype.kind in 'biu':
-        raise ValueError(
-            f'Embed: expected a `table` of floats, got {given.values.dtype}; make them '
-            "so, by `table.astype('float32')`, or pass `trained=False`"
-        )
+    given = None if table is None else _given(table, (count, features))
+    if given is not None and given.values.dtype.kind in 'biu':
+        kind = given.values.dtype
+        text = f'Embed: expected a `table` of floats, got {kind}; make them so, by '
+        if trained:
+            text += "`table.astype('float32')`, or pass `trained=False`"
+            raise ValueError(text)
+        if outside == 'nan':
+            text += "`table.astype('float32')`, or pass `outside='clip'`: no int is NaN"
+            raise ValueError(text)
     module = Table(count, features, outside, given, trained)
     return Function(module, name=name or 'embed')
+
+
+def _given(table: Any, shape: tuple[int, int]) -> Given:
+    """A table of numbers of a shape."""
+    try:
+        values = np.asarray(table)
+        TensorType(values.shape, values.dtype)
+    except (TypeError, ValueError):
+        expect('table', table, False, f'an array of numbers {list(shape)}')
+    expect('table', table, not some_masked([table]), 'an array of numbers', MASKED)
+    if values.shape != shape:
+        raise ValueError(
+            f'Embed: expected a `table` of shape {shape}, got {values.shape}'
+        )
+    return Given(values)
 
 
 @boundary

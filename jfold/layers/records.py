@@ -6,16 +6,20 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import math
+import numbers
 import operator
 import types
 import typing
 import zlib
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from jfold.blocks import AllOf, Block
 from jfold.combinators import Concat, InputTransform, Optional, Scalar, Vector
 from jfold.declarations import ForwardDeclaration
+from jfold.errors import MASKED, some_masked, whole
 from jfold.layers.dense import FC, Categorical, Embed
 from jfold.reductions import Sum
 from jfold.sequence_blocks import GetItem, Map
@@ -35,7 +39,8 @@ def RecordEncoder(
     A number is a vector by an affine map, one of known values and a text by a table, a
     list is the sum of its items, and of a record the vectors of its fields are joined
     and go through `FC`. What is missing is zeros; values that are not known have a row
-    of their own.
+    of their own. What a field is not described as is an error of the example: a text in
+    the place of a number or of a list, 3.7 in that of an int, NaN.
 
     Args:
       description: a dataclass, whose annotations tell what fields are: `int`, `float`,
@@ -62,7 +67,8 @@ def RecordEncoder(
     >>> model.apply(params, model.schedule([screw, Part(2, 'green', [screw])])).shape
     (2, 4)
     """
-    encoder = _Encoder(features, buckets, description)
+    sizes = whole('features', features, 1), whole('buckets', buckets, 1)
+    encoder = _Encoder(*sizes, description)
     return encoder.block(
         {'$ref': ROOT} if _names_itself(description) else description, ''
     )
@@ -180,7 +186,8 @@ class _Encoder:
         )
 
     def _of_items(self, kind: Any, path: str) -> Block:
-        return Map(self.block(kind, f'{path}[]')) >> Sum()
+        items = InputTransform(_as_items) >> Map(self.block(kind, f'{path}[]'))
+        return items >> Sum()
 
     def _of_values(self, values: tuple[Any, ...], path: str) -> Block:
         known = dict.fromkeys(values)  # of a schema, 1 and true are one in Python
@@ -195,7 +202,7 @@ class _Encoder:
         if kind not in (int, float, bool):
             raise self._error(kind, path)
         return (
-            InputTransform(_as_vector)
+            InputTransform(functools.partial(_as_vector, kind))
             >> Vector(1)
             >> FC(self.features, None, name=_name(path))
         )
@@ -230,10 +237,32 @@ def _name(path: str) -> str:
     return path.lstrip('.').replace('[]', '_item').replace('.', '_') or 'record'
 
 
-def _as_vector(number: Any) -> list[float]:
+# ---- values of fields: what they are not described as would be an accident -----------
+
+
+def _as_items(given: Any) -> Any:
+    if isinstance(given, str | bytes):
+        raise TypeError('it is a text; write a list of it')
+    return given
+
+
+def _as_vector(kind: type, given: Any) -> list[float]:
+    if some_masked([given]):
+        raise TypeError(MASKED)
+    number = given.item() if getattr(given, 'shape', None) == () else given
+    if not isinstance(number, numbers.Real | Decimal):
+        raise TypeError('it is no number')
+    if not math.isfinite(number):
+        raise ValueError('it is not finite; what is missing is None, in `X | None`')
+    if kind is int and number != math.floor(number):
+        raise ValueError('it is described as an int')
+    if kind is bool and number not in (0, 1):
+        raise ValueError('it is described as a bool')
     return [float(number)]
 
 
-def _bucket(count: int, text: str) -> int:
+def _bucket(count: int, text: Any) -> int:
     """The same in every process, other than `hash`."""
+    if not isinstance(text, str):
+        raise TypeError('it is no text')
     return zlib.crc32(text.encode()) % count

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jfold.blocks import Block, Function
 from jfold.combinators import Zeros
 from jfold.errors import expect, shown, whole
+from jfold.layers.dense import vector
 from jfold.sequence_blocks import RNN, GetItem, ZipWith
 from jfold.tracebacks import boundary
 from jfold.wiring import compose
@@ -39,6 +40,20 @@ class Cell(nn.Module):
     def __call__(self, item: Array, state: Any) -> tuple[Array, Any]:
         state, output = self.inner(state, item)
         return output, state
+
+
+class OfVectors(Cell):
+    """A cell whose items are vectors, and whose states are of float32."""
+
+    def __call__(self, item: Array, state: Any) -> tuple[Array, Any]:
+        if jnp.promote_types(vector(item).dtype, jnp.float32) != jnp.float32:
+            raise TypeError(
+                f'expected vectors of float32, as the states are, got {item.dtype}: '
+                "cast them, by `x.astype('float32')`, or write an RNN with states of "
+                'your own'
+            )
+        made: tuple[Array, Any] = super().__call__(item, state)
+        return made
 
 
 def dropped(rate: float, candidate: Array) -> Array:
@@ -100,7 +115,7 @@ def LSTM(
         if recurrent_dropout
         else nn.OptimizedLSTMCell(features)
     )
-    cell = Function(Cell(inner), name=name or 'lstm')
+    cell = Function(OfVectors(inner), name=name or 'lstm')
     return RNN(cell, Zeros(([features], [features])))
 
 
@@ -112,7 +127,7 @@ def GRU(features: int, *, name: str | None = None) -> Block:
     last of them. It begins with zeros.
     """
     features = whole('features', features, 1)
-    cell = Function(Cell(nn.GRUCell(features)), name=name or 'gru')
+    cell = Function(OfVectors(nn.GRUCell(features)), name=name or 'gru')
     return RNN(cell, Zeros([features]))
 
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jfold.blocks import AllOf, Block, Convertible, Function, Pipe
 from jfold.declarations import ForwardDeclaration
 from jfold.errors import whole
+from jfold.layers.dense import vector
 from jfold.layers.recurrent import dropped
 from jfold.reductions import Sum
 from jfold.sequence_blocks import Broadcast, GetItem, Map, ZipWith
@@ -76,7 +77,7 @@ class TreeLSTMLeaf(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> State:
-        i, o, u = jnp.split(nn.Dense(3 * self.features)(x), 3)
+        i, o, u = jnp.split(nn.Dense(3 * self.features)(vector(x)), 3)
         return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), 0.0)
 
 
@@ -111,7 +112,7 @@ class TreeLSTMCell(nn.Module):
     @nn.compact
     def __call__(self, *given: Any) -> State:
         children = [each for each in given if isinstance(each, tuple)]
-        before = [each for each in given if not isinstance(each, tuple)]
+        before = [vector(each) for each in given if not isinstance(each, tuple)]
         count = len(children)
         heard = jnp.concatenate([*before, *(h for _, h in children)])
         gates = nn.Dense((3 + count) * self.features)(heard)
@@ -138,7 +139,7 @@ class _Forget(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, child: State) -> jax.Array:
         c, h = child
-        gate = nn.Dense(self.features)(jnp.concatenate([x, h]))
+        gate = nn.Dense(self.features)(jnp.concatenate([vector(x), h]))
         return jax.nn.sigmoid(gate + self.forget_bias) * c
 
 
@@ -150,7 +151,7 @@ class _Join(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, heard: jax.Array, kept: jax.Array) -> State:
-        gates = nn.Dense(3 * self.features)(jnp.concatenate([x, heard]))
+        gates = nn.Dense(3 * self.features)(jnp.concatenate([vector(x), heard]))
         i, o, u = jnp.split(gates, 3)
         return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
 
@@ -200,7 +201,9 @@ class _Reset(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, h: jax.Array) -> jax.Array:
-        return jax.nn.sigmoid(nn.Dense(self.features)(jnp.concatenate([x, h]))) * h
+        return (
+            jax.nn.sigmoid(nn.Dense(self.features)(jnp.concatenate([vector(x), h]))) * h
+        )
 
 
 class _Update(nn.Module):
@@ -210,8 +213,8 @@ class _Update(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, total: jax.Array, heard: jax.Array) -> jax.Array:
-        z = jax.nn.sigmoid(nn.Dense(self.features)(jnp.concatenate([x, total])))
-        new = jnp.tanh(nn.Dense(self.features)(jnp.concatenate([x, heard])))
+        z = jax.nn.sigmoid(nn.Dense(self.features)(jnp.concatenate([vector(x), total])))
+        new = jnp.tanh(nn.Dense(self.features)(jnp.concatenate([vector(x), heard])))
         return z * total + (1 - z) * new
 
 

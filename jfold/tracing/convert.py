@@ -11,25 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import reason, shown
+from jfold.errors import MASKED, BadItem, reason, shown, some_masked
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
-
-
-class BadConstant(Exception):
-    """An item cannot be a constant of its type.
-
-    Attributes:
-      index: its place among all items.
-      example: that it is of, once it is known.
-    """
-
-    example: int | None = None
-
-    def __init__(self, index: int, message: str) -> None:
-        super().__init__(message)
-        self.index = index
 
 
 _INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # of Python's own numbers
@@ -42,7 +27,7 @@ def to_array(items: Sequence[Any], type_: TensorType) -> Array:
     Whether a value is accepted, and what it becomes, does not depend on the others.
 
     Raises:
-      BadConstant: one has another shape, is no number, or would not survive the cast.
+      BadItem: one has another shape, is no number, or would not survive the cast.
     """
     try:
         stacked = _stack(items, type_)
@@ -61,7 +46,7 @@ def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
     """Lengths [n] as numbers of a type.
 
     Raises:
-      BadConstant: it cannot hold one.
+      BadItem: it cannot hold one.
     """
     made = _quick_cast(lengths, type_.dtype)
     if made is None:
@@ -72,7 +57,7 @@ def lengths_to_array(lengths: Array, type_: TensorType) -> Array:
             index = int(np.argmin(kept))
             name = type_.dtype.name
             text = f'expected {type_}, got the length {lengths[index]}'
-            raise BadConstant(index, f'{text}, which {name} cannot hold')
+            raise BadItem(index, f'{text}, which {name} cannot hold')
     return made
 
 
@@ -80,14 +65,14 @@ def check_below(values: Array, below: int) -> None:
     """Refuses ints [items, *shape] that are negative, or not below a number.
 
     Raises:
-      BadConstant: there is one.
+      BadItem: there is one.
     """
     outside = (values < 0) | (values >= below)
     if outside.any():
         index, *_ = np.argwhere(outside)[0].tolist()
         got = values[index][outside[index]].flat[0]
         text = f'ints from 0 to {below - 1}, as `below={below}` says'
-        raise BadConstant(index, f'expected {text}, got {got}')
+        raise BadItem(index, f'expected {text}, got {got}')
 
 
 def _quick_cast(array: Array, target: np.dtype[Any]) -> Array | None:
@@ -108,12 +93,15 @@ def _one_by_one(
     made = []
     for index in chosen:
         try:
-            made.append(_cast(_stack([_plain(items[index])], type_), type_))
+            item = _plain(items[index])
+            if some_masked([item], len(type_.shape)):
+                raise _RefusedError(f', {MASKED}')
+            made.append(_cast(_stack([item], type_), type_))
         except Exception as error:
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {reason(error)}'
             text = f'expected {type_}, got {shown(items[index])}{why}'
-            raise BadConstant(index, text) from None if refused else error
+            raise BadItem(index, text) from None if refused else error
     return np.concatenate(made)
 
 
@@ -167,7 +155,15 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
         raise _RefusedError('')
     if array.shape != (len(items), *type_.shape):
         raise _RefusedError(f' of shape {array.shape[1:]}')
+    # NumPy reads a number that is masked as NaN, and an array as if nothing were.
+    rank = array.ndim - 1 if _holds_nan(array) else array.ndim - 2
+    if some_masked(items, rank):
+        raise _RefusedError(f', {MASKED}')
     return array
+
+
+def _holds_nan(array: Array) -> bool:
+    return _is_inexact(array.dtype) and bool(np.isnan(array).any())
 
 
 def _cast(array: Array, type_: TensorType) -> Array:

@@ -6,13 +6,18 @@ What does not fit raises anything; `jfold.language.walk` tells afterwards what i
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from jfold.tracing.objects import ABSENT, length_of, why_no_sequence
+from jfold.tracing.objects import (
+    ABSENT,
+    index_of,
+    ints_of,
+    length_of,
+    listed,
+    why_no_sequence,
+    why_no_value,
+)
 
 
 class Numbers(dict[Any, int]):
@@ -67,7 +72,21 @@ def sequence(x: Any) -> list[Any]:
     """The items of what has an order."""
     if why_no_sequence(type(x)):
         raise TypeError('no sequence')
-    return list(x)
+    return listed(x)
+
+
+def value(x: Any) -> Any:
+    """What a function of the data may be given, which it could use up otherwise."""
+    if why_no_value(type(x)):
+        raise TypeError('can be read only once')
+    return x
+
+
+def values(xs: Sequence[Any]) -> Sequence[Any]:
+    """The same of several."""
+    if any(map(why_no_value, set(map(type, xs)))):
+        raise TypeError('can be read only once')
+    return xs
 
 
 def same_length(*lengths: int) -> int:
@@ -77,17 +96,9 @@ def same_length(*lengths: int) -> int:
     return lengths[0]
 
 
-def index_of(x: Any) -> int:
-    """An index."""
-    return operator.index(x)
-
-
 def numbers_of(x: Any, count: int) -> list[int]:
     """A list of ints, as numbers of so many items."""
-    made = np.asarray(x)
-    if made.ndim != 1 or (made.size and made.dtype.kind not in 'iu'):
-        raise TypeError(f'they are {made.dtype}{list(made.shape)}')
-    return [range(count)[k] for k in made.tolist()]
+    return [range(count)[k] for k in ints_of(x).tolist()]
 
 
 def grouped(
@@ -120,10 +131,14 @@ def groups_of(values: Sequence[Any], sizes: int | Sequence[int]) -> list[Any]:
     return made
 
 
-HELPERS = {
+PLAIN = frozenset({int, float, str, bool, tuple, list, dict, type(None)})
+HELPERS: dict[str, Any] = {
+    'PLAIN': PLAIN,
+} | {
     fn.__name__: fn
     for fn in (
         *(field, field_or, items, columns, at_most, at_most_items, sequence),
         *(same_length, index_of, numbers_of, grouped, made_with_rest, groups_of),
+        *(value, values),
     )
 }

@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jfold.errors import InputError
+from jfold.errors import BadItem, InputError
 from jfold.graph import Graph
 from jfold.kept import Owner, kept
 from jfold.operations import Operations
 from jfold.tracing import deep
-from jfold.tracing.convert import BadConstant
 from jfold.tracing.helpers import HELPERS
 from jfold.tracing.recorder import Recording, graph_of
 
@@ -128,7 +127,7 @@ def _explained(
 
 def _example_of(source: Source, error: Exception) -> int | None:
     """The number of the example that was recorded when an error was raised."""
-    if isinstance(error, BadConstant):
+    if isinstance(error, BadItem):
         return error.example
     traceback: types.TracebackType | None = error.__traceback__
     while traceback is not None:

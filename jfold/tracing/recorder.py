@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from jfold.errors import BadItem
 from jfold.graph import Graph, Table, first_of, number_values, value_parts
 from jfold.kept import kept
 from jfold.operations import Operation, Operations
 from jfold.recurrence import are_recurrent, component_of, results_in, sources
-from jfold.tracing.convert import BadConstant, check_below, to_array
+from jfold.tracing.convert import check_below, to_array
 from jfold.types import KeyType, TensorType
 
 Array = np.ndarray[Any, Any]
@@ -103,7 +104,7 @@ def graph_of(
     """The graph of what was recorded for a program.
 
     Raises:
-      BadConstant: an entry of a tape of constants is none of its type.
+      BadItem: an entry of a tape of constants is none of its type.
     """
     return _reader(program, recording).graph(examples, ends, tapes)
 
@@ -391,7 +392,7 @@ def _converted(
         values = to_array(items, type_)
         if below is not None:
             check_below(values, below)
-    except BadConstant as error:
+    except BadItem as error:
         error.example = int(np.searchsorted(first, error.index, side='right')) - 1
         raise
     return values

@@ -25,11 +25,14 @@ from fuzz.failures import store  # noqa: E402
 
 PATIENCE = 1800.0  # seconds that a case may take
 COLUMNS = 'cases', 'expressions', 'functions', 'calls', 'values', 'metrics', 'gradients'
+NESTINGS = 'nested', 'refused'  # of transformations
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(description='Looks for faults by drawing cases.')
+    parser = argparse.ArgumentParser(
+        description='Looks for faults by drawing cases.', allow_abbrev=False
+    )
     parser.add_argument('--minutes', type=float, default=10.0)
     parser.add_argument('--workers', type=int, default=1, help='processes')
     parser.add_argument('--seed', type=int, default=0, help='where drawing begins')
@@ -57,7 +60,7 @@ def summary(folder: Path) -> str:
     found = total(folder)
     tally = found['tally'] + Counter(cases=found['cases'])
     hours = found['seconds'] / 3600
-    head = ['core hours', *COLUMNS, 'undefined', 'not compared']
+    head = ['core hours', *COLUMNS, *NESTINGS, 'undefined', 'not compared']
     row = [f'{hours:.2f}', *(f'{tally[name]:,}' for name in head[1:])]
     lines = [head, ['---:'] * len(head), row]
     table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)

@@ -8,7 +8,7 @@ same case again; lists that are shorter or have smaller numbers make simpler cas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from expressions import Maker, Source
 from function_kinds import ALL, KINDS, Kind
 from function_makers import filled, numbers, width
 from functions import COMBINATORS, draw_function
+from nestings import DERIVATIVES, TRANSFORMATIONS
+from ways_in import TRACED, WAYS
 
 import jfold as jf
 from jfold.spec import RESIDUALS, STRATEGIES
@@ -28,6 +30,7 @@ ROOTS = 'whole', 'tree', 'sequence', 'sequences'
 PATHS = 'examples', 'iterator', 'corpus', 'loaded', 'tracer', 'batches'
 COMPILED_EVERY = 16  # cases; the others are run by the interpreter
 MOST_EXAMPLES, MOST_STEPS = 4, 6
+NESTED = 'float32', 'float64'
 WIDTH = 4  # of the vectors that drawn functions take
 # Rules that make something of a cotangent of zero, of what depends on the input.
 RULES = [name for name, kind in KINDS.items() if not (kind.linear or kind.prepares)]
@@ -80,11 +83,13 @@ def again(drawn: Iterable[int]) -> Choices:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch: of which examples, in how many rows, and how its schedule is made."""
+    """One batch: of which examples, in how many rows, how its schedule is made, and in
+    which way a program gets it."""
 
     rows: tuple[int, ...]
     size: int | None
     path: str
+    way: str = 'passed'
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ class Case:
       linear: whether all rules of functions are linear in the cotangent.
       seeds: of the examples.
       steps: what is done, in order.
+      nesting: transformations of the first step, the outermost first.
     """
 
     dtype: str
@@ -112,6 +118,7 @@ class Case:
     linear: bool
     seeds: tuple[int, ...]
     steps: tuple[Step, ...]
+    nesting: tuple[str, ...]
 
     def examples(self) -> list[Any]:
         """The data."""
@@ -123,6 +130,7 @@ class Case:
         how = 'compiled' if self.compiled else 'interpreted'
         return (
             f'{self.dtype}, {self.options}, {how}\n{self.block!r}\n'
+            f'within: {", ".join(self.nesting) or "nothing"}\n'
             f'examples:\n{examples}\nsteps:\n{steps}'
         )
 
@@ -196,10 +204,30 @@ def make_case(choices: Choices) -> Case:
 
     steps = step(), *choices.several(step, MOST_STEPS - 1)
     with jax.enable_x64(dtype == 'float64'):
-        made = draw_source(choices, dtype, linear)
+        wild = not linear or bool(choices.integer(1))
+        made = draw_source(choices, dtype, wild, linear)
         block = jf.Pipe(made.block)
+    steps = tuple(_in_some_way(choices, each, compiled) for each in steps)
+    nesting = _nesting(choices, wild) if linear and dtype in NESTED else ()
     how = options, compiled, forward, linear
-    return Case(dtype, block, made.sample, *how, seeds, steps)
+    return Case(dtype, block, made.sample, *how, seeds, steps, nesting)
+
+
+def _nesting(choices: Choices, wild: bool) -> tuple[str, ...]:
+    """Transformations within each other, or none."""
+    if not choices.integer(1):
+        return ()
+    drawn = [choices.pick(TRANSFORMATIONS) for _ in range(1 + choices.integer(2))]
+    # A rule of its own may be the derivative of nothing, and so have no second one.
+    several = sum(name in DERIVATIVES for name in drawn) > 1
+    return () if wild and several else tuple(drawn)
+
+
+def _in_some_way(choices: Choices, step: Step, compiled: bool) -> Step:
+    """A step of which the program gets the schedule as an argument, or otherwise."""
+    if choices.integer(2) < 2:
+        return step
+    return replace(step, way=choices.pick(WAYS if compiled else TRACED))
 
 
 def _step(choices: Choices, examples: int, size: int | None) -> Step:
@@ -210,9 +238,8 @@ def _step(choices: Choices, examples: int, size: int | None) -> Step:
     return Step(rows, size, choices.pick(PATHS))
 
 
-def draw_source(choices: Choices, dtype: str, linear: bool) -> Source:
+def draw_source(choices: Choices, dtype: str, wild: bool, linear: bool) -> Source:
     """A block with data for it."""
-    wild = not linear or bool(choices.integer(1))
     maker = Drawn(choices, dtype, wild=wild, linear=linear)
     if choices.integer(9) == 9:
         maker.leaves, maker.lengths = 40, (0, 1, 13, 70)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import tempfile
 from collections import Counter
@@ -15,11 +16,14 @@ import cloudpickle
 import jax
 import numpy as np
 from expression_parts import tables
+from ways_in import TOGETHER, WAYS
 
 import jfold as jf
 from fuzz import interpreter
 from fuzz.cases import Case, Step
 from fuzz.levels import rows_by_level, tensors_by_level
+from fuzz.near import Mismatch, same_array
+from fuzz.transformed import check_nesting
 from fuzz.twin import Evaluated, Gradients, Twin, is_float, zeros
 from fuzz.weights import Weights, draw_weights
 from jfold.language.inference import infer
@@ -29,14 +33,6 @@ Tally = Counter[str]
 EXACT = 1e-8  # of results in double precision, relative to the largest
 ROUNDED = {'float64': 1e-8, 'float32': 1e-2, 'float16': 0.5, 'bfloat16': 0.5}
 UNOPTIMISED = {'xla_backend_optimization_level': 0}
-
-
-class Mismatch(AssertionError):
-    """Two results that should be equal are not."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(f'{kind}: {text}')
-        self.kind = kind
 
 
 def check_case(case: Case, tally: Tally) -> None:
@@ -50,6 +46,7 @@ def check_case(case: Case, tally: Tally) -> None:
         for number, step in enumerate(case.steps):
             session.take(step, np.random.default_rng(number))
             tally['calls'] += 1
+        session.nest(case.steps[0])
 
 
 def check_schedules(case: Case, tally: Tally) -> None:
@@ -124,7 +121,7 @@ class Session:
         """Makes a schedule, runs it, and compares what it gives."""
         schedule = self.schedule(step)
         weights = draw_weights(self.model.program, schedule.examples, rng)
-        results = self.run(schedule, weights)
+        results = self.run(schedule, weights, step)
         runs = [self.run_of(i) for i in step.rows]
         compare_values(self, results, runs)
         compare_metrics(self, results, runs)
@@ -148,12 +145,48 @@ class Session:
 
     # ---- running
 
-    def run(self, schedule: jf.Schedule, weights: Weights) -> Results:
-        """Values, metrics and gradients of a batch."""
-        (values, metrics), grads = self.program(both, schedule)(
-            self.params, schedule, weights.cotangents(schedule)
-        )
+    def run(
+        self, schedule: jf.Schedule, weights: Weights, step: Step | None = None
+    ) -> Results:
+        """Values, metrics and gradients of a batch, in the way of a step."""
+        cotangents = weights.cotangents(schedule)
+        if step is None or step.way == 'passed':
+            program = self.program(both, schedule)
+            made = program(self.params, schedule, cotangents)
+        else:
+            made = self._run_by_way(schedule, cotangents, step)
+        (values, metrics), grads = made
         return Results(values, metrics, grads)
+
+    def _run_by_way(
+        self, schedule: jf.Schedule, cotangents: list[Any], step: Step
+    ) -> Any:
+        """What `both` gives, by a program of its own."""
+
+        def run(params: Any, schedule: jf.Schedule) -> Any:
+            return both(self.model, params, schedule, cotangents)
+
+        several = [schedule]
+        if step.way in TOGETHER:
+            empty = self.model.schedule([], size=step.size)
+            several.append(empty if empty.spec == schedule.spec else schedule)
+        self.tally['programs'] += 1
+        return WAYS[step.way](run, self.params, several, self._make)[0]
+
+    @property
+    def _make(self) -> Callable[..., Any]:
+        return compiled if self.case.compiled else interpreted
+
+    def nest(self, step: Step) -> None:
+        """Compares a batch within transformations, if some were drawn."""
+        if self.case.nesting and step.rows:
+            schedule, examples = (
+                self.schedule(step),
+                [self.examples[i] for i in step.rows],
+            )
+            names = self.case.nesting
+            found = check_nesting(names, self.model, self.params, examples, schedule)
+            self.tally[found] += 1
 
     def of_twin(self, runs: list[Evaluated], weights: Weights) -> list[Gradients]:
         """The gradients of each example, by the twin."""
@@ -175,8 +208,7 @@ class Session:
         """A function of the model, traced once for schedules of one shape."""
         key = fn, schedule.spec
         if key not in self.programs:
-            made = compiled if self.case.compiled else interpreted
-            self.programs[key] = made(fn, self.model)
+            self.programs[key] = self._make(functools.partial(fn, self.model))
             self.tally['programs'] += 1
         return self.programs[key]
 
@@ -224,14 +256,13 @@ def both(
     return made, each
 
 
-def interpreted(fn: Callable[..., Any], model: jf.Model) -> Callable[..., Any]:
+def interpreted(fn: Callable[..., Any], **_: Any) -> Callable[..., Any]:
     """A function run by the interpreter; traced at its first call."""
     traced: list[Any] = []
 
     def run(*arguments: Any) -> Any:
         if not traced:
-            made = jax.make_jaxpr(lambda *x: fn(model, *x), return_shape=True)
-            traced.extend(made(*arguments))
+            traced.extend(jax.make_jaxpr(fn, return_shape=True)(*arguments))
         jaxpr, shape = traced
         leaves = interpreter.run(jaxpr, jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(shape), leaves)
@@ -239,9 +270,9 @@ def interpreted(fn: Callable[..., Any], model: jf.Model) -> Callable[..., Any]:
     return run
 
 
-def compiled(fn: Callable[..., Any], model: jf.Model) -> Callable[..., Any]:
+def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """A function compiled by XLA, which is asked not to try hard."""
-    return jax.jit(lambda *x: fn(model, *x), compiler_options=UNOPTIMISED)
+    return jax.jit(fn, compiler_options=UNOPTIMISED, **options)
 
 
 # ---- ways to a schedule --------------------------------------------------------------
@@ -440,30 +471,6 @@ def compare_forward(session: Session, schedule: jf.Schedule, results: Results) -
     for got, want in zip(*leaves, strict=True):
         session.tally['values'] += len(got)
         same_array('forward', got, want, session.tolerance)
-
-
-def same_array(
-    kind: str, got: Any, want: Any, tolerance: float, what: str = ''
-) -> None:
-    """Two arrays agree, relative to the largest entry; also in what is no number."""
-    got, want = np.asarray(got), np.asarray(want)
-    if got.shape != want.shape and np.shape(want):
-        raise Mismatch(kind, f'{what} of shape {got.shape}, expected {want.shape}')
-    if want.dtype.kind in 'iub' and got.dtype.kind in 'iub':
-        agree = np.array_equal(got, want)
-    else:
-        agree = _near(got.astype(complex), want.astype(complex), tolerance)
-    if not agree:
-        raise Mismatch(kind, f'{what}\n{got}\nis not\n{want}')
-
-
-def _near(got: Any, want: Any, tolerance: float) -> bool:
-    finite = np.isfinite(want)
-    if not np.array_equal(finite, np.isfinite(got)):
-        return False
-    scale = max(1.0, float(np.abs(want[finite]).max(initial=0)))
-    difference = np.abs(got[finite] - want[finite]).max(initial=0)
-    return bool(difference <= tolerance * scale)
 
 
 CHECKS: dict[str, Callable[[Case, Tally], None]] = {

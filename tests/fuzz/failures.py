@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fuzz.cases import again, make_case
-from fuzz.checks import Mismatch, check_case
+from fuzz.checks import check_case
+from fuzz.near import Mismatch
 
 TEMPLATE = '''# SPDX-License-Identifier: Apache-2.0
 """{title}"""

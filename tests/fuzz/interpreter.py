@@ -20,6 +20,7 @@ import numpy as np
 from jax.extend import core
 
 from fuzz.primitives import PRIMITIVES, Rule, by_jax, kept_dtype, widened
+from jfold.device.linear import linear_p
 
 
 class Code:
@@ -214,6 +215,18 @@ def _linear_solve(equation: Any) -> Callable[..., Any]:
     return solved
 
 
+def _linear(equation: Any) -> Callable[..., Any]:
+    """Forward mode of the runtime, which it derives where it is run."""
+    linear, count = equation.params['linear'], equation.params['count']
+
+    def push(*operands: Any) -> Any:
+        return linear.push(list(operands[:count]), list(operands[count:]))
+
+    avals = [v.aval for v in equation.invars]
+    specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in avals]
+    return code(jax.make_jaxpr(push)(*specs))
+
+
 RULES: dict[str, Rule] = {
     **PRIMITIVES,
     **{name: _call('jaxpr') for name in ('jit', 'pjit', 'checkpoint', 'remat2')},
@@ -222,6 +235,7 @@ RULES: dict[str, Rule] = {
     'custom_jvp_call': _call('call_jaxpr'),
     'custom_linear_solve': _linear_solve,
     'custom_vjp_call': _custom_vjp,
+    linear_p.name: _linear,
     'scan': _scan,
     'while': _while,
 }

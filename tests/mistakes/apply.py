@@ -171,6 +171,13 @@ MISTAKES = [
         'expected `key` as a PRNG key, got 0: pass `jax.random.key(0)`',
     ),
     Mistake(
+        'several keys for init',
+        lambda: layered.init(jax.random.split(jax.random.key(0))),
+        TypeError,
+        'expected `key` as a PRNG key, got an array of 2 keys: pass one, or take '
+        '`jax.vmap` over them',
+    ),
+    Mistake(
         'the gradient of a while loop',
         lambda: gradient_of(lambda w, x: halved(w * x), 'halved'),
         ValueError,

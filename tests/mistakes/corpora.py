@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -206,11 +207,24 @@ MISTAKES = [
         'expected `model` as a model, got Tensor: pass what `jfold.compile` returns',
     ),
     Mistake(
+        'a folder in the place of a file',
+        lambda: corpus().save('.'),
+        IsADirectoryError,
+        '[Errno 21] expected `path` of a file, got that of a folder: give it a name '
+        "in there: '.'",
+    ),
+    Mistake(
+        'a device in the place of a file',
+        lambda: corpus().save(os.devnull),
+        FileExistsError,
+        '[Errno 17] expected `path` of a file, got that of a device or pipe: give '
+        "another: '/dev/null'",
+    ),
+    Mistake(
         'a folder that is not there',
         lambda: corpus().save('no/such/folder/corpus.npz'),
         FileNotFoundError,
-        '[Errno 2] No such file or directory: '
-        "'no/such/folder/.corpus.npz.….tmp'\n"
+        "[Errno 2] No such file or directory: 'no/such/folder/corpus.npz'\n"
         'expected `path` in a folder that exists, got another: make the folder',
     ),
 ]

@@ -330,7 +330,8 @@ ROWS = [
                 typed(jf.Scalar() >> jf.layers.FC(3)),
                 TypeError,
                 'Pipe[1].Function(fc): expected to run on inputs (float32[]), got '
-                'TypeError: expected a vector; one of a number is `x[None]`',
+                'TypeError: expected a vector of floats, got float32[]; read it by '
+                '`Vector(1)`, or make it one by `x[None]`',
             )
         ],
     ),
@@ -347,7 +348,7 @@ ROWS = [
                 typed(jf.Scalar() >> jf.layers.Embed(2, 1)),
                 TypeError,
                 'Pipe[1].Function(embed): expected to run on inputs (float32[]), got '
-                "TypeError: expected an int, as of `Scalar('int32')`",
+                "TypeError: expected an int, as of `Scalar('int32')`, got float32[]",
             )
         ],
     ),

@@ -18,7 +18,8 @@ PLAIN = dict, list, tuple
 def plain(tree: Any) -> Any:
     """A pytree with dicts in the place of other containers, by what leads to each part.
 
-    A box, whose one attribute is the part, is left out.
+    A box, whose one attribute is its value, is left out, as is what a container has of
+    its own that holds nothing.
 
     >>> from flax.core import freeze
     >>> plain(freeze({'a': [1, (2, None)]}))
@@ -29,13 +30,19 @@ def plain(tree: Any) -> Any:
     )
     if jax.tree_util.treedef_is_leaf(structure) or tree is None:
         return tree
-    found = [plain(part) for _, part in parts]
     if type(tree) in PLAIN:
-        return jax.tree.unflatten(structure, found)
-    keys = [path[0] for path, _ in parts]
-    if len(keys) == 1 and isinstance(keys[0], GetAttrKey):
-        return found[0]
-    return {_name(key): part for key, part in zip(keys, found, strict=True)}
+        return jax.tree.unflatten(structure, [plain(part) for _, part in parts])
+    found = {path[0]: plain(part) for path, part in parts if not _is_empty(part)}
+    if [*found] == [GetAttrKey('value')]:
+        (content,) = found.values()
+        return content
+    return {_name(key): part for key, part in found.items()}
+
+
+def _is_empty(part: Any) -> bool:
+    """Whether it is a container of a kind of its own that holds nothing."""
+    is_plain = part is None or type(part) in PLAIN
+    return not is_plain and not jax.tree.leaves(part)
 
 
 def _name(key: Any) -> Any:

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transformations within transformations, each operand of a `vmap` mapped or not."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import close
+from binary_trees import binary
+from fuzz import interpreter
+from nestings import TRANSFORMATIONS, is_refused, nested
+
+import jfold as jf
+from jfold.spec import COUNTED, FIXED, ONCE
+
+REFUSED = 'expected reverse mode of values or of first derivatives, got a reverse of'
+
+# ---- what people write ---------------------------------------------------------------
+
+
+@functools.cache
+def scaled() -> tuple[jf.Model, Any, jf.Schedule]:
+    """Numbers times a parameter, with the parameter and a batch of two."""
+    layer = jf.Function(lambda w, x: jnp.tanh(w * x), lambda key, _: jnp.float32(0.7))
+    model = jf.compile(jf.Scalar() >> layer)
+    return model, model.init(jax.random.key(0)), model.schedule([1.0, 2.0])
+
+
+def rows(params: Any) -> Any:
+    """What the model gives."""
+    model, _, schedule = scaled()
+    return model.apply(params, schedule)
+
+
+def twin(params: Any) -> Any:
+    """The same by its twin."""
+    model, *_ = scaled()
+    return jnp.stack([model.eval(x, params) for x in (1.0, 2.0)])
+
+
+def over_samples(f: Any) -> Any:
+    """A sum over an axis that parameters lack: of samples, of weights of losses."""
+    many = jnp.arange(3.0)
+    return lambda p: jax.vmap(lambda k: (f(p) * k).sum())(many).sum()
+
+
+def of_one_example(f: Any) -> Any:
+    """Penalties of the gradients of single examples."""
+
+    def penalty(p: Any) -> Any:
+        pull = jax.vjp(f, p)[1]
+        grads = jax.vmap(pull)(jnp.eye(2))
+        return sum((x**2).sum() for x in jax.tree.leaves(grads))
+
+    return jax.grad(penalty)
+
+
+WRITTEN = {
+    'gradients over samples': lambda f: jax.grad(over_samples(f)),
+    'jacrev of jacfwd': lambda f: jax.jacrev(jax.jacfwd(over_samples(f))),
+    'grad of jacfwd': lambda f: jax.grad(
+        lambda p: sum(map(jnp.sum, jax.tree.leaves(jax.jacfwd(over_samples(f))(p))))
+    ),
+    'vmap of vjp': lambda f: lambda p: jax.vmap(jax.vjp(f, p)[1])(jnp.eye(2)),
+    'penalties of single examples': of_one_example,
+    'hessian': lambda f: jax.hessian(over_samples(f)),
+}
+
+
+@pytest.mark.parametrize('within', [lambda f: f, jax.jit], ids=['eager', 'jit'])
+@pytest.mark.parametrize('name', WRITTEN)
+def test_what_people_write(name: str, within: Any) -> None:
+    """Of an axis along which parameters do not vary, or their tangents alone do."""
+    _, params, _ = scaled()
+    derived = WRITTEN[name]
+    close(within(derived(rows))(params), derived(twin)(params), 1e-4)
+
+
+# ---- all of them ---------------------------------------------------------------------
+
+
+@functools.cache
+def network(strategy: str) -> tuple[jf.Model, Any, list[Any]]:
+    """A small model in float64, with parameters and examples."""
+
+    def cell(params: Any, left: Any, right: Any) -> Any:
+        return jnp.tanh(params['u'] @ (left * right) + params['b'])
+
+    def init(key: Any, *_: Any) -> Any:
+        return {'u': jax.random.normal(key, (2, 2)), 'b': jnp.full(2, 0.3)}
+
+    layer = jf.Function(lambda w, x: jnp.sin(w * x), lambda key, _: jnp.array(0.7))
+    leaf = jf.InputTransform(lambda n: [n / 9, 0.5]) >> jf.Vector(2, 'float64') >> layer
+    trees = binary(leaf, jf.Function(cell, init)), [(1, (2, 3)), 4]
+    lists = jf.Map(leaf) >> jf.Sum(), [[1, 2], [3]]
+    block, examples = lists if strategy == ONCE else trees
+    model = jf.compile(block, strategy=strategy)
+    return model, model.init(jax.random.key(0)), examples
+
+
+def check(names: tuple[str, ...], strategy: str = COUNTED) -> None:
+    """A nesting gives what it gives around the twin, or says what to do."""
+    with jax.enable_x64(True):
+        model, params, examples = network(strategy)
+
+        def made(f: Any) -> Any:
+            def two(params: Any, x: Any, schedule: Any) -> Any:
+                found = f(params, schedule)
+                return jnp.stack([(found**2).sum(), jnp.sin(found).sum()]) * jnp.sin(x)
+
+            given = params, jnp.asarray(0.8), model.schedule(examples)
+            return interpreter.called(nested(names, two), *given)
+
+        want = made(lambda p, _: jnp.stack([model.eval(x, p) for x in examples]))
+        if is_refused(names) and strategy != ONCE:
+            with pytest.raises(TypeError, match=REFUSED):
+                made(model.apply)
+        else:
+            close(made(model.apply), want, 1e-8)
+
+
+@pytest.mark.parametrize(
+    'names',
+    [
+        ('vjp', 'vmap beside'),
+        ('jacrev', 'jacfwd'),
+        ('vjp of many', 'vmap of x'),
+        ('vjp', 'jvp of many'),
+        ('vjp', 'vmap of schedules', 'vjp'),
+        ('vjp', 'vmap with psum', 'vmap of a leaf'),
+        ('scan of steps', 'vjp', 'remat'),
+        ('vjp', 'jvp', 'linearize'),
+    ],
+    ids=', '.join,
+)
+def test_nestings(names: tuple[str, ...]) -> None:
+    """Outermost first."""
+    check(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('strategy', [COUNTED, FIXED, ONCE])
+@pytest.mark.parametrize('seed', range(8))
+def test_nestings_three_deep(strategy: str, seed: int) -> None:
+    """Some of the 9,261, drawn."""
+    names = np.random.default_rng(seed).choice([*TRANSFORMATIONS], 3)
+    check(tuple(map(str, names)), strategy)
