@@ -59,8 +59,7 @@ def save(
     The file holds what the host does with examples, the parameters, and `model.apply`
     for batches of some capacities, as `jax.export` writes it. Python functions that the
     host calls (`InputTransform`, keys of `OneOf`) are written by the names under which
-    they can be imported; those of a notebook, which cannot, are told one by one. Those
-    of the device are part of what is exported.
+    they can be imported; those of a notebook, which cannot, are told one by one.
 
     Args:
       path: of the file, which is written whole or not at all.

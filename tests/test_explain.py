@@ -64,7 +64,7 @@ def record(examples):
     ends = []
 
     def tree(x):
-        kind = is_leaf(x)
+        kind = is_leaf(x if type(x) in PLAIN else value(x))
         if kind == True:
             row = len(numbers)
             numbers.append(x)

@@ -354,7 +354,8 @@ def test_what_never_meets() -> None:
     lowering = {'combinators', 'lower', 'language/', 'tracing/', 'data/'}
     assert between['runtime'].isdisjoint(lowering)
     assert between['device/'].isdisjoint(lowering)
-    assert between['planning/'].isdisjoint(lowering)
+    # It looks at graphs from outside, by what is beside what makes them.
+    assert between['planning/'].isdisjoint(lowering - {'tracing/'})
     assert between['tracing/'].isdisjoint({'combinators', 'language/', 'planning/'})
 
 
