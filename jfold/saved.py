@@ -29,6 +29,7 @@ from jfold.errors import expect, reason, shown
 from jfold.language.parameter_checks import as_asked, check_params
 from jfold.language.portable import Portable, portable
 from jfold.loaded import LoadedModel, make_step
+from jfold.lower import lower_portable
 from jfold.model import Model
 from jfold.planning.layout import layout
 from jfold.program import Program
@@ -406,7 +407,7 @@ def _read_program(arrays: Mapping[str, Array], said: Mapping[str, Any]) -> Progr
     found = decoder.value(said['root'])
     if not isinstance(found, Portable):
         raise TypeError(f'expected an expression, got {type(found).__name__}')
-    return found.lowered()
+    return lower_portable(found)
 
 
 def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:

@@ -37,6 +37,7 @@ from jfold.language.generate import TAKEN, WRITTEN
 from jfold.language.portable import BLOCKS, LAYER, USE, Portable, portable
 from jfold.language.typed import Typed, Typing
 from jfold.language.writing import write
+from jfold.lower import lower_portable
 from jfold.operations import Layer
 from jfold.program import Program
 
@@ -244,7 +245,7 @@ def test_a_module_that_ends_the_program(
 
 def lowered_again(program: Program) -> Program:
     """A program that is written anew from the records of its expression."""
-    return again(portable(program)).lowered()
+    return lower_portable(again(portable(program)))
 
 
 def check_same(read: Program, program: Program) -> None:
@@ -277,7 +278,7 @@ def test_programs_of_all_kinds(name: str) -> None:
     encoder = Encoder()
     code = encoder.encode(portable(program))
     if not encoder.refused:  # for a lambda
-        check_same(decoded(encoder, code).lowered(), program)
+        check_same(lower_portable(decoded(encoder, code)), program)
 
 
 @given(any_expressions())
@@ -288,7 +289,7 @@ def test_programs_of_any_expression(expression: Expression) -> None:
     code = encoder.encode(portable(program))
     decoder = Decoder(encoder.arrays)
     decoder.read(encoder.records)
-    check_same(decoder.value(code).lowered(), program)
+    check_same(lower_portable(decoder.value(code)), program)
 
 
 def test_nothing_is_left_out_of_an_expression() -> None:
@@ -356,7 +357,7 @@ def test_no_text_of_a_file_is_run(block: Any, old: Any, new: Any) -> None:
         k = next(k for k, x in enumerate(old) if x != new[k])
         record[k] = new[k]
     with pytest.raises((TypeError, ValueError)):
-        decoded(encoder, code).lowered().source.record([])
+        lower_portable(decoded(encoder, code)).source.record([])
 
 
 @pytest.mark.parametrize(

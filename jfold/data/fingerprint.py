@@ -97,7 +97,9 @@ def _data(program: Program) -> Iterator[tuple[str, object]]:
     found = [
         (tape, f'data {program.types[t]!r}' + _limit(below), site)
         for t, of in enumerate(program.source.recording.constants)
-        for (tape, *_), (below, site) in zip(of, expression.sites.get(t, ()), strict=True)
+        for (tape, *_), (below, site) in zip(
+            of, expression.sites.get(t, ()), strict=True
+        )
     ]
     for _, text, site in sorted(found, key=lambda each: each[0]):
         yield text, site if isinstance(site, Typed) else None

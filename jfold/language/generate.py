@@ -36,7 +36,7 @@ from jfold.recurrence import component_of, components, results_in
 from jfold.result_tables import LENGTH, Result, in_row
 from jfold.tracing.helpers import HELPERS
 from jfold.tracing.recorder import Column, Place, Recording
-from jfold.types import KeyType, SequenceType, TensorType, Type
+from jfold.types import KeyType, SequenceType, TensorType, Type, terminals
 
 MOST_ROUNDS = 64
 FEW_SITES = 4
@@ -818,8 +818,6 @@ def inside(type_: Type, numbers: list[int]) -> list[Any]:
 
     Sequences are numbered level by level, as `jfold.types.levels` meets them.
     """
-    from jfold.types import terminals
-
     rest = iter(numbers[1:])
     root: list[Any] = []
     waiting = [(type_, root)]

@@ -15,7 +15,6 @@ from jfold import combinators as c
 from jfold.language.groups import Fill
 from jfold.language.origins import Origins
 from jfold.language.typed import Typed, Typing
-from jfold.lower import lower_typed
 from jfold.operations import Layer
 from jfold.program import Program
 from jfold.wiring import Composition
@@ -34,10 +33,6 @@ class Portable:
     typing: Typing
     feeds: dict[int, tuple[Any, ...]]
     once: bool
-
-    def lowered(self) -> Program:
-        """The program; its layers do not run."""
-        return lower_typed(self.typing, self.feeds, self.once)
 
 
 def portable(program: Program) -> Portable:

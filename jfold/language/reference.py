@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from jfold.errors import InputError
+from jfold.functions import neutral
 from jfold.graph import Graph, Table, concatenate
 from jfold.language.expression import Expression, Nothing
+from jfold.language.generate import inside
 from jfold.language.groups import GROUPS
 from jfold.language.symbols import Leaf
 from jfold.language.typed import Typed
-from jfold.language.walk import At, Misfit, Path, Walk, common, path_text
+from jfold.language.walk import At, Misfit, Path, Walk, common, path_text, plain
 from jfold.operations import Operations
 from jfold.recurrence import are_recurrent, component_of
 from jfold.result_tables import LENGTH
@@ -145,8 +147,6 @@ class Rows(Nothing):
 
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
         """Applies the operation on so many items, or on more with what fills these."""
-        from jfold.functions import neutral
-
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)
@@ -219,8 +219,6 @@ class Rows(Nothing):
 
 
 def _inside(program: Operations, numbers: list[int]) -> Any:
-    from jfold.language.generate import inside
-
     return inside(program.output, numbers)
 
 
@@ -247,8 +245,6 @@ def _shaped(type_: Type, leaves: Any) -> Any:
 
 
 def _plain(x: Any) -> Any:
-    from jfold.language.walk import plain
-
     return Walk.object(None, x).value if isinstance(x, tuple) else plain(x)  # type: ignore[arg-type]
 
 
