@@ -24,10 +24,10 @@ from trees import Params, Workload, comb, expression, random_tree
 from turns import clocked, ratio_row, seconds, take_turns
 
 import jfold as jf
-from jfold.tracing.record import trace
 from jfold.planning.uses import make_uses
 from jfold.schedule import build
 from jfold.spec import Capacity, Spec
+from jfold.tracing.record import trace
 
 WORKLOADS = {
     'big': Workload(trees=64, leaves=128, hidden=256),

@@ -28,6 +28,7 @@ from jfold.language.generate import Chosen, settled
 from jfold.language.inference import infer, input_type, result_type
 from jfold.language.joining import chosen_by, joined
 from jfold.language.outputs import check_output
+from jfold.language.portable import Portable
 from jfold.language.recursion import endless
 from jfold.language.tables import Tables
 from jfold.language.turns import without_turns
@@ -37,7 +38,14 @@ from jfold.program import Program, check_program
 from jfold.tracing.record import Source
 
 # What is asked of types needs the rules of all blocks, so it is to be had here.
-__all__ = 'FAMILIES', 'input_type', 'lower', 'lower_typed', 'result_type'
+__all__ = (
+    'FAMILIES',
+    'input_type',
+    'lower',
+    'lower_portable',
+    'lower_typed',
+    'result_type',
+)
 FAMILIES = (
     *(inputs, tensors, composition, control),
     *(sequences, reduction, alignment, chaining, wiring),
@@ -61,6 +69,11 @@ def lower(root: c.Block, fuses: bool = True, once: bool = False) -> Program:
     typing = infer(root)
     check_output(typing.root, typing.metrics)
     return lower_typed(typing, None if fuses else {}, once)
+
+
+def lower_portable(given: Portable) -> Program:
+    """The program of an expression from elsewhere; its layers do not run."""
+    return lower_typed(given.typing, given.feeds, given.once)
 
 
 def lower_typed(
@@ -113,7 +126,7 @@ def _lowered(
     own = {x.name: getattr(made, x.name) for x in fields(Operations)}
     result = Program(
         **own | {'once': once},
-        source=Source(text, round_.names, round_.recording()),
+        source=Source(text, round_.names, round_.recording(), round_.where),
         expression=Expression(typing, tables, chosen, once, sites),
     )
     check_program(result)

@@ -29,6 +29,7 @@ from jfold.errors import expect, reason, shown
 from jfold.language.parameter_checks import as_asked, check_params
 from jfold.language.portable import Portable, portable
 from jfold.loaded import LoadedModel, make_step
+from jfold.lower import lower_portable
 from jfold.model import Model
 from jfold.planning.layout import layout
 from jfold.program import Program
@@ -60,8 +61,7 @@ def save(
     The file holds what the host does with examples, the parameters, and `model.apply`
     for batches of some capacities, as `jax.export` writes it. Python functions that the
     host calls (`InputTransform`, keys of `OneOf`) are written by the names under which
-    they can be imported; those of a notebook, which cannot, are told one by one. Those
-    of the device are part of what is exported.
+    they can be imported; those of a notebook, which cannot, are told one by one.
 
     Args:
       path: of the file, which is written whole or not at all.
@@ -411,7 +411,7 @@ def _read_program(arrays: Mapping[str, Array], said: Mapping[str, Any]) -> Progr
     found = decoder.value(said['root'])
     if not isinstance(found, Portable):
         raise TypeError(f'expected an expression, got {type(found).__name__}')
-    return found.lowered()
+    return lower_portable(found)
 
 
 def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from jfold.host.two_passes import in_two_passes
 from jfold.language.inference import infer
+from jfold.operations import Operations
 
 PAGE = Path(__file__).resolve().parent.parent / 'CONTRIBUTING.md'
 BEGIN = '<!-- what tests/one_expression.py prints -->\n'
@@ -43,11 +43,6 @@ def graph_tables(program: Any, graph: Any) -> str:
     return '\n'.join(lines)
 
 
-def bodies(program: Any) -> str:
-    """The bodies of a program."""
-    return ''.join(str(program).partition('<expression>')[1:])
-
-
 def stages() -> dict[str, str]:
     """What is printed of each stage, by what is said of it."""
     block = product()
@@ -57,14 +52,14 @@ def stages() -> dict[str, str]:
     return {
         'The expression, a value that prints as what it is:': repr(block),
         'Its types, one use of a block a line:': str(infer(block)),
-        'The program: operations for the device, bodies for the host:': str(
-            model.program
+        'Its operations, each with a buffer of values on the device:': (
+            Operations.__str__(model.program)
         ),
-        'Its bodies rewritten, so that nothing waits for calls: the data are taken '
-        'apart in waves, then all else is done once, with promised results:': bodies(
-            in_two_passes(model.program, False)
-        ),
-        f'The graph of `{EXAMPLES}`:': graph_tables(
+        'Its source, which the host runs: it visits the data once and notes, list by '
+        'list, what each operation is applied to ([more](docs/source.md)):': str(
+            model.program.source
+        ).strip(),
+        f'The graph of `{EXAMPLES}`, of what it has noted:': graph_tables(
             model.program, model._graph(EXAMPLES)
         ),
         'The schedule, as `model.explain` tells it:': re.sub(

@@ -14,13 +14,13 @@ from expressions import Expression
 
 import jfold as jf
 from jfold.graph import Graph, Table
-from jfold.tracing.record import trace
 from jfold.planning.layout import active_types, layout, running
 from jfold.planning.sections import SUM_ARITY, Section
 from jfold.program import Program
 from jfold.recurrence import component_of, components
 from jfold.schedule import Schedule
 from jfold.spec import Capacity
+from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
 

@@ -215,12 +215,10 @@ def main() -> None:
 
 
 THINGS = {
-    'block over known instructions': ('NGrams',),
-    'block with instructions of its own': ('Length', 'Count'),
-    'instruction that moves items': ('Interleave',),
+    'block': ('NGrams',),
+    'block that makes a tensor': ('Length',),
     'section of the index array': ('consumers',),
     'kind of result': ('item_rows',),
-    'loop over sequences': ('ReduceLoop',),
     'fact of kinds of results': ('is_counted', 'is_packed', 'Making'),
     'loop strategy': ('Counted', 'CountedLoops'),
 }

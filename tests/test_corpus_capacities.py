@@ -98,7 +98,8 @@ def test_capacities_are_no_larger_than_the_largest_batch() -> None:
     corpus = model.trace([chain(n) for n in (0, 4, 1, 9, 2)])
     capacity = corpus.capacities(2)
     assert capacity.examples == 2
-    assert capacity.constants[0] == 10 + 5
+    words = model.program.types.index(jf.TensorType((), 'int32'))
+    assert capacity.constants[words] == 10 + 5
     assert capacity.rows == (10 + 5, 9 + 4)
     assert capacity.levels == 9
     assert corpus.capacities(2, max_nodes=19).rows == (15, 13)

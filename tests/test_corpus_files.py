@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -16,7 +17,6 @@ import numpy as np
 import pytest
 from binary_trees import binary, dense_cell, embedding
 from checking import refuses
-from programs import with_metric_first
 from tree_corpora import TREES, assert_equal, trees
 
 import jfold as jf
@@ -26,6 +26,7 @@ from jfold.data.corpus import Corpus
 from jfold.data.files import DamagedError
 from jfold.data.fingerprint import fingerprint
 from jfold.data.storage import write
+from jfold.program import Program
 
 
 def test_a_file_that_numpy_reads(tmp_path: Path) -> None:
@@ -86,12 +87,27 @@ def test_a_loaded_corpus_stays_in_its_file(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ['c']
 
 
+def with_metric_first(program: Program) -> Program:
+    """The program with its one metric before the value of the expression."""
+    recording = program.source.recording
+    recording = replace(recording, results=recording.results[::-1])
+    assert program.sources is not None
+    return replace(
+        program,
+        results=program.results[::-1],
+        sources=replace(program.sources, results=program.sources.results[::-1]),
+        source=replace(program.source, recording=recording),
+    )
+
+
 def test_results_in_another_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The value of the expression is told by what it is, not by its place."""
     lower = model_face.lower
-    monkeypatch.setattr(model_face, 'lower', lambda *x, **y: with_metric_first(lower(*x, **y)))
+    monkeypatch.setattr(
+        model_face, 'lower', lambda x, **how: with_metric_first(lower(x, **how))
+    )
     observed = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
     tree = jf.ForwardDeclaration()
     pair = jf.Record((tree(), tree())) >> jnp.add >> observed

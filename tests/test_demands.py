@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.graph import Graph, Table, shared_counts
-from jfold.tracing.record import trace
 from jfold.planning.demands import Demands, demands, join_demands, needed
 from jfold.planning.layout import active_types
 from jfold.planning.sections import SUM_ARITY
 from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.spec import Capacity
+from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ import operator
 import re
 import sys
 from collections import Counter, OrderedDict, namedtuple
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import programs
 import pytest
-import wrong_kinds
 from checking import refuses
 from expressions import Expression, any_expressions
 from flax import nnx
@@ -31,13 +29,17 @@ from hypothesis import given, settings
 from traced_cases import CASES
 
 import jfold as jf
-from jfold import instructions as ir
 from jfold.containers import leaves_of, plain, restored
-from jfold.data.encoding import KINDS, Decoder, Encoder, fields_of
+from jfold.data.encoding import Decoder, Encoder, tags
 from jfold.data.fingerprint import fingerprint
 from jfold.data.naming import name_of, named, told
-from jfold.host.two_passes import in_two_passes
-from jfold.program import Program, check_program
+from jfold.language.generate import TAKEN, WRITTEN
+from jfold.language.portable import BLOCKS, LAYER, USE, Portable, portable
+from jfold.language.typed import Typed, Typing
+from jfold.language.writing import write
+from jfold.lower import lower_portable
+from jfold.operations import Layer
+from jfold.program import Program
 
 
 class Colour(enum.Enum):
@@ -167,7 +169,7 @@ def recursive_list() -> list[Any]:
 
 
 REFUSED = [
-    (eval('lambda x: x'), r'a lambda \(<string>:1\), whose source is not known'),
+    (eval('lambda x: x'), r'a lambda \(<string>:1\)'),
     (Colour.RED.shown, 'the method `Colour.shown` of an object'),
     ([].append, 'the method `list.append` of an object'),
     (object(), 'an object of builtins.object'),
@@ -241,34 +243,18 @@ def test_a_module_that_ends_the_program(
 # ---- programs ------------------------------------------------------------------------
 
 
-def all_programs() -> list[Program]:
-    """Those of other tests, as they are and in two passes."""
-    made = [
-        fn()
-        for module in (programs, wrong_kinds)
-        for fn in vars(module).values()
-        if hasattr(fn, 'cache_info')
-    ]
-    found = [each for each in made if isinstance(each, Program)]
-    found += [jf.compile(case()[0]).program for case in CASES.values()]
-    rewritten = (in_two_passes(each, False) for each in found)
-    return [*found, *(each for each in rewritten if each is not None)]
+def lowered_again(program: Program) -> Program:
+    """A program that is written anew from the records of its expression."""
+    return lower_portable(again(portable(program)))
 
 
-def test_every_kind_of_instruction_is_known() -> None:
-    """Programs with all of them are read as they were written; none is forgotten."""
-    seen = set[type]()
-    for program in all_programs():
-        encoder = Encoder()
-        code = encoder.encode(program)
-        if not encoder.refused:  # for a lambda
-            read = decoded(encoder, code)
-            assert str(read) == str(program)
-            assert fingerprint(read) == fingerprint(program)
-            seen |= {type(i) for body in read.plan.bodies for i in body.instructions}
-    bases = {ir.Instruction, ir.Maker, ir.ConstantMaker}
-    assert seen == KINDS - bases
-    assert KINDS == {ir.Instruction, *subclasses(ir.Instruction)}
+def check_same(read: Program, program: Program) -> None:
+    """Equal in print and in fingerprint, and what layers do is left out."""
+    assert str(read) == str(program)
+    assert fingerprint(read) == fingerprint(program)
+    for layer in read.layers:
+        with pytest.raises(AssertionError, match='does not run layers'):
+            layer.call(None)
 
 
 def subclasses(kind: type) -> set[type]:
@@ -277,50 +263,130 @@ def subclasses(kind: type) -> set[type]:
     return {*found}.union(*map(subclasses, found))
 
 
+def test_every_kind_of_block_is_known() -> None:
+    """Those that have a rule; a file of a version with others is refused."""
+    ruled = {kind for kind in write.registry if kind is not object}
+    assert ruled == {*BLOCKS}
+    assert ruled <= subclasses(jf.Block) | {*BLOCKS}
+    assert {kind.__name__ for kind in BLOCKS} <= {*tags()}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_programs_of_all_kinds(name: str) -> None:
+    """Read as they were written, if all functions have names."""
+    program = jf.compile(CASES[name]()[0]).program
+    encoder = Encoder()
+    code = encoder.encode(portable(program))
+    if not encoder.refused:  # for a lambda
+        check_same(lower_portable(decoded(encoder, code)), program)
+
+
 @given(any_expressions())
 @settings(max_examples=40, deadline=None)
 def test_programs_of_any_expression(expression: Expression) -> None:
-    """Equal in print and in fingerprint, and what layers do is left out."""
     program = jf.compile(expression.block).program
-    read = again(program)
-    assert str(read) == str(program)
-    assert fingerprint(read) == fingerprint(program)
-    check_program(read)
-    for layer in read.layers:
-        with pytest.raises(AssertionError, match='does not run layers'):
-            layer.call(None)
+    encoder = Encoder(by_name=False)
+    code = encoder.encode(portable(program))
+    decoder = Decoder(encoder.arrays)
+    decoder.read(encoder.records)
+    check_same(lower_portable(decoder.value(code)), program)
 
 
-def test_nothing_is_left_out_of_a_program() -> None:
-    """Every field of its classes is written, but for what layers do and what follows
-    from others."""
-    left_out = {
-        'Body': {'writer'},
-        'Layer': {'call', 'init', 'evaluating', 'owner'},
-        'KeyType': {'shape', 'dtype'},
+def test_nothing_is_left_out_of_an_expression() -> None:
+    """Every field of its classes is written, but for what layers do."""
+    every = {x.name for x in fields(Layer)}
+    assert every - {*LAYER} == {'call', 'init', 'evaluating', 'owner'}
+    assert {x.name for x in fields(Typed)} | {'path'} == {*USE}
+    assert {x.name for x in fields(Typing)} == {
+        *('root', 'declarations', 'layers', 'metrics')
     }
-    kinds = {each.__name__: each for each in found_in(programs.random())}
-    for name, written in fields_of(kinds).items():
-        every = {each.name for each in fields(kinds[name])}
-        assert every - {*written} == left_out.get(name, set()), name
-    assert {'Program', 'Body', 'Layer', 'KeyType', 'Apply'} <= kinds.keys()
+    assert {x.name for x in fields(Portable)} == {'typing', 'feeds', 'once'}
 
 
-def found_in(program: Program) -> set[type]:
-    """The classes of dataclasses in a program."""
-    waiting, found = [program], dict[int, Any]()
-    while waiting:
-        value: Any = waiting.pop()
-        if id(value) in found:
-            continue
-        found[id(value)] = value
-        if isinstance(value, dict):
-            waiting += [*value.values()]
-        elif isinstance(value, list | tuple):
-            waiting += value
-        elif is_dataclass(value):
-            waiting += [getattr(value, each.name) for each in fields(value)]
-    return {type(x) for x in found.values() if is_dataclass(x)} - {type}
+def test_an_expression_may_be_nested_without_limit() -> None:
+    """Deeper than Python's stack."""
+    type_ = jf.TensorType(())
+    node = Typed(jf.Identity(), 'expression', type_, type_)
+    for _ in range(20_000):
+        node = Typed(jf.Identity(), 'expression', type_, type_, (node,))
+    found = again(node)
+    depth = 0
+    while found.parts:
+        (found,) = found.parts
+        depth += 1
+    assert depth == 20_000
+
+
+# What a file might say in the place of a number or a name, to have it run.
+CODE = '0]; raise SystemExit(3)  #'
+
+
+@pytest.mark.parametrize(
+    ('block', 'old', 'new'),
+    [
+        (jf.Map(jf.Scalar()) >> jf.GetItem(0), ['GetItem', 0], ['GetItem', CODE]),
+        (
+            jf.Map(jf.Scalar()) >> jf.GetItem(slice(0, 2)) >> jf.Sum(),
+            ['slice', 0, 2],
+            ['slice', CODE, 2],
+        ),
+        (
+            jf.Record((jf.Scalar(), jf.FromTensor(np.float32(1)))),
+            ['Record', [0], 2],
+            ['Record', [0], CODE],
+        ),
+        (
+            jf.Map(jf.Scalar()) >> jf.NGrams(2) >> jf.GetItem(0),
+            ['NGrams', 2],
+            ['NGrams', CODE],
+        ),
+        (
+            jf.Map(jf.Scalar()) >> jf.Padded(2),
+            ['Padded', 2],
+            ['Padded', CODE],
+        ),
+    ],
+)
+def test_no_text_of_a_file_is_run(block: Any, old: Any, new: Any) -> None:
+    """It is no number, which is told before anything is written."""
+    encoder = Encoder()
+    code = encoder.encode(portable(jf.compile(block).program))
+    found = [x for x in encoder.records if x[0] == old[0]]
+    assert found
+    for record in found:
+        k = next(k for k, x in enumerate(old) if x != new[k])
+        record[k] = new[k]
+    with pytest.raises((TypeError, ValueError)):
+        lower_portable(decoded(encoder, code)).source.record([])
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'a\nraise SystemExit(3)',
+        'a\rb',
+        'x²',
+        'ſ',
+        '{0}',
+        'a  # b',
+        '',
+        *TAKEN,
+        *WRITTEN,
+    ],
+)
+def test_names_are_no_source(name: str) -> None:
+    """Of functions, declarations, fields, metrics, as a file may have them too."""
+    tree = jf.ForwardDeclaration(name=name or 'tree')
+    leaf = jf.Scalar() >> jf.Function(jnp.sin, name=name or 'sin')
+    fn: Any = {name: 1, '{x}': 2}
+    field = jf.GetItem(name, default='{1}') >> jf.InputTransform(fn, default=0)
+    tree.resolve_to(jf.OneOf(type, {int: leaf, dict: field >> jf.Scalar()}))
+    seen = tree() >> jf.AllOf(jf.Identity(), jf.Metric(name or 'seen'))
+    model = jf.compile(seen >> jf.GetItem(0))
+    check_same(lowered_again(model.program), model.program)
+    schedule = model.schedule([0, {name: name}, {name: 'other'}, {}])
+    found = model.apply({}, schedule)
+    assert np.asarray(found[0]).tolist() == [0, 1, 0, 0]
 
 
 class Calls:
@@ -354,7 +420,8 @@ def test_values_may_be_nested_without_limit() -> None:
         [['tuple'], ['tuple', [-1]]],
         [['tuple', [True]]],
         [['none such']],
-        [['Apply', 1]],
+        [['Typed', 1]],
+        [['GetItem', 1]],
         [['array', '<f4', 0, 5]],
         [['dict', 1]],
         [[]],

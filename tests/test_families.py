@@ -11,9 +11,9 @@ import pytest
 
 import jfold as jf
 from jfold import combinators
-from jfold.language.eager import value_of
-from jfold.language.emission import emit
 from jfold.language.inference import infer, output_type
+from jfold.language.walk import walk
+from jfold.language.writing import write
 from jfold.lower import FAMILIES
 
 BLOCKS = [
@@ -21,7 +21,7 @@ BLOCKS = [
     for each in vars(combinators).values()
     if inspect.isclass(each) and issubclass(each, jf.Block) and each is not jf.Block
 ]
-PASSES = [output_type, emit, value_of]
+PASSES = [output_type, walk, write]
 
 
 @pytest.mark.parametrize('kind', BLOCKS, ids=lambda kind: kind.__name__)
@@ -43,8 +43,8 @@ class Unknown(jf.Block):
     [
         (lambda: infer(Unknown()), 'type inference'),
         (lambda: jf.compile(jf.Map(Unknown())), 'type inference'),
-        (lambda: emit(Unknown(), None, None, 0, None), 'lowering'),
-        (lambda: value_of(Unknown(), None, 0, None), 'eager evaluation'),
+        (lambda: walk(Unknown(), None, None, None), 'walking'),
+        (lambda: write(Unknown(), None, None, None), 'writing'),
     ],
 )
 def test_a_pass_refuses_a_block_that_it_does_not_know(

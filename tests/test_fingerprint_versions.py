@@ -31,7 +31,7 @@ def test_code_of_another_python_is_not_compared() -> None:
     assert differences(saved, of(number(adder(1)))) == []
     assert differences(saved, of(number(lambda number: number + 1))) != []
     assert differences(saved, of(number(adder(2)))) == [
-        f'a different `Transform fn=<lambda>` {FUNCTION}'
+        f'a different `function = <lambda>` {FUNCTION}'
     ]
 
 

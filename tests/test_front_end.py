@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from checking import refuses
 
-from jfold.tracing import check_graph as graphs
 from jfold.graph import Graph, Table, concatenate, numbering
 from jfold.operations import (
     Layer,
@@ -32,6 +31,7 @@ from jfold.result_tables import EXAMPLE_ROWS, Result
 from jfold.runtime import run
 from jfold.schedule import build
 from jfold.spec import COUNTED, FIXED, RESIDUALS, Spec
+from jfold.tracing import check_graph as graphs
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.interpreters.losses import sum_of_floats
 from jfold.interpreters.nonfinite import Search
-from jfold.tracing.record import trace
 from jfold.lower import lower
 from jfold.results import returned
+from jfold.tracing.record import trace
 
 number = jf.Scalar()
 logs = jf.Map(number >> jf.Function(jnp.log))

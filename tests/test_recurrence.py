@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.graph import Graph, numbering
-from jfold.tracing.record import trace
 from jfold.lower import lower
 from jfold.program import Program
 from jfold.recurrence import component_of, components
+from jfold.tracing.record import trace
 
 
 def named(program: Program) -> list[tuple[tuple[str, ...], bool]]:

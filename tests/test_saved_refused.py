@@ -22,6 +22,8 @@ from saved_models import TREES, model, params, rooms, sums
 import jfold as jf
 from jfold import saved as saving
 from jfold.data import storage
+from jfold.data.encoding import tags
+from jfold.language.portable import USE
 
 
 @pytest.fixture(scope='module')
@@ -273,17 +275,15 @@ def test_other_versions(path: Path, tmp_path: Path) -> None:
         with refuses(f'{begin}, with {what}: {end}', jf.UnknownFormatError):
             jf.load(other)
 
-    check_refused('format 2, not 1', format=2)
-    check_refused('format 3, not 1', format=3, program={}, params=None)
+    check_refused('format 1, not 2', format=1)
+    check_refused('format 3, not 2', format=3, program={}, params=None)
     program = saved(path)['program']
-    classes = program['classes'] | {'Apply': ['inputs']}
+    classes = [*program['classes'], 'Later']
     check_refused(
-        'a `Apply` that is made otherwise', program=program | {'classes': classes}
+        'other kinds of blocks: Later', program=program | {'classes': classes}
     )
-    classes = program['classes'] | {'Later': []}
-    check_refused(
-        'a `Later` that is made otherwise', program=program | {'classes': classes}
-    )
+    classes = [each for each in program['classes'] if each != 'Nth']
+    check_refused('other kinds of blocks: Nth', program=program | {'classes': classes})
     check_refused('another layout of schedules', layouts=['', ''])
     assert jf.load(changed(path, tmp_path, versions=versions)).capacities
 
@@ -300,8 +300,8 @@ NUMBERS = 'constants', 'rows', 'fans', 'sums', 'metrics', 'profiles'
 ROOM = {'examples': 1, 'stages': 0, **{name: [] for name in NUMBERS}}
 NONSENSE: list[dict[str, Any]] = [
     {'program': {}},
-    {'program': {'classes': {}, 'records': [['tuple']], 'root': [0]}},
-    {'program': {'classes': {}, 'records': [['tuple', [3]]], 'root': [0]}},
+    {'program': {'classes': tags(), 'records': [['tuple']], 'root': [0]}},
+    {'program': {'classes': tags(), 'records': [['tuple', [3]]], 'root': [0]}},
     {'capacities': [{'examples': 1}]},
     {'capacities': 3},
     {'params': ['dict', [['word', 99]]]},
@@ -330,11 +330,14 @@ def test_a_wrong_program_is_not_run(path: Path, tmp_path: Path) -> None:
     """It is checked as one that was lowered is."""
     program = saved(path)['program']
     records = [[*x] for x in program['records']]
-    (apply, *_) = (x for x in records if x[0] == 'Apply')
-    apply[-1] = 99
-    other = changed(path, tmp_path, program=program | {'records': records})
-    with pytest.raises(jf.DamagedError, match='malformed'):
-        jf.load(other)
+    uses = [n for n, x in enumerate(records) if x[0] == 'Typed']
+    parts = 1 + USE.index('parts')
+    for n in uses:
+        wrong = [*records]
+        wrong[n] = [*wrong[n][:parts], 99, *wrong[n][parts + 1 :]]
+        other = changed(path, tmp_path, program=program | {'records': wrong})
+        with pytest.raises(jf.DamagedError, match='malformed'):
+            jf.load(other)
 
 
 def test_functions_that_have_changed(
@@ -350,7 +353,7 @@ def test_functions_that_have_changed(
         text = (
             f'{path}: expected the functions that the model was saved with, got others '
             'of their names, or other data that they use at module level, with a '
-            'different `Transform fn=lower` in '
+            'different `lower = lower` in '
             "tree.OneOf['leaf'].Pipe[0].InputTransform(lower). Load it beside the code "
             'as it was, save the model again, or pass `check_functions=False` if these '
             'do the same'
@@ -372,7 +375,7 @@ def test_only_named_modules_are_imported(path: Path) -> None:
     names = {
         record[1] for record in saved(path)['program']['records'] if record[0] == 'name'
     }
-    assert names == {'builtins', 'jfold.result_tables', 'saved_functions'}
+    assert names == {'builtins', 'saved_functions'}
 
 
 def test_a_failure_leaves_the_old_file(

@@ -29,7 +29,6 @@ from readings import (
 )
 
 import jfold as jf
-from jfold.tracing.record import trace
 from jfold.planning.build import fill
 from jfold.planning.demands import demands
 from jfold.planning.growth import COARSE, FINE, Stage, grow
@@ -39,6 +38,7 @@ from jfold.planning.uses import make_uses
 from jfold.planning.widths import empty_part, tiles
 from jfold.schedule import build
 from jfold.spec import Capacity, Spec, key_of
+from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
 

@@ -22,12 +22,12 @@ from readings import check_consumers, check_fixed, check_inputs, read, reading
 
 import jfold as jf
 from jfold import staircase
-from jfold.tracing.record import trace
 from jfold.planning.layout import layout
 from jfold.planning.profiles import Profiles, margins, most, profiles
 from jfold.recurrence import components
 from jfold.spec import RESIDUALS
 from jfold.staircase import Profile, cut, fits, is_cut, larger, last_steps, runs, steps
+from jfold.tracing.record import trace
 
 sys.path.append(str(Path(__file__).parents[1] / 'benchmarks'))
 

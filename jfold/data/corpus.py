@@ -8,7 +8,6 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
@@ -16,7 +15,7 @@ import numpy as np
 
 from jfold.data import storage
 from jfold.data.adoption import differing, fitted
-from jfold.data.files import check_path, malformed, noted
+from jfold.data.files import check_path, malformed, noted, parts_in
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, graphs_in, in_parts
@@ -286,7 +285,9 @@ class Corpus:
             )
         check_path(path)
         if os.path.isdir(path):
-            return joined(model, [cls.load(x, model, verify=verify) for x in _in(path)])
+            return joined(
+                model, [cls.load(x, model, verify=verify) for x in parts_in(path)]
+            )
         with noted('a corpus in a file, got none: write it by `Corpus.save`'):
             arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
@@ -327,21 +328,6 @@ class Corpus:
 
 
 # ---- arguments -----------------------------------------------------------------------
-
-
-def _in(folder: str | os.PathLike[str]) -> list[Path]:
-    """The parts of a corpus.
-
-    Raises:
-      FileNotFoundError: there is none.
-    """
-    found = sorted(Path(folder).glob('*.npz'))
-    if not found:
-        raise FileNotFoundError(
-            f'{folder}: expected a folder of `.npz` files, which `Corpus.save` writes, '
-            'got one without'
-        )
-    return found
 
 
 def _whole_numbers(indices: Indices) -> Array:

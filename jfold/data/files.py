@@ -104,3 +104,18 @@ def _told(path: str | os.PathLike[str]) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def parts_in(folder: str | os.PathLike[str]) -> list[Path]:
+    """The parts of a corpus.
+
+    Raises:
+      FileNotFoundError: there is none.
+    """
+    found = sorted(Path(folder).glob('*.npz'))
+    if not found:
+        raise FileNotFoundError(
+            f'{folder}: expected a folder of `.npz` files, which `Corpus.save` writes, '
+            'got one without'
+        )
+    return found

@@ -38,6 +38,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from jfold.language.typed import Typed
 from jfold.operations import Operation
 from jfold.planning.layout import active_types
 from jfold.program import Program
@@ -47,8 +48,9 @@ from jfold.types import Type
 FORMAT = 4  # of graphs and demands: how places, values, levels are numbered; sums
 SHOWN = 3  # differences in an error
 ATOMS = {str, bytes, int, float, bool, type(None)}
+TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # what it holds is told elsewhere
 EMPTY = CellType()  # a variable that a function closes over before it has a value
-SECTIONS = 'operations', 'results', 'steps', 'tables', 'functions'
+SECTIONS = 'operations', 'results', 'data', 'steps', 'tables', 'functions'
 
 Said: TypeAlias = tuple[str, Iterable[object]]
 # Text, hash of what the text leaves out, place in the expression.
@@ -61,21 +63,50 @@ def fingerprint(program: Program) -> dict[str, Any]:
     It is the same in every process. Only the section of functions depends on the
     version of Python, whose compiled code it hashes.
     """
+    source = program.source
     names = {
         name: [*value] if isinstance(value, Numbers) else value
-        for name, value in program.source.names.items()
+        for name, value in source.names.items()
         if name not in HELPERS
     }
+
+    def place(of: str) -> str:
+        return without_ids(source.where.get(of))
+
     return {
         'format': FORMAT,
         'python': '.'.join(map(str, sys.version_info[:2])),
         'numbers': numbers_of(program),
         'operations': [_plain(_operation(each)) for each in program.operations],
         'results': [_plain(str(each)) for each in program.results],
-        'steps': [_plain(line) for line in _lines(program.source.text)],
-        'tables': [_given(*x, code=False) for x in names.items() if not callable(x[1])],
-        'functions': [_given(*x, code=True) for x in names.items()],
+        'data': [[text, '', without_ids(at)] for text, at in _data(program)],
+        'steps': [[line, '', place(line.strip())] for line in _lines(source.text)],
+        'tables': [_given(*x, place(x[0]), code=False) for x in names.items()],
+        'functions': [_given(*x, place(x[0]), code=True) for x in names.items()],
     }
+
+
+def without_ids(place: object) -> str:
+    """Where something is, in every process the same."""
+    return re.sub(' at 0x[0-9a-f]+', '', str(place or ''))
+
+
+def _data(program: Program) -> Iterator[tuple[str, object]]:
+    """What is read from examples, tape by tape, and the use of a block that reads it."""
+    expression: Any = program.expression
+    found = [
+        (tape, f'data {program.types[t]!r}' + _limit(below), site)
+        for t, of in enumerate(program.source.recording.constants)
+        for (tape, *_), (below, site) in zip(
+            of, expression.sites.get(t, ()), strict=True
+        )
+    ]
+    for _, text, site in sorted(found, key=lambda each: each[0]):
+        yield text, site if isinstance(site, Typed) else None
+
+
+def _limit(below: int | None) -> str:
+    return '' if below is None else f' below {below}'
 
 
 def numbers_of(program: Program) -> dict[str, Any]:
@@ -114,6 +145,8 @@ def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[st
         for section in SECTIONS
         if same_python or section != 'functions'
         for text in _differences(saved.get(section, []), current[section])
+        # Variables have the names of operations, so other ones change many lines.
+        if section != 'steps' or saved.get('operations') == current['operations']
     ]
     found = list(dict.fromkeys(found))
     rest = len(found) - SHOWN
@@ -129,11 +162,16 @@ def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
                 yield f'a different `{text}`{_in(place)}'
         return
     matcher = SequenceMatcher(a=old, b=new, autojunk=False)
-    for kind, a, b, c, d in matcher.get_opcodes():
-        if kind != 'equal':
-            for pair in itertools.zip_longest(saved[a:b], current[c:d]):
-                texts = [f'`{each[0]}`' if each else 'nothing' for each in pair]
-                yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
+    pairs = [
+        pair
+        for kind, a, b, c, d in matcher.get_opcodes()
+        if kind != 'equal'
+        for pair in itertools.zip_longest(saved[a:b], current[c:d])
+    ]
+    # What follows from a difference in a block is told behind that.
+    for pair in sorted(pairs, key=lambda pair: not (pair[1] or pair[0])[2]):
+        texts = [f'`{each[0].strip()}`' if each else 'nothing' for each in pair]
+        yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
 
 
 def _in(place: str) -> str:
@@ -146,15 +184,14 @@ def _in(place: str) -> str:
 def _lines(text: str) -> Iterator[str]:
     """The lines of its functions, without comments."""
     _, _, functions = text.partition('\ndef ')
-    for line in functions.splitlines():
-        said, *_ = line.partition('  # ')
-        if said.strip() and not said.startswith('#'):
-            yield said
+    for line in functions.split('\n'):
+        if line.strip():
+            yield TAPE.sub(r'\1', line)
 
 
-def _given(name: str, value: object, code: bool) -> Line:
+def _given(name: str, value: object, place: str, code: bool) -> Line:
     """What a name of the source stands for; with or without the code of functions."""
-    return [f'{name} = {_short(value)}', contents(value, code=code), '']
+    return [f'{name} = {_short(value)}', contents(value, code=code), place]
 
 
 def _plain(text: str) -> Line:

@@ -16,6 +16,7 @@ from jfold.data.traced import Traced, digest_of
 from jfold.data.tracing import trace_corpus
 from jfold.errors import several
 from jfold.language.portable import Portable, portable
+from jfold.lower import lower_portable
 from jfold.program import Program
 from jfold.tracebacks import boundary
 from jfold.tracing.record import trace
@@ -113,4 +114,4 @@ def _anew(records: Any) -> Program:
     decoder.read(rows)
     found = decoder.value(root)
     assert isinstance(found, Portable)
-    return found.lowered()
+    return lower_portable(found)

@@ -29,8 +29,10 @@ from jfold.language.walk import (
 from jfold.language.writing import (
     PLAIN,
     as_object,
+    braced,
     item_at,
     literal,
+    number,
     sliced,
     write,
 )
@@ -231,7 +233,7 @@ def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
     if keys == [*range(len(keys))] and block.length == len(keys) and plain:
         return _unpacked(x, node, w)
     if block.length is not None and not all(map(_takes_nothing, node.parts)):
-        check = f'at_most({{}}, {block.length})'
+        check = f'at_most({{}}, {number(block.length)})'
         one, each = check.format(x.text), check.format('y')
         w.line(one if w.count is None else f'for y in {x.text}: {each}')
     made: list[Any] = []
@@ -397,8 +399,9 @@ def _ordinal(k: int) -> str:
 def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
     """A field of an object, or those of all objects of a list."""
     shown = repr(key) if type(key) in PLAIN else w.g.given('place', key)
+    shown = braced(shown)
     if default:
-        other = literal(default[0], w)
+        other = braced(literal(default[0], w))
         text = f'field_or({{}}, {shown}, {other})'
     elif isinstance(key, str) and x.kind is not dict:
         text = f'{{0}}[{shown}] if type({{0}}) is dict else field({{0}}, {shown})'
@@ -418,4 +421,4 @@ def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Objec
 def _of_items(key: Any, value: s.Items, w: Lines) -> Any:
     if isinstance(key, slice):
         return sliced(value, key, w)
-    return w.opened(item_at(value, str(key), w))
+    return w.opened(item_at(value, number(key), w))

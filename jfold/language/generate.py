@@ -36,7 +36,7 @@ from jfold.recurrence import component_of, components, results_in
 from jfold.result_tables import LENGTH, Result, in_row
 from jfold.tracing.helpers import HELPERS
 from jfold.tracing.recorder import Column, Place, Recording
-from jfold.types import KeyType, SequenceType, TensorType, Type
+from jfold.types import KeyType, SequenceType, TensorType, Type, terminals
 
 MOST_ROUNDS = 64
 FEW_SITES = 4
@@ -100,6 +100,14 @@ class Chosen:
     kinds: tuple[int, ...] | None = None
 
 
+# Names that rules write as they are: in any line, and as variables of a function.
+TAKEN = (
+    *('examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW', 'MAKER'),
+    *('y', 'z', 'u', 'v', 'k', 'key', 'group', 'entries'),
+)
+WRITTEN = 'x', 'n', 'items', 'made'
+
+
 class Generator:
     """One round: writes the source with what is known, and finds out more.
 
@@ -107,6 +115,7 @@ class Generator:
       places, joins, inputs, row_makers: what is found; see `Facts`.
       uses: the applications of operations.
       grouped: operations that are applied to groups of items.
+      where: what wrote a line, or has a name; `None` if several did.
     """
 
     def __init__(
@@ -127,22 +136,16 @@ class Generator:
         self.split_of: Sequence[int] = ()
         self.untouched: dict[Hashable, list[tuple[Hashable, str]]] = {}
         self.grouped: set[int] = set()
+        self.node: Typed | None = None  # what is being written
+        self.where: dict[str, Typed | None] = {}
         self.bits = [0]  # per operation, that of its first output
-        self.local: set[str] = set()
+        self.local: set[str] = {*WRITTEN}
         self.constant_names: dict[str, int] = {}
         self.used: dict[str, int] = {}
         self.name_of: dict[int, str] = {}
         self.tables_of: dict[Any, dict[Any, Any]] = {}
         self.names: dict[str, Any] = dict(HELPERS)
-        self.taken: set[str] = {
-            'examples',
-            'ends',
-            'kept',
-            'record',
-            'LEVEL',
-            'LOW',
-            'MAKER',
-        }
+        self.taken: set[str] = {*TAKEN}
         self.tapes: list[Tape] = []
         self.rows: dict[Hashable, Rows] = {}
         self.makers: list[list[Maker]] = []
@@ -323,10 +326,13 @@ class Generator:
         if id(value) not in self.name_of:  # which `names` keeps its own
             name = self.name_of[id(value)] = self.name(wanted)
             self.names[name] = value
+            self.where[name] = self.node
         return self.name_of[id(value)]
 
     def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
         """A new tape."""
+        # A comment is one line, whatever names are in it.
+        about = about if about.isprintable() else ascii(about)
         made = Tape(self.name(wanted), about, width)
         self.tapes.append(made)
         return made
@@ -794,8 +800,6 @@ def inside(type_: Type, numbers: list[int]) -> list[Any]:
 
     Sequences are numbered level by level, as `jfold.types.levels` meets them.
     """
-    from jfold.types import terminals
-
     rest = iter(numbers[1:])
     root: list[Any] = []
     waiting = [(type_, root)]

@@ -139,6 +139,8 @@ class Lines:
     def line(self, text: str) -> None:
         """Appends a line."""
         self.lines.append(INDENT * self.depth + text)
+        where, node = self.g.where, self.g.node
+        where[text] = node if where.setdefault(text, node) is node else None
 
     def variable(self, wanted: str) -> str:
         """A variable of the function that nothing has been assigned to."""
@@ -333,11 +335,12 @@ class Lines:
         if node.shared and key in self.known:
             return self.known[key][1]
         before, self.tail = self.tail, self.tail and tail
+        outer, self.g.node = self.g.node, node
         if self.depth > MOST_NESTED:
             made = self.g.outlined(node, given, self)
         else:
             made = write(node.block, node, given, self)
-        self.tail = before
+        self.tail, self.g.node = before, outer
         if node.shared and not node.draws and made is not RETURNED:
             made = self.held(made, 'value')
             self.known[key] = given, made
@@ -548,7 +551,7 @@ def _texts(value: s.Symbol) -> Iterator[str]:
 
 def identifier(wanted: str) -> str:
     """A name of Python, as near to another text as can be."""
-    name = re.sub(r'\W+', '_', wanted).strip('_').lower() or 'value'
+    name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'
     if name[0].isdigit():
         name = f'_{name}'
     if keyword.iskeyword(name) or hasattr(builtins, name):

@@ -15,7 +15,6 @@ from jfold import combinators as c
 from jfold.language.groups import Fill
 from jfold.language.origins import Origins
 from jfold.language.typed import Typed, Typing
-from jfold.lower import lower_typed
 from jfold.operations import Layer
 from jfold.program import Program
 from jfold.wiring import Composition
@@ -34,10 +33,6 @@ class Portable:
     typing: Typing
     feeds: dict[int, tuple[Any, ...]]
     once: bool
-
-    def lowered(self) -> Program:
-        """The program; its layers do not run."""
-        return lower_typed(self.typing, self.feeds, self.once)
 
 
 def portable(program: Program) -> Portable:
@@ -144,12 +139,28 @@ USE = (
     *('block', 'where', 'input', 'output', 'parts', 'layer', 'order', 'origins'),
     *('shared', 'draws', 'observes', 'facts', 'path'),
 )
+
+
+def _use(*values: Any) -> Typed:
+    given = dict(zip(USE, values, strict=True))
+    path = given.pop('path')  # without its parts the block would print another
+    made = Typed(**given)
+    kind = type(made.block).__name__
+    is_whole = type(made.parts) is tuple and all(map(_may_be_part, made.parts))
+    if not is_whole or not isinstance(made.block, c.Block):
+        raise TypeError(f'expected the use of a block, got one of {kind}')
+    vars(made).update(path=path)
+    return made
+
+
+def _may_be_part(value: Any) -> bool:
+    return value is None or isinstance(value, Typed)
+
+
 CODECS: dict[type, Codec] = {
     **BLOCKS,
-    Typed: Codec(lambda x: tuple(getattr(x, n) for n in USE), lambda *v: _use(*v)),
-    Typing: Codec(
-        lambda x: (x.root, x.declarations, x.layers, x.metrics), lambda *v: Typing(*v)
-    ),
+    Typed: Codec(lambda x: tuple(getattr(x, n) for n in USE), _use),
+    Typing: Codec(lambda x: (x.root, x.declarations, x.layers, x.metrics), Typing),
     Portable: Codec(lambda x: (x.typing, x.feeds, x.once), Portable),
     Origins: Codec(
         lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins
@@ -159,14 +170,6 @@ CODECS: dict[type, Codec] = {
     Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
 }
 TAGS = {kind.__name__: kind for kind in CODECS}
-
-
-def _use(*values: Any) -> Typed:
-    given = dict(zip(USE, values, strict=True))
-    path = given.pop('path')  # without its parts the block would print another
-    made = Typed(**given)
-    vars(made).update(path=path)
-    return made
 
 
 def codec_of(value: Any) -> tuple[str, Codec] | None:

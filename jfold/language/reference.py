@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from jfold.errors import InputError
+from jfold.functions import neutral
 from jfold.graph import Graph, Table, concatenate
 from jfold.language.expression import Expression, Nothing
+from jfold.language.generate import inside
 from jfold.language.groups import GROUPS
 from jfold.language.symbols import Leaf
 from jfold.language.typed import Typed
@@ -162,8 +164,6 @@ class Rows(Nothing):
 
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
         """Applies the operation on so many items, or on more with what fills these."""
-        from jfold.functions import neutral
-
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)
@@ -236,8 +236,6 @@ class Rows(Nothing):
 
 
 def _inside(program: Operations, numbers: list[int]) -> Any:
-    from jfold.language.generate import inside
-
     return inside(program.output, numbers)
 
 

@@ -352,7 +352,7 @@ def _note(error: Exception, node: Typed, x: Any) -> None:
 @functools.singledispatch
 def walk(block: c.Block, node: Typed, x: Any, state: Walk) -> Any:
     """The value of one use of a block; walks the blocks inside by steps."""
-    raise NotImplementedError(f'no rule for the meaning of {block!r}')
+    raise NotImplementedError(f'walking has no rule for {block!r}')
 
 
 Rule = Callable[..., Any]

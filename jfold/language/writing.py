@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from typing import Any
 
 from jfold import combinators as c
@@ -21,7 +22,7 @@ READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 @functools.singledispatch
 def write(block: c.Block, node: Typed, value: Any, w: Lines) -> Any:
     """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
-    raise NotImplementedError(f'no rule to write {block!r}')
+    raise NotImplementedError(f'writing has no rule for {block!r}')
 
 
 def reads_no_items(fn: Any) -> bool:
@@ -61,7 +62,8 @@ def zeros_written(type_: Type, w: Lines) -> Any:
 
 def looked_up(table: str, x: str, default: list[str], w: Lines) -> s.Object:
     """The entries of a table, or the default, if there is one."""
-    text = f'{table}.get({{}}, {default[0]})' if default else f'{table}[{{}}]'
+    other = braced(default[0]) if default else ''
+    text = f'{table}.get({{}}, {other})' if default else f'{table}[{{}}]'
     if w.count is None:
         return w.held(s.Object(text.format(x)), 'value')  # type: ignore[return-value]
     return listed(f'[{text.format("y")} for y in {x}]', w)
@@ -78,6 +80,16 @@ def literal(value: Any, w: Lines) -> str:
     return repr(value) if type(value) in PLAIN else w.g.given('default', value)
 
 
+def number(value: Any) -> str:
+    """A whole number as it is written; what else a file may have said is refused."""
+    return str(operator.index(value))
+
+
+def braced(text: str) -> str:
+    """A text in which braces stand for themselves when it is formatted."""
+    return text.replace('{', '{{').replace('}', '}}')
+
+
 def item_at(value: s.Items, index: str, w: Lines) -> Any:
     """The item of a sequence at an index, which is a text."""
     names = []
@@ -92,7 +104,7 @@ def item_at(value: s.Items, index: str, w: Lines) -> Any:
 def sliced(value: s.Items, key: slice, w: Lines) -> s.Items:
     """Some neighbours of a sequence."""
     parts = [key.start, key.stop] + ([] if key.step is None else [key.step])
-    text = ':'.join('' if x is None else str(x) for x in parts)
+    text = ':'.join('' if x is None else number(x) for x in parts)
     return cut(value, text, w)
 
 

@@ -32,11 +32,13 @@ class Source(Owner):
       text: Python; printed, it can be read.
       names: what it is given besides: functions of the data, tables.
       recording: where everything stands on its tapes.
+      where: what wrote a line, or has a name, which prints as its path.
     """
 
     text: str
     names: Mapping[str, Any]
     recording: Recording = field(repr=False)
+    where: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
     def record(self) -> Callable[[Sequence[Any]], Any]:

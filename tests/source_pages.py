@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source that jfold writes of five models, as a page.
+
+python tests/source_pages.py           # prints the page
+python tests/source_pages.py --write   # puts it into docs/source.md
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import flax.linen as nn
+import numpy as np
+
+import jfold as jf
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / 'docs' / 'source.md'
+sys.path += [str(ROOT / 'examples'), str(ROOT / 'benchmarks')]
+
+HEAD = """\
+# The source of a model
+
+`jfold.compile` writes one function in Python, which records examples: it visits each
+once, and notes which operation is applied to what. `print(model.program.source)`
+shows it; it is plain Python, to be read beside the expression, and a debugger steps
+into it.
+
+How to read it:
+
+- Each list at the top of `record` is a *tape*. A row of an operation is an entry on
+  each of its tapes, one for each input; the comment says of which operation. A tape
+  of constants holds what was read from the data; the tape of results, what the
+  examples' values are.
+- A tensor is the *number* of the row that makes it: its place on the tape, and above
+  that who makes it (`EMBED = 2 << 30`). In a recursion the level is above both, by
+  `LEVEL`: one more than that of the highest input, so of two numbers the greater has
+  the higher level.
+- `ends` notes after each example how long the tapes are. What is not Python's own is
+  a function of the expression, or one of `jfold/tracing/helpers.py`, which read data
+  strictly: `x if type(x) is tuple else items(x, 2)` takes two items, whatever holds
+  them.
+
+Data that do not fit make this function fail somewhere; the example is then walked
+block by block, to say what was expected and where. Data deeper than Python's stack
+are recorded by the same source with `yield` before each call. `python
+tests/source_pages.py --write` brings this page up to date.
+"""
+
+
+def binary_trees() -> jf.Block:
+    """Numbers at the leaves, pairs above them."""
+    tree = jf.ForwardDeclaration(name='tree')
+    leaf = jf.Scalar('int32') >> jf.Function(nn.Embed(100, 16), name='word')
+    pair = jf.Record((tree(), tree())) >> jf.Concat()
+    pair >>= jf.Function(nn.Dense(16), name='pair')
+    tree.resolve_to(jf.OneOf(type, {int: leaf, tuple: pair}))
+    return tree() >> jf.Function(nn.Dense(10), name='answer')
+
+
+def syntax_trees() -> jf.Block:
+    """Those of `examples/function_names.py`."""
+    import function_names
+
+    return function_names.make_block(50, 64, 20)
+
+
+def sentiment() -> jf.Block:
+    """That of `examples/sentiment.py`."""
+    import sentiment as example
+
+    vocabulary = SimpleNamespace(vectors=np.zeros((50, 8), 'float32'))
+    return example.make_block(vocabulary, 32)  # type: ignore[arg-type]
+
+
+def names() -> jf.Block:
+    """That of `examples/names.py`."""
+    import names as example
+
+    return example.make_block('abcdefghijklmnopqrstuvwxyz', 96, 5)
+
+
+def molecules() -> jf.Block:
+    """That of `benchmarks/molecules.py`."""
+    sys.modules.pop('molecules', None)  # the examples have one of that name
+    sys.path.insert(0, str(ROOT / 'benchmarks'))
+    import molecules as benchmark
+
+    return benchmark.expression(64, 3)
+
+
+MODELS: dict[str, tuple[Callable[[], jf.Block], str]] = {
+    'Binary trees': (
+        binary_trees,
+        'A recursion is a function that returns the number of its row. `OneOf(type, '
+        '...)` has become a chain of `if`, and a pair is taken apart and called for '
+        'twice.',
+    ),
+    'Syntax trees': (
+        syntax_trees,
+        'A node has any number of children: the numbers of their values come in a '
+        'list, which `sum_of` reduces by groups of up to eight neighbours. The `1` of '
+        'a node without children is a constant of the program, the zero of the sum.',
+    ),
+    'Sentiment': (
+        sentiment,
+        'A value of two tensors, here the two halves of the state of an LSTM, is two '
+        'numbers, which one row of `inner` makes. Each node adds a row of '
+        '`cross_entropy` too; what the metric of it collects are all of them, so it '
+        'needs no tape.',
+    ),
+    'Names': (
+        names,
+        'The letters of a word go onto their tape at once, by `extend`, since none '
+        'depends on the one before. Both recurrent networks are loops that carry the '
+        'number of the state.',
+    ),
+    'Molecules': (
+        molecules,
+        'Atoms hold their neighbours, so that data are graphs: what an object gives is '
+        'remembered by its identity for as long as an example is recorded. A round of '
+        'messages is a function, which calls that of the round before.',
+    ),
+}
+
+
+def page() -> str:
+    """The whole page in Markdown."""
+    parts = [HEAD]
+    for title, (make, text) in MODELS.items():
+        source = str(jf.compile(make()).program.source).strip()
+        said = textwrap.fill(text, 88)
+        parts.append(f'## {title}\n\n{said}\n\n```python\n{source}\n```\n')
+    return '\n'.join(parts)
+
+
+def main() -> None:
+    """Prints or writes the page."""
+    if '--write' in sys.argv:
+        PAGE.write_text(page())
+    else:
+        print(page(), end='')
+
+
+if __name__ == '__main__':
+    main()
