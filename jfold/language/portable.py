@@ -173,6 +173,6 @@ TAGS = {kind.__name__: kind for kind in FORMS}
 def form_of(value: Any) -> tuple[str, Form] | None:
     """The tag and form of a value that has one."""
     kind = type(value)
-    if isinstance(value, c.Function):  # by whatever name: its use says all
-        kind = c.Function
+    for each in c.Function, c.Record:  # by whatever name: its use says the rest
+        kind = each if isinstance(value, each) else kind
     return (kind.__name__, FORMS[kind]) if kind in FORMS else None
