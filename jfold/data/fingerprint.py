@@ -92,7 +92,7 @@ def without_ids(place: object) -> str:
 
 
 def _data(program: Program) -> Iterator[tuple[str, object]]:
-    """What is read from examples, tape by tape, and the use of a block that reads it."""
+    """What is read from examples, tape by tape, and the use that reads it."""
     expression: Any = program.expression
     found = [
         (tape, f'data {program.types[t]!r}' + _limit(below), site)

@@ -175,6 +175,6 @@ TAGS = {kind.__name__: kind for kind in CODECS}
 def codec_of(value: Any) -> tuple[str, Codec] | None:
     """The tag and form of a value that has one."""
     kind = type(value)
-    if isinstance(value, c.Function):  # by whatever name: its use says all
-        kind = c.Function
+    for each in c.Function, c.Record:  # by whatever name: its use says the rest
+        kind = each if isinstance(value, each) else kind
     return (kind.__name__, CODECS[kind]) if kind in CODECS else None
