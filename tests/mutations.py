@@ -88,7 +88,9 @@ def reordered(lines: Lines, makers: list[str]) -> Iterator[Lines]:
     for k, (one, two) in enumerate(zip(lines, lines[1:], strict=False)):
         first, second = call.fullmatch(one), call.fullmatch(two)
         if first and second and first[2] == second[2] != 'len':
-            given = [f'{x[1]}{x[2]}({y[3]})' for x, y in ((first, second), (second, first))]
+            given = [
+                f'{x[1]}{x[2]}({y[3]})' for x, y in ((first, second), (second, first))
+            ]
             yield [*lines[:k], *given, *lines[k + 2 :]]
 
 

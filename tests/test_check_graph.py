@@ -16,13 +16,13 @@ from checking import add, number, refuses
 from traced_cases import tuples
 
 import jfold as jf
-from jfold.tracing import check_graph as graphs
-from jfold.tracing.check_graph import check_graph
 from jfold.data import storage
 from jfold.graph import Graph, Table
-from jfold.tracing.record import trace
 from jfold.operations import Sources
 from jfold.program import Program
+from jfold.tracing import check_graph as graphs
+from jfold.tracing.check_graph import check_graph
+from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
 

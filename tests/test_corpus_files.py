@@ -89,7 +89,9 @@ def test_results_in_another_order(
 ) -> None:
     """The value of the expression is told by what it is, not by its place."""
     lower = model_face.lower
-    monkeypatch.setattr(model_face, 'lower', lambda *x, **y: with_metric_first(lower(*x, **y)))
+    monkeypatch.setattr(
+        model_face, 'lower', lambda *x, **y: with_metric_first(lower(*x, **y))
+    )
     observed = jf.AllOf(jf.Identity(), jf.Metric('m')) >> jf.GetItem(0)
     tree = jf.ForwardDeclaration()
     pair = jf.Record((tree(), tree())) >> jnp.add >> observed

@@ -108,7 +108,9 @@ def test_data_that_functions_make_end_at_a_bound(
     for each in deep, control:
         monkeypatch.setattr(each, 'MAX_DEPTH', 2000)
     tree = jf.ForwardDeclaration(name='tree')
-    again = jf.InputTransform(made) >> jf.GetItem(1) >> jf.InputTransform(list) >> tree()
+    again = (
+        jf.InputTransform(made) >> jf.GetItem(1) >> jf.InputTransform(list) >> tree()
+    )
     tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: again}))
     model = jf.compile(tree())
     for run in lambda x: model.schedule([1, x]), model.eval:

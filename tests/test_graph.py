@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from traced_cases import CASES, trees
 
 import jfold as jf
-from jfold.tracing.check_graph import check_graph
 from jfold.data.corpus import Corpus
 from jfold.graph import Graph, Table, concatenate, shared_counts
-from jfold.tracing.record import trace
 from jfold.planning.demands import demands
 from jfold.planning.uses import make_uses
 from jfold.program import Program
 from jfold.recurrence import component_of
+from jfold.tracing.check_graph import check_graph
+from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]
 

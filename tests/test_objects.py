@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.tracing.record import trace
 from jfold.tracing.helpers import field as get
+from jfold.tracing.record import trace
 
 add = jf.Function(jnp.add)
 Pair = collections.namedtuple('Pair', 'left right')
@@ -338,7 +338,9 @@ def test_choices_are_read(key: Any, word: Any, node: Any) -> None:
     tree.resolve_to(jf.OneOf(key, {word: jf.GetItem(1) >> number, node: inner}))
     leaf = ('word', 3)
     small = ('node', 0.5, [leaf, leaf, leaf])
-    reads_in_proportion(tree(), [leaf, small, ('node', 2, (small, leaf, small, small, leaf))])
+    reads_in_proportion(
+        tree(), [leaf, small, ('node', 2, (small, leaf, small, small, leaf))]
+    )
 
 
 def test_syntax_trees_are_read() -> None:
@@ -354,7 +356,9 @@ def test_syntax_trees_are_read() -> None:
         ast.List: jf.GetItem('elts') >> jf.Map(tree()) >> jf.Sum(),
     }
     tree.resolve_to(jf.OneOf(type, cases))
-    reads_in_proportion(tree(), list(map(_parsed, ['1 + 2 * (3 - -4) * [5, -6, 7 + 8]', '[]'])))
+    reads_in_proportion(
+        tree(), list(map(_parsed, ['1 + 2 * (3 - -4) * [5, -6, 7 + 8]', '[]']))
+    )
 
 
 def _parsed(text: str) -> ast.expr:
