@@ -155,5 +155,6 @@ def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
 
 
 def _kind(type_: Nested) -> tuple[object, ...]:
-    """What is equal of two types, if all their parts may be."""
-    return type(type_), type_.form, len(type_.parts)
+    """What is equal of two types, if all their parts may be; names may differ."""
+    kind = TupleType if isinstance(type_, TupleType) else type(type_)
+    return kind, type_.form, len(type_.parts)

@@ -342,7 +342,10 @@ def _step(value: Any, key: Any) -> str:
 def _note(error: Exception, node: Typed, x: Any) -> None:
     """Adds to an error of a function in which block it was, and on what."""
     # On its way out an error passes every block around it; the innermost says most.
-    if getattr(error, '__notes__', None) or str(error).startswith(f'{node}: '):
+    if getattr(error, '__notes__', None) or getattr(error, 'names_block', False):
+        return
+    if str(error).startswith(f'{node}: '):
+        error.names_block = True  # type: ignore[attr-defined]
         return
     path = path_text(path_of(x))
     at = f', at {path}' if path else ''

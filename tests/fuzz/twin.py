@@ -115,7 +115,7 @@ class Twin:
 
     def evaluate(self, example: Any) -> Evaluated:
         """One example."""
-        arrays = Recording(self, self.params, {x: [] for x in self.typing.metrics})
+        arrays = Recording(self)
         with mock.patch.object(eager, 'Arrays', lambda *_: arrays):
             made = eager.evaluate(self.typing, example, self.params)
         calls = arrays.calls
@@ -151,7 +151,6 @@ class Twin:
         return found
 
 
-@dataclass(eq=False)
 class Recording(eager.Arrays):
     """Arrays, with the calls that made them.
 
@@ -160,10 +159,9 @@ class Recording(eager.Arrays):
       calls: in order.
     """
 
-    twin: Twin
-    params: Any
-    metrics: Any
-    calls: list[Call] = field(default_factory=list)
+    def __init__(self, twin: Twin) -> None:
+        super().__init__(twin.params, {name: [] for name in twin.typing.metrics})
+        self.twin, self.calls = twin, list[Call]()
 
     def call(self, node: Typed, x: Any) -> Any:
         """Runs the jaxpr, and writes down what it did."""

@@ -88,51 +88,48 @@ MISTAKES = [
     Mistake(
         'eval of None for a number',
         lambda: evaluated(number, None),
-        TypeError,
-        "Scalar('float32'): expected float32[], got None; put it in an Optional, "
-        'which takes None',
+        jf.InputError,
+        'example 0: expected float32[], got None; put it in an Optional, which takes '
+        "None; in Scalar('float32')",
     ),
     Mistake(
         'eval of a vector too short',
         lambda: evaluated(vector, [1, 2]),
-        TypeError,
-        "Vector(3, 'float32'): expected float32[3], got [1, 2]",
+        jf.InputError,
+        "example 0: expected float32[3], got [1, 2] (list); in Vector(3, 'float32')",
         lacks='do',
     ),
     Mistake(
         'eval of a number for a sequence',
         lambda: evaluated(summed, 3),
-        TypeError,
-        "'int' object is not iterable\n"
-        "Pipe[0].Map(Scalar('float32')): expected what it takes, got 3; call "
-        '`jf.compile(block).schedule([example])` to see the path in the data',
+        jf.InputError,
+        "example 0: expected something iterable, got 3: TypeError: 'int' object is not "
+        "iterable; in Pipe[0].Map(Scalar('float32'))",
+        lacks='do',
     ),
     Mistake(
         'eval of a missing key',
         lambda: evaluated(named, {'y': 1}),
-        KeyError,
-        "'x'\n"
-        "Record({'x': Scalar('float32')}): expected what it takes, got {'y': "
-        '1} (dict); call `jf.compile(block).schedule([example])` to see the '
-        'path in the data',
+        jf.InputError,
+        "example 0: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; in "
+        "Record({'x': Scalar('float32')})",
+        lacks='do',
     ),
     Mistake(
         'eval of an unknown case',
         lambda: evaluated(signs, 'c'),
-        KeyError,
-        "'c'\n"
-        "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...: "
-        "expected what it takes, got 'c'; call "
-        '`jf.compile(block).schedule([example])` to see the path in the data',
+        jf.InputError,
+        "example 0: expected one of the keys 'a', 'b', got 'c'; in OneOf(function, "
+        "{'a': Zeros(float32[]), 'b': Zeros(float3...",
+        lacks='do',
     ),
     Mistake(
         'eval of a transform that fails',
         lambda: evaluated(inverse, 0),
-        ZeroDivisionError,
-        'division by zero\n'
-        'Pipe[0].InputTransform(reciprocal): expected what it takes, got 0; '
-        'call `jf.compile(block).schedule([example])` to see the path in the '
-        'data',
+        jf.InputError,
+        'example 0: expected what its function takes, got 0: ZeroDivisionError: '
+        'division by zero; in Pipe[0].InputTransform(reciprocal)',
+        lacks='do',
     ),
     Mistake(
         'eval without parameters',
