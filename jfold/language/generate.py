@@ -545,7 +545,8 @@ class Generator:
             return f'{memo}[id({x})]'
         w.line(f'key = {self.given("key_of", declaration.key)}({x})')
         w.line(f'if key in {memo}:')
-        w.line(f'{INDENT}return {memo}[key]')
+        w.line(f'{INDENT}return made_before({memo}, key)')
+        w.line(f'{memo}[key] = {memo}')
         return f'{memo}[key]'
 
     def outlined(self, node: Typed, value: s.Symbol, w: Lines) -> Any:

@@ -56,6 +56,13 @@ def columns(xs: Sequence[Any], count: int) -> list[list[Any]]:
     return [[x[k] for x in xs] for k in range(count)]
 
 
+def made_before(known: dict[Any, Any], key: Any) -> Any:
+    """The value of a key, where the table itself stands for what is being made."""
+    if known[key] is known:
+        raise ValueError('a circle')
+    return known[key]
+
+
 def at_most(x: Any, count: int) -> None:
     """Refuses more items than are read."""
     if length_of(x) > count:
@@ -137,7 +144,7 @@ HELPERS: dict[str, Any] = {
 } | {
     fn.__name__: fn
     for fn in (
-        *(field, field_or, items, columns, at_most, at_most_items, sequence),
+        *(field, field_or, made_before, items, columns, at_most, at_most_items, sequence),
         *(same_length, index_of, numbers_of, grouped, made_with_rest, groups_of),
         *(value, values),
     )
