@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -36,16 +37,15 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
       TypeError: it is not.
     """
     is_array = isinstance(key, jax.Array | np.ndarray)
-    if is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        if not key.ndim:
-            return
-        raise TypeError(
-            f'expected `{name}` as {kind}, got an array of {key.size} keys: pass one, '
-            'or take `jax.vmap` over them'
-        )
-    if not is_array or key.dtype != np.uint32 or key.ndim != 1:  # as of `PRNGKey`
+    is_new = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not is_new and (not is_array or key.dtype != np.uint32 or not key.ndim):
         raise TypeError(
             f'expected `{name}` as {kind}, got {shown(key)}: pass `jax.random.key(0)`'
+        )
+    if several := key.shape if is_new else key.shape[:-1]:  # numbers, as of `PRNGKey`
+        raise TypeError(
+            f'expected `{name}` as {kind}, got an array of {math.prod(several)} keys: '
+            'pass one, or take `jax.vmap` over them'
         )
 
 

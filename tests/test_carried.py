@@ -171,11 +171,11 @@ def test_what_is_wrong_in_a_sequence_is_located() -> None:
 
 
 def test_what_is_wrong_with_a_sequence_in_a_loop_is_located() -> None:
-    """In the item, which a body has no name for."""
+    """In the example, for nothing is known of where an empty one was."""
     first = jf.AllOf(one, two >> jf.GetItem(0)) >> add
     model = jf.compile(lists >> jf.Fold(first, jf.Zeros([])))
     text = (
-        'example 0, at [1]: expected an item 0, got a sequence of length 0; in '
+        'example 0: expected an item 0, got a sequence of length 0; in '
         'Pipe[1].Fold.combine.Pipe[0].AllOf[1].Pipe[1].GetItem(0)'
     )
     with refuses(text, jf.InputError):

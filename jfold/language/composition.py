@@ -22,7 +22,9 @@ from jfold.language.paths import fail, further
 from jfold.language.tensors import apply_layer, layer
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import (
+    At,
     Walk,
+    path_of,
     refuse,
     walk,
 )
@@ -357,7 +359,8 @@ def _item_at(node: Typed, items: list[Any], key: Any) -> Any:
         return items[key]
     if not -len(items) <= key < len(items):
         got = f'got a sequence of length {len(items)}'
-        refuse(node, f'expected an item {key}, {got}')
+        whole = At(items, path_of(items) or ())  # no way is known to an empty one
+        refuse(node, f'expected an item {key}, {got}', whole)
     return items[key]
 
 

@@ -141,6 +141,8 @@ def _(block: c.OneOf, node: Typed, value: Any, w: Lines) -> Any:
         branches.add(cases[n], given)
     if other is not None:
         w.line('else:' if tests else 'if True:')
+        if not by_type:
+            w.line(f'{INDENT}hash({text})  # refuses what can be no key')
         branches.add(cases[other], value)
     elif last:
         w.line('else:')

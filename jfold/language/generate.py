@@ -448,7 +448,7 @@ class Generator:
         ]
         if w.count is None and leaves and w.arguments.issuperset(leaves):
             edges = self.untouched.setdefault(self.key_of(w), [])
-            edges.append((key, str(node)))
+            edges.append((key, str(self.node)))
         if w.count is not None:
             return self._call_each(key, name, node, flat, w)
         text = w.call(f'{name}({", ".join(map(s.packed, flat))})')

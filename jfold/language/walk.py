@@ -292,6 +292,9 @@ class Made:
 
 def path_of(x: Any) -> Path | None:
     """The way to the data that all of a value was made of."""
+    if isinstance(x, list) and len(x) == 1:  # the way to the list is that of its item
+        path = path_of(x[0])
+        return path[0] if path and path[1] == '[0]' else path
     if isinstance(x, tuple | list):
         return common([p for p in map(path_of, x) if p is not None])
     return getattr(x, 'path', None)

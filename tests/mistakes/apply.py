@@ -84,22 +84,22 @@ MISTAKES = [
         'several keys to draw parameters with',
         lambda: layered.init(jax.random.split(jax.random.key(0), 3)),
         TypeError,
-        'expected `key` as a PRNG key, got an array key<fry>[3]: pass one of several, '
-        'as `keys[0]`, or map over them by `jax.vmap`',
+        'expected `key` as a PRNG key, got an array of 3 keys: pass one, or '
+        'take `jax.vmap` over them',
     ),
     Mistake(
         'several keys to draw with',
         lambda: dropped(jax.random.split(jax.random.PRNGKey(0), 3)),
         TypeError,
-        'expected `rngs` as a PRNG key, or a dict of keys, got an array uint32[3]: '
-        'pass one of several, as `keys[0]`, or map over them by `jax.vmap`',
+        'expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 '
+        'keys: pass one, or take `jax.vmap` over them',
     ),
     Mistake(
         'several keys for a stream',
         lambda: dropped({'dropout': jax.random.split(jax.random.key(0), 3)}),
         TypeError,
-        'expected `rngs` as a PRNG key, or a dict of keys, got an array key<fry>[3]: '
-        'pass one of several, as `keys[0]`, or map over them by `jax.vmap`',
+        'expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 '
+        'keys: pass one, or take `jax.vmap` over them',
     ),
     Mistake(
         'a schedule for another process',

@@ -98,11 +98,10 @@ MISTAKES = [
         'the corpus of another model',
         lambda: other.batches(corpus(), 2),
         ValueError,
-        'expected a corpus of the expression of this model, got one of another, with '
-        '`operation add(float32, float32) -> float32, a sum` instead of nothing; '
-        "`Iterate` instead of `Convert tensor=float32[3]` in Vector(3, 'float32'); "
-        "`Enter` instead of nothing in Pipe[0].Map(Scalar('float32')); and 5 more. "
-        'Trace the examples again with `model.trace`',
+        'expected a corpus of the expression of this model, got one of '
+        'another, with `operation add(float32, float32) -> float32, a sum` '
+        'instead of nothing; `data float32[]` instead of `data float32[3]` in '
+        "Vector(3, 'float32'). Trace the examples again with `model.trace`",
     ),
     Mistake(
         'shuffle as a bool',

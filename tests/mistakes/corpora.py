@@ -159,15 +159,15 @@ MISTAKES = [
         'a damaged file',
         lambda: loaded(flip),
         jf.DamagedError,
-        "…/corpus.npz: array 'operations/0/0': malformed header: expected … of "
-        'it, got …; write it again',
+        "…/corpus.npz: array 'constants/0/first': malformed header: expected … "
+        'of it, got …; write it again',
     ),
     Mistake(
         'a truncated file',
         lambda: loaded(truncate),
         jf.DamagedError,
-        '…/corpus.npz: directory: truncated: expected 5230 bytes or more, got '
-        '5130; write it again',
+        '…/corpus.npz: directory: truncated: expected 6766 bytes or more, got '
+        '6666; write it again',
     ),
     Mistake(
         'a file of another kind',
@@ -194,10 +194,9 @@ MISTAKES = [
         lambda: loaded(bool, other),
         ValueError,
         '…/corpus.npz: expected a corpus of the expression of this model, got '
-        'one of another, with `operation add(float32, float32) -> float32, a sum` '
-        'instead of nothing; `Iterate` instead of `Convert tensor=float32[3]` in '
-        "Vector(3, 'float32'); `Enter` instead of nothing in "
-        "Pipe[0].Map(Scalar('float32')); and 5 more. Trace the examples again with "
+        'one of another, with `operation add(float32, float32) -> float32, a '
+        'sum` instead of nothing; `data float32[]` instead of `data '
+        "float32[3]` in Vector(3, 'float32'). Trace the examples again with "
         '`model.trace`',
     ),
     Mistake(

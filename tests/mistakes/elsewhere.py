@@ -89,14 +89,16 @@ MISTAKES = [
         'eval of None for a number',
         lambda: evaluated(number, None),
         jf.InputError,
-        'example 0: expected float32[], got None; put it in an Optional, which takes '
-        "None; in Scalar('float32')",
+        "example 0: expected float32[], got None; in Scalar('float32')\nWhat to "
+        'do: put it in an Optional, which takes `None`',
     ),
     Mistake(
         'eval of a vector too short',
         lambda: evaluated(vector, [1, 2]),
         jf.InputError,
-        "example 0: expected float32[3], got [1, 2] (list); in Vector(3, 'float32')",
+        'example 0: expected float32[3], got [1, 2] (list) of shape (2,); in '
+        "Vector(3, 'float32')\nWhat to do: write `Map(Scalar())` for any number "
+        'of them, `Vector(n)` for n',
         lacks='do',
     ),
     Mistake(
@@ -111,16 +113,18 @@ MISTAKES = [
         'eval of a missing key',
         lambda: evaluated(named, {'y': 1}),
         jf.InputError,
-        "example 0: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; in "
-        "Record({'x': Scalar('float32')})",
+        "example 0: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; "
+        "in Record({'x': Scalar('float32')})\nWhat to do: put the block in an "
+        'Optional, if a field may be missing',
         lacks='do',
     ),
     Mistake(
         'eval of an unknown case',
         lambda: evaluated(signs, 'c'),
         jf.InputError,
-        "example 0: expected one of the keys 'a', 'b', got 'c'; in OneOf(function, "
-        "{'a': Zeros(float32[]), 'b': Zeros(float3...",
+        "example 0: expected one of the keys 'a', 'b', got 'c'; in "
+        "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to "
+        'do: give it a case, or pass `default=`',
         lacks='do',
     ),
     Mistake(

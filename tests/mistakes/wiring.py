@@ -402,9 +402,10 @@ MISTAKES = [
         'a recursion of tuples in tuples',
         lambda: jf.compile(endless(lambda t: jf.Record([('a', number), ('b', t())]))),
         TypeError,
-        "tree.Record({'a': Scalar('float32'), 'b': tree()}): expected to give ?, got "
-        '(float32[], ?); a type would contain itself: make tensors of one shape of '
-        'what it gives, by a Function, or a sequence by Map',
+        "tree.Record({'a': Scalar('float32'), 'b': tree()}): expected to give "
+        '?, got (a: float32[], b: ?); a type would contain itself: make '
+        'tensors of one shape of what it gives, by a Function, or a sequence '
+        'by Map',
     ),
     Mistake(
         'a choice by one of two values',
