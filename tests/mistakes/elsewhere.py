@@ -99,7 +99,6 @@ MISTAKES = [
         'example 0: expected float32[3], got [1, 2] (list) of shape (2,); in '
         "Vector(3, 'float32')\nWhat to do: write `Map(Scalar())` for any number "
         'of them, `Vector(n)` for n',
-        lacks='do',
     ),
     Mistake(
         'eval of a number for a sequence',
@@ -116,7 +115,6 @@ MISTAKES = [
         "example 0: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; "
         "in Record({'x': Scalar('float32')})\nWhat to do: put the block in an "
         'Optional, if a field may be missing',
-        lacks='do',
     ),
     Mistake(
         'eval of an unknown case',
@@ -125,7 +123,6 @@ MISTAKES = [
         "example 0: expected one of the keys 'a', 'b', got 'c'; in "
         "OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to "
         'do: give it a case, or pass `default=`',
-        lacks='do',
     ),
     Mistake(
         'eval of a transform that fails',
