@@ -28,33 +28,34 @@ def in_lists(node: Typed, items: Any, w: Lines) -> bool:
     leaves = list(s.leaves(items))
     if not leaves or any(isinstance(x, s.Nested) for x in leaves):
         return False
-    once, again = _reached([node])
-    if not all(_is_simple(each, w) for each in once):
-        return False
+    once, again = list[Typed](), list[Typed]()
+    for each in _reached([node], again):
+        if not _is_simple(each, w):  # what is inside is not looked at
+            return False
+        once.append(each)
     made = [x for each in once for x in _makers(each, w)]
     if len({*made}) != len(made) or any(_made_again(again, w)):
         return False
     return len(made) == 1 or not any(isinstance(x, c.Reference) for x in made)
 
 
-def _reached(nodes: Iterable[Typed]) -> tuple[list[Typed], list[Typed]]:
-    """What is evaluated of blocks, each once, and of it what is met again."""
-    found: dict[Typed, None] = {}
-    again, waiting = [], [*nodes]
+def _reached(nodes: Iterable[Typed], again: list[Typed]) -> Iterator[Typed]:
+    """What is evaluated of blocks, each once; what is met `again` is put there."""
+    found, waiting = set[Typed](), [*nodes]
     while waiting:
         node = waiting.pop()
         if node in found:
             again.append(node)
             continue
-        found[node] = None
+        found.add(node)
+        yield node
         if not isinstance(node.block, c.Reference | c.Share):
             waiting += [each for each in node.parts if each is not None]
-    return [*found], again
 
 
 def _made_again(again: Iterable[Typed], w: Lines) -> Iterator[Hashable]:
     """What makes rows in what is met again."""
-    for node in _reached(again)[0]:
+    for node in _reached(again, []):
         yield from _makers(node, w)
 
 

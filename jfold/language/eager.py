@@ -30,6 +30,7 @@ from jfold.language.walk import (
     tensors_in,
 )
 from jfold.tracing.convert import to_array
+from jfold.trampoline import Steps, in_turn, run
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
 Array = np.ndarray[Any, Any]
@@ -79,11 +80,17 @@ def evaluate(
 
 def closed(type_: Type, value: Any) -> Any:
     """A value of a walk as functions and callers have it: structs are no tuples."""
+    return run(_closed(type_, value))
+
+
+# Values have the structure of the expression, so Python's stack is not used for them.
+def _closed(type_: Type, value: Any) -> Steps[Any]:
     if isinstance(type_, Product):
         pairs = zip(type_, value, strict=True)
-        return type_.form.closed(closed(each, part) for each, part in pairs)
+        parts = yield in_turn(_closed(each, part) for each, part in pairs)
+        return type_.form.closed(parts)
     if isinstance(type_, SequenceType):
-        return [closed(type_.item, item) for item in value]
+        return list((yield in_turn(_closed(type_.item, item) for item in value)))
     return value
 
 

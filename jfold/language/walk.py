@@ -23,7 +23,7 @@ from jfold import combinators as c
 from jfold.errors import InputError, instead_of, reason, shown
 from jfold.language.typed import Typed, Typing
 from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
-from jfold.trampoline import Steps, run
+from jfold.trampoline import Steps, in_turn, run
 from jfold.types import (
     Product,
     SequenceType,
@@ -237,11 +237,17 @@ def one_of(table: Mapping[Any, Any], hashable: bool) -> str:
 
 def plain(value: Any) -> Any:
     """A value without the ways to its objects."""
+    return run(_plain(value))
+
+
+def _plain(value: Any) -> Steps[Any]:
     if isinstance(value, At):
         return value.value
     if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    return list(map(plain, value)) if isinstance(value, list) else value
+        return tuple((yield in_turn(map(_plain, value))))
+    if isinstance(value, list):
+        return list((yield in_turn(map(_plain, value))))
+    return value
 
 
 def path_text(path: Path | None) -> str:

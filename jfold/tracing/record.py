@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jfold.errors import BadItem, InputError
+from jfold.errors import BadItem, InputError, reason
 from jfold.graph import Graph
 from jfold.kept import Owner, kept
 from jfold.operations import Operations
@@ -99,7 +99,12 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
             found = deep.run(source.record(examples))
         return graph_of(program, source.recording, len(examples), *found)
     except Exception as error:
-        raise _explained(program, source, examples, error) from _cause(error)
+        failed = error
+    # Not while it is handled: what walking meets would be told as met beside it.
+    try:
+        raise _explained(program, source, examples, failed) from _cause(failed)
+    finally:
+        del failed  # whose traceback holds this frame
 
 
 def _cause(error: Exception) -> BaseException | None:
@@ -122,7 +127,7 @@ def _explained(
         if found is not None:
             error.explained_cause = found.__cause__  # type: ignore[attr-defined]
             return found.renumbered(k)
-    unsteady = RuntimeError(UNSTEADY)
+    unsteady = RuntimeError(f'{UNSTEADY}; it was {reason(error)}')
     error.explained_cause = error  # type: ignore[attr-defined]
     return unsteady
 
