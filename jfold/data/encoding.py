@@ -103,7 +103,7 @@ class Encoder:
         """What stands for a value, whose records are added.
 
         Args:
-          where: the block that it belongs to; instructions say theirs.
+          where: the block that it belongs to; uses of blocks say theirs.
         """
         return run(self._encoded(value, where))
 
