@@ -406,7 +406,7 @@ class Record(Block):
     >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
     >>> [x.item() for x in fields.eval({'a': 1, 'b': 2})]
     [2, 1]
-    >>> (fields >> (lambda a, b: a - b)).eval({'a': 1, 'b': 2}).item()
+    >>> (fields >> Function(lambda a, b: a - b)).eval({'a': 1, 'b': 2}).item()
     -1
 
     Raises:
