@@ -2,8 +2,8 @@
 """Graphs are checked where they come in from outside, against their operations.
 
 Those that source records fit by construction, and are not looked at again. One that was
-read from a file, traced in another process, or stated by another front end is checked on
-its way to a schedule: a wrong number in it would be a wrong row on the device, where
+read from a file, traced in another process, or stated by another front end is checked
+on its way to a schedule: a wrong number in it would be a wrong row on the device, where
 nobody could tell.
 
     operation cell, example 3, input 1:      0 1 2 | 3 4 5 6 | 7 8      values
