@@ -70,9 +70,8 @@ class Block(Owner):
         Raises:
           TypeError: the block's types clash, a layer draws and has no key, or `params`
             or `external` is no dict.
-          ValueError: the data contain themselves. Other errors about the data are
-            Python's own, with a note that names the block; those of an example of which
-            something is drawn, an `InputError`.
+          InputError: the example does not fit the block, or contains itself; with the
+            path in the data, and the block.
 
         >>> from jfold import Map, Scalar, Sum
         >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
@@ -407,7 +406,7 @@ class Record(Block):
     >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
     >>> [x.item() for x in fields.eval({'a': 1, 'b': 2})]
     [2, 1]
-    >>> (fields >> (lambda a, b: a - b)).eval({'a': 1, 'b': 2}).item()
+    >>> (fields >> Function(lambda a, b: a - b)).eval({'a': 1, 'b': 2}).item()
     -1
 
     Raises:

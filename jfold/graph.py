@@ -8,8 +8,7 @@ Values of one tensor type are numbered within their example: first the program's
 constants, then the example's own, then the outputs of each operation in the program's
 order, node by node. The graph of an example does not depend on what it was traced
 together with: nodes of an operation, constants and rows of a result are in the order
-of tracing where the data alone decides it, else in that of their *places*, numbers that
-tell where in the example they arise.
+in which the source records them, example by example.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Graph:
       results: per result; columns: per tensor the value numbers [rows].
       numbers: how all values are numbered, where whoever made it knew.
       labels: per result that has any; columns: objects [rows].
-      fits: whether it is known to fit its operations: the host plan made it, or it was
+      fits: whether it is known to fit its operations: source recorded it, or it was
         checked. Whatever is planned of others is checked first.
     """
 

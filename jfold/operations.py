@@ -3,7 +3,7 @@
 
 A layer's function at given tensor types is an operation; there is one per distinct
 callable and types. Planning and the device see nothing else of a program, so a front
-end that makes a `Graph` in another way than by bodies states operations alone. Both are
+end that makes a `Graph` in another way than by source states operations alone. Both are
 checked where planning begins, `make_uses`.
 """
 

@@ -185,7 +185,7 @@ class Ragged(NDArrayOperatorsMixin):
         return f'Ragged(values={_shown(self.values)}, lengths={_shown(self.lengths)})'
 
 
-# Values have the structure of the expression, which may be nested without limit: so
+# Values have the structure of the expression, which may be nested deep: so
 # neither Python's stack nor JAX's trees, which are recursive too, are used for them.
 
 

@@ -79,11 +79,11 @@ class Kind:
         return rows if self.is_counted else 0
 
     def refused(self, number: int, has_labels: bool) -> str:
-        """Why an instruction must not observe rows of it; '' if it may.
+        """Why its rows must not be noted so; '' if they may.
 
         Args:
           number: that of the result.
-          has_labels: whether the instruction gives rows labels.
+          has_labels: whether they are given labels.
         """
         if not self.is_counted:
             return f'a result of any number of rows, got number {number}'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models in files: `save` writes all that predicting takes, `load` reads it.
 
-A file of `jfold.data.storage` holds the host program as records, the parameters, and
+A file of `jfold.data.storage` holds the expression as records, the parameters, and
 for each capacity what `jax.export` makes of `apply`. None of it is pickled.
 """
 
@@ -74,7 +74,7 @@ def save(
         when left out. For others, `jf.compile(..., strategy=)` says how loops run.
 
     Raises:
-      TypeError: the host program holds functions or values that cannot be written; all
+      TypeError: the expression holds functions or values that cannot be written; all
         are told, with their blocks. Or `params` are not as of `Model.apply`.
       ValueError: there is no capacity; one is of another model, or of several devices;
         the model has `External` blocks; or a platform is not known.

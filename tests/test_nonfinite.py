@@ -372,7 +372,7 @@ def test_tensors_of_ints_below_a_number() -> None:
 
 
 def test_in_trees_of_any_depth() -> None:
-    """Where data are taken apart in waves."""
+    """With the path in the data."""
     model = jf.compile(trees(jf.Scalar('int32', below=5), jnp.add))
     with pytest.raises(
         jf.InputError, match=r"example 1, at \['r'\]\['l'\]: expected ints"

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host programs as JSON and arrays, without pickle.
+"""Expressions as JSON and arrays, without pickle.
 
 A value is an atom (`None`, a bool, a string, a number) or the number of a record in a
 list, `[7]`. A record is a tag with the values that something is made of, all of which
 come before it:
 
     ["tuple", 1, 2]   ["dict", "a", [3]]   ["name", "operator", "itemgetter"]
-    ["Apply", [4], [5], "<expression> >> ...", null, 0, 1]
+    ["TensorType", [2], [3]]   ["GetItem", "x", [4]]   ["Pipe"]
 
 Tags are a closed set: some kinds of plain values, modules, functions and classes that
-can be imported, by name, other functions by source, and jfold's own classes, field by
-field. What is the same object is so again. Nothing is called to read them but
-constructors that are known here.
+can be imported, by name, and jfold's own classes, field by field. What is the same
+object is so again. Nothing is called to read them but constructors that are known here.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class Encoder:
         """What stands for a value, whose records are added.
 
         Args:
-          where: the block that it belongs to; instructions say theirs.
+          where: the block that it belongs to; uses of blocks say theirs.
         """
         return run(self._encoded(value, where))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a traced corpus depends on: the host half of a program, as comparable text.
+"""What a traced corpus depends on, the source and what it uses, as comparable text.
 
 Functions that run on the host are told by what they say: compiled code, defaults, what
 they close over, and what they use of the globals of their module; data in there count

@@ -3,7 +3,7 @@
 
 Both questions run against the direction in which blocks hold each other: a fact of one
 block may settle that of the blocks that use it. Each is answered in one pass over the
-uses, off Python's stack, since blocks may be nested without limit.
+uses, off Python's stack, however deep blocks are nested.
 """
 
 from __future__ import annotations

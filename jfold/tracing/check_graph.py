@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs are checked where they come in from outside, against their operations.
 
-Those that the host plan makes fit by construction, and are not looked at again. One
-that was read from a file, traced in another process, or made without a plan is checked
+Those that source records fit by construction, and are not looked at again. One that was
+read from a file, traced in another process, or stated by another front end is checked
 on its way to a schedule: a wrong number in it would be a wrong row on the device, where
 nobody could tell.
 
