@@ -101,7 +101,7 @@ def test_the_eager_twin_agrees(values: list[Any], dtype: str) -> None:
             continue
         got = converted([value], dtype)
         if isinstance(got, BadItem):
-            with pytest.raises(TypeError, match='expected'):
+            with pytest.raises(jf.InputError, match='expected'):
                 jf.Scalar(dtype).eval(value)
         else:
             assert agree(jf.Scalar(dtype).eval(value).tolist(), got[0])

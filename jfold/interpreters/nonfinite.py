@@ -14,7 +14,7 @@ What is found first in this order is told: all that comes after may come of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -312,7 +312,7 @@ class Search:
 
     def _plan(self, schedule: Schedule) -> Plan:
         """What a step of training does with the operations that have nodes."""
-        spec = replace(schedule.spec, program=drawing_nothing(self.program))
+        spec = schedule.spec.replaced(program=drawing_nothing(self.program))
         return make_plan(spec, self.params)
 
     def results(self) -> tuple[Schedule, list[list[jax.Array]]]:

@@ -290,7 +290,7 @@ def _item_type(block: c.GetItem, node: Typed, head: Type, state: Inference) -> T
     if isinstance(key, slice) and isinstance(head, TupleType | SequenceType):
         _check_slice(node, key)
     if isinstance(key, slice) and isinstance(head, TupleType):
-        return TupleType(head.items[key])
+        return head[key]
     if isinstance(head, Product):
         return _item_of(node, head, key, state)
     if isinstance(head, SequenceType):

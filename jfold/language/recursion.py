@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from jfold import combinators as c
 from jfold.language.typed import Typed
-from jfold.types import Type
+from jfold.types import ObjectType, Type
 
 Calls = Mapping[Hashable, Iterable[tuple[Hashable, str]]]
 
@@ -55,7 +55,8 @@ def calls_of(nodes: Iterable[Typed], cases: Mapping[Type, Type]) -> Calls:
         value = each.input
         while value in cases:
             value = cases[value]
-        for caller in given.get(value, []):
+        # Of data nothing is known but that they are, wherever they come from.
+        for caller in [] if isinstance(value, ObjectType) else given.get(value, []):
             calls.setdefault(caller, []).append((id(_declaration(each)), str(each)))
     return calls
 

@@ -263,7 +263,7 @@ MISTAKES = [
         'expected functions that give the same results on the same data, got '
         'examples that did not fit the expression, and did when they were read '
         'again; make what `InputTransform` and `OneOf` call depend on nothing '
-        'else',
+        'else; it was BadItem: expected float32[], got None',
     ),
     Mistake(
         'a circle where objects are shared',
