@@ -300,7 +300,8 @@ def test_a_function_may_close_over_what_a_jit_traces() -> None:
     def step(scale: Any, learns: bool) -> Any:
         layer = jf.Function(lambda w, x: w * x * scale, init=ones, name='weighted')
         model = jf.compile(jf.Vector(H) >> layer)
-        params, schedule = {'weighted': jnp.ones(H)}, model.schedule(BATCH)
+        params, schedule = model.init(jax.random.key(0)), model.schedule(BATCH)
+        params = jax.tree.map(jnp.ones_like, params)
 
         def loss(params: Any) -> Any:
             return model.apply(params, schedule).sum()
@@ -358,7 +359,8 @@ def test_a_function_may_close_over_what_is_differentiated() -> None:
     def loss(scale: Any, *layers: Any) -> Any:
         scaled = jf.Function(lambda x: x * scale)
         model = jf.compile(functools.reduce(jf.Block.__rshift__, [*layers, scaled]))
-        params, schedule = {'weighted': jnp.ones(H)}, model.schedule(BATCH)
+        params, schedule = model.init(jax.random.key(0)), model.schedule(BATCH)
+        params = jax.tree.map(jnp.ones_like, params)
         return model.apply(params, schedule).sum()
 
     assert jax.grad(loss)(2.0, jf.Vector(H), weighted) == 21

@@ -215,7 +215,7 @@ def test_pairs_of_a_weave_are_square(rows: list[int], where: str, got: str) -> N
     model = jf.compile(jf.AllOf(nodes, pairs) >> layers.Weave(4) >> jf.GetItem(0))
     example = vectors(2, 3), [vectors(n, 2) for n in rows]
     with refuses(
-        f'example 0, at [0]: expected sequences of one length, got {got}; in '
+        f'example 0: expected sequences of one length, got {got}; in '
         f'Pipe[1].weave.{where}.Zip(strict=True)',
         jf.InputError,
     ):
@@ -229,7 +229,7 @@ def test_edges_have_a_value_each() -> None:
     model = jf.compile(jf.AllOf(*parts, values) >> passing)
     graph = {'x': [1, 2], 'of': [0, 1], 'to': [1, 0], 'values': [1, 2, 3]}
     with refuses(
-        "example 0, at ['of']: expected sequences of one length, got 2 items beside 3; "
+        "example 0: expected sequences of one length, got 2 items beside 3; "
         'in Pipe[1].with_edges.x7.Pipe[0].Zip(strict=True)',
         jf.InputError,
     ):

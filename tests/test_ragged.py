@@ -280,7 +280,7 @@ def test_the_source_records_items_beside_their_lengths() -> None:
     ]
     lines = [line.strip() for line in str(program.source).splitlines()]
     assert any(line.endswith('# items of sequence 1: [float32[]]') for line in lines)
-    assert any(line.endswith('.append(len(values))') for line in lines)
+    assert any('.append(len(' in line for line in lines)
 
 
 def test_results_of_other_items_are_refused() -> None:

