@@ -21,6 +21,7 @@ from jfold.language.paths import fail
 from jfold.language.sequences import UNLIKE, items, sequence_as_given
 from jfold.language.typed import Typed
 from jfold.language.unification import TypeVariable
+from jfold.language.values import blank
 from jfold.language.walk import (
     Walk,
     refuse,
@@ -353,7 +354,7 @@ def _(block: c.Regroup, node: Typed, value: Any, w: Lines) -> Any:
     w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')
     name = w.variable('groups')
     w.line(f'{name} = grouped({text}, {at}, {groups.n})')
-    item = w.blank(given)
+    item = blank(given)
     assert isinstance(item, s.Items)
     return s.Items(s.Nested(name, item), groups.n)
 
@@ -380,5 +381,5 @@ def _repeated(item: Any, n: str, w: Lines) -> Any:
     name = w.variable('repeated')
     w.line(f'{name} = [{s.packed(item)}] * {n}')
     if isinstance(item, s.Items):
-        return s.Nested(name, w.blank(item))
+        return s.Nested(name, blank(item))
     return s.renamed(item, iter([name]))

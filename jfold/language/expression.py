@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from jfold.errors import BadItem, InputError
-from jfold.language.generate import Chosen, settled
+from jfold.language.generate import settled
+from jfold.language.recordings import recording
+from jfold.language.rounds import Chosen
 from jfold.language.tables import Tables
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import (
@@ -51,7 +53,7 @@ class Expression:
     def deep(self) -> Source:
         """The source for data deeper than Python's stack."""
         made, text = settled(self.tables, self.chosen, deep=True)
-        return Source(text, made.names, made.recording())
+        return Source(text, made.names.values, recording(made))
 
     def explain(self, example: Any) -> InputError | None:
         """What is wrong with an example, as example 0; `None` if nothing is."""

@@ -19,6 +19,7 @@ from jfold.language.inference import (
 from jfold.language.lines import Lines
 from jfold.language.sequences import items
 from jfold.language.typed import Typed
+from jfold.language.values import blank
 from jfold.language.walk import (
     Walk,
     walk,
@@ -153,7 +154,7 @@ def _rounds(node: Typed, given: s.Items, w: Lines) -> Any:
     w.g.loops_written.append(str(node))
     name = w.variable('left')
     w.line(f'{name} = {s.packed(given)}')
-    item = w.blank(given.items)
+    item = blank(given.items)
     w.line(f'while len({name}) > 1:')
     with w.nested():
         made = w.variable('made')
@@ -173,15 +174,15 @@ def _rounds(node: Typed, given: s.Items, w: Lines) -> Any:
 
 def _groups(node: Typed, given: s.Items, w: Lines) -> Any:
     """Groups of neighbours, as large as operations for these are."""
-    known = w.joined((node, 'item'), w.blank(given.items))
+    known = w.joined((node, 'item'), blank(given.items))
     both = (a | b for a, b in zip(s.makers(known), s.makers(given.items), strict=True))
-    found = list(s.leaves(s.with_makers(w.blank(given.items), both)))
+    found = list(s.leaves(s.with_makers(blank(given.items), both)))
     name, outputs = group_function(node, found, w)
     w.joined((node, 'item'), outputs)
     totals = [w.variable('total') for _ in outputs]
     texts = [each.text for each in s.leaves(given.items)]
     items = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
     w.line(f'{", ".join(totals)} = {name}({items})')
-    item = w.blank(given.items)
+    item = blank(given.items)
     made = (a | b for a, b in zip(s.makers(known), s.makers(outputs), strict=True))
     return s.renamed(s.with_makers(item, made), iter(totals))

@@ -10,7 +10,7 @@ import numpy as np
 
 from jfold import combinators as c
 from jfold.language import symbols as s
-from jfold.language.bulk import fold_at_once, in_lists, map_at_once
+from jfold.language.bulk import in_lists, map_at_once
 from jfold.language.cells import check_end
 from jfold.language.inference import (
     Inference,
@@ -173,9 +173,6 @@ def _(block: c.Fold, node: Typed, value: Any, w: Lines) -> Any:
     given = sequence(value, w)
     first = w.part(start, None)
     w.g.loops_written.append(str(node))
-    at_once = fold_at_once(combine, first, given, w)
-    if at_once is not None:
-        return at_once
     state = w.joined((node, 'state'), w.assigned('state', first))
 
     def body(item: Any) -> None:

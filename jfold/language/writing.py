@@ -12,6 +12,7 @@ from jfold import combinators as c
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
 from jfold.language.typed import Typed
+from jfold.language.values import blank
 from jfold.types import Product, SequenceType, TensorType, Type
 
 PLAIN = int, str, bool, type(None)  # values that are written as they print
@@ -141,7 +142,6 @@ def sequence(value: Any, w: Lines) -> Any:
 
 def _of_tuple(value: tuple[Any, ...], w: Lines) -> s.Items:
     """Values of one type as a sequence."""
-    first = value[0]
 
     def column(parts: tuple[Any, ...]) -> Any:
         head = parts[0]
@@ -156,12 +156,11 @@ def _of_tuple(value: tuple[Any, ...], w: Lines) -> s.Items:
         found = [list(s.makers(each)) for each in parts]
         both = [union(each) for each in zip(*found, strict=True)]
         if isinstance(head, s.Items):
-            item = s.with_makers(w.blank(head), iter(both))
+            item = s.with_makers(blank(head), iter(both))
             assert isinstance(item, s.Items)
             return s.Nested(name, item)
         return s.with_makers(s.renamed(head, iter([name])), iter(both))
 
-    assert first is value[0]
     return s.Items(column(value), str(len(value)))
 
 
@@ -264,7 +263,6 @@ def one_of_lists(items: Any) -> Any:
 
 def in_lists_of(value: Any, w: Lines) -> Any:
     """The template of lists of such values."""
-    blank = w.blank(value)
 
     def listed(each: Any) -> Any:
         if isinstance(each, tuple):
@@ -273,4 +271,4 @@ def in_lists_of(value: Any, w: Lines) -> Any:
             return s.Endless(listed(each.item))
         return s.Nested('', each) if isinstance(each, s.Items) else each
 
-    return listed(blank)
+    return listed(blank(value))
