@@ -20,8 +20,8 @@ import numpy as np
 
 from jfold import result_tables as tables
 from jfold.kept import Owner
-from jfold.result_tables import Making, Result
-from jfold.types import TensorType, Type, levels
+from jfold.result_tables import Making, Result, levels
+from jfold.types import TensorType, Type
 
 if TYPE_CHECKING:
     from chex import ArrayTree

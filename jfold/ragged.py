@@ -19,9 +19,10 @@ from jfold.errors import shown, whole
 from jfold.forms import TUPLE, StructForm, is_leaf, is_struct, opened
 from jfold.functions import ratio
 from jfold.graph import Array, ranges
+from jfold.result_tables import levels
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
-from jfold.types import SequenceType, TensorType, Type, levels, pack, terminals
+from jfold.types import SequenceType, TensorType, Type, pack, terminals
 
 
 @jax.tree_util.register_dataclass

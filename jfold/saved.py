@@ -90,8 +90,7 @@ def save(
     >>> loaded.predict([[1, 2], [3], []])
     array([3., 3., 0.], dtype=float32)
     """
-    expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
-    _check_kinds(model)
+    _check_model(model)
     _check_platforms(platforms)
     check_path(path)
     params = as_asked(model.program.layers, params)
@@ -140,8 +139,9 @@ def _check_platforms(platforms: object) -> None:
             raise ValueError(f'expected `platforms` of {names}, got {shown(each)}')
 
 
-def _check_kinds(model: Model) -> None:
+def _check_model(model: Model) -> None:
     """Refuses what no file holds."""
+    expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
     check_classes(model.program.results)
     names = [x.name for x in model.program.layers if x.external]
     if names:

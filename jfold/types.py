@@ -493,12 +493,3 @@ def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
         return None if isinstance(type_, VoidType) else next(leaves)
     items = yield in_turn(_pack(item, leaves) for item in type_)
     return type_.form.closed(items)
-
-
-def levels(type_: Type) -> Iterator[Type]:
-    """The type itself, those of items of sequences in it, and so on."""
-    found = [type_]
-    for each in found:
-        yield each
-        sequences = (t for t in terminals(each) if isinstance(t, SequenceType))
-        found.extend(sequence.item for sequence in sequences)
