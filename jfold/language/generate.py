@@ -9,6 +9,7 @@ what it was told, its text is the source.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,7 @@ MOST_ROUNDS = 64
 class Generator(Writer):
     """Writes a source, in one round."""
 
-    def rule(self, node: Typed, value: s.Symbol, w: Lines) -> Any:
+    def rule(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
         """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
         return write(node.block, node, value, w)
 
@@ -45,7 +46,7 @@ class Generator(Writer):
 
     def call(
         self, key: Hashable, name: str, node: Typed, value: s.Symbol, w: Lines
-    ) -> Any:
+    ) -> s.Symbol:
         """A call of the function that evaluates a block; it is written once."""
         flat = list(arguments(value))
         if isinstance(key, c.ForwardDeclaration) and key.key is not None:
@@ -80,10 +81,15 @@ class Generator(Writer):
         return w.unpacked(self._result(key, node.output), result)
 
     def _call_each(
-        self, key: Hashable, name: str, node: Typed, flat: list[Any], w: Lines
-    ) -> Any:
+        self,
+        key: Hashable,
+        name: str,
+        node: Typed,
+        flat: list[s.Leaf | s.Items],
+        w: Lines,
+    ) -> s.Symbol:
         """Calls for each item of lists."""
-        texts = [each.text for each in flat]
+        texts = [s.packed(each) for each in flat]
         args = ', '.join(['y', 'z', 'u', 'v'][: len(texts)])
         over = texts[0] if len(texts) == 1 else f'zip({", ".join(texts)})'
         call = f'{name}({args})'
@@ -199,12 +205,11 @@ class Generator(Writer):
                 continue
             texts.append(w.constants(LENGTH, leaf.n, None, ('length', r)))
             number, more = next(inner)
-            w.loop(
-                leaf,
-                'item',
-                lambda item, a=number, b=more: self._write_row(item, a, b, w),
-            )
+            w.loop(leaf, 'item', functools.partial(self._write_item, number, more, w))
         self.observe(r, texts, w)
+
+    def _write_item(self, r: int, inside: list[Any], w: Lines, item: s.Symbol) -> None:
+        self._write_row(item, r, inside, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
         """Writes that a row of a result is made of tensors."""
@@ -238,7 +243,7 @@ class _Argument:
     name: str
 
 
-def _opened(value: Any, w: Lines) -> Any:
+def _opened(value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, tuple):
         return tuple(_opened(each, w) for each in value)
     if isinstance(value, s.Endless):

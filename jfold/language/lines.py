@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from jfold.language import symbols as s
@@ -18,30 +18,30 @@ from jfold.language.names import identifier
 from jfold.language.rounds import Round
 from jfold.language.tapes import Maker, Region, Rows, Tape, Use
 from jfold.language.typed import Typed
-from jfold.language.values import blank, template_of, texts
+from jfold.language.values import blank_items, template_of, texts
 from jfold.types import KeyType, TensorType, VoidType
 
 INDENT = '    '
 MOST_NESTED = 12  # loops and cases inside each other, of which Python allows 20
 
 
-RETURNED = object()  # what has been written stands behind a `return`
+RETURNED: s.Symbol = s.Object('return')  # of what stands behind a `return`
 
 
 class Writer(Round, abc.ABC):
     """A round that writes blocks, by the rule of each and as functions."""
 
     @abc.abstractmethod
-    def rule(self, node: Typed, value: s.Symbol, w: Lines) -> Any:
+    def rule(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
         """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
 
     @abc.abstractmethod
     def call(
         self, key: Hashable, name: str, node: Typed, value: s.Symbol, w: Lines
-    ) -> Any:
+    ) -> s.Symbol:
         """A call of the function that evaluates a block; it is written once."""
 
-    def outlined(self, node: Typed, value: s.Symbol, w: Lines) -> Any:
+    def outlined(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
         """Writes a block as a function of its own, and calls it."""
         key = 'outlined', node, w.name
         return self.call(key, type(node.block).__name__, node, value, w)
@@ -80,7 +80,7 @@ class Lines:
         self.lines: list[str] = []
         self.variables: set[str] = set()
         self.arguments: set[str] = set()
-        self.known: dict[Any, Any] = {}
+        self.known: dict[Hashable, tuple[s.Symbol, s.Symbol]] = {}
         self.region = Region()
         self.count: str | None = None
         self.tail = False
@@ -121,7 +121,7 @@ class Lines:
         """The value in variables of its own, which may be assigned to again."""
         return self._assign(value, lambda: self.variable(wanted))
 
-    def _assign(self, value: s.Symbol, new: Any) -> s.Symbol:
+    def _assign(self, value: s.Symbol, new: Callable[[], str]) -> s.Symbol:
         if isinstance(value, tuple):
             return tuple(self._assign(each, new) for each in value)
         if isinstance(value, s.Endless):
@@ -245,17 +245,17 @@ class Lines:
         self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
         self.line(f'{name}.append({s.packed(value)})')
         if isinstance(value, s.Items):
-            return s.Nested(name, blank(value))
+            return s.Nested(name, blank_items(value))
         return s.renamed(value, iter([name]))
 
     def loop(
         self,
         given: s.Items,
         wanted: str,
-        body: Any,
+        body: Callable[[s.Symbol], s.Symbol],
         result: str = '',
-        then: Any = lambda: None,
-    ) -> Any:
+        then: Callable[[], None] = lambda: None,
+    ) -> s.Symbol:
         """A loop: `body` of an item, and `then`; what the body gives of each item, in
         lists, if that has a name."""
         at, before = len(self.lines), len(self.lines)
@@ -272,7 +272,7 @@ class Lines:
 
     # ---- blocks inside
 
-    def part(self, node: Typed | None, value: s.Symbol, tail: bool = False) -> Any:
+    def part(self, node: Typed | None, value: s.Symbol, tail: bool = False) -> s.Symbol:
         """Writes a block inside another; what is written already is used again."""
         assert node is not None
         given = None if isinstance(node.input, VoidType) else value

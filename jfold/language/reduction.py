@@ -28,9 +28,9 @@ from jfold.language.walk import (
 from jfold.language.writing import (
     assign_each,
     counted,
+    finite,
     in_lists_of,
     one_of_lists,
-    sequence,
     variables,
     with_makers_of,
     write,
@@ -62,7 +62,7 @@ def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: c.Reduce, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.Reduce, node: Typed, x: object, state: Walk) -> Steps[Any]:
     combine, default = node.parts
     assert combine is not None
     left = state.items(node, x)
@@ -86,11 +86,11 @@ def _(block: c.Reduce, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     return left[0]
 
 
-@write.register
-def _(block: c.Reduce, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Reduce)
+def _(block: c.Reduce, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     combine, default = node.parts
     assert combine is not None
-    given = sequence(value, w)
+    given = finite(value, w)
     rounds = _rounds
     if is_by_groups(node):
         rounds = _groups
@@ -148,7 +148,7 @@ def _combined(combine: Typed, items: list[Any], state: Walk) -> Steps[Any]:
     return (yield state.anew(combine, (items[0], items[1])))
 
 
-def _rounds(node: Typed, given: s.Items, w: Lines) -> Any:
+def _rounds(node: Typed, given: s.Items, w: Lines) -> s.Symbol:
     """Neighbours in pairs, round after round; the value of all but no items."""
     combine = node.parts[0]
     w.g.loops_written.append(str(node))
@@ -172,7 +172,7 @@ def _rounds(node: Typed, given: s.Items, w: Lines) -> Any:
     return w.unpacked(one_of_lists(known), f'{name}[0]', 'total')
 
 
-def _groups(node: Typed, given: s.Items, w: Lines) -> Any:
+def _groups(node: Typed, given: s.Items, w: Lines) -> s.Symbol:
     """Groups of neighbours, as large as operations for these are."""
     known = w.joined((node, 'item'), blank(given.items))
     both = (a | b for a, b in zip(s.makers(known), s.makers(given.items), strict=True))

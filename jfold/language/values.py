@@ -25,7 +25,7 @@ def texts(value: s.Symbol) -> Iterator[str]:
         yield value.text
 
 
-def blank(value: s.Symbol) -> Any:
+def blank(value: s.Symbol) -> s.Symbol:
     """The template of a value."""
 
     def leaf(each: s.Leaf) -> s.Symbol:
@@ -36,7 +36,14 @@ def blank(value: s.Symbol) -> Any:
     return s.mapped(leaf, value)
 
 
-def template_of(value: Any) -> Any:
+def blank_items(value: s.Items) -> s.Items:
+    """The template of a sequence."""
+    made = blank(value)
+    assert isinstance(made, s.Items)
+    return made
+
+
+def template_of(value: s.Symbol) -> s.Symbol:
     """The template of a value."""
 
     def leaf(each: s.Leaf) -> s.Symbol:
