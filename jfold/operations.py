@@ -93,7 +93,7 @@ class Operation(Owner):
             return self.layer.call(params, *arguments)
         leaves, structure = jax.tree.flatten(arguments[0])
 
-        def combined(left: Any, right: Any) -> Any:
+        def combined(left: object, right: object) -> Any:
             # What a step gives is made what an operation gives, for the next one.
             made = jax.tree.leaves(self.layer.call(params, left, right))
             pairs = zip(made, leaves, strict=True)

@@ -425,12 +425,12 @@ def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
         yield Spec(program, capacity, residuals, strategy, saved['reproducible'])
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     """JSON's lists as tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _params_read(tree: Any, arrays: Mapping[str, Array]) -> Any:
+def _params_read(tree: object, arrays: Mapping[str, Array]) -> object:
     """The inverse of `_tree`."""
     if not isinstance(tree, list):
         return None if tree is None else arrays[f'{PARAMS}{tree}']

@@ -130,7 +130,7 @@ def _(block: c.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
     tables, dtype = w.g.tables, block.type.dtype
     size = len(block.items)
 
-    def number(key: Any, row: Array) -> int:
+    def number(key: object, row: Array) -> int:
         index = tables.constant(key, row)
         w.g.constant_name(index, 'ONE_HOT')
         return w.g.constant_place(index)[1]

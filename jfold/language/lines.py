@@ -11,7 +11,6 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
 
 from jfold.language import symbols as s
 from jfold.language.names import identifier
@@ -340,7 +339,11 @@ class Lines:
         )
 
     def constants(
-        self, type_: TensorType, text: str, below: int | None = None, site: Any = None
+        self,
+        type_: TensorType,
+        text: str,
+        below: int | None = None,
+        site: object = None,
     ) -> s.Tensor:
         """A constant of the example, or one of each item; `site` is the use of a block
         that makes it."""
@@ -350,7 +353,9 @@ class Lines:
         self.add(tape, text)
         return s.Tensor(number, maker.type, 0, step)
 
-    def _numbered(self, maker: Maker, base: str, row: str, wanted: str) -> Any:
+    def _numbered(
+        self, maker: Maker, base: str, row: str, wanted: str
+    ) -> tuple[str, tuple[Region, Maker] | None]:
         """The text of the number of a row, and its step; in a variable, unless in
         step."""
         number = self.numbers(base, row)

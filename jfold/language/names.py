@@ -61,7 +61,7 @@ class Names:
         self._used[wanted] = k
         return made
 
-    def given(self, wanted: str, value: Any) -> str:
+    def given(self, wanted: str, value: object) -> str:
         """The name of a value that the source is given."""
         if isinstance(value, type | type(len)) and value.__module__ == 'builtins':
             own: str = value.__name__

@@ -132,7 +132,7 @@ def _cut(items: list[Any], sizes: Sequence[int], together: bool) -> list[list[An
 
 def _reduced(
     group: list[Any], again: bool, combine: Typed, node: Typed, state: Walk
-) -> Any:
+) -> object:
     """A group as one item, by the operation for as many, or for more."""
     if len(group) == 1:
         return group[0]

@@ -326,7 +326,7 @@ class Round:
         return [self.by_output[o, k] for k in range(len(operation.outputs))]
 
     def own_constants(
-        self, type_: TensorType, below: int | None, site: Any
+        self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Tape]:
         """Who makes constants of examples, of a type and with a bound; and their tape.
 

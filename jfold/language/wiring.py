@@ -88,7 +88,7 @@ def _(block: Composition, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return of(output)
 
 
-def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:
+def _value_of(numbers: Numbers, values: Sequence[Any]) -> object:
     if isinstance(numbers, tuple):
         return tuple(_value_of(each, values) for each in numbers)
     return None if numbers is None else values[numbers]

@@ -65,7 +65,7 @@ class Expression(Protocol):
     def deep(self) -> Source:
         """The same source with calls that are yielded."""
 
-    def explain(self, example: Any) -> InputError | None:
+    def explain(self, example: object) -> InputError | None:
         """What is wrong with an example, as example 0; `None` if nothing is."""
 
 
