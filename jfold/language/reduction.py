@@ -165,7 +165,7 @@ def _rounds(node: Typed, given: s.Items, w: Lines) -> s.Symbol:
             a = w.unpacked(one_of_lists(known), f'{name}[k]', 'one')
             b = w.unpacked(one_of_lists(known), f'{name}[k + 1]', 'other')
             value = w.part(combine, (a, b))
-            w.joined((node, 'item'), in_lists_of(value, w))
+            w.joined((node, 'item'), in_lists_of(value))
             w.line(f'{made}.append({s.packed(value)})')
         w.line(f'{name} = made_with_rest({made}, {name})')
     known = w.joined((node, 'item'), item)

@@ -44,7 +44,7 @@ def blank_items(value: s.Items) -> s.Items:
 
 
 def template_of(value: s.Symbol) -> s.Symbol:
-    """The template of a value."""
+    """The template of a value, with the classes of objects that are known."""
 
     def leaf(each: s.Leaf) -> s.Symbol:
         if isinstance(each, s.Tensor):
@@ -66,6 +66,7 @@ def arguments(value: s.Symbol) -> Iterator[Any]:
 
 
 def with_arguments(value: s.Symbol, fn: Any) -> Any:
+    """The same structure with `fn` of each argument in its place."""
     if isinstance(value, tuple):
         return tuple(with_arguments(each, fn) for each in value)
     if isinstance(value, s.Endless):
@@ -74,6 +75,7 @@ def with_arguments(value: s.Symbol, fn: Any) -> Any:
 
 
 def row_leaves(value: s.Symbol) -> Iterator[Any]:
+    """What of a value stands in a row of a result: leaves, and sequences."""
     if isinstance(value, tuple):
         for each in value:
             yield from row_leaves(each)

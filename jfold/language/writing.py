@@ -71,6 +71,7 @@ def looked_up(table: str, x: str, default: list[str], w: Lines) -> s.Object:
 
 
 def listed(text: str, w: Lines) -> s.Object:
+    """A list that a text makes, in a variable."""
     name = w.variable('values')
     w.line(f'{name} = {text}')
     return s.Object(name)
@@ -178,6 +179,7 @@ def _of_tuple(value: tuple[s.Symbol, ...], w: Lines) -> s.Items:
 
 
 def union(found: tuple[int, ...]) -> int:
+    """All makers of several values."""
     made = 0
     for each in found:
         made |= each
@@ -274,7 +276,7 @@ def one_of_lists(items: s.Symbol) -> s.Symbol:
     return items.item if isinstance(items, s.Nested) else items
 
 
-def in_lists_of(value: s.Symbol, w: Lines) -> s.Symbol:
+def in_lists_of(value: s.Symbol) -> s.Symbol:
     """The template of lists of such values."""
 
     def listed(each: s.Symbol) -> s.Symbol:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from jfold.errors import BadItem, InputError
 from jfold.graph import Graph
 from jfold.kept import Owner, kept
@@ -138,6 +136,3 @@ def _example_of(source: Source, error: Exception) -> int | None:
             return len(frame.f_locals['ends'])
         traceback = traceback.tb_next
     return None
-
-
-__all__ = ['Expression', 'Recorded', 'Source', 'np', 'trace']
