@@ -155,7 +155,7 @@ class Block(Owner):
         return Pipe(other, self)
 
     @boundary
-    def _no_value(self, other: object) -> Any:
+    def _no_value(self, other: object) -> object:
         if isinstance(other, Operand):  # of which it is known what to do
             return NotImplemented
         raise TypeError(
@@ -247,7 +247,7 @@ def _converted(value: Convertible) -> Steps[Block]:
     )
 
 
-def _instead_of(value: Any) -> str:
+def _instead_of(value: object) -> str:
     """What to write for something that no block is made of."""
     if isinstance(value, type):
         of_python, name = value.__module__ == 'builtins', value.__name__

@@ -130,7 +130,7 @@ class _Recipe:
         return _specs_in(held)
 
 
-def _specs_in(tree: Any) -> tuple[Spec, ...]:
+def _specs_in(tree: object) -> tuple[Spec, ...]:
     """The specs of the schedules in a pytree."""
     leaves = jax.tree.leaves(tree, is_leaf=_is_schedule)
     return tuple(x.spec for x in leaves if _is_schedule(x))
@@ -169,7 +169,7 @@ def _holds_capacity(value: object) -> bool:
     return any(map(_is_capacity, jax.tree.leaves(value, is_leaf=_is_capacity)))
 
 
-def _shape_of(leaf: Any) -> Any:
+def _shape_of(leaf: object) -> object:
     """What compiling needs of an argument, without its data; others as they are."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         return leaf

@@ -15,7 +15,7 @@ from jax.tree_util import GetAttrKey, keystr
 PLAIN = dict, list, tuple
 
 
-def plain(tree: Any) -> Any:
+def plain(tree: object) -> Any:
     """A pytree with dicts in the place of other containers, by what leads to each part.
 
     A box, whose one attribute is its value, is left out, as is what a container has of
@@ -39,13 +39,13 @@ def plain(tree: Any) -> Any:
     return {_name(key): part for key, part in found.items()}
 
 
-def _is_empty(part: Any) -> bool:
+def _is_empty(part: object) -> bool:
     """Whether it is a container of a kind of its own that holds nothing."""
     is_plain = part is None or type(part) in PLAIN
     return not is_plain and not jax.tree.leaves(part)
 
 
-def _name(key: Any) -> Any:
+def _name(key: object) -> object:
     """What a key of a path says: of a dict, a sequence or an attribute."""
     for attribute in 'key', 'idx', 'name':
         if hasattr(key, attribute):
@@ -53,12 +53,12 @@ def _name(key: Any) -> Any:
     return keystr((key,))
 
 
-def leaves_of(tree: Any) -> list[Any]:
+def leaves_of(tree: object) -> list[Any]:
     """The leaves of a pytree in the order of the plain one."""
     return jax.tree.leaves(plain(tree))
 
 
-def restored(like: Any) -> Callable[[list[Any]], Any]:
+def restored(like: object) -> Callable[[list[Any]], Any]:
     """The inverse of `leaves_of`, for pytrees of one structure."""
     structure: Any = jax.tree.structure(like)
     numbers = range(structure.num_leaves)

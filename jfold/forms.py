@@ -92,7 +92,7 @@ class StructForm(Form):
         # Another process need not have a user's classes.
         return StructForm.of_keys, (self.name, self.keys)
 
-    def opened(self, value: Any) -> list[Any]:
+    def opened(self, value: object) -> list[Any]:
         """The parts of a value."""
         return opened(value)[0]
 

@@ -80,7 +80,7 @@ def _frozen(key: object) -> tuple[Any, ...]:
     return (tuple, *map(_frozen, key)) if isinstance(key, tuple) else (type(key), key)
 
 
-def _thawed(frozen: tuple[Any, ...]) -> Any:
+def _thawed(frozen: tuple[Any, ...]) -> object:
     kind, *parts = frozen
     if kind is tuple:
         return tuple(map(_thawed, parts))

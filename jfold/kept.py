@@ -64,7 +64,7 @@ class lazy(Generic[T]):
         self.compute = compute
         self.__doc__ = compute.__doc__
 
-    def __get__(self, owner: Any, kind: type | None = None) -> T:
+    def __get__(self, owner: object, kind: type | None = None) -> T:
         if owner is None:
             return cast(T, self)  # of the class, as a property is
         # From then on it is found in the owner itself, and this is not called.

@@ -24,12 +24,14 @@ from jfold.language import (
     wiring,
 )
 from jfold.language.expression import Expression
-from jfold.language.generate import Chosen, settled
+from jfold.language.generate import settled
 from jfold.language.inference import infer, input_type, result_type
 from jfold.language.joining import chosen_by, joined
 from jfold.language.outputs import check_output
 from jfold.language.portable import Portable
+from jfold.language.recordings import recording
 from jfold.language.recursion import endless
+from jfold.language.rounds import Chosen
 from jfold.language.tables import Tables
 from jfold.language.turns import without_turns
 from jfold.language.typed import Typing
@@ -92,7 +94,7 @@ def lower_typed(
 
 @contextlib.contextmanager
 def _tall_stack() -> Iterator[None]:
-    """Has room for expressions that are nested deep, and says of others what is wrong."""
+    """Room for expressions that are nested deep; says of others what is wrong."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, TALL))
     try:
@@ -126,7 +128,7 @@ def _lowered(
     own = {x.name: getattr(made, x.name) for x in fields(Operations)}
     result = Program(
         **own | {'once': once},
-        source=Source(text, round_.names, round_.recording(), round_.where),
+        source=Source(text, round_.names.values, recording(round_), round_.where),
         expression=Expression(typing, tables, chosen, once, sites),
     )
     check_program(result)

@@ -453,18 +453,21 @@ def compile(
     >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
     [3.0, 7.0]
     """
-    hint = 'write `jf.compile(a >> b)` for one block after another'
-    expect(
-        'max_programs', max_programs, not isinstance(max_programs, Block), 'int', hint
-    )
-    if max_programs is not None:
-        max_programs = whole('max_programs', max_programs, 1)
+    max_programs = _most(max_programs)
     _check_choice('residuals', residuals, RESIDUALS)
     _check_choice('strategy', strategy, (*STRATEGIES, ONCE, None))
     _check_reproducible(reproducible, strategy)
     root = convert_to_block(block)
     program = lower(root, once=strategy == ONCE)
     return Model(root, program, max_programs, residuals, strategy, reproducible)
+
+
+def _most(max_programs: int | None) -> int | None:
+    """How many programs there may be, checked."""
+    hint = 'write `jf.compile(a >> b)` for one block after another'
+    is_no_block = not isinstance(max_programs, Block)
+    expect('max_programs', max_programs, is_no_block, 'int', hint)
+    return None if max_programs is None else whole('max_programs', max_programs, 1)
 
 
 def _check_reproducible(reproducible: object, strategy: str | None) -> None:

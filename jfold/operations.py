@@ -20,8 +20,8 @@ import numpy as np
 
 from jfold import result_tables as tables
 from jfold.kept import Owner
-from jfold.result_tables import Making, Result
-from jfold.types import TensorType, Type, levels
+from jfold.result_tables import Making, Result, levels
+from jfold.types import TensorType, Type
 
 if TYPE_CHECKING:
     from chex import ArrayTree
@@ -93,7 +93,7 @@ class Operation(Owner):
             return self.layer.call(params, *arguments)
         leaves, structure = jax.tree.flatten(arguments[0])
 
-        def combined(left: Any, right: Any) -> Any:
+        def combined(left: object, right: object) -> Any:
             # What a step gives is made what an operation gives, for the next one.
             made = jax.tree.leaves(self.layer.call(params, left, right))
             pairs = zip(made, leaves, strict=True)

@@ -19,9 +19,10 @@ from jfold.errors import shown, whole
 from jfold.forms import TUPLE, StructForm, is_leaf, is_struct, opened
 from jfold.functions import ratio
 from jfold.graph import Array, ranges
+from jfold.result_tables import levels
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
-from jfold.types import SequenceType, TensorType, Type, levels, pack, terminals
+from jfold.types import SequenceType, TensorType, Type, pack, terminals
 
 
 @jax.tree_util.register_dataclass
@@ -133,7 +134,7 @@ class Ragged(NDArrayOperatorsMixin):
         return (self[k] for k in range(len(self)))
 
     @boundary
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         if isinstance(self.lengths, jax.core.Tracer):
             raise TypeError(
                 'expected a `Ragged` with known lengths to index, got a traced one, in '
@@ -152,7 +153,7 @@ class Ragged(NDArrayOperatorsMixin):
         return [list(itertools.islice(items, length)) for length in lengths]
 
     @boundary
-    def padded(self, length: int, fill: Any = 0) -> tuple[Any, jax.Array]:
+    def padded(self, length: int, fill: object = 0) -> tuple[Any, jax.Array]:
         """The first items of each sequence, side by side; for use under `jit` too.
 
         Args:
@@ -189,7 +190,7 @@ class Ragged(NDArrayOperatorsMixin):
 # neither Python's stack nor JAX's trees, which are recursive too, are used for them.
 
 
-def picked(value: Any, rows: Array, read: Callable[[Any], Any] = np.asarray) -> Any:
+def picked(value: object, rows: Array, read: Callable[[Any], Any] = np.asarray) -> Any:
     """Some rows [n] of a value with a leading axis of rows.
 
     Args:
@@ -198,12 +199,12 @@ def picked(value: Any, rows: Array, read: Callable[[Any], Any] = np.asarray) -> 
     return run(_rows_of(value, rows, read))
 
 
-def _known(x: Any) -> Any:
+def _known(x: object) -> object:
     """An array of NumPy, if its values are known: JAX would compile for each shape."""
     return x if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
-def _rows_of(value: Any, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
+def _rows_of(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins, chosen = (lengths.cumsum() - lengths)[rows], lengths[rows]
@@ -270,7 +271,7 @@ def _check_alike(one: Ragged, other: object) -> None:
             )
 
 
-def _is_here(x: Any) -> bool:
+def _is_here(x: object) -> bool:
     """Whether the values of an array are known in this process."""
     if isinstance(x, jax.core.Tracer):
         return False
@@ -323,13 +324,13 @@ def _is_ragged(values: object) -> bool:
     return isinstance(values, Ragged)
 
 
-def _rows(values: Any) -> int:
+def _rows(values: object) -> int:
     """How many rows there are."""
     first, *_ = jax.tree.leaves(values, is_leaf=_is_ragged)
     return len(first.lengths if _is_ragged(first) else first)
 
 
-def _items(values: Any, count: int) -> Sequence[Any]:
+def _items(values: object, count: int) -> Sequence[Any]:
     """The first rows, one by one."""
     if isinstance(values, Ragged):
         return values.to_list()[:count]

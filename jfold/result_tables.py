@@ -24,13 +24,21 @@ from jfold.types import (
     StructType,
     TensorType,
     Type,
-    levels,
     terminals,
 )
 
 LENGTH = TensorType((), 'int32')  # of the lengths of sequences
 IN_ROW = SequenceType, TensorType  # what of a type has a tensor in a row of it
 T = TypeVar('T')
+
+
+def levels(type_: Type) -> Iterator[Type]:
+    """The type itself, those of items of sequences in it, and so on."""
+    found = [type_]
+    for each in found:
+        yield each
+        sequences = (t for t in terminals(each) if isinstance(t, SequenceType))
+        found.extend(sequence.item for sequence in sequences)
 
 
 class Making(enum.Enum):

@@ -90,8 +90,7 @@ def save(
     >>> loaded.predict([[1, 2], [3], []])
     array([3., 3., 0.], dtype=float32)
     """
-    expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
-    _check_kinds(model)
+    _check_model(model)
     _check_platforms(platforms)
     check_path(path)
     params = as_asked(model.program.layers, params)
@@ -140,8 +139,9 @@ def _check_platforms(platforms: object) -> None:
             raise ValueError(f'expected `platforms` of {names}, got {shown(each)}')
 
 
-def _check_kinds(model: Model) -> None:
+def _check_model(model: Model) -> None:
     """Refuses what no file holds."""
+    expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
     check_classes(model.program.results)
     names = [x.name for x in model.program.layers if x.external]
     if names:
@@ -425,12 +425,12 @@ def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
         yield Spec(program, capacity, residuals, strategy, saved['reproducible'])
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> Any:
     """JSON's lists as tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _params_read(tree: Any, arrays: Mapping[str, Array]) -> Any:
+def _params_read(tree: object, arrays: Mapping[str, Array]) -> object:
     """The inverse of `_tree`."""
     if not isinstance(tree, list):
         return None if tree is None else arrays[f'{PARAMS}{tree}']

@@ -144,7 +144,7 @@ class Schedule:
         return over_shards(_mask, self)
 
     @boundary
-    def mean(self, losses: Any) -> Any:
+    def mean(self, losses: object) -> Any:
         """The mean over the real examples alone, under `jit` and `grad` too.
 
         Args:

@@ -223,7 +223,7 @@ class GetItem(Block):
     key: Any
     default: tuple[Any, ...]  # holds the one there is
 
-    def __init__(self, key: Any, *, default: object = MISSING) -> None:
+    def __init__(self, key: object, *, default: object = MISSING) -> None:
         if isinstance(key, slice) and default is not MISSING:
             raise ValueError(
                 f'GetItem: expected no `default` for {key}, got {default!r}: a slice '

@@ -81,7 +81,7 @@ class Shards:
             return parts
         dtype = jax.dtypes.canonicalize_dtype(parts.dtype)
 
-        def part(where: Any) -> Array:
+        def part(where: object) -> Array:
             first = self.own.index(_start(where))
             return parts[first : first + 1].astype(dtype)
 
@@ -94,14 +94,14 @@ class Shards:
         types = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         return any(t == AxisType.Explicit for axis, t in types if axis in self.axes)
 
-    def whole(self, x: Any) -> Any:
+    def whole(self, x: object) -> Any:
         """`x` [*shape], of a type that says that each shard sees all of it."""
         if not self.is_explicit:
             return x
         spec = PartitionSpec(*map(self._without, jax.typeof(x).sharding.spec))  # type: ignore[no-untyped-call]
         return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
 
-    def alike(self, x: Any, spec: PartitionSpec = EVERYWHERE) -> Any:
+    def alike(self, x: object, spec: PartitionSpec = EVERYWHERE) -> Any:
         """`x`, in forward and in reverse the same along all axes of the mesh where XLA
         chooses how arrays lie, but for those that `spec` names.
 
@@ -115,13 +115,13 @@ class Shards:
         where = NamedSharding(self.mesh, EVERYWHERE if self.is_explicit else spec)
         return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
-    def _without(self, axes: Any) -> Any:
+    def _without(self, axes: object) -> object:
         """Axes that an array lies along, less those of the shards."""
         names = axes if isinstance(axes, tuple) else (axes,)
         kept = tuple(x for x in names if x is not None and x not in self.axes)
         return kept or None
 
-    def parted(self, x: Any) -> Any:
+    def parted(self, x: object) -> Any:
         """`x` [shards, ...], of a type that says that each shard has its part."""
         if not self.is_explicit:
             return x

@@ -60,7 +60,7 @@ class Type:
                 found.append(each)
         return found
 
-    def flatten(self, value: Any) -> list[Any]:
+    def flatten(self, value: object) -> list[Any]:
         """The values at the terminals, of each item of a sequence in turn.
 
         Of a broadcast, which has one item without end, those of the item.
@@ -86,7 +86,7 @@ class Type:
                 found.append(each)
         return found
 
-    def unflatten(self, values: Iterable[Any], like: Any = None) -> Any:
+    def unflatten(self, values: Iterable[Any], like: object = None) -> Any:
         """A value with the given ones at its terminals; the inverse of `flatten`.
 
         Args:
@@ -443,7 +443,7 @@ def _total(
     return known[id(type_)]
 
 
-def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:
+def _unflattened(type_: Type, values: Iterator[Any], like: object) -> Steps[Any]:
     if isinstance(type_, Product):
         likes = [None] * len(type_) if like is None else _parts(type_, like)
         pairs = zip(type_.items, likes, strict=True)
@@ -464,7 +464,7 @@ def _unflattened(type_: Type, values: Iterator[Any], like: Any) -> Steps[Any]:
     raise ValueError('expected as many values as terminals, got fewer')
 
 
-def _parts(type_: Product | SequenceType, value: Any) -> list[Any]:
+def _parts(type_: Product | SequenceType, value: object) -> list[Any]:
     """The items of a value of a type."""
     form = type_.form if isinstance(type_, Product) else TUPLE
     try:
@@ -476,7 +476,7 @@ def _parts(type_: Product | SequenceType, value: Any) -> list[Any]:
     return parts
 
 
-def _repeated(type_: BroadcastType, value: Any) -> Any:
+def _repeated(type_: BroadcastType, value: Any) -> object:
     """The item of a value without end, such as `itertools.repeat` makes."""
     if hasattr(type(value), '__len__') or not hasattr(type(value), '__iter__'):
         raise ValueError(f'expected a value of type {type_}, got {reprlib.repr(value)}')
@@ -493,12 +493,3 @@ def _pack(type_: Type, leaves: Iterator[Any]) -> Steps[Any]:
         return None if isinstance(type_, VoidType) else next(leaves)
     items = yield in_turn(_pack(item, leaves) for item in type_)
     return type_.form.closed(items)
-
-
-def levels(type_: Type) -> Iterator[Type]:
-    """The type itself, those of items of sequences in it, and so on."""
-    found = [type_]
-    for each in found:
-        yield each
-        sequences = (t for t in terminals(each) if isinstance(t, SequenceType))
-        found.extend(sequence.item for sequence in sequences)

@@ -26,7 +26,7 @@ def _left(fn: Operator) -> Operator:
     """The method of an operator whose left side is a wire."""
 
     @boundary
-    def method(self: Operand, other: Any) -> Any:
+    def method(self: Operand, other: object) -> Any:
         return self.applied(fn, self, other)
 
     return method
@@ -36,7 +36,7 @@ def _right(fn: Operator) -> Operator:
     """That of one whose right side is a wire, and whose left is none."""
 
     @boundary
-    def method(self: Operand, other: Any) -> Any:
+    def method(self: Operand, other: object) -> Any:
         return self.applied(fn, other, self)
 
     return method
@@ -133,11 +133,11 @@ class Operand:
 
 
 @functools.cache
-def with_number(fn: Operator, number: Any, kind: object, is_left: bool) -> Operator:
+def with_number(fn: Operator, number: object, kind: object, is_left: bool) -> Operator:
     """A function of two with a number of Python for one, which gives way to the dtype
     of the other; one object for each number, so that its uses are one layer."""
 
-    def made(x: Any) -> Any:
+    def made(x: object) -> Any:
         return fn(number, x) if is_left else fn(x, number)
 
     made.__name__ = fn.__name__
@@ -158,7 +158,7 @@ def noted_modules(name: str) -> Iterator[None]:
         raise
 
 
-def unlike(wire: Operand, other: Any) -> str:
+def unlike(wire: Operand, other: object) -> str:
     """What to say of an operand beside a wire that is none, an array for one."""
     return (
         f'{wire!r}: expected a wire or a number beside it, got {shown(other)}; write '
@@ -170,7 +170,7 @@ def unlike(wire: Operand, other: Any) -> str:
 # ---- what is read --------------------------------------------------------------------
 
 
-def leaves(source: Any) -> Iterator[Any]:
+def leaves(source: object) -> Iterator[Any]:
     """What stands in nested tuples; nothing where nothing is read."""
     waiting = [source]
     while waiting:
@@ -181,7 +181,7 @@ def leaves(source: Any) -> Iterator[Any]:
             yield each
 
 
-def rebuilt(source: Any, fn: Callable[[Any], Any]) -> Any:
+def rebuilt(source: object, fn: Callable[[Any], Any]) -> Any:
     """The same structure of other things."""
     if isinstance(source, tuple | list):
         return tuple(rebuilt(each, fn) for each in source)

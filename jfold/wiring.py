@@ -98,7 +98,7 @@ class Item:
     __iter__ = None
 
 
-def _place(block: Block | None, key: Any) -> Any:
+def _place(block: Block | None, key: object) -> object:
     """The place of an item in what a block gives: that of a record's key, else the key
     itself."""
     keys = [key for key, _ in block.fields] if isinstance(block, Record) else []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
@@ -50,7 +51,7 @@ def doubled(lines: Lines, makers: list[str]) -> Iterator[Lines]:
 
 def swapped(lines: Lines, makers: list[str]) -> Iterator[Lines]:
     """The first and the second input of an operation in each other's places."""
-    for k, (one, two) in enumerate(zip(lines, lines[1:], strict=False)):
+    for k, (one, two) in enumerate(itertools.pairwise(lines)):
         first = re.fullmatch(r'( +\w+_a\.append\()(.+)\)', one)
         second = re.fullmatch(r'( +\w+_b\.append\()(.+)\)', two)
         if first and second and first[2] != second[2]:
@@ -85,7 +86,7 @@ def wrong_level(lines: Lines, makers: list[str]) -> Iterator[Lines]:
 def reordered(lines: Lines, makers: list[str]) -> Iterator[Lines]:
     """Inputs of a call in each other's places: `tree4 = tree(tree2)` and the next."""
     call = re.compile(r'( +\w+ = )(\w+)\((\w+)\)')
-    for k, (one, two) in enumerate(zip(lines, lines[1:], strict=False)):
+    for k, (one, two) in enumerate(itertools.pairwise(lines)):
         first, second = call.fullmatch(one), call.fullmatch(two)
         if first and second and first[2] == second[2] != 'len':
             given = [

@@ -33,7 +33,7 @@ from jfold.containers import leaves_of, plain, restored
 from jfold.data.encoding import Decoder, Encoder, tags
 from jfold.data.fingerprint import fingerprint
 from jfold.data.naming import name_of, named, told
-from jfold.language.generate import TAKEN, WRITTEN
+from jfold.language.names import TAKEN, WRITTEN
 from jfold.language.portable import BLOCKS, LAYER, USE, Portable, portable
 from jfold.language.typed import Typed, Typing
 from jfold.language.writing import write

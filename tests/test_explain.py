@@ -88,7 +88,7 @@ def record(examples):
         results_a.append(tree_of_x)
         ends.append((len(numbers), len(cell_a), len(root_a)))
     return ends, (numbers, cell_a, cell_b, root_a, results_a)
-"""
+"""  # noqa: E501
 
 
 def test_a_program_prints_its_operations_and_source(model: jf.Model) -> None:

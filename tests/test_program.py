@@ -46,7 +46,7 @@ RECORD = """\
             return cell
         else:
             raise KeyError(kind)
-"""
+"""  # noqa: E501
 
 CASES = """\
         if first == 'a':

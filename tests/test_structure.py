@@ -60,7 +60,6 @@ ASKS = {
     'result_tables.py': 'says it',
     'operations.py': 'lists those alike, and refuses several values of an example',
     'tracing/check_graph.py': 'refuses other numbers of rows',
-    'language/typed.py': 'numbers the items of sequences',
 }
 
 

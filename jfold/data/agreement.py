@@ -176,6 +176,6 @@ def _capacity(numbers: Mapping[str, Any], shards: Shards | None) -> Capacity:
     return Capacity(**{n: _tuples(x) for n, x in numbers.items()}, shards=shards)
 
 
-def _tuples(x: Any) -> Any:
+def _tuples(x: object) -> Any:
     """Lists, and those in them, as the tuples that they were."""
     return tuple(map(_tuples, x)) if isinstance(x, list) else x

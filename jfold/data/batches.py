@@ -67,7 +67,7 @@ class Batch:
     epoch: int
 
     @boundary
-    def mean(self, losses: Any) -> Any:
+    def mean(self, losses: object) -> Any:
         """The mean of losses [size, ...] over the real rows; see `Schedule.mean`."""
         return self.schedule.mean(losses)
 

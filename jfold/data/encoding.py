@@ -111,7 +111,7 @@ class Encoder:
         """All arrays of a dtype one after another, by its name."""
         return {name: np.concatenate(x) for name, x in self._pools.items()}
 
-    def _encoded(self, value: Any, where: str) -> Steps[Json]:
+    def _encoded(self, value: object, where: str) -> Steps[Json]:
         if _is_atom(value) or isinstance(value, _Given):
             return value
         if id(value) in self._known:
@@ -245,7 +245,7 @@ class Decoder:
             raise ValueError(f'expected the number of a record before, got {number!r}')
         return self._made[number]
 
-    def _make(self, tag: str, parts: list[Any]) -> Any:
+    def _make(self, tag: str, parts: list[Any]) -> object:
         if tag == 'array':
             return self._array(*parts)
         if tag in _BY_NAME:

@@ -36,7 +36,7 @@ def name_of(value: object) -> Name | None:
     return None
 
 
-def _names(value: Any) -> Iterator[Name]:
+def _names(value: object) -> Iterator[Name]:
     """The names that a value may have."""
     name = getattr(value, '__qualname__', None) or getattr(value, '__name__', None)
     if not isinstance(name, str):
@@ -83,7 +83,7 @@ def named(module: str, name: str) -> Any:
         ) from None
 
 
-def told(value: Any) -> str:
+def told(value: object) -> str:
     """What a value without a name is, for messages."""
     name = str(getattr(value, '__qualname__', type(value).__qualname__))
     if isinstance(value, MethodType | BuiltinMethodType):

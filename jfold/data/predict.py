@@ -37,9 +37,9 @@ class Predictor(Protocol):
 
     def apply(
         self,
-        params: Any,
+        params: object,
         schedule: Schedule,
-        external: Any = None,
+        external: object = None,
         *,
         deterministic: bool = False,
     ) -> Any:
@@ -164,7 +164,7 @@ def _ahead(
 # ---- of one batch --------------------------------------------------------------------
 
 
-def _real(batch: Batch, given: Any, program: Program) -> Any:
+def _real(batch: Batch, given: object, program: Program) -> object:
     """What a batch gives, example by example, without spare rows."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
@@ -195,7 +195,7 @@ def _collected(batch: Batch, metric: MetricValues) -> MetricValues:
     return _metric(values, example[order])
 
 
-def _metric(values: Any, example: Array) -> MetricValues:
+def _metric(values: object, example: Array) -> MetricValues:
     found: Any = example.astype(np.int32), np.ones(len(example), bool)
     return MetricValues(values, *found)
 
@@ -203,7 +203,7 @@ def _metric(values: Any, example: Array) -> MetricValues:
 # ---- of none -------------------------------------------------------------------------
 
 
-def _nothing(program: Program) -> Any:
+def _nothing(program: Program) -> object:
     """What no examples give."""
     results = program.results
     return handed_out(

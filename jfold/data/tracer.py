@@ -101,7 +101,7 @@ def make_tracer(program: Program) -> Tracer:
     return Tracer(_anew(_records(program)), fingerprint(program))
 
 
-def _records(program: Program) -> Any:
+def _records(program: Program) -> object:
     """A program as flat records, with objects as they are: to be pickled."""
     encoder = Encoder(by_name=False)
     return encoder.encode(portable(program)), encoder.records, encoder.arrays

@@ -8,8 +8,6 @@ enough for it: nothing gets from there to any gradient.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax import lax
@@ -60,7 +58,7 @@ def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
     return name in _DEFINED
 
 
-def _is_finite(constant: Any) -> bool:
+def _is_finite(constant: object) -> bool:
     """Whether all of a constant [*shape] is known to be finite."""
     if not jaxprs.is_inexact(jax.typeof(constant)):
         return True

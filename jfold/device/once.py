@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -214,7 +213,9 @@ def kept_bytes(plan: Plan) -> int:
     constants = tuple(array_spec((rows, *t.shape), t.dtype) for rows, t in pairs)
     indices = array_spec((plan.layout.sections.size,), jnp.int32)
 
-    def pull(weights: ByOperation, indices: Array, constants: tuple[Array, ...]) -> Any:
+    def pull(
+        weights: ByOperation, indices: Array, constants: tuple[Array, ...]
+    ) -> object:
         """The reverse, a pytree of what it reads."""
         floats = {o: list(filter(is_inexact, x)) for o, x in weights.items()}
 

@@ -15,7 +15,7 @@ from jfold.interpreters.rowwise import is_inexact
 Results = list[list[Any]]  # per result its tensors [rows, *shape]
 
 
-def sum_of_floats(value: Any) -> Any:
+def sum_of_floats(value: object) -> Any:
     """Of all floats in results."""
     leaves = [x for x in jax.tree.leaves(value) if is_inexact(x)]
     return sum((x.sum().real.astype('float32') for x in leaves), jnp.float32(0))
@@ -32,7 +32,7 @@ def loss_of(
     # JAX differentiates by floats alone; other arrays go around it.
     floats, read = [x for each in results for x in each if is_inexact(x)], list[bool]()
 
-    def of_floats(floats: list[Any]) -> Any:
+    def of_floats(floats: list[Any]) -> object:
         rest = iter(_watched(floats, read))
         return loss([[next(rest) if is_inexact(x) else x for x in y] for y in results])
 

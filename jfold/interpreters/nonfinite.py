@@ -449,7 +449,7 @@ def _add_at(array: Array, places: Array, rows: Array) -> None:
         np.add.at(array, places, rows)
 
 
-def _float_paths(params: Any) -> list[str]:
+def _float_paths(params: object) -> list[str]:
     """Where floats are in the parameters of a layer."""
     pairs = jax.tree_util.tree_leaves_with_path(params)
     return [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]

@@ -44,14 +44,14 @@ class Runner:
         float parameters [*shape each], those of all rows."""
         return jax.jit(self._reverse, static_argnums=0)
 
-    def _of_rows(self, params: Any, *inputs: Any) -> list[Any]:
+    def _of_rows(self, params: object, *inputs: Any) -> list[Any]:
         # By `vmap`, as in tiles, so that a row is what a batch would make of it; and
         # always of so many rows, so that each operation is compiled once.
         axes = (None, *(0 for _ in self.operation.inputs))
         made: list[Any] = jax.vmap(self._of_row, axes, axis_size=ROWS)(params, *inputs)
         return made
 
-    def _of_row(self, params: Any, *inputs: Any) -> list[Any]:
+    def _of_row(self, params: object, *inputs: Any) -> list[Any]:
         operation, batched = self.operation, self.operation.layer.batched
         given = [x[None] for x in inputs] if batched else inputs
         packed = pack(TupleType(operation.arguments), given)
@@ -61,7 +61,7 @@ class Runner:
     def _reverse(
         self,
         live: tuple[int, ...],
-        params: Any,
+        params: object,
         inputs: list[Any],
         cotangents: list[Any],
     ) -> tuple[list[Any], list[Any]]:

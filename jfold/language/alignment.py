@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from jfold.language.paths import fail
 from jfold.language.sequences import UNLIKE, items, sequence_as_given
 from jfold.language.typed import Typed
 from jfold.language.unification import TypeVariable
+from jfold.language.values import blank_items
 from jfold.language.walk import (
     Walk,
     refuse,
@@ -30,7 +31,9 @@ from jfold.language.writing import (
     as_object,
     counted,
     cut,
+    finite,
     item_at,
+    parts_of,
     sequence,
     write,
 )
@@ -54,12 +57,12 @@ def _(block: c.Broadcast, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Broadcast, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Broadcast, node: Typed, x: object, state: Walk) -> object:
     return itertools.repeat(x)
 
 
-@write.register
-def _(block: c.Broadcast, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Broadcast)
+def _(block: c.Broadcast, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return s.Endless(w.held(value, 'value'))
 
 
@@ -116,7 +119,7 @@ def _of_sequence(node: Typed, head: Type, state: Inference) -> Type | None:
 
 
 @walk.register
-def _(block: c.Zip, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Zip, node: Typed, x: Iterable[Iterable[object]], state: Walk) -> object:
     if isinstance(node.output, BroadcastType):
         return itertools.repeat(tuple(next(each) for each in map(iter, x)))
     parts = [
@@ -131,12 +134,13 @@ def _(block: c.Zip, node: Typed, x: Any, state: Walk) -> Any:
     return list(zip(*parts, strict=False))
 
 
-@write.register
-def _(block: c.Zip, node: Typed, value: Any, w: Lines) -> Any:
-    found = [sequence(each, w) for each in value]
+@write.register(c.Zip)
+def _(block: c.Zip, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    found = [sequence(each, w) for each in parts_of(value)]
     lengths = [*dict.fromkeys(each.n for each in found if isinstance(each, s.Items))]
     if not lengths:
-        return s.Endless(tuple(each.item for each in found))
+        endless = (each.item for each in found if isinstance(each, s.Endless))
+        return s.Endless(tuple(endless))
     n = lengths[0]
     if len(lengths) > 1:
         n = w.variable('n')
@@ -171,15 +175,15 @@ def _(block: c.NGrams, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.NGrams, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.NGrams, node: Typed, x: Iterable[object], state: Walk) -> object:
     if isinstance(node.input, BroadcastType):
         return itertools.repeat((next(iter(x)),) * block.n)
     given = state.items(node, x)
     return list(zip(*(given[first:] for first in range(block.n)), strict=False))
 
 
-@write.register
-def _(block: c.NGrams, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.NGrams)
+def _(block: c.NGrams, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     given = sequence(value, w)
     if isinstance(given, s.Endless):
         return s.Endless((given.item,) * block.n)
@@ -242,7 +246,9 @@ def _itself(item: Type) -> Type:
     return item
 
 
-def _is_object(expected: str, hint: str, node: Typed, head: Type, state: Any) -> Type:
+def _is_object(
+    expected: str, hint: str, node: Typed, head: Type, state: Inference
+) -> Type:
     """Checks a part that stays as it is in the data."""
     if not isinstance(head, ObjectType):
         fail(node, expected, str(state.types.resolve(head)), hint)
@@ -274,7 +280,7 @@ _PICKED = functools.partial(_sequence_item, 'a sequence beside the numbers')
 
 
 @walk.register
-def _(block: c.Nth, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Nth, node: Typed, x: Sequence[object], state: Walk) -> object:
     given, index = state.items(node, x[0]), state.object(x[1])
     number = state.apply(node, index_of, index, 'an int, the index')
     if not -len(given) <= number < len(given):
@@ -283,9 +289,10 @@ def _(block: c.Nth, node: Typed, x: Any, state: Walk) -> Any:
     return given[number]
 
 
-@write.register
-def _(block: c.Nth, node: Typed, value: Any, w: Lines) -> Any:
-    given, index = sequence(value[0], w), as_object(value[1], w)
+@write.register(c.Nth)
+def _(block: c.Nth, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    first, second = parts_of(value)
+    given, index = finite(first, w), as_object(second, w)
     name = w.variable('index')
     w.line(f'{name} = index_of({index.text})')
     return w.opened(item_at(given, name, w))
@@ -302,14 +309,15 @@ def _(block: c.Pick, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Pick, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Pick, node: Typed, x: Sequence[object], state: Walk) -> object:
     given = state.items(node, x[0])
     return [given[k] for k in _numbers_in(node, x[1], len(given), 'an item', state)]
 
 
-@write.register
-def _(block: c.Pick, node: Typed, value: Any, w: Lines) -> Any:
-    given, numbers = sequence(value[0], w), as_object(value[1], w)
+@write.register(c.Pick)
+def _(block: c.Pick, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    first, second = parts_of(value)
+    given, numbers = finite(first, w), as_object(second, w)
     at = w.variable('at')
     w.line(f'{at} = numbers_of({numbers.text}, {given.n})')
     names = []
@@ -333,7 +341,7 @@ def _in_groups(item: Type) -> Type:
 
 
 @walk.register
-def _(block: c.Regroup, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Regroup, node: Typed, x: Sequence[object], state: Walk) -> object:
     given, groups = state.items(node, x[0]), state.items(node, x[2])
     numbers = _numbers_in(node, x[1], len(groups), 'a group', state)
     if len(numbers) != len(given):
@@ -345,20 +353,19 @@ def _(block: c.Regroup, node: Typed, x: Any, state: Walk) -> Any:
     return made
 
 
-@write.register
-def _(block: c.Regroup, node: Typed, value: Any, w: Lines) -> Any:
-    given, numbers = sequence(value[0], w), as_object(value[1], w)
-    groups = counted(sequence(value[2], w), w)
+@write.register(c.Regroup)
+def _(block: c.Regroup, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    first, second, third = parts_of(value)
+    given, numbers = finite(first, w), as_object(second, w)
+    groups = counted(finite(third, w), w)
     at, text = w.variable('at'), s.packed(given)
     w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')
     name = w.variable('groups')
     w.line(f'{name} = grouped({text}, {at}, {groups.n})')
-    item = w.blank(given)
-    assert isinstance(item, s.Items)
-    return s.Items(s.Nested(name, item), groups.n)
+    return s.Items(s.Nested(name, blank_items(given)), groups.n)
 
 
-def _numbers_in(node: Typed, x: Any, most: int, what: str, state: Walk) -> list[int]:
+def _numbers_in(node: Typed, x: object, most: int, what: str, state: Walk) -> list[int]:
     """The ints in a list, as numbers of so many items."""
     given = state.object(x)
     made: Array = state.apply(node, ints_of, given, 'a list of ints')
@@ -369,7 +376,7 @@ def _numbers_in(node: Typed, x: Any, most: int, what: str, state: Walk) -> list[
     return [number % most for number in made.tolist()]
 
 
-def _repeated(item: Any, n: str, w: Lines) -> Any:
+def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
     """A value so many times, in lists."""
     if isinstance(item, tuple):
         return tuple(_repeated(each, n, w) for each in item)
@@ -380,5 +387,5 @@ def _repeated(item: Any, n: str, w: Lines) -> Any:
     name = w.variable('repeated')
     w.line(f'{name} = [{s.packed(item)}] * {n}')
     if isinstance(item, s.Items):
-        return s.Nested(name, w.blank(item))
+        return s.Nested(name, blank_items(item))
     return s.renamed(item, iter([name]))

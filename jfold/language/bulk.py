@@ -13,9 +13,10 @@ from typing import Any
 
 from jfold import combinators as c
 from jfold.language import symbols as s
-from jfold.language.lines import Lines, Region
+from jfold.language.lines import Lines
+from jfold.language.tapes import Region
 from jfold.language.typed import Typed
-from jfold.types import KeyType, ObjectType, SequenceType, TensorType, TupleType
+from jfold.types import KeyType, ObjectType, SequenceType, TensorType
 
 IN_LISTS = (
     *(c.Tensor, c.InputTransform, c.OneHotFromList, c.FromTensor, c.Void, c.Function),
@@ -105,11 +106,3 @@ def map_at_once(part: Typed, given: s.Items, w: Lines) -> s.Items:
     w.count, w.tail, w.known = before
     w.region = Region()
     return s.Items(items, given.n)
-
-
-def fold_at_once(combine: Typed, first: Any, given: Any, w: Lines) -> Any:
-    """A fold of one operation: its rows are those of a range, whose levels rise."""
-    return None
-
-
-__all__ = ['TupleType', 'fold_at_once', 'in_lists', 'map_at_once']

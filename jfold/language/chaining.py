@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from jfold import combinators as c
@@ -24,6 +25,8 @@ from jfold.language.walk import (
 )
 from jfold.language.writing import (
     counted,
+    finite,
+    parts_of,
     sequence,
     union,
     write,
@@ -58,17 +61,17 @@ def _(block: c.Chain, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Chain, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Chain, node: Typed, x: object, state: Walk) -> object:
     outer = x if isinstance(x, tuple) else state.items(node, x)
     return list(itertools.chain(*(state.items(node, each) for each in outer)))
 
 
-@write.register
-def _(block: c.Chain, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Chain)
+def _(block: c.Chain, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, tuple):
-        parts = [sequence(each, w) for each in value]
+        parts = [finite(each, w) for each in value]
         return _side_by_side(parts, w)
-    outer = sequence(value, w)
+    outer = finite(value, w)
     name = w.variable('chained')
     items = outer.items
     if isinstance(items, s.Nested):
@@ -96,7 +99,7 @@ def _(block: c.Padded, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Padded, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Padded, node: Typed, x: object, state: Walk) -> object:
     assert isinstance(node.output, TupleType)
     given = state.items(node, x)
     if (got := len(given)) > block.length:
@@ -106,18 +109,18 @@ def _(block: c.Padded, node: Typed, x: Any, state: Walk) -> Any:
     return *given, *rest
 
 
-@write.register
-def _(block: c.Padded, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Padded)
+def _(block: c.Padded, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     assert isinstance(node.output, TupleType)
     item = node.output[0]
     if any(isinstance(leaf, ObjectType) for leaf in terminals(item)):
         fail(node, 'items of tensors, which have zeros', str(item))
-    given = counted(sequence(value, w), w)
+    given = counted(finite(value, w), w)
     w.line(f'at_most_items({given.n}, {block.length})')
     made = []
     for k in range(block.length):
         zero = zeros_written(node.output[k], w)
-        listed = _listed_like(zero, given.items, w)
+        listed = _listed_like(zero, given.items)
         names = []
         for each, none in zip(
             s.leaves(given.items), _packed_leaves(listed), strict=True
@@ -151,14 +154,15 @@ def _side_by_side(parts: list[s.Items], w: Lines) -> s.Items:
     return s.Items(column(tuple(each.items for each in parts)), name)
 
 
-def _listed_like(zero: Any, items: Any, w: Lines) -> Any:
+def _listed_like(zero: s.Symbol, items: s.Symbol) -> s.Symbol:
     """A value whose sequences are packed where those of items are."""
     if isinstance(zero, tuple):
-        return tuple(_listed_like(a, b, w) for a, b in zip(zero, items, strict=True))
+        pairs = zip(zero, parts_of(items), strict=True)
+        return tuple(_listed_like(a, b) for a, b in pairs)
     if isinstance(zero, s.Items):
         return s.Object(s.packed(zero))
     return zero
 
 
-def _packed_leaves(value: Any) -> Any:
+def _packed_leaves(value: s.Symbol) -> Iterator[str]:
     return (each.text for each in s.leaves(value))

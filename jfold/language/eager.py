@@ -141,7 +141,7 @@ class Arrays:
             raise misfit(node, text)
         return made
 
-    def call(self, node: Typed, x: Any) -> Any:
+    def call(self, node: Typed, x: object) -> Any:
         """Calls the layer of a node on one example."""
         layer = node.layer
         assert layer is not None
@@ -165,14 +165,14 @@ class Arrays:
         self.drawn[stream] += 1
         return self.keys(stream, self.drawn[stream] - 1)
 
-    def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
+    def group(self, combine: Typed, item: Type, items: list[Any]) -> object:
         """The first two items as one, that and the third, and so on."""
         made, *others = items
         for each in others:
             made = self.call(combine, (made, each))
         return made
 
-    def observe(self, node: Typed, name: str, x: Any) -> None:
+    def observe(self, node: Typed, name: str, x: object) -> None:
         """Collects."""
         self.metrics[name].append(closed(node.input, plain(x)))
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from jfold.errors import BadItem, InputError
-from jfold.language.generate import Chosen, settled
+from jfold.language.generate import settled
+from jfold.language.recordings import recording
+from jfold.language.rounds import Chosen
 from jfold.language.tables import Tables
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import (
@@ -51,9 +53,9 @@ class Expression:
     def deep(self) -> Source:
         """The source for data deeper than Python's stack."""
         made, text = settled(self.tables, self.chosen, deep=True)
-        return Source(text, made.names, made.recording())
+        return Source(text, made.names.values, recording(made))
 
-    def explain(self, example: Any) -> InputError | None:
+    def explain(self, example: object) -> InputError | None:
         """What is wrong with an example, as example 0; `None` if nothing is."""
         try:
             Walk(self.typing, Nothing()).run(example)
@@ -67,7 +69,9 @@ class Expression:
 class Nothing:
     """Tensors that are the way to what they were made of: no data are wrong by more."""
 
-    def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Any:
+    def tensor(
+        self, node: Typed, x: At, type_: TensorType, below: int | None
+    ) -> object:
         """Looks whether an object can be one."""
         try:
             made = to_array([x.value], type_)
@@ -77,15 +81,15 @@ class Nothing:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
         return Made(x.path)
 
-    def constant(self, node: Typed, value: Any) -> Any:
+    def constant(self, node: Typed, value: object) -> Any:
         """Made of no data."""
         return Made(None)
 
-    def call(self, node: Typed, x: Any) -> Any:
+    def call(self, node: Typed, x: object) -> Any:
         """Made of all inputs."""
         return _made(node.output, path_of(x))
 
-    def length(self, node: Typed, n: int, type_: TensorType) -> Any:
+    def length(self, node: Typed, n: int, type_: TensorType) -> object:
         """Looks whether a type can hold a length."""
         try:
             lengths_to_array(np.array([n]), type_)
@@ -93,15 +97,15 @@ class Nothing:
             raise misfit(node, str(error)) from None
         return Made(None)
 
-    def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
+    def group(self, combine: Typed, item: Type, items: list[Any]) -> object:
         """Made of all items."""
         return _made(item, path_of(items))
 
-    def observe(self, node: Typed, name: str, x: Any) -> None:
+    def observe(self, node: Typed, name: str, x: object) -> None:
         """Nothing."""
 
 
-def _made(type_: Type, path: Path | None) -> Any:
+def _made(type_: Type, path: Path | None) -> object:
     """A value of a type, made of what is there."""
     if isinstance(type_, Product):
         return tuple(_made(each, path) for each in type_)

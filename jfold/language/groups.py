@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jfold import combinators as c
 from jfold.functions import neutral
 from jfold.language import symbols as s
-from jfold.language.lines import INDENT, Lines, Maker, Tape
+from jfold.language.lines import INDENT, Lines
+from jfold.language.tapes import Maker, Tape
 from jfold.language.typed import Typed
 from jfold.types import TensorType, TupleType
 
@@ -64,7 +65,7 @@ def group_function(
         number = g.tables.operation(
             combine.layer, TupleType((item,) * size), item, from_left=size > 2
         )
-        operations.append(g.group_operation(number, node, size))
+        operations.append(g.group_operation(number))
     apart = g.chosen.split or g.chosen.kinds is not None
     key = ('groups', *operations, *([node, w.name] if apart else []))
     inputs = [each.makers for each in items]
@@ -73,15 +74,15 @@ def group_function(
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
         given = [s.Tensor('', x.type, x.makers) for x in items] * size
-        o = g.applied(o, given, w)
-        g.groups_written.append((str(node), o))
-        numbers.append(o)
-        makers.append(g.makers_of(o))
+        place = g.applied(o, given, w.key)
+        g.groups_written.append((str(node), place))
+        numbers.append(place)
+        makers.append(g.makers_of(place))
         for k, _ in enumerate(items):
-            outputs[k] |= g.bit(o, k)
+            outputs[k] |= g.bit(place, k)
     if key not in g.written:
         wanted = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
-        name = g.name(wanted.get(combine.layer.name, 'reduced'))
+        name = g.names.new(wanted.get(combine.layer.name, 'reduced'))
         g.written[key] = name
         _write(name, numbers, makers, node, items, w)
     made = (s.Tensor('', x.type, y) for x, y in zip(items, outputs, strict=True))

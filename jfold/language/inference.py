@@ -28,6 +28,7 @@ from jfold.language.shared_parameters import numbered
 from jfold.language.typed import Typed, Typing
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
 from jfold.operations import Layer
+from jfold.result_tables import levels
 from jfold.trampoline import Steps, run
 from jfold.types import (
     ObjectType,
@@ -36,7 +37,6 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    levels,
     terminals,
 )
 

@@ -62,12 +62,12 @@ def _(block: c.Tensor | c.OneHotFromList, node: Typed, state: Inference) -> Type
 
 
 @walk.register
-def _(block: c.Tensor, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Tensor, node: Typed, x: object, state: Walk) -> object:
     return state.tensors.tensor(node, state.object(x), block.type, block.below)
 
 
-@write.register
-def _(block: c.Tensor, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Tensor)
+def _(block: c.Tensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return w.constants(block.type, as_object(value, w).text, block.below, node)
 
 
@@ -81,7 +81,7 @@ def _(block: c.InputTransform, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.InputTransform, node: Typed, x: Any, state: Walk) -> At:
+def _(block: c.InputTransform, node: Typed, x: object, state: Walk) -> At:
     given = state.object(x)
     if isinstance(block.fn, Mapping):
         made = state.lookup(node, block.fn, given, _known, block.default, NO_ENTRY)
@@ -90,8 +90,8 @@ def _(block: c.InputTransform, node: Typed, x: Any, state: Walk) -> At:
     return At(made, given.path)
 
 
-@write.register
-def _(block: c.InputTransform, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.InputTransform)
+def _(block: c.InputTransform, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     x = as_object(value, w).text
     if not isinstance(block.fn, Mapping):
         fn = w.g.given(
@@ -109,7 +109,7 @@ def _(block: c.InputTransform, node: Typed, value: Any, w: Lines) -> Any:
 
 
 @walk.register
-def _(block: c.OneHotFromList, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.OneHotFromList, node: Typed, x: object, state: Walk) -> object:
     numbers = {item: number for number, item in enumerate(block.items)}
     default = () if block.strict else (-1,)
     number = state.lookup(node, numbers, state.object(x), _known, default, NO_CLASS)
@@ -125,12 +125,12 @@ def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
     return (line[size - 1 - k : 2 * size - 1 - k] for k in range(size))
 
 
-@write.register
-def _(block: c.OneHotFromList, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.OneHotFromList)
+def _(block: c.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     tables, dtype = w.g.tables, block.type.dtype
     size = len(block.items)
 
-    def number(key: Any, row: Array) -> int:
+    def number(key: object, row: Array) -> int:
         index = tables.constant(key, row)
         w.g.constant_name(index, 'ONE_HOT')
         return w.g.constant_place(index)[1]
@@ -166,12 +166,12 @@ def _(block: c.FromTensor, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.FromTensor, node: Typed, x: None, state: Walk) -> Any:
+def _(block: c.FromTensor, node: Typed, x: None, state: Walk) -> object:
     return state.tensors.constant(node, block.value)
 
 
-@write.register
-def _(block: c.FromTensor, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.FromTensor)
+def _(block: c.FromTensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return w.constant(w.g.tables.constant(id(block.value), block.value))
 
 
@@ -184,12 +184,12 @@ def _(block: c.Zeros, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Zeros, node: Typed, x: None, state: Walk) -> Any:
+def _(block: c.Zeros, node: Typed, x: None, state: Walk) -> object:
     return zero_of(block.type, node, state)
 
 
-@write.register
-def _(block: c.Zeros, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Zeros)
+def _(block: c.Zeros, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return zeros_written(block.type, w)
 
 
@@ -202,12 +202,12 @@ def _(block: c.Void, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Void, node: Typed, x: Any, state: Walk) -> None:
+def _(block: c.Void, node: Typed, x: object, state: Walk) -> None:
     return None
 
 
-@write.register
-def _(block: c.Void, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Void)
+def _(block: c.Void, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return None
 
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jfold.language.generate import Chosen
-from jfold.language.lines import Use
+from jfold.language.rounds import Chosen
+from jfold.language.tapes import Use
 from jfold.operations import Layer, Operation, Operations
 from jfold.planning.costs import looks_up, parameter_bytes
 from jfold.recurrence import component_of, components

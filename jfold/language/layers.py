@@ -158,7 +158,7 @@ def _layer_call(
     return call
 
 
-def _draw(init: Init, specs: list[Specs], key: jax.Array) -> Any:
+def _draw(init: Init, specs: list[Specs], key: jax.Array) -> object:
     return jax.tree.map(jnp.asarray, init(key, *specs))
 
 

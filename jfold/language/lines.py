@@ -1,113 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing one function of the source: its lines, its variables, and what it records.
-
-What is recorded goes to *tapes*, lists of the source: one for each input of an
-operation, with an entry a row; one for the constants of a type; one for each tensor in
-a row of a result. The number of a row is
-
-    level << LEVEL | maker << ROW | rows before it
-
-where the maker is what makes values there. So the highest of several inputs is that
-of the highest level, and a row is told by the length of a tape.
+"""Writing one function of the source: lines, variables, and what it records.
 
 Rows that are made in straight lines (a *region*) which stand at no other place have one
-number: they are *in step*. Only the first of them asks a tape for it, and what one reads
-of another is not written down.
+number: they are *in step*. Only the first of them asks a tape for it, and what one
+reads of another is not written down.
 """
 
 from __future__ import annotations
 
-import builtins
+import abc
 import contextlib
-import keyword
-import re
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from jfold.language import symbols as s
+from jfold.language.names import identifier
+from jfold.language.rounds import Round
+from jfold.language.tapes import Maker, Region, Rows, Tape, Use
 from jfold.language.typed import Typed
-from jfold.types import KeyType, TensorType, Type, VoidType
+from jfold.language.values import blank_items, template_of, texts
+from jfold.types import KeyType, TensorType, VoidType
 
-if TYPE_CHECKING:
-    from jfold.language.generate import Generator
-
-ROW = 30  # bits of the number of an entry
 INDENT = '    '
 MOST_NESTED = 12  # loops and cases inside each other, of which Python allows 20
 
 
-@dataclass(eq=False)
-class Tape:
-    """A list of the source; those of groups have several entries a row."""
-
-    name: str
-    about: str
-    width: int = 1
-
-    @property
-    def rows(self) -> str:
-        """The text of how many rows there are."""
-        size = f'len({self.name})'
-        return size if self.width == 1 else f'{size} // {self.width}'
+RETURNED: s.Symbol = s.Object('return')  # of what stands behind a `return`
 
 
-@dataclass(frozen=True, eq=False)
-class Maker:
-    """Who makes values of a type: constants, or an output of an operation.
+class Writer(Round, abc.ABC):
+    """A round that writes blocks, by the rule of each and as functions."""
 
-    Attributes:
-      name: of the constant of the source with which the number of a row begins.
-      number: among all, from 1.
-      output: which one of the operation's.
-    """
+    @abc.abstractmethod
+    def rule(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+        """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
 
-    name: str
-    type: int
-    number: int
-    rows: Rows
-    output: int = 0
+    @abc.abstractmethod
+    def call(
+        self, key: Hashable, name: str, node: Typed, value: s.Symbol, w: Lines
+    ) -> s.Symbol:
+        """A call of the function that evaluates a block; it is written once."""
 
+    def outlined(self, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+        """Writes a block as a function of its own, and calls it."""
+        key = 'outlined', node, w.name
+        return self.call(key, type(node.block).__name__, node, value, w)
 
-@dataclass(eq=False)
-class Rows:
-    """The rows of an operation, of constants, or of a result.
+    @abc.abstractmethod
+    def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
+        """Writes that a row of a result is made of tensors."""
 
-    Attributes:
-      key: what tells them apart in every round.
-      counter: the tape that tells how many there are; `None` if there are none.
-      columns: per input, its tape, or who makes it in step.
-    """
+    def returned(self, w: Lines, value: s.Symbol) -> None:
+        """Writes that a value is that of a function."""
+        self.joined((w.key, 'result'), template_of(value))
+        w.line(f'return {s.packed(value)}')
 
-    key: Hashable
-    counter: Tape | None = None
-    columns: list[Tape | Maker | None] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Region:
-    """Straight lines.
-
-    Attributes:
-      row: the variable with the number of the rows that are made there.
-      counter: the tape that told it.
-    """
-
-    row: str = ''
-    counter: Tape | None = None
-
-
-@dataclass(eq=False)
-class Use:
-    """An application of an operation, and who reads what it makes: other applications,
-    and `None` for all else."""
-
-    operation: int
-    given: list[s.Tensor]
-    readers: set[Use | None] = field(default_factory=set)
-
-
-RETURNED = object()  # what has been written stands behind a `return`
+    def label(self, r: int, text: str, w: Lines) -> None:
+        """Writes that a row of a result has a label."""
+        if r not in self.labels:
+            name = f'{self.results[r].kind.name}_labels'
+            self.labels[r] = self.tape(name, 'labels')
+        w.add(self.labels[r], text)
 
 
 class Lines:
@@ -121,15 +73,13 @@ class Lines:
       arguments: the variables that the function is given.
     """
 
-    def __init__(
-        self, g: Generator, name: str, depth: int, key: Hashable = None
-    ) -> None:
+    def __init__(self, g: Writer, name: str, depth: int, key: Hashable = None) -> None:
         self.g, self.name, self.depth, self.key = g, name, depth, key
         self.used: dict[str, int] = {}
         self.lines: list[str] = []
         self.variables: set[str] = set()
         self.arguments: set[str] = set()
-        self.known: dict[Any, Any] = {}
+        self.known: dict[Hashable, tuple[s.Symbol, s.Symbol]] = {}
         self.region = Region()
         self.count: str | None = None
         self.tail = False
@@ -146,12 +96,12 @@ class Lines:
         """A variable of the function that nothing has been assigned to."""
         wanted = identifier(wanted)
         name, k = wanted, self.used.get(wanted, 1)
-        while name in self.variables or self.g.is_taken(name):
+        while name in self.variables or self.g.names.is_taken(name):
             k += 1
             name = f'{wanted}{k}'
         self.used[wanted] = k
         self.variables.add(name)
-        self.g.local.add(name)
+        self.g.names.local.add(name)
         return name
 
     @contextlib.contextmanager
@@ -170,7 +120,7 @@ class Lines:
         """The value in variables of its own, which may be assigned to again."""
         return self._assign(value, lambda: self.variable(wanted))
 
-    def _assign(self, value: s.Symbol, new: Any) -> s.Symbol:
+    def _assign(self, value: s.Symbol, new: Callable[[], str]) -> s.Symbol:
         if isinstance(value, tuple):
             return tuple(self._assign(each, new) for each in value)
         if isinstance(value, s.Endless):
@@ -189,7 +139,7 @@ class Lines:
         """Assigns a value to the variables of another, all at once."""
         pairs = [
             (target, given)
-            for target, given in zip(_texts(targets), _texts(value), strict=True)
+            for target, given in zip(texts(targets), texts(value), strict=True)
             if target != given
         ]
         if pairs:
@@ -207,69 +157,69 @@ class Lines:
     def unpacked(self, like: s.Symbol, text: str, wanted: str = 'part') -> s.Symbol:
         """What stands in one Python object, given the template of it."""
         if isinstance(like, tuple):
-            texts = [
+            names = [
                 self.variable(wanted)
                 if any(s.leaves(x)) or isinstance(x, s.Items)
                 else '_'
                 for x in like
             ]
-            if any(x != '_' for x in texts):
-                self.line(f'{_targets(texts)} = {text}')
-            pairs = zip(like, texts, strict=True)
+            if any(x != '_' for x in names):
+                self.line(f'{_targets(names)} = {text}')
+            pairs = zip(like, names, strict=True)
             return tuple(self.unpacked(x, name, wanted) for x, name in pairs)
         if isinstance(like, s.Items):
             if not text.isidentifier():
                 name = self.variable(wanted)
                 self.line(f'{name} = {text}')
                 text = name
-            return s.Items(self._columns(like.items, text), f'len({text})')
+            return s.Items(self.columns(like.items, text), f'len({text})')
         if isinstance(like, s.Endless):
             return s.Endless(self.unpacked(like.item, text, wanted))
         return None if like is None else s.renamed(like, iter([text]))
 
-    def _columns(self, like: s.Symbol, text: str) -> s.Symbol:
+    def columns(self, like: s.Symbol, text: str) -> s.Symbol:
         """A list of packed values as lists of their leaves."""
         if isinstance(like, tuple):
-            texts = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
-            if any(x != '_' for x in texts):
-                none = s.in_parentheses(['()' for _ in texts])
+            names = [self.variable('column') if any(s.leaves(x)) else '_' for x in like]
+            if any(x != '_' for x in names):
+                none = s.in_parentheses(['()' for _ in names])
                 found = f'zip(*{text}) if {text} else {none}'
-                self.line(f'{_targets(texts)} = {found}')
+                self.line(f'{_targets(names)} = {found}')
             return tuple(
-                self._columns(x, name) for x, name in zip(like, texts, strict=True)
+                self.columns(x, name) for x, name in zip(like, names, strict=True)
             )
         if isinstance(like, s.Endless):
-            return s.Endless(self._columns(like.item, text))
+            return s.Endless(self.columns(like.item, text))
         return None if like is None else s.renamed(like, iter([text]))
 
     # ---- values that several lines reach
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """The value with all makers that are known of a place; adds its own to these."""
+        """The value with all makers known of a place; adds its own to these."""
         return self.g.joined((self.name, key), value)
 
     # ---- loops
 
     def each(self, given: s.Items, wanted: str) -> s.Symbol:
         """Begins a loop over a sequence; the item."""
-        texts = list(_texts(given.items))
-        names = [self.variable(wanted) for _ in texts]
-        if not texts:
+        lists = list(texts(given.items))
+        names = [self.variable(wanted) for _ in lists]
+        if not lists:
             self.line(f'for _ in range({given.n}):')
-        elif len(texts) == 1:
-            self.line(f'for {names[0]} in {texts[0]}:')
+        elif len(lists) == 1:
+            self.line(f'for {names[0]} in {lists[0]}:')
         else:
-            self.line(f'for {", ".join(names)} in zip({", ".join(texts)}):')
+            self.line(f'for {", ".join(names)} in zip({", ".join(lists)}):')
         return self.element(given.items, iter(names))
 
     def element(self, items: s.Symbol, names: Iterator[str]) -> s.Symbol:
-        """One item, given the variables that hold its leaves."""
+        """One item, given the variables of its leaves; sequences in it are packed."""
         if isinstance(items, tuple):
             return tuple(self.element(each, names) for each in items)
         if isinstance(items, s.Endless):
             return s.Endless(self.element(items.item, names))
         if isinstance(items, s.Nested):
-            return _Waiting(items.item, next(names))
+            return s.Nested(next(names), items.item)
         return None if items is None else s.renamed(items, names)
 
     def opened(self, value: s.Symbol) -> s.Symbol:
@@ -278,8 +228,8 @@ class Lines:
             return tuple(map(self.opened, value))
         if isinstance(value, s.Endless):
             return s.Endless(self.opened(value.item))
-        if isinstance(value, _Waiting):
-            return self.unpacked(value.like, value.name)
+        if isinstance(value, s.Nested):
+            return self.unpacked(value.item, value.text)
         return value
 
     def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
@@ -294,17 +244,17 @@ class Lines:
         self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
         self.line(f'{name}.append({s.packed(value)})')
         if isinstance(value, s.Items):
-            return s.Nested(name, _blank(value))
+            return s.Nested(name, blank_items(value))
         return s.renamed(value, iter([name]))
 
     def loop(
         self,
         given: s.Items,
         wanted: str,
-        body: Any,
+        body: Callable[[s.Symbol], s.Symbol],
         result: str = '',
-        then: Any = lambda: None,
-    ) -> Any:
+        then: Callable[[], None] = lambda: None,
+    ) -> s.Symbol:
         """A loop: `body` of an item, and `then`; what the body gives of each item, in
         lists, if that has a name."""
         at, before = len(self.lines), len(self.lines)
@@ -319,16 +269,10 @@ class Lines:
                 self.line('pass')
         return made
 
-    def blank(self, value: s.Symbol) -> Any:
-        """The template of a value."""
-        return _blank(value)
-
     # ---- blocks inside
 
-    def part(self, node: Typed | None, value: s.Symbol, tail: bool = False) -> Any:
+    def part(self, node: Typed | None, value: s.Symbol, tail: bool = False) -> s.Symbol:
         """Writes a block inside another; what is written already is used again."""
-        from jfold.language.writing import write
-
         assert node is not None
         given = None if isinstance(node.input, VoidType) else value
         key = node, _identity(given), self.count
@@ -339,7 +283,7 @@ class Lines:
         if self.depth > MOST_NESTED:
             made = self.g.outlined(node, given, self)
         else:
-            made = write(node.block, node, given, self)
+            made = self.g.rule(node, given, self)
         self.tail, self.g.node = before, outer
         if node.shared and not node.draws and made is not RETURNED:
             made = self.held(made, 'value')
@@ -395,7 +339,11 @@ class Lines:
         )
 
     def constants(
-        self, type_: TensorType, text: str, below: int | None = None, site: Any = None
+        self,
+        type_: TensorType,
+        text: str,
+        below: int | None = None,
+        site: object = None,
     ) -> s.Tensor:
         """A constant of the example, or one of each item; `site` is the use of a block
         that makes it."""
@@ -405,7 +353,9 @@ class Lines:
         self.add(tape, text)
         return s.Tensor(number, maker.type, 0, step)
 
-    def _numbered(self, maker: Maker, base: str, row: str, wanted: str) -> Any:
+    def _numbered(
+        self, maker: Maker, base: str, row: str, wanted: str
+    ) -> tuple[str, tuple[Region, Maker] | None]:
         """The text of the number of a row, and its step; in a variable, unless in
         step."""
         number = self.numbers(base, row)
@@ -440,7 +390,7 @@ class Lines:
 
     def _record(self, o: int, given: list[s.Tensor]) -> list[s.Tensor]:
         g = self.g
-        o = g.applied(o, given, self)
+        o = g.applied(o, given, self.key)
         rows, made = g.rows_of(o, len(given)), g.makers_of(o)
         name = g.operation_name(o)
         entries = self.entries(rows, given, name, g.about(o))
@@ -502,14 +452,6 @@ class Lines:
         return [f'{above} + {each.name}' for each in made]
 
 
-@dataclass(frozen=True, eq=False)
-class _Waiting:
-    """An item that is a sequence, in a variable, before it is unpacked."""
-
-    like: s.Items
-    name: str
-
-
 def _targets(names: list[str]) -> str:
     """The left side of an assignment."""
     return f'{", ".join(names)}{"," if len(names) == 1 else ""}'
@@ -520,43 +462,5 @@ def _letter(k: int) -> str:
     return 'abcdefghijkl'[k] if k < 12 else str(k)
 
 
-def _blank(value: s.Symbol) -> Any:
-    """The template of a value."""
-
-    def leaf(each: s.Leaf) -> s.Symbol:
-        if isinstance(each, s.Tensor):
-            return s.Tensor('', each.type, each.makers)
-        return s.Nested('', each.item) if isinstance(each, s.Nested) else s.Object()
-
-    return s.mapped(leaf, value)
-
-
 def _identity(value: s.Symbol) -> Hashable:
     return value.name if isinstance(value, s.Tensor) else id(value)
-
-
-def _texts(value: s.Symbol) -> Iterator[str]:
-    """The texts of the leaves of a value, and of lengths."""
-    if isinstance(value, tuple):
-        for each in value:
-            yield from _texts(each)
-    elif isinstance(value, s.Items):
-        yield value.n
-        yield from _texts(value.items)
-    elif isinstance(value, s.Endless):
-        yield from _texts(value.item)
-    elif value is not None:
-        yield value.text
-
-
-def identifier(wanted: str) -> str:
-    """A name of Python, as near to another text as can be."""
-    name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'
-    if name[0].isdigit():
-        name = f'_{name}'
-    if keyword.iskeyword(name) or hasattr(builtins, name):
-        name = f'{name}_'
-    return name
-
-
-__all__ = ['RETURNED', 'ROW', 'Lines', 'Maker', 'Region', 'Rows', 'Tape', 'Type', 'Use']

@@ -16,13 +16,13 @@ from collections.abc import Collection
 
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
+from jfold.result_tables import levels
 from jfold.types import (
     BroadcastType,
     SequenceType,
     TensorType,
     Type,
     count_terminals,
-    levels,
     terminals,
 )
 

@@ -95,7 +95,7 @@ def _check_rows(layer: Layer, array: Any) -> None:
 
 
 def with_external(
-    layers: Sequence[Layer], params: Any, external: Mapping[str, Any] | None
+    layers: Sequence[Layer], params: object, external: Mapping[str, Any] | None
 ) -> Any:
     """Parameters in the containers that layers have them in, and the arrays of
     externals, by name.
@@ -134,7 +134,7 @@ def as_asked(layers: Iterable[Layer], params: Any) -> Any:
     return {**params, **found} if found else params
 
 
-def _in_containers_of(like: Any, params: Any) -> Any:
+def _in_containers_of(like: Any, params: Any) -> object:
     """The leaves of `params`, if the same keys lead to them; else `params`."""
     content = plain(params)
     structure: Any = jax.tree.structure(content)

@@ -47,7 +47,7 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-def outline(name: str, params: Any, *others: Any) -> Layer:
+def outline(name: str, params: object, *others: Any) -> Layer:
     """A layer that says what it is, and cannot be called."""
     options = dict(zip(LAYER[2:], others, strict=True))
     return Layer(name, missing, None, params, **options)
@@ -71,7 +71,7 @@ def _declaration(name: str, key: Any) -> c.ForwardDeclaration:
     return made
 
 
-def bare(kind: type[Any], **values: Any) -> Any:
+def bare(kind: type[Any], **values: Any) -> object:
     """A block with some of its attributes."""
     made = object.__new__(kind)
     vars(made).update(values)
@@ -153,7 +153,7 @@ def _use(*values: Any) -> Typed:
     return made
 
 
-def _may_be_part(value: Any) -> bool:
+def _may_be_part(value: object) -> bool:
     return value is None or isinstance(value, Typed)
 
 
@@ -172,7 +172,7 @@ CODECS: dict[type, Codec] = {
 TAGS = {kind.__name__: kind for kind in CODECS}
 
 
-def codec_of(value: Any) -> tuple[str, Codec] | None:
+def codec_of(value: object) -> tuple[str, Codec] | None:
     """The tag and form of a value that has one."""
     kind = type(value)
     for each in c.Function, c.Record:  # by whatever name: its use says the rest

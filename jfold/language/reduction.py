@@ -19,6 +19,7 @@ from jfold.language.inference import (
 from jfold.language.lines import Lines
 from jfold.language.sequences import items
 from jfold.language.typed import Typed
+from jfold.language.values import blank
 from jfold.language.walk import (
     Walk,
     walk,
@@ -27,9 +28,9 @@ from jfold.language.walk import (
 from jfold.language.writing import (
     assign_each,
     counted,
+    finite,
     in_lists_of,
     one_of_lists,
-    sequence,
     variables,
     with_makers_of,
     write,
@@ -61,7 +62,7 @@ def _(block: c.Reduce, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: c.Reduce, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.Reduce, node: Typed, x: object, state: Walk) -> Steps[Any]:
     combine, default = node.parts
     assert combine is not None
     left = state.items(node, x)
@@ -85,11 +86,11 @@ def _(block: c.Reduce, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     return left[0]
 
 
-@write.register
-def _(block: c.Reduce, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Reduce)
+def _(block: c.Reduce, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     combine, default = node.parts
     assert combine is not None
-    given = sequence(value, w)
+    given = finite(value, w)
     rounds = _rounds
     if is_by_groups(node):
         rounds = _groups
@@ -131,7 +132,7 @@ def _cut(items: list[Any], sizes: Sequence[int], together: bool) -> list[list[An
 
 def _reduced(
     group: list[Any], again: bool, combine: Typed, node: Typed, state: Walk
-) -> Any:
+) -> object:
     """A group as one item, by the operation for as many, or for more."""
     if len(group) == 1:
         return group[0]
@@ -147,13 +148,13 @@ def _combined(combine: Typed, items: list[Any], state: Walk) -> Steps[Any]:
     return (yield state.anew(combine, (items[0], items[1])))
 
 
-def _rounds(node: Typed, given: s.Items, w: Lines) -> Any:
+def _rounds(node: Typed, given: s.Items, w: Lines) -> s.Symbol:
     """Neighbours in pairs, round after round; the value of all but no items."""
     combine = node.parts[0]
     w.g.loops_written.append(str(node))
     name = w.variable('left')
     w.line(f'{name} = {s.packed(given)}')
-    item = w.blank(given.items)
+    item = blank(given.items)
     w.line(f'while len({name}) > 1:')
     with w.nested():
         made = w.variable('made')
@@ -164,24 +165,24 @@ def _rounds(node: Typed, given: s.Items, w: Lines) -> Any:
             a = w.unpacked(one_of_lists(known), f'{name}[k]', 'one')
             b = w.unpacked(one_of_lists(known), f'{name}[k + 1]', 'other')
             value = w.part(combine, (a, b))
-            w.joined((node, 'item'), in_lists_of(value, w))
+            w.joined((node, 'item'), in_lists_of(value))
             w.line(f'{made}.append({s.packed(value)})')
         w.line(f'{name} = made_with_rest({made}, {name})')
     known = w.joined((node, 'item'), item)
     return w.unpacked(one_of_lists(known), f'{name}[0]', 'total')
 
 
-def _groups(node: Typed, given: s.Items, w: Lines) -> Any:
+def _groups(node: Typed, given: s.Items, w: Lines) -> s.Symbol:
     """Groups of neighbours, as large as operations for these are."""
-    known = w.joined((node, 'item'), w.blank(given.items))
+    known = w.joined((node, 'item'), blank(given.items))
     both = (a | b for a, b in zip(s.makers(known), s.makers(given.items), strict=True))
-    found = list(s.leaves(s.with_makers(w.blank(given.items), both)))
+    found = list(s.leaves(s.with_makers(blank(given.items), both)))
     name, outputs = group_function(node, found, w)
     w.joined((node, 'item'), outputs)
     totals = [w.variable('total') for _ in outputs]
     texts = [each.text for each in s.leaves(given.items)]
     items = texts[0] if len(texts) == 1 else f'[*zip({", ".join(texts)})]'
     w.line(f'{", ".join(totals)} = {name}({items})')
-    item = w.blank(given.items)
+    item = blank(given.items)
     made = (a | b for a, b in zip(s.makers(known), s.makers(outputs), strict=True))
     return s.renamed(s.with_makers(item, made), iter(totals))

@@ -16,10 +16,10 @@ from jfold.errors import InputError
 from jfold.functions import neutral
 from jfold.graph import Graph, Table, concatenate
 from jfold.language.expression import Expression, Nothing
-from jfold.language.generate import inside
 from jfold.language.groups import GROUPS
 from jfold.language.symbols import Leaf
 from jfold.language.typed import Typed
+from jfold.language.values import inside
 from jfold.language.walk import (
     At,
     Misfit,

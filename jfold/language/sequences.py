@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from jfold import combinators as c
 from jfold.language import symbols as s
-from jfold.language.bulk import fold_at_once, in_lists, map_at_once
+from jfold.language.bulk import in_lists, map_at_once
 from jfold.language.cells import check_end
 from jfold.language.inference import (
     Inference,
@@ -27,6 +28,8 @@ from jfold.language.walk import (
 )
 from jfold.language.writing import (
     counted,
+    finite,
+    parts_of,
     sequence,
     write,
     zeros_written,
@@ -113,7 +116,7 @@ def _(block: c.Map, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: c.Map, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.Map, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]:
     if isinstance(node.input, BroadcastType):
         item = yield state.anew(node.parts[0], next(iter(x)))
         return itertools.repeat(item)
@@ -121,8 +124,8 @@ def _(block: c.Map, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     return (yield in_turn(state.anew(node.parts[0], item) for item in items))
 
 
-@write.register
-def _(block: c.Map, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Map)
+def _(block: c.Map, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     (part,) = node.parts
     assert part is not None
     given = sequence(value, w)
@@ -157,7 +160,7 @@ def _(block: c.Fold, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: c.Fold, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.Fold, node: Typed, x: object, state: Walk) -> Steps[Any]:
     start, combine = node.parts
     items = state.items(node, x)
     value = yield state.part(start, None)
@@ -166,19 +169,16 @@ def _(block: c.Fold, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     return value
 
 
-@write.register
-def _(block: c.Fold, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Fold)
+def _(block: c.Fold, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     start, combine = node.parts
     assert combine is not None
-    given = sequence(value, w)
+    given = finite(value, w)
     first = w.part(start, None)
     w.g.loops_written.append(str(node))
-    at_once = fold_at_once(combine, first, given, w)
-    if at_once is not None:
-        return at_once
     state = w.joined((node, 'state'), w.assigned('state', first))
 
-    def body(item: Any) -> None:
+    def body(item: s.Symbol) -> None:
         made = w.part(combine, (state, item))
         w.joined((node, 'state'), made)
         w.assign(state, made)
@@ -215,46 +215,46 @@ def _(block: c.RNN, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: c.RNN, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.RNN, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]:
     start, cell = node.parts
     assert isinstance(node.output, TupleType)
+    given: object = x
     if block.initial_state_from_input:
-        x, carried = x
+        given, carried = x
     elif start is None:
         carried = zero_of(node.output[1], node, state)
     else:
         carried = yield state.part(start, None)
     outputs: list[Any] = []
-    for item in state.items(node, x):
+    for item in state.items(node, given):
         made, carried = yield state.anew(cell, (item, carried))
         outputs.append(made)
     return outputs, carried
 
 
-@write.register
-def _(block: c.RNN, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.RNN)
+def _(block: c.RNN, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     start, cell = node.parts
     assert isinstance(node.output, TupleType)
     if block.initial_state_from_input:
-        value, first = value
+        value, first = parts_of(value)
     elif start is None:
         first = zeros_written(node.output[1], w)
     else:
         first = w.part(start, None)
-    given = sequence(value, w)
+    given = finite(value, w)
     w.g.loops_written.append(str(node))
     state = w.joined((node, 'state'), w.assigned('state', first))
 
-    def body(item: Any) -> Any:
-        made, carried = w.part(cell, (item, state))
+    after: list[s.Symbol] = []
+
+    def body(item: s.Symbol) -> s.Symbol:
+        made, carried = parts_of(w.part(cell, (item, state)))
         w.joined((node, 'state'), carried)
-        after.append((carried, len(w.lines)))
+        after.append(carried)
         return made
 
-    after: list[Any] = []
-    outputs = w.loop(
-        given, 'item', body, 'output', lambda: w.assign(state, after[0][0])
-    )
+    outputs = w.loop(given, 'item', body, 'output', lambda: w.assign(state, after[0]))
     return s.Items(outputs, given.n), w.joined((node, 'state'), state)
 
 
@@ -275,14 +275,14 @@ def _(block: c.Length, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Length, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Length, node: Typed, x: object, state: Walk) -> object:
     return state.tensors.length(node, state.length(node, x), block.type)
 
 
-@write.register
-def _(block: c.Length, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Length)
+def _(block: c.Length, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, s.Items):
         n = value.n
     else:
-        n = str(len(value)) if isinstance(value, tuple) else f'len({value.text})'
+        n = str(len(value)) if isinstance(value, tuple) else f'len({s.packed(value)})'
     return w.constants(block.type, n, None, node)

@@ -62,7 +62,7 @@ def _one_of(layer: Layer, group: list[Layer], name: str) -> Layer:
     return dataclasses.replace(layer, name=name, params=params, init=init)
 
 
-def _merged(one: Any, other: Any) -> Any:
+def _merged(one: Any, other: Any) -> object:
     """Parameters of which either may lack some."""
     trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
     if trees[0] == trees[1]:  # of NNX, always

@@ -125,12 +125,12 @@ def _check_settings(node: Typed, given: Type, function: c.Function) -> None:
 
 
 @walk.register
-def _(block: c.Function, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Function, node: Typed, x: object, state: Walk) -> object:
     return state.tensors.call(node, x)
 
 
-@write.register
-def _(block: c.Function, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(c.Function)
+def _(block: c.Function, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return layer(node, value, w)
 
 
@@ -151,14 +151,16 @@ def _(block: c.Concat, node: Typed, state: Inference) -> Type:
     return type_function(block, node, state)
 
 
-def layer(node: Typed, value: Any, w: Lines) -> Any:
+def layer(node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     """What a layer computes; the rest of its result is where it was."""
     assert node.layer is not None and node.origins is not None
     origins = node.origins
-    given = [*w.keys(node.layer.rngs), *s.leaves(node.arranged(value))]
+    given: list[s.Leaf] = [*w.keys(node.layer.rngs)]
+    given += s.leaves(node.arranged(value))
     made: Iterator[Any] = iter(())
     if origins.computed:
-        inputs: Any = [given[i] for i in origins.reads]
+        read = (given[i] for i in origins.reads)
+        inputs = [x for x in read if isinstance(x, s.Tensor)]
         made = iter(w.apply(w.g.tables.computing(node), inputs))
     outputs: list[Any] = []
     for origin in origins.outputs:
@@ -167,4 +169,5 @@ def layer(node: Typed, value: Any, w: Lines) -> Any:
             outputs.append(w.constant(w.g.tables.constant(key, origin)))
         else:
             outputs.append(next(made) if origin is None else given[origin])
-    return in_tuples(node.output, iter(outputs))
+    result: s.Symbol = in_tuples(node.output, iter(outputs))
+    return result

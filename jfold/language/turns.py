@@ -25,7 +25,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from jfold.language.generate import Call, Chosen, Generator, settled
+from jfold.language.generate import Generator, settled
+from jfold.language.rounds import Call, Chosen
 from jfold.language.tables import Tables
 from jfold.operations import Operation, Operations, Sources
 from jfold.recurrence import component_of, components, reads, results_in

@@ -15,7 +15,7 @@ from jfold.language.origins import Origins
 from jfold.language.paths import path_of
 from jfold.operations import Layer
 from jfold.printing import short
-from jfold.result_tables import Kind, Making, rows_of
+from jfold.result_tables import Kind, rows_of
 from jfold.types import TupleType, Type
 
 
@@ -92,12 +92,6 @@ class Typing:
     def metric_numbers(self) -> dict[str | None, int]:
         """The numbers of those of metrics, by name."""
         return {kind.name: r for r, (kind, _) in enumerate(self.results)}
-
-    @property
-    def item_numbers(self) -> list[int]:
-        """The numbers of those of items of sequences, by level."""
-        kinds = (kind for kind, _ in self.results)
-        return [r for r, x in enumerate(kinds) if x.making is Making.OBSERVED]
 
     def __str__(self) -> str:
         named = [(each.name, root) for each, root in self.declarations.items()]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jfold import combinators as c
+from jfold.language import symbols as s
 from jfold.language.inference import (
     Inference,
     output_type,
@@ -64,7 +65,7 @@ def _check_unread(part: Typed, state: Inference) -> bool:
 
 
 @walk.register
-def _(block: Composition, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: Composition, node: Typed, x: object, state: Walk) -> Steps[Any]:
     values = [x]
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):
@@ -72,11 +73,11 @@ def _(block: Composition, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     return _value_of(output, values)
 
 
-@write.register
-def _(block: Composition, node: Typed, value: Any, w: Lines) -> Any:
+@write.register(Composition)
+def _(block: Composition, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     values = [w.held(value, 'value')]
 
-    def of(numbers: Any) -> Any:
+    def of(numbers: Numbers) -> s.Symbol:
         if isinstance(numbers, tuple):
             return tuple(map(of, numbers))
         return None if numbers is None else values[numbers]
@@ -87,7 +88,7 @@ def _(block: Composition, node: Typed, value: Any, w: Lines) -> Any:
     return of(output)
 
 
-def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:
+def _value_of(numbers: Numbers, values: Sequence[Any]) -> object:
     if isinstance(numbers, tuple):
         return tuple(_value_of(each, values) for each in numbers)
     return None if numbers is None else values[numbers]

@@ -6,12 +6,13 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from typing import Any
+from typing import Any, SupportsIndex
 
 from jfold import combinators as c
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
 from jfold.language.typed import Typed
+from jfold.language.values import blank
 from jfold.types import Product, SequenceType, TensorType, Type
 
 PLAIN = int, str, bool, type(None)  # values that are written as they print
@@ -20,17 +21,17 @@ READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 
 @functools.singledispatch
-def write(block: c.Block, node: Typed, value: Any, w: Lines) -> Any:
+def write(block: c.Block, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
     raise NotImplementedError(f'writing has no rule for {block!r}')
 
 
-def reads_no_items(fn: Any) -> bool:
+def reads_no_items(fn: object) -> bool:
     """Whether a function leaves the items of an iterator alone."""
     return any(fn is each for each in READS_NO_ITEMS)
 
 
-def read_by(fn: Any, text: str) -> str:
+def read_by(fn: object, text: str) -> str:
     """The text of what a function is given, which it must not use up for others."""
     if reads_no_items(fn):
         return text
@@ -47,7 +48,7 @@ def as_object(value: s.Symbol, w: Lines) -> s.Object:
     return s.Object(s.packed(s.Items(value, w.count)))
 
 
-def zeros_written(type_: Type, w: Lines) -> Any:
+def zeros_written(type_: Type, w: Lines) -> s.Symbol:
     """The zero of a type."""
     if isinstance(type_, Product):
         return tuple(zeros_written(each, w) for each in type_)
@@ -70,17 +71,18 @@ def looked_up(table: str, x: str, default: list[str], w: Lines) -> s.Object:
 
 
 def listed(text: str, w: Lines) -> s.Object:
+    """A list that a text makes, in a variable."""
     name = w.variable('values')
     w.line(f'{name} = {text}')
     return s.Object(name)
 
 
-def literal(value: Any, w: Lines) -> str:
+def literal(value: object, w: Lines) -> str:
     """A value as it is written, or its name."""
     return repr(value) if type(value) in PLAIN else w.g.given('default', value)
 
 
-def number(value: Any) -> str:
+def number(value: SupportsIndex) -> str:
     """A whole number as it is written; what else a file may have said is refused."""
     return str(operator.index(value))
 
@@ -90,7 +92,7 @@ def braced(text: str) -> str:
     return text.replace('{', '{{').replace('}', '}}')
 
 
-def item_at(value: s.Items, index: str, w: Lines) -> Any:
+def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
     """The item of a sequence at an index, which is a text."""
     names = []
     if not any(s.leaves(value.items)):
@@ -121,7 +123,7 @@ def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
     return made
 
 
-def sequence(value: Any, w: Lines) -> Any:
+def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
     """Any value that has items: lists of their leaves."""
     if isinstance(value, s.Items | s.Endless):
         return value
@@ -139,9 +141,21 @@ def sequence(value: Any, w: Lines) -> Any:
     return s.Items(s.Object(name), f'len({name})')
 
 
-def _of_tuple(value: tuple[Any, ...], w: Lines) -> s.Items:
+def finite(value: s.Symbol, w: Lines) -> s.Items:
+    """The same of a value whose items end."""
+    made = sequence(value, w)
+    assert isinstance(made, s.Items)
+    return made
+
+
+def parts_of(value: s.Symbol) -> tuple[s.Symbol, ...]:
+    """The parts of a tuple."""
+    assert isinstance(value, tuple)
+    return value
+
+
+def _of_tuple(value: tuple[s.Symbol, ...], w: Lines) -> s.Items:
     """Values of one type as a sequence."""
-    first = value[0]
 
     def column(parts: tuple[Any, ...]) -> Any:
         head = parts[0]
@@ -156,16 +170,16 @@ def _of_tuple(value: tuple[Any, ...], w: Lines) -> s.Items:
         found = [list(s.makers(each)) for each in parts]
         both = [union(each) for each in zip(*found, strict=True)]
         if isinstance(head, s.Items):
-            item = s.with_makers(w.blank(head), iter(both))
+            item = s.with_makers(blank(head), iter(both))
             assert isinstance(item, s.Items)
             return s.Nested(name, item)
         return s.with_makers(s.renamed(head, iter([name])), iter(both))
 
-    assert first is value[0]
     return s.Items(column(value), str(len(value)))
 
 
 def union(found: tuple[int, ...]) -> int:
+    """All makers of several values."""
     made = 0
     for each in found:
         made |= each
@@ -187,10 +201,10 @@ class Branches:
     def __init__(self, node: Typed, w: Lines) -> None:
         self.node, self.w = node, w
         self.tail = w.tail
-        self.like: Any = None
+        self.like: s.Symbol = None
         self.found = 0
 
-    def add(self, case: Typed | None, value: Any) -> None:
+    def add(self, case: Typed | None, value: s.Symbol) -> None:
         """Writes a case."""
         w = self.w
         tail = self.tail
@@ -217,12 +231,12 @@ class Branches:
                 w.line('pass')
         w.tail = tail
 
-    def result(self) -> Any:
+    def result(self) -> s.Symbol:
         """What all cases give."""
         return RETURNED if self.tail else self.like
 
 
-def variables(like: s.Symbol, w: Lines) -> Any:
+def variables(like: s.Symbol, w: Lines) -> s.Symbol:
     """New variables for a value like a template."""
     if isinstance(like, tuple):
         return tuple(variables(each, w) for each in like)
@@ -247,13 +261,13 @@ def assign_each(target: Any, value: Any, w: Lines) -> None:
         w.line(f'{target.text} = {value.text}')
 
 
-def with_makers_of(target: Any, value: Any) -> Any:
+def with_makers_of(target: s.Symbol, value: s.Symbol) -> s.Symbol:
     """The variables, with the makers of what they are assigned too."""
     both = zip(s.makers(target), s.makers(value), strict=True)
     return s.with_makers(target, (a | b for a, b in both))
 
 
-def one_of_lists(items: Any) -> Any:
+def one_of_lists(items: s.Symbol) -> s.Symbol:
     """The template of one item of lists."""
     if isinstance(items, tuple):
         return tuple(map(one_of_lists, items))
@@ -262,15 +276,14 @@ def one_of_lists(items: Any) -> Any:
     return items.item if isinstance(items, s.Nested) else items
 
 
-def in_lists_of(value: Any, w: Lines) -> Any:
+def in_lists_of(value: s.Symbol) -> s.Symbol:
     """The template of lists of such values."""
-    blank = w.blank(value)
 
-    def listed(each: Any) -> Any:
+    def listed(each: s.Symbol) -> s.Symbol:
         if isinstance(each, tuple):
             return tuple(map(listed, each))
         if isinstance(each, s.Endless):
             return s.Endless(listed(each.item))
         return s.Nested('', each) if isinstance(each, s.Items) else each
 
-    return listed(blank)
+    return listed(blank(value))

@@ -103,7 +103,7 @@ def Attention(features: int) -> Block:
     answer = Function(KeyAndValue(features), name='key_and_value')
 
     @compose
-    def attention(asked: Any, items: Any) -> Any:
+    def attention(asked: object, items: object) -> Any:
         looked_for = Broadcast()(query(asked))
         return Attend()(ZipWith(answer)(looked_for, items))
 

@@ -123,7 +123,7 @@ def Embed(
     count: int,
     features: int,
     *,
-    table: Any = None,
+    table: object = None,
     trained: bool = True,
     outside: Outside = 'nan',
     name: str | None = None,
@@ -174,7 +174,7 @@ def Embed(
     return Function(module, name=name or 'embed')
 
 
-def _given(table: Any, shape: tuple[int, int]) -> Given:
+def _given(table: object, shape: tuple[int, int]) -> Given:
     """A table of numbers of a shape."""
     try:
         values = np.asarray(table)

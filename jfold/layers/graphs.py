@@ -50,7 +50,7 @@ def MessagePassing(
     expect('edges', edges, isinstance(edges, bool), 'bool')
     say, change = convert_to_block(message), convert_to_block(update)
 
-    def states(h: Any, of: Any, to: Any, *values: Any) -> Any:
+    def states(h: object, of: object, to: object, *values: Any) -> Any:
         for _ in range(rounds):
             heard = Pick()(h, of)
             sent = (
@@ -61,11 +61,11 @@ def MessagePassing(
         return h
 
     @compose
-    def plain(h: Any, of: Any, to: Any) -> Any:
+    def plain(h: object, of: object, to: object) -> Any:
         return states(h, of, to)
 
     @compose
-    def with_edges(h: Any, of: Any, to: Any, values: Any) -> Any:
+    def with_edges(h: object, of: object, to: object, values: object) -> Any:
         return states(h, of, to, values)
 
     return with_edges if edges else plain
@@ -130,13 +130,13 @@ def Weave(width: int) -> Block:
     join = Concat()
 
     @compose
-    def a_i_to_p(a_i: Any, a: Any) -> Any:
+    def a_i_to_p(a_i: object, a: object) -> Any:
         """From one node and all to what they say of their pairs, in either order."""
         a_i, pair = Broadcast()(a_i), ZipWith(join >> f_a_p)
         return ZipWith(jnp.add)(pair(a_i, a), pair(a, a_i))
 
     @compose
-    def weave(a: Any, p: Any) -> tuple[Any, Any]:
+    def weave(a: object, p: object) -> tuple[Any, Any]:
         p_to_a = Map(Map(f_p_a) >> Sum())(p)
         a_y = ZipWith(join >> f_a, strict=True)(Map(f_a_a)(a), p_to_a)
         a_to_p = ZipWith(a_i_to_p)(a, Broadcast()(a))

@@ -87,7 +87,7 @@ class _Encoder:
     root: Any
     made: dict[Any, ForwardDeclaration] = dataclasses.field(default_factory=dict)
 
-    def block(self, kind: Any, path: str) -> Block:
+    def block(self, kind: object, path: str) -> Block:
         """The block of a part; `path` tells where it is."""
         if isinstance(kind, Mapping):
             return self._of_schema(kind, path)
@@ -95,7 +95,7 @@ class _Encoder:
 
     # ---- Python's annotations
 
-    def _of_annotation(self, kind: Any, path: str) -> Block:
+    def _of_annotation(self, kind: object, path: str) -> Block:
         origin, given = typing.get_origin(kind), typing.get_args(kind)
         if dataclasses.is_dataclass(kind):
             return self._once(kind, lambda: self._of_dataclass(kind, path))
@@ -166,7 +166,7 @@ class _Encoder:
 
     # ---- what both come to
 
-    def _once(self, key: Any, make: Callable[[], Block]) -> Block:
+    def _once(self, key: object, make: Callable[[], Block]) -> Block:
         """A declaration, so that a description may contain itself."""
         if key not in self.made:
             name = getattr(key, '__name__', str(key))
@@ -185,7 +185,7 @@ class _Encoder:
             AllOf(*fields.values()) >> Concat() >> FC(self.features, name=_name(path))
         )
 
-    def _of_items(self, kind: Any, path: str) -> Block:
+    def _of_items(self, kind: object, path: str) -> Block:
         items = InputTransform(_as_items) >> Map(self.block(kind, f'{path}[]'))
         return items >> Sum()
 
@@ -194,7 +194,7 @@ class _Encoder:
         table = Embed(len(known) + 1, self.features, name=_name(path))
         return Categorical(known, unknown=True) >> table
 
-    def _of_plain(self, kind: Any, path: str) -> Block:
+    def _of_plain(self, kind: object, path: str) -> Block:
         if kind is str:
             bucket = InputTransform(functools.partial(_bucket, self.buckets))
             table = Embed(self.buckets, self.features, name=_name(path))
@@ -207,21 +207,21 @@ class _Encoder:
             >> FC(self.features, None, name=_name(path))
         )
 
-    def _error(self, kind: Any, path: str) -> TypeError:
+    def _error(self, kind: object, path: str) -> TypeError:
         return TypeError(
             'RecordEncoder: expected numbers, texts, known values, lists, records, or '
             f'one of these or nothing, got {kind!r}{_at(path)}'
         )
 
 
-def _field(kind: Any, name: str) -> Block:
+def _field(kind: object, name: str) -> Block:
     """From a dataclass to a field, which errors then name."""
     if hasattr(kind, '__getitem__'):  # its items may be something else
         return InputTransform(operator.attrgetter(name))
     return GetItem(name)
 
 
-def _names_itself(part: Any) -> bool:
+def _names_itself(part: object) -> bool:
     """Whether a JSON schema, or a part of one, has the whole of it within."""
     if isinstance(part, Mapping):
         return part.get('$ref') in ROOTS or any(map(_names_itself, part.values()))
@@ -240,7 +240,7 @@ def _name(path: str) -> str:
 # ---- values of fields: what they are not described as would be an accident -----------
 
 
-def _as_items(given: Any) -> Any:
+def _as_items(given: object) -> object:
     if isinstance(given, str | bytes):
         raise TypeError('it is a text; write a list of it')
     return given
@@ -261,7 +261,7 @@ def _as_vector(kind: type, given: Any) -> list[float]:
     return [float(number)]
 
 
-def _bucket(count: int, text: Any) -> int:
+def _bucket(count: int, text: object) -> int:
     """The same in every process, other than `hash`."""
     if not isinstance(text, str):
         raise TypeError('it is no text')

@@ -37,7 +37,7 @@ class Cell(nn.Module):
 
     inner: Any  # a `flax.linen.RNNCellBase`, none of NNX
 
-    def __call__(self, item: Array, state: Any) -> tuple[Array, Any]:
+    def __call__(self, item: Array, state: object) -> tuple[Array, Any]:
         state, output = self.inner(state, item)
         return output, state
 
@@ -45,7 +45,7 @@ class Cell(nn.Module):
 class OfVectors(Cell):
     """A cell whose items are vectors, and whose states are of float32."""
 
-    def __call__(self, item: Array, state: Any) -> tuple[Array, Any]:
+    def __call__(self, item: Array, state: object) -> tuple[Array, Any]:
         if jnp.promote_types(vector(item).dtype, jnp.float32) != jnp.float32:
             raise TypeError(
                 f'expected vectors of float32, as the states are, got {item.dtype}: '
@@ -155,7 +155,7 @@ def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
     backwards = BACKWARDS >> make(features, name='backwards') >> GetItem(0) >> BACKWARDS
 
     @compose
-    def both(items: Any) -> Any:
+    def both(items: object) -> Any:
         return ZipWith(Function(_beside))(forwards(items), backwards(items))
 
     return both

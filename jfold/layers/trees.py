@@ -183,7 +183,7 @@ def ChildSumTreeLSTM(
     join = Function(_Join(features, recurrent_dropout), name='join')
 
     @compose
-    def child_sum(x: Any, children: Any) -> Any:
+    def child_sum(x: object, children: object) -> Any:
         heard = Sum()(Map(GetItem(1))(children))
         kept = Sum()(ZipWith(forget)(Broadcast()(x), children))
         return join(x, heard, kept)
@@ -230,7 +230,7 @@ def ChildSumTreeGRU(features: int) -> Block:
     update = Function(_Update(features), name='update')
 
     @compose
-    def child_sum(x: Any, children: Any) -> Any:
+    def child_sum(x: object, children: object) -> Any:
         heard = Sum()(ZipWith(reset)(Broadcast()(x), children))
         return update(x, Sum()(children), heard)
 

@@ -310,7 +310,7 @@ class Cursor:
         """A section of the given shape."""
         return Section(self.take(math.prod(shape)), shape)
 
-    def sections(self, shapes: Shape | list[Shape]) -> Any:
+    def sections(self, shapes: Shape | list[Shape]) -> object:
         """A section of a shape, or one of each."""
         if isinstance(shapes, list):
             return tuple(self.section(*shape) for shape in shapes)

@@ -134,7 +134,7 @@ def _advice(item: Any, type_: TensorType) -> str:
     return f'write `Tensor({list(shape)})` for this shape' if shape else ''
 
 
-def _plain(item: Any) -> Any:
+def _plain(item: object) -> object:
     """Arrays of JAX as those of NumPy, which cannot read those of its narrow dtypes."""
     if isinstance(item, list | tuple):
         return list(map(_plain, item))
@@ -165,7 +165,7 @@ def _exact_below(dtype: np.dtype[Any]) -> float:
     return float(2 ** min(bits, 53))
 
 
-def _is_float(item: Any) -> bool:
+def _is_float(item: object) -> bool:
     return isinstance(item, float) or getattr(item, 'dtype', None) == np.float64
 
 

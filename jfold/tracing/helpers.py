@@ -24,7 +24,7 @@ class Numbers(dict[Any, int]):
     """A table whose entries are numbers of constants."""
 
 
-def field(x: Any, key: Any) -> Any:
+def field(x: Any, key: Any) -> object:
     """`x[key]`, or the attribute of what cannot be subscripted."""
     try:
         return x[key]
@@ -35,7 +35,7 @@ def field(x: Any, key: Any) -> Any:
         return getattr(x, key)
 
 
-def field_or(x: Any, key: Any, default: Any) -> Any:
+def field_or(x: object, key: object, default: object) -> object:
     """The same, or the default of what lacks it."""
     try:
         return field(x, key)
@@ -63,7 +63,7 @@ def made_before(known: dict[Any, Any], key: Any) -> Any:
     return known[key]
 
 
-def at_most(x: Any, count: int) -> None:
+def at_most(x: object, count: int) -> None:
     """Refuses more items than are read."""
     if length_of(x) > count:
         raise TypeError(f'more than {count} items')
@@ -75,14 +75,14 @@ def at_most_items(n: int, count: int) -> None:
         raise ValueError(f'more than {count} items')
 
 
-def sequence(x: Any) -> list[Any]:
+def sequence(x: object) -> list[Any]:
     """The items of what has an order."""
     if why_no_sequence(type(x)):
         raise TypeError('no sequence')
     return listed(x)
 
 
-def value(x: Any) -> Any:
+def value(x: object) -> Any:
     """What a function of the data may be given, which it could use up otherwise."""
     if why_no_value(type(x)):
         raise TypeError('can be read only once')
@@ -103,7 +103,7 @@ def same_length(*lengths: int) -> int:
     return lengths[0]
 
 
-def numbers_of(x: Any, count: int) -> list[int]:
+def numbers_of(x: object, count: int) -> list[int]:
     """A list of ints, as numbers of so many items."""
     return [range(count)[k] for k in ints_of(x).tolist()]
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from jfold.errors import BadItem, InputError, reason
 from jfold.graph import Graph
 from jfold.kept import Owner, kept
@@ -65,7 +63,7 @@ class Expression(Protocol):
     def deep(self) -> Source:
         """The same source with calls that are yielded."""
 
-    def explain(self, example: Any) -> InputError | None:
+    def explain(self, example: object) -> InputError | None:
         """What is wrong with an example, as example 0; `None` if nothing is."""
 
 
@@ -143,6 +141,3 @@ def _example_of(source: Source, error: Exception) -> int | None:
             return len(frame.f_locals['ends'])
         traceback = traceback.tb_next
     return None
-
-
-__all__ = ['Expression', 'Recorded', 'Source', 'np', 'trace']

@@ -104,9 +104,9 @@ ROWS = [
         'Record',
         jf.Record({'b': number, 'a': jf.Scalar('int32')}),
         jf.Record({'b': number, 'a': jf.Scalar('int32')}),
-        ('None', '(int32[], float32[])'),
-        [({'a': 1, 'b': 2, 'c': 3}, (np.int32(1), 2.0))],
-        [(OrderedDict(b=0, a=1), (np.int32(1), 0.0))],
+        ('None', '(float32[], int32[])'),
+        [({'a': 1, 'b': 2, 'c': 3}, (2.0, np.int32(1)))],
+        [(OrderedDict(b=0, a=1), (0.0, np.int32(1)))],
         [
             (
                 read(jf.Record({'a': number}), {'b': 1}),

@@ -426,9 +426,9 @@ ROWS = [
             ),
             (
                 lambda: jf.Length('float16').eval([0] * 2049),
-                TypeError,
-                "Length('float16'): expected float16[], got the length 2049, which "
-                'float16 cannot hold',
+                jf.InputError,
+                'example 0: expected float16[], got the length 2049, which float16 '
+                "cannot hold; in Length('float16')",
             ),
             (
                 read(jf.Length(), 5),
