@@ -229,7 +229,7 @@ def test_edges_have_a_value_each() -> None:
     model = jf.compile(jf.AllOf(*parts, values) >> passing)
     graph = {'x': [1, 2], 'of': [0, 1], 'to': [1, 0], 'values': [1, 2, 3]}
     with refuses(
-        "example 0: expected sequences of one length, got 2 items beside 3; "
+        'example 0: expected sequences of one length, got 2 items beside 3; '
         'in Pipe[1].with_edges.x7.Pipe[0].Zip(strict=True)',
         jf.InputError,
     ):

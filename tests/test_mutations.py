@@ -14,10 +14,10 @@ from graphs import canonical, same
 from mutations import ALWAYS_CAUGHT, MISTAKES, Mistake, mutants
 from programs import with_source
 from traced_cases import CASES
+from walked import recorded
 
 import jfold as jf
 from jfold.graph import Graph
-from jfold.language.reference import recorded
 from jfold.program import Program
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace

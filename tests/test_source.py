@@ -11,10 +11,10 @@ import pytest
 from expressions import Expression, expressions
 from graphs import canonical
 from hypothesis import given, settings
+from walked import recorded
 
 import jfold as jf
 from jfold.graph import Graph, concatenate
-from jfold.language.reference import recorded
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace

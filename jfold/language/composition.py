@@ -221,12 +221,12 @@ def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
     pairs = list(zip(block.fields, node.parts, strict=True))
     value = node.arranged(value)
     if isinstance(value, tuple) or value is None:
-        return tuple(
-            w.part(
-                part, None if _takes_nothing(part) else value[_place(node.input, key)]
-            )
+        parts = () if value is None else value
+        items = (
+            None if _takes_nothing(part) else parts[_place(node.input, key)]
             for (key, _), part in pairs
         )
+        return tuple(map(w.part, node.parts, items))
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
     keys = [key for key, _ in block.fields]
@@ -386,9 +386,8 @@ def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
     elif x.kind in (tuple, list):
         w.line(f'{left} = {x.text}')
     else:
-        w.line(
-            f'{left} = {x.text} if type({x.text}) is tuple else items({x.text}, {count})'
-        )
+        items = f'items({x.text}, {count})'
+        w.line(f'{left} = {x.text} if type({x.text}) is tuple else {items}')
     pairs = zip(node.parts, names, strict=True)
     return tuple(w.part(part, s.Object(name)) for part, name in pairs)
 

@@ -103,7 +103,7 @@ def _(block: c.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
         chosen = state.object((yield state.part(key, x)))
     else:
         given = state.object(x)
-        made = state.apply(node, block.key_fn, given, 'what its function takes')  # type: ignore[arg-type]
+        made = state.apply(node, block.key_fn, given, 'what its function takes')
         chosen = At(made, given.path)
     case_of, other = node.facts
     expected = one_of if other is None else _hashable
@@ -129,7 +129,7 @@ def _(block: c.OneOf, node: Typed, value: Any, w: Lines) -> Any:
     keys_of: dict[int, list[Any]] = {}
     for each, number in case_of.items():
         keys_of.setdefault(number, []).append(each)
-    keys_of.pop(other, None)  # type: ignore[call-overload]
+    keys_of.pop(other, None)
     by_type = block.key_fn is type
     tests, last = _tests(text, keys_of, by_type, w)
     branches = Branches(node, w)
@@ -240,7 +240,7 @@ def _(block: c.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     call = block.declaration, *_identities(x)
     if call in state.calls:
         _refuse_circle(node, x, state)
-    state.calls[call] = path_of(x)
+    state.calls[call] = path_of(x) or ()
     if len(state.calls) > MAX_DEPTH:
         text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
         refuse(node, text, x)
@@ -314,7 +314,7 @@ def _(block: c.Metric, node: Typed, value: Any, w: Lines) -> Any:
     if has_label:
         value, label = value
         w.g.label(r, as_object(label, w).text, w)
-    w.g.observe(r, [*s.leaves(value)], w)  # type: ignore[arg-type]
+    w.g.observe(r, [x for x in s.leaves(value) if isinstance(x, s.Tensor)], w)
     return None
 
 
@@ -422,7 +422,7 @@ def _tests(
             else f'{key} in ({", ".join(map(str, keys))})'
             for n, keys in shown.items()
         }
-    lines = {}
+    lines: dict[int, str] = {}
     for n, test in tests.items():
         lines[n] = f'{"elif" if lines else "if"} {test}:'
     return lines, key

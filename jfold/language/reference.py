@@ -14,10 +14,8 @@ import numpy as np
 
 from jfold.errors import InputError
 from jfold.functions import neutral
-from jfold.graph import Graph, Table, concatenate
 from jfold.language.expression import Expression, Nothing
 from jfold.language.groups import GROUPS
-from jfold.language.symbols import Leaf
 from jfold.language.typed import Typed
 from jfold.language.values import inside
 from jfold.language.walk import (
@@ -33,8 +31,6 @@ from jfold.language.walk import (
 from jfold.operations import Operations
 from jfold.recurrence import are_recurrent, component_of
 from jfold.result_tables import LENGTH
-from jfold.tracing.convert import to_array
-from jfold.tracing.record import trace
 from jfold.types import (
     KeyType,
     Product,
@@ -211,13 +207,15 @@ class Rows(Nothing):
         r = typing.metric_numbers[name]
         if typing.metrics[name][1]:
             x, label = x
-            self.labels.setdefault(r, []).append(_plain(label))
+            self.labels.setdefault(r, []).append(plain(label))
         self.results.setdefault(r, []).append([*tensors_in(x)])
 
     def value(self, x: Any) -> None:
         """Adds the rows of the value of the example."""
         numbers = list(self.program.value_results)
-        self._rows(x, self.program.output, numbers[0], _inside(self.program, numbers))
+        self._rows(
+            x, self.program.output, numbers[0], inside(self.program.output, numbers)
+        )
 
     def _rows(self, x: Any, type_: Type, r: int, inside: Any) -> None:
         row: list[Row] = []
@@ -235,87 +233,12 @@ class Rows(Nothing):
         self.results.setdefault(r, []).append(row)
 
 
-def _inside(program: Operations, numbers: list[int]) -> Any:
-    return inside(program.output, numbers)
-
-
 def _terminals(x: Any, type_: Type) -> Any:
     if isinstance(type_, Product):
         for each, of in zip(x, type_, strict=True):
             yield from _terminals(each, of)
     elif not isinstance(type_, VoidType):
         yield x, type_
-
-
-def _plain(x: Any) -> Any:
-    return Walk.object(None, x).value if isinstance(x, tuple) else plain(x)  # type: ignore[arg-type]
-
-
-def recorded(program: Any, examples: Sequence[Any]) -> Graph:
-    """The graph of examples, which walks record."""
-    if not examples:
-        return trace(program, [])
-    return concatenate([_recorded(program, example) for example in examples])
-
-
-def _recorded(program: Any, example: Any) -> Graph:
-    rows = Rows(program, program.expression)
-    rows.value(Walk(program.expression.typing, rows).run(example))
-    types = range(len(program.types))
-    first: dict[tuple[Any, ...], int] = {}
-    ends = [0 for _ in types]
-    for t, _ in program.constants:
-        ends[t] += 1
-    constants = []
-    for t in types:
-        values = []
-        for below, site in program.expression.sites.get(t, ()):
-            key = 'own', t, below, site
-            first[key] = ends[t]
-            own = rows.own.get(key, [])
-            ends[t] += len(own)
-            values += own
-        type_ = program.types[t]
-        if isinstance(type_, KeyType):
-            column = np.zeros((len(values), *type_.shape), type_.dtype)
-        else:
-            column = to_array(values, type_)
-        constants.append(_table(len(values), column))
-    for o, operation in enumerate(program.operations):
-        for k, t in enumerate(operation.outputs):
-            first['operation', o, k] = ends[t]
-            ends[t] += len(rows.nodes.get(o, ()))
-
-    def number(row: Row) -> int:
-        if row.table[0] == 'shared':
-            return row.number
-        key = (*row.table, row.output) if row.table[0] == 'operation' else row.table
-        return first[key] + row.number
-
-    def columns(table: Sequence[Sequence[Row]], width: int) -> list[Array]:
-        made = [[number(row[k]) for row in table] for k in range(width)]
-        return [np.array(x, np.int32) for x in made]
-
-    operations = []
-    for o, operation in enumerate(program.operations):
-        found = rows.nodes.get(o, [])
-        levels = np.array([level for level, _ in found], np.int32)
-        inputs = columns([given for _, given in found], len(operation.inputs))
-        operations.append(_table(len(found), levels, *inputs))
-    results, labels = [], []
-    for r, result in enumerate(program.results):
-        given = rows.results.get(r, [])
-        results.append(_table(len(given), *columns(given, len(result.tensors))))
-    for r in program.labelled:
-        values = np.empty(len(rows.labels.get(r, [])), object)
-        values[:] = rows.labels.get(r, [])
-        labels.append(_table(len(values), values))
-    tables = map(tuple, (constants, operations, results))
-    return Graph(1, *tables, labels=tuple(labels))
-
-
-def _table(count: int, *columns: Array) -> Table:
-    return Table(np.array([0, count]), columns)
 
 
 def where_made(
@@ -345,6 +268,3 @@ def where_made(
     except Misfit as error:
         return error.told()
     return None
-
-
-__all__ = ['CONSTANTS', 'NODES', 'Leaf', 'Row', 'Rows', 'to_array', 'where_made']

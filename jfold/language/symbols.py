@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from jfold.operations import Makers
 from jfold.types import (
@@ -169,7 +169,7 @@ def with_makers(value: Symbol, found: Iterator[Makers]) -> Symbol:
         if isinstance(each, Tensor):
             return replace(each, makers=next(found))
         if isinstance(each, Nested):
-            return replace(each, item=with_makers(each.item, found))
+            return Nested(each.text, cast(Items, with_makers(each.item, found)))
         return each
 
     return mapped(leaf, value)
@@ -198,4 +198,7 @@ def _packed_items(items: Symbol, n: str) -> str:
         return f'[*zip({", ".join(_packed_items(each, n) for each in items)})]'
     if isinstance(items, Endless):
         return _packed_items(items.item, n)
-    return f'[None] * {n}' if items is None else items.text
+    if items is None:
+        return f'[None] * {n}'
+    assert not isinstance(items, Items)
+    return items.text

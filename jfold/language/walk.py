@@ -185,9 +185,11 @@ class Walk:
         except Exception as error:  # of its `__hash__`
             raise misfit(node, reason(error), key) from error
 
-    def get(self, node: Typed, x: Any, key: Any, default: tuple[Any, ...] = ()) -> At:
+    def get(
+        self, node: Typed, value: Any, key: Any, default: tuple[Any, ...] = ()
+    ) -> At:
         """A field of a mapping or sequence, or an attribute of an object."""
-        x = self.object(x)
+        x = self.object(value)
         try:
             return x.step(_get(x.value, key), _step(x.value, key))
         except Exception as error:

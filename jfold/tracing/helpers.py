@@ -144,8 +144,8 @@ HELPERS: dict[str, Any] = {
 } | {
     fn.__name__: fn
     for fn in (
-        *(field, field_or, made_before, items, columns, at_most, at_most_items, sequence),
-        *(same_length, index_of, numbers_of, grouped, made_with_rest, groups_of),
-        *(value, values),
+        *(field, field_or, made_before, items, columns, at_most, at_most_items),
+        *(sequence, same_length, index_of, numbers_of, grouped, made_with_rest),
+        *(groups_of, value, values),
     )
 }

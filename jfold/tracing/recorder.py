@@ -206,15 +206,15 @@ class Reader:
             if r.labels[k] >= 0:
                 values[:] = tapes[r.labels[k]]
             labels.append(Table(results[n].first, (values,)))
-        tables_of = map(tuple, (constants, operations, results))
-        return Graph(e, *tables_of, numbering, tuple(labels), fits=True)
+        made = tuple(constants), tuple(operations), tuple(results)
+        return Graph(e, *made, numbering, tuple(labels), fits=True)
 
     def _constants(
         self, tapes: Sequence[list[Any]], firsts: Array, none: Array
     ) -> tuple[list[Table], dict[int, Array]]:
         """Those of examples, by type; by end, how many of its type each example has
         before its own."""
-        made, before = [], {}
+        made, before = list[Table](), dict[int, Array]()
         for type_, of in zip(self.program.types, self.recording.constants, strict=True):
             values = [
                 _converted(tapes[tape], type_, below, firsts[end])
@@ -379,7 +379,8 @@ def _first(place: Place | None, firsts: Array, none: Array) -> Array:
     if place is None:
         return none
     first = firsts[place.end]
-    return first if place.unit == 1 else first // place.unit
+    made: Array = first if place.unit == 1 else first // place.unit
+    return made
 
 
 def _converted(
