@@ -57,7 +57,7 @@ class Ragged(NDArrayOperatorsMixin):
     ([array(10., dtype=float32)], [1.0, 4.0], 2)
     """
 
-    values: Any
+    values: object
     lengths: jax.Array
 
     @property
@@ -119,7 +119,7 @@ class Ragged(NDArrayOperatorsMixin):
         return Ragged(_only(items, made, 0), self.lengths)
 
     def __array_ufunc__(
-        self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any
+        self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
     ) -> Any:
         """For operators and for functions of NumPy: that of JAX of the same name."""
         fn = getattr(jnp, ufunc.__name__, None)
@@ -239,7 +239,7 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
                 )
         return fn(*given)
 
-    def of_items(*items: Any) -> Any:
+    def of_items(*items: object) -> Any:
         return jax.tree.map(of_tensors, *items)
 
     result: Ragged = first.map(of_items, *others)
@@ -290,7 +290,7 @@ def _first(values: Any, rows: int) -> Any:
     return jax.tree.map(lambda x: x[:rows], values)
 
 
-def _only(items: jax.Array, values: Any, other: int) -> Any:
+def _only(items: jax.Array, values: object, other: int) -> Any:
     """Values [rows, ...] where there are items [rows] bool, and a number elsewhere."""
 
     def of_tensor(x: Any) -> jax.Array:

@@ -45,7 +45,7 @@ def _right(fn: Operator) -> Operator:
 class Operand:
     """Base of wires: an operator between two is a function of both."""
 
-    def applied(self, fn: Operator, *operands: Any) -> Any:
+    def applied(self, fn: Operator, *operands: object) -> Any:
         """What a function gives of wires, arrays and numbers, at least one a wire."""
         raise NotImplementedError
 
@@ -85,7 +85,7 @@ class Operand:
         raise TypeError(self._called(f'`np.{ufunc.__name__}`'))
 
     @boundary
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+    def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(self._called('a function of NumPy'))
 
     @property

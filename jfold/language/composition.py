@@ -60,12 +60,12 @@ def _(block: c.Identity, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Identity, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.Identity, node: Typed, x: object, state: Walk) -> Any:
     return x
 
 
 @write.register
-def _(block: c.Identity, node: Typed, value: Any, w: Lines) -> Any:
+def _(block: c.Identity, node: Typed, value: object, w: Lines) -> Any:
     return value
 
 
@@ -83,7 +83,7 @@ def _(block: c.Pipe, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: c.Pipe, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.Pipe, node: Typed, x: object, state: Walk) -> Steps[Any]:
     for each in node.parts:
         x = yield state.part(each, x)
     return x
@@ -119,7 +119,7 @@ def _(block: c.AllOf, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: c.AllOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.AllOf, node: Typed, x: object, state: Walk) -> Steps[Any]:
     return tuple((yield in_turn(state.part(each, x) for each in node.parts)))
 
 
@@ -196,7 +196,7 @@ def _item_of(node: Typed, given: Product, key: object, state: Inference) -> Type
 
 
 @walk.register
-def _(block: c.Record, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.Record, node: Typed, x: object, state: Walk) -> Steps[Any]:
     reads = not isinstance(node.input, VoidType)
     if reads and not isinstance(node.input, Product):
         x = state.object(x)
@@ -330,7 +330,7 @@ def _part_type(node: Typed, given: TensorType, key: object, state: Inference) ->
 
 
 @walk.register
-def _(block: c.GetItem, node: Typed, x: Any, state: Walk) -> Any:
+def _(block: c.GetItem, node: Typed, x: object, state: Walk) -> Any:
     if isinstance(node.input, TensorType):
         return state.tensors.call(node, x)
     if isinstance(x, tuple) and not isinstance(node.input, ObjectType):
@@ -364,7 +364,7 @@ def _item_at(node: Typed, items: list[Any], key: Any) -> Any:
     return items[key]
 
 
-def _place(given: Type, key: Any) -> Any:
+def _place(given: Type, key: object) -> Any:
     """Where the parts of a key stand in a tuple, or a struct."""
     if isinstance(key, slice) or not isinstance(given, Product):
         return key

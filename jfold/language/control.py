@@ -164,7 +164,7 @@ def _(block: c.Optional, node: Typed, state: Inference) -> Steps[Type]:
 
 
 @walk.register
-def _(block: c.Optional, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.Optional, node: Typed, x: object, state: Walk) -> Steps[Any]:
     some, none = node.parts
     given = state.object(x)
     if given.value is not None:
@@ -284,7 +284,7 @@ def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
 
 
 @walk.register
-def _(block: c.Share, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+def _(block: c.Share, node: Typed, x: object, state: Walk) -> Steps[Any]:
     return (yield state.part(node.parts[0], x))
 
 
@@ -302,7 +302,7 @@ def _(block: c.Metric, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: c.Metric, node: Typed, x: Any, state: Walk) -> None:
+def _(block: c.Metric, node: Typed, x: object, state: Walk) -> None:
     state.tensors.observe(node, block.name, x)
 
 
@@ -325,7 +325,7 @@ def _hashable(table: Mapping[Any, Any], hashable: bool) -> str:
     return 'a hashable key'
 
 
-def _identities(x: Any) -> Iterator[int]:
+def _identities(x: object) -> Iterator[int]:
     """The ids of all that decides how a call goes on: of the objects in its input."""
     if isinstance(x, At):
         yield id(x.value)
@@ -334,7 +334,7 @@ def _identities(x: Any) -> Iterator[int]:
             yield from _identities(each)
 
 
-def _refuse_circle(node: Typed, x: Any, state: Walk) -> NoReturn:
+def _refuse_circle(node: Typed, x: object, state: Walk) -> NoReturn:
     """Refuses an object that is met inside of itself."""
     before = state.calls[node.block.declaration, *_identities(x)]  # type: ignore[attr-defined]
     for (declaration, _), (first, found) in state.once.items():
@@ -348,7 +348,7 @@ def _refuse_circle(node: Typed, x: Any, state: Walk) -> NoReturn:
     raise Misfit(text, str(node), before)
 
 
-def _objects_in(x: Any) -> Iterator[At]:
+def _objects_in(x: object) -> Iterator[At]:
     if isinstance(x, At):
         yield x
     elif isinstance(x, tuple | list):
@@ -386,7 +386,7 @@ def _refuse_shared_circle(declaration: Any, first: At) -> NoReturn:
     raise Misfit(text, declaration.name, first.path)
 
 
-def _by(key: Any) -> str:
+def _by(key: object) -> str:
     """What is meant by the same object."""
     return f', or to another of the same `{callable_name(key)}`'
 
@@ -428,7 +428,7 @@ def _tests(
     return lines, key
 
 
-def _shown_key(key: Any, w: Lines) -> str | None:
+def _shown_key(key: object, w: Lines) -> str | None:
     if isinstance(key, type):
         return w.g.given(key.__name__, key)
     return repr(key) if type(key) in PLAIN else None

@@ -78,7 +78,7 @@ def evaluate(
     return (value, arrays.metrics) if arrays.metrics else value
 
 
-def closed(type_: Type, value: Any) -> Any:
+def closed(type_: Type, value: object) -> Any:
     """A value of a walk as functions and callers have it: structs are no tuples."""
     return run(_closed(type_, value))
 

@@ -122,11 +122,11 @@ class Rows(Nothing):
         self._made(key, len(found) - 1, node, path)
         return Row(key, len(found) - 1, 0, path)
 
-    def _made(self, table: Any, row: int, node: Any, path: Path | None) -> None:
+    def _made(self, table: object, row: int, node: object, path: Path | None) -> None:
         if self.stop == (table, row):
             raise Misfit('is made here', str(node), path)
 
-    def constant(self, node: Typed, value: Any) -> Any:
+    def constant(self, node: Typed, value: object) -> Any:
         """A constant of the program."""
         value = np.asarray(value)
         t = self.tables.type_number(TensorType(value.shape, value.dtype))
@@ -138,7 +138,7 @@ class Rows(Nothing):
                 return Row(('shared', t), number)
         raise AssertionError(f'{node}: no such constant')
 
-    def call(self, node: Typed, x: Any) -> Any:
+    def call(self, node: Typed, x: object) -> Any:
         """Applies an operation; the rest of its results are where they were."""
         assert node.layer is not None and node.origins is not None
         keys = [
@@ -210,7 +210,7 @@ class Rows(Nothing):
             self.labels.setdefault(r, []).append(plain(label))
         self.results.setdefault(r, []).append([*tensors_in(x)])
 
-    def value(self, x: Any) -> None:
+    def value(self, x: object) -> None:
         """Adds the rows of the value of the example."""
         numbers = list(self.program.value_results)
         self._rows(

@@ -62,10 +62,10 @@ class Misfit(Exception):
 class At:
     """A Python object, and the way to it in the example."""
 
-    value: Any
+    value: object
     path: Path = ()
 
-    def step(self, value: Any, text: str) -> At:
+    def step(self, value: object, text: str) -> At:
         """What is further in."""
         return At(value, (self.path, text))
 
@@ -79,7 +79,7 @@ class Tensors(Protocol):
     def constant(self, node: Typed, value: Any) -> Any:
         """That of an array that the program has."""
 
-    def call(self, node: Typed, x: Any) -> Any:
+    def call(self, node: Typed, x: object) -> Any:
         """What the layer of a node makes of tensors."""
 
     def length(self, node: Typed, n: int, type_: TensorType) -> Any:
@@ -88,7 +88,7 @@ class Tensors(Protocol):
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
         """What an operation on several items makes of them."""
 
-    def observe(self, node: Typed, name: str, x: Any) -> None:
+    def observe(self, node: Typed, name: str, x: object) -> None:
         """Is told what a metric collects."""
 
 
@@ -117,7 +117,7 @@ class Walk:
         """
         return run(self.part(self.typing.root, At(example)))
 
-    def part(self, node: Typed | None, x: Any) -> Steps[Any]:
+    def part(self, node: Typed | None, x: object) -> Steps[Any]:
         """The value of a block inside another; not again, if it is known."""
         assert node is not None
         x = None if isinstance(node.input, VoidType) else x
@@ -139,7 +139,7 @@ class Walk:
             self.found[node] = x, value
         return value
 
-    def anew(self, node: Typed | None, x: Any) -> Steps[Any]:
+    def anew(self, node: Typed | None, x: object) -> Steps[Any]:
         """The same, where the block is given many values, one after another."""
         return replace(self, found={}).part(node, x)
 
@@ -222,12 +222,12 @@ class Walk:
         return int(self.apply(node, len, x, 'something with a length'))
 
 
-def misfit(node: Typed, message: str, x: Any = None, hint: str = '') -> Misfit:
+def misfit(node: Typed, message: str, x: object = None, hint: str = '') -> Misfit:
     """What is wrong, in which block, and with what if that is an object."""
     return Misfit(message, str(node), x.path if isinstance(x, At) else None, hint)
 
 
-def refuse(node: Typed, message: str, x: Any = None) -> NoReturn:
+def refuse(node: Typed, message: str, x: object = None) -> NoReturn:
     """Raises that."""
     raise misfit(node, message, x)
 
@@ -237,12 +237,12 @@ def one_of(table: Mapping[Any, Any], hashable: bool) -> str:
     return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value without the ways to its objects."""
     return run(_plain(value))
 
 
-def _plain(value: Any) -> Steps[Any]:
+def _plain(value: object) -> Steps[Any]:
     if isinstance(value, At):
         return value.value
     if isinstance(value, tuple):
@@ -275,7 +275,7 @@ def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
     return zeros(type_, zero)
 
 
-def tensors_in(x: Any) -> Iterator[Any]:
+def tensors_in(x: object) -> Iterator[Any]:
     """The tensors in nested tuples, left to right."""
     if isinstance(x, tuple):
         for each in x:
@@ -298,7 +298,7 @@ class Made:
     path: Path | None
 
 
-def path_of(x: Any) -> Path | None:
+def path_of(x: object) -> Path | None:
     """The way to the data that all of a value was made of."""
     if isinstance(x, list) and len(x) == 1:  # the way to the list is that of its item
         path = path_of(x[0])
@@ -340,7 +340,7 @@ def _get(x: Any, key: Any) -> Any:
         return getattr(x, key)
 
 
-def _step(value: Any, key: Any) -> str:
+def _step(value: object, key: object) -> str:
     by_item = hasattr(type(value), '__getitem__') and not hasattr(value, '_fields')
     if isinstance(key, str) and not by_item:
         return f'.{key}'
@@ -350,7 +350,7 @@ def _step(value: Any, key: Any) -> str:
     return f'[{key!r}]'
 
 
-def _note(error: Exception, node: Typed, x: Any) -> None:
+def _note(error: Exception, node: Typed, x: object) -> None:
     """Adds to an error of a function in which block it was, and on what."""
     # On its way out an error passes every block around it; the innermost says most.
     if getattr(error, '__notes__', None) or getattr(error, 'names_block', False):
@@ -364,7 +364,7 @@ def _note(error: Exception, node: Typed, x: Any) -> None:
 
 
 @functools.singledispatch
-def walk(block: c.Block, node: Typed, x: Any, state: Walk) -> Any:
+def walk(block: c.Block, node: Typed, x: object, state: Walk) -> Any:
     """The value of one use of a block; walks the blocks inside by steps."""
     raise NotImplementedError(f'walking has no rule for {block!r}')
 

@@ -56,7 +56,7 @@ def columns(xs: Sequence[Any], count: int) -> list[list[Any]]:
     return [[x[k] for x in xs] for k in range(count)]
 
 
-def made_before(known: dict[Any, Any], key: Any) -> Any:
+def made_before(known: dict[Any, Any], key: object) -> Any:
     """The value of a key, where the table itself stands for what is being made."""
     if known[key] is known:
         raise ValueError('a circle')
