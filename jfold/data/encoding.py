@@ -76,7 +76,7 @@ def tags() -> list[str]:
 class _Given:
     """An object that is written as it is."""
 
-    value: Any
+    value: object
 
 
 @dataclass(eq=False)
@@ -274,7 +274,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     return EXTENDED[name] if name in EXTENDED else np.dtype(name)
 
 
-def _pairs(*parts: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(*parts: object) -> Iterator[tuple[Any, Any]]:
     yield from zip(parts[::2], parts[1::2], strict=True)
 
 

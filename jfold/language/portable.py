@@ -71,7 +71,7 @@ def _declaration(name: str, key: Any) -> c.ForwardDeclaration:
     return made
 
 
-def bare(kind: type[Any], **values: Any) -> object:
+def bare(kind: type[Any], **values: object) -> object:
     """A block with some of its attributes."""
     made = object.__new__(kind)
     vars(made).update(values)
