@@ -176,8 +176,8 @@ WRONG = {
     'positions that are a number': (
         picked,
         {'x': [1, 2], 'at': 1},
-        "at ['at']: expected a list of ints, got 1: TypeError: they are int64[]; in "
-        'Pipe[1].Pick()',
+        "at ['at']: expected a list of ints, got 1: TypeError: 'int' object is "
+        'not iterable; in Pipe[1].Pick()',
     ),
     'positions that are no ints': (
         picked,

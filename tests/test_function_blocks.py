@@ -58,8 +58,8 @@ def test_functions_with_parameters() -> None:
     assert list(jf.compile(block).init(jax.random.key(0))) == ['layer']
     check((block, [[1, 2]], [[4, 7]]))
     with refuses(
-        "Pipe[1].Function(layer): expected parameters for layer 'layer', got []; "
-        '`model.init(key)` makes them'
+        "expected parameters for layer 'layer', got those of []; `model.init(key)` "
+        'makes them'
     ):
         block.eval([1, 2])
 

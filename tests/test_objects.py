@@ -168,7 +168,7 @@ def test_a_table_of_any_kind_is_copied_and_never_grows() -> None:
     block = jf.InputTransform(words) >> whole
     model = jf.compile(block)
     words['b'] = 2
-    with pytest.raises(jf.InputError, match=r"one of the keys 'a' .*got 'b'"):
+    with pytest.raises(jf.InputError, match="one of the keys 'a', got 'b'"):
         block.eval('b')
     with pytest.raises(jf.InputError, match="one of the keys 'a', got 'b'"):
         model.schedule(['b'])

@@ -74,7 +74,7 @@ def test_source_is_of_lines_that_python_knows() -> None:
     program = jf.compile(jf.InputTransform(fails) >> jf.Scalar()).program
     with pytest.raises(jf.InputError):
         trace(program, [1])
-    with pytest.raises(OSError, match=r'<jfold source .*record\\n +\w+ = fails\(x\)'):
+    with pytest.raises(OSError, match=r'<jfold source .*record\\n +\w+ = fails\(x'):
         program.source.record([1])
 
 
