@@ -83,6 +83,11 @@ class Model(Scheduling, Stays):
         """How many shapes of schedule there were so far: programs to compile."""
         return len(self._budget.specs)
 
+    @property
+    def source(self) -> str:
+        """The function in Python that records examples."""
+        return str(self.program.source)
+
     @boundary
     def init(self, key: jax.Array) -> dict[str, Any]:
         """Draws the parameters: a plain pytree, {layer name: parameters}.

@@ -26,7 +26,7 @@ HEAD = """\
 # The source of a model
 
 `jfold.compile` writes one function in Python, which records examples: it visits each
-once, and notes which operation is applied to what. `print(model.program.source)`
+once, and notes which operation is applied to what. `print(model.source)`
 shows it; it is plain Python, to be read beside the expression, and a debugger steps
 into it.
 

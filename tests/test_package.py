@@ -182,7 +182,7 @@ def test_completion_shows_public_names_alone() -> None:
 def test_the_public_names_of_a_model() -> None:
     uses = {'apply', 'batches', 'eval', 'explain', 'init', 'join', 'precompile'}
     uses |= {'predict', 'reserve', 'schedule', 'schedules', 'trace', 'tracer'}
-    facts = {'block', 'max_programs', 'program', 'programs', 'reproducible'}
+    facts = {'block', 'max_programs', 'program', 'programs', 'reproducible', 'source'}
     facts |= {'residuals', 'strategy'}
     model = jf.compile(jf.Scalar())
     assert {name for name in dir(model) if not name.startswith('_')} == uses | facts
