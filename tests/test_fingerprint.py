@@ -452,8 +452,7 @@ XY = {'x': jf.Scalar(), 'y': jf.Scalar()}
             jf.Scalar() >> jf.Function(jnp.sin),
             jf.Scalar() >> jf.Function(jnp.sin) >> jf.Function(jnp.sin),
             [
-                '`ends.append((len(numbers),))` instead of '
-                '`sin = LEVEL + SIN + len(sin_a)` in Pipe[1].Function(sin)',
+                "nothing instead of `row = len(numbers)` in Pipe[0].Scalar('float32')",
             ],
         ),
     ],

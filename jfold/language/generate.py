@@ -16,7 +16,7 @@ from typing import Any
 
 from jfold import combinators as c
 from jfold.language import symbols as s
-from jfold.language.lines import INDENT, RETURNED, Lines, Writer
+from jfold.language.lines import INDENT, RETURNED, Lines, Writer, without_unused
 from jfold.language.rounds import Call, Chosen, Facts
 from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Region, Rows
@@ -76,9 +76,12 @@ class Generator(Writer):
             self.joined((w.key, 'result'), self._result(key, node.output))
             w.line(f'return {text}')
             return RETURNED
+        like = self._result(key, node.output)
+        if isinstance(like, tuple) and any(s.leaves(like)):
+            return w.unpacked(like, text)
         result = w.variable(of(name, s.packed(flat[0]) if flat else ''))
         w.line(f'{result} = {text}')
-        return w.unpacked(self._result(key, node.output), result)
+        return w.unpacked(like, result)
 
     def _call_each(
         self,
@@ -133,7 +136,7 @@ class Generator(Writer):
         if self.deep and not any('(yield ' in x for x in w.lines):
             w.line('yield  # never: what is called here is a generator')
         head = f'{INDENT}def {name}({", ".join(names)}):'
-        self.functions += [head, *w.lines, '']
+        self.functions += [head, *without_unused(w.lines), '']
 
     def _remembering(self, declaration: c.ForwardDeclaration, x: str, w: Lines) -> str:
         """Writes the beginning of a function that runs once for each object."""
@@ -190,7 +193,7 @@ class Generator(Writer):
         yield ''
         yield from self.functions
         yield f'{INDENT}for x in examples:'
-        yield from w.lines
+        yield from without_unused(w.lines)
         if self.deep and not any('(yield ' in x for x in w.lines):
             yield f'{INDENT}yield from ()'
         tapes = s.in_parentheses([each.name for each in self.tapes])

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from jfold.language import symbols as s
@@ -22,7 +24,8 @@ from jfold.types import KeyType, TensorType, VoidType
 
 INDENT = '    '
 MOST_NESTED = 12  # loops and cases inside each other, of which Python allows 20
-
+WORDS = re.compile(r'\w+')
+OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
 
 RETURNED: s.Symbol = s.Object('return')  # of what stands behind a `return`
 
@@ -450,6 +453,12 @@ class Lines:
             self.line(f'{name} = {above}')
             above = name
         return [f'{above} + {each.name}' for each in made]
+
+
+def without_unused(lines: Sequence[str]) -> list[str]:
+    """The lines of a function, but for numbers of rows that nothing reads."""
+    uses = Counter(WORDS.findall('\n'.join(lines)))
+    return [x for x in lines if not (m := OF_ROWS.fullmatch(x)) or uses[m[1]] > 1]
 
 
 def _targets(names: list[str]) -> str:
