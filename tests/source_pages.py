@@ -20,7 +20,6 @@ import jfold as jf
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / 'docs' / 'source.md'
-sys.path += [str(ROOT / 'examples'), str(ROOT / 'benchmarks')]
 
 HEAD = """\
 # The source of a model
@@ -140,6 +139,8 @@ def page() -> str:
 
 def main() -> None:
     """Prints or writes the page."""
+    # Not when this file is imported: the benchmarks have modules of the same names.
+    sys.path += [str(ROOT / 'examples'), str(ROOT / 'benchmarks')]
     if '--write' in sys.argv:
         PAGE.write_text(page())
     else:
