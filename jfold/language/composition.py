@@ -126,7 +126,8 @@ def _(block: c.AllOf, node: Typed, x: object, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: c.AllOf, node: Typed, value: Any, w: Lines) -> Any:
     value = w.held(value, 'value')
-    return tuple(w.part(part, value) for part in node.parts)
+    # No generator, which Python counts as C that is nested: of that it has less room.
+    return tuple([w.part(part, value) for part in node.parts])
 
 
 # ---- Record --------------------------------------------------------------------------
@@ -226,7 +227,7 @@ def _(block: c.Record, node: Typed, value: Any, w: Lines) -> Any:
             None if _takes_nothing(part) else parts[_place(node.input, key)]
             for (key, _), part in pairs
         )
-        return tuple(map(w.part, node.parts, items))
+        return tuple([w.part(*each) for each in zip(node.parts, items, strict=True)])
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
     keys = [key for key, _ in block.fields]
@@ -389,7 +390,7 @@ def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
         items = f'items({x.text}, {count})'
         w.line(f'{left} = {x.text} if type({x.text}) is tuple else {items}')
     pairs = zip(node.parts, names, strict=True)
-    return tuple(w.part(part, s.Object(name)) for part, name in pairs)
+    return tuple([w.part(part, s.Object(name)) for part, name in pairs])
 
 
 def _ordinal(k: int) -> str:

@@ -166,8 +166,8 @@ MISTAKES = [
         'a truncated file',
         lambda: loaded(truncate),
         jf.DamagedError,
-        '…/corpus.npz: directory: truncated: expected 6766 bytes or more, got '
-        '6666; write it again',
+        '…/corpus.npz: directory: truncated: expected … bytes or more, got …; '
+        'write it again',
     ),
     Mistake(
         'a file of another kind',
