@@ -83,7 +83,6 @@ def record(examples):
 
     for x in examples:
         tree_of_x = tree(x)
-        row = len(root_a)
         root_a.append(tree_of_x)
         results_a.append(tree_of_x)
         ends.append((len(numbers), len(cell_a), len(root_a)))
