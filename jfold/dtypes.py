@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 
 def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
+    """A shape as a tuple; refuses what is none."""
     whole = isinstance(shape, tuple | list) and all(
         isinstance(n, int | np.integer) and n >= 0 for n in shape
     )
@@ -26,6 +27,7 @@ def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
+    """A dtype of numbers, in the byte order of the machine; refuses others."""
     try:
         result: np.dtype[Any] = np.dtype(dtype).newbyteorder('=')
     except (TypeError, ValueError):

@@ -86,20 +86,6 @@ class Kind:
         """Of how many of its rows a schedule says whose they are."""
         return rows if self.is_counted else 0
 
-    def refused(self, number: int, has_labels: bool) -> str:
-        """Why its rows must not be noted so; '' if they may.
-
-        Args:
-          number: that of the result.
-          has_labels: whether they are given labels.
-        """
-        if not self.is_counted:
-            return f'a result of any number of rows, got number {number}'
-        if has_labels == self.labelled:
-            return ''
-        kind = 'with labels' if self.labelled else 'without labels'
-        return f'rows {kind} of result {number}, got others'
-
     def __str__(self) -> str:
         return self.said
 

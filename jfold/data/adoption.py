@@ -40,7 +40,7 @@ def differing(program: Program, other: Operations) -> tuple[str, ...]:
 def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[str, ...]:
     other = reference()
     if not isinstance(other, Program):
-        return ('no host program',)
+        return ('operations that come of no expression',)
     return tuple(differences(fingerprint(other), fingerprint(program)))
 
 

@@ -377,6 +377,7 @@ def _is_installed(fn: FunctionType) -> bool:
 
 
 def global_names(code: CodeType) -> Iterator[str]:
+    """The global names that code reads, and code inside it."""
     for each in dis.get_instructions(code):
         if each.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
             yield each.argval

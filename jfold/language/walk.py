@@ -22,6 +22,7 @@ import numpy as np
 from jfold import combinators as c
 from jfold.errors import InputError, instead_of, reason, shown
 from jfold.language.typed import Typed, Typing
+from jfold.tracing.helpers import field as field_of
 from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
 from jfold.trampoline import Steps, in_turn, run
 from jfold.types import (
@@ -191,7 +192,7 @@ class Walk:
         """A field of a mapping or sequence, or an attribute of an object."""
         x = self.object(value)
         try:
-            return x.step(_get(x.value, key), _step(x.value, key))
+            return x.step(field_of(x.value, key), _step(x.value, key))
         except Exception as error:
             if default and isinstance(error, ABSENT):
                 return x.step(default[0], _step(x.value, key))
@@ -330,16 +331,6 @@ def _steps(path: Path) -> list[str]:
     return found[::-1]
 
 
-def _get(x: Any, key: Any) -> Any:
-    try:
-        return x[key]
-    except TypeError:
-        # Attributes of Python's own types are their methods, never data.
-        if not isinstance(key, str) or type(x).__module__ == 'builtins':
-            raise
-        return getattr(x, key)
-
-
 def _step(value: object, key: object) -> str:
     by_item = hasattr(type(value), '__getitem__') and not hasattr(value, '_fields')
     if isinstance(key, str) and not by_item:
@@ -367,18 +358,3 @@ def _note(error: Exception, node: Typed, x: object) -> None:
 def walk(block: c.Block, node: Typed, x: object, state: Walk) -> Any:
     """The value of one use of a block; walks the blocks inside by steps."""
     raise NotImplementedError(f'walking has no rule for {block!r}')
-
-
-Rule = Callable[..., Any]
-__all__ = [
-    'At',
-    'Iterable',
-    'Misfit',
-    'Rule',
-    'Tensors',
-    'Walk',
-    'misfit',
-    'plain',
-    'walk',
-    'zeros',
-]
