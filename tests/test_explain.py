@@ -48,9 +48,9 @@ operations
   1: cell(float32[4], float32[4]) -> float32[4]
 
 # With which numbers of rows begin: who makes the value.
+NUMBERS = 1 << 30
 EMBED = 2 << 30
 CELL = 3 << 30
-NUMBERS = 1 << 30
 MAKER = 7
 LEVEL = 1 << 33
 LOW = LEVEL - 1
@@ -144,8 +144,8 @@ def test_explain_a_schedule(model: jf.Model) -> None:
     )
     assert columns(memory, 2)[:3] == [
         ['buffer of', 'constants'],
-        ['float32[4]', '0'],
         ['int32[]', '128'],
+        ['float32[4]', '0'],
     ]
     residuals, together, indices = memory.splitlines()[-3:]
     # Products of five rows [4] with room for 128 and two tiles of 128.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,11 +131,19 @@ class Round:
         self.memos: list[str] = []
         self.by_identity: dict[Hashable, str] = {}
         self.applications = 0
-        self.results = [
-            Result(kind, row, tuple(map(tables.type_number, in_row(row))))
+        self._recurrence()
+
+    @functools.cached_property
+    def results(self) -> list[Result]:
+        """What is returned; asked for late, so that types are numbered as they are met.
+
+        An accelerator's kernels, a few percent of them, depend on the order of buffers.
+        """
+        number = self.tables.type_number
+        return [
+            Result(kind, row, tuple(map(number, in_row(row))))
             for kind, row in self.typing.results
         ]
-        self._recurrence()
 
     # ---- what is known of operations
 

@@ -27,25 +27,25 @@ WISHED = {'infer': 9, 'train': 22}
 BOUNDS = {
     ('small', 'infer'): ((15, 100), (53, 355)),  # 14 levels
     ('small', 'train'): ((36, 245), (112, 743)),  # 14 levels
-    ('small', 'train, recompute all'): ((36, 247), (133, 897)),  # 14 levels
+    ('small', 'train, recompute all'): ((36, 247), (130, 878)),  # 14 levels
     ('middle', 'infer'): ((15, 135), (55, 499)),  # 19 levels
     ('middle', 'train'): ((36, 329), (114, 1043)),  # 19 levels
-    ('middle', 'train, recompute all'): ((36, 331), (135, 1252)),  # 19 levels
+    ('middle', 'train, recompute all'): ((36, 331), (132, 1226)),  # 19 levels
     ('large', 'infer'): ((22, 161), (83, 571)),  # 19 levels
     ('large', 'train'): ((57, 470), (178, 1399)),  # 19 levels
-    ('large', 'train, recompute all'): ((60, 505), (281, 2317)),  # 19 levels
+    ('large', 'train, recompute all'): ((60, 505), (206, 1680)),  # 19 levels
     ('child-sums', 'infer'): ((42, 510), (243, 2815)),  # 25 levels
     ('child-sums', 'train'): ((83, 1004), (308, 3591)),  # 25 levels
-    ('child-sums', 'train, recompute all'): ((80, 971), (330, 3822)),  # 25 levels
-    ('chains', 'infer'): ((18, 364), (63, 1270)),  # 50 levels
-    ('chains', 'train'): ((42, 854), (120, 2315)),  # 50 levels
-    ('chains', 'train, recompute all'): ((42, 855), (129, 2614)),  # 50 levels
+    ('child-sums', 'train, recompute all'): ((80, 971), (321, 3712)),  # 25 levels
+    ('chains', 'infer'): ((18, 363), (63, 1264)),  # 50 levels
+    ('chains', 'train'): ((42, 853), (120, 2306)),  # 50 levels
+    ('chains', 'train, recompute all'): ((42, 854), (129, 2601)),  # 50 levels
     ('messages', 'infer'): ((76, 257), (402, 1338)),  # 8 levels
-    ('messages', 'train'): ((199, 689), (659, 2237)),  # 8 levels
-    ('messages', 'train, recompute all'): ((187, 651), (841, 2821)),  # 8 levels
-    ('names', 'infer'): ((33, 331), (217, 2110)),  # 18 levels
-    ('names', 'train'): ((60, 615), (274, 2658)),  # 18 levels
-    ('names', 'train, recompute all'): ((57, 586), (299, 2917)),  # 18 levels
+    ('messages', 'train'): ((199, 689), (654, 2229)),  # 8 levels
+    ('messages', 'train, recompute all'): ((187, 650), (836, 2805)),  # 8 levels
+    ('names', 'infer'): ((33, 330), (217, 2110)),  # 18 levels
+    ('names', 'train'): ((57, 585), (274, 2658)),  # 18 levels
+    ('names', 'train, recompute all'): ((57, 585), (284, 2770)),  # 18 levels
     ('whole-reverse', 'infer'): ((42, 252), (69, 439)),  # 14 levels
     ('whole-reverse', 'train'): ((169, 977), (203, 1236)),  # 14 levels
     ('whole-reverse', 'train, recompute all'): ((200, 1141), (251, 1501)),  # 14 levels
