@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ from jfold import combinators
 ROOT = Path(__file__).parent.parent
 ESOL = ROOT.parent / 'shared/data/molecules/delaney-processed.csv'
 NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
+GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks'
+FOLDERS = '.', 'docs', 'examples', 'benchmarks', 'tests'
+PAGES = sorted(
+    str(x.relative_to(ROOT)) for f in FOLDERS for x in (ROOT / f).glob('*.md')
+)
 TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
 
 
@@ -30,35 +36,78 @@ def run_example(name: str, *options: str, cwd: Path) -> str:
     return done.stdout
 
 
-def test_code_of_the_readme_runs(
+def code_of(page: str) -> list[str]:
+    """The parts of a page that are Python, those in lists without their margin."""
+    text = (ROOT / page).read_text(encoding='utf8')
+    found = re.findall(r'^( *)```python\n(.*?)^\1```', text, re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(part) for _, part in found]
+
+
+def first_model() -> dict[str, Any]:
+    """The names of the README's first model, trained for three steps."""
+    code, names = code_of('README.md')[0], dict[str, Any]()
+    assert 'range(300)' in code
+    exec(code.replace('range(300)', 'range(3)'), names)
+    return names
+
+
+def run_as_printed(
+    part: str, names: dict[str, Any], printed: Callable[[], str]
+) -> None:
+    """Runs a part of a page, which prints what its comments say."""
+    here = part.replace('num_workers=4', 'num_workers=0')  # grain's: this process
+    exec(compile(here, 'page', 'exec', dont_inherit=True), names)
+    remarks = re.findall(r'^print.*  # (.*)', part, re.MULTILINE)
+    for line, remark in zip(printed().splitlines(), remarks, strict=True):
+        assert remark.partition(':')[0] == line
+
+
+@pytest.mark.parametrize(
+    'page', ['README.md', *(f'docs/{name}.md' for name in GOING_ON)]
+)
+def test_code_of_pages_runs(
+    page: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The code runs as it stands, one part after the other, with fewer steps."""
+    """It runs as it stands, one part after the other, behind the first model."""
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / 'README.md').read_text(encoding='utf8')
-    blocks = r'^( *)```python\n(.*?)^\1```'  # those in lists are set in
-    found = re.findall(blocks, text, re.DOTALL | re.MULTILINE)
-    first, second, *others = (textwrap.dedent(part) for _, part in found)
-    assert 'range(300)' in first
-    names: dict[str, Any] = {}
-    exec(first.replace('range(300)', 'range(3)'), names)
+    names = first_model()
     assert re.fullmatch(
         r'loss \d\.\d{3}, [1-3] compiled program\(s\)\n', capsys.readouterr().out
     )
     before = names['params']
-    exec(second, names)
-    assert names['batch'].epoch == 9
-    changed = jax.tree.map(lambda x, y: bool((x != y).any()), before, names['params'])
-    assert all(jax.tree.leaves(changed))
-    for part in others:
-        here = part.replace('num_workers=4', 'num_workers=0')  # grain's: this process
-        exec(compile(here, 'README.md', 'exec', dont_inherit=True), names)
-        remarks = re.findall(r'^print.*  # (.*)', part, re.MULTILINE)
-        printed = capsys.readouterr().out.splitlines()
-        for line, remark in zip(printed, remarks, strict=True):
-            assert remark.partition(':')[0] == line
+    own = code_of(page)
+    for part in own[1:] if page == 'README.md' else own:
+        run_as_printed(part, names, lambda: capsys.readouterr().out)
+    if page in ('README.md', 'docs/training.md'):
+        changed = jax.tree.map(
+            lambda x, y: bool((x != y).any()), before, names['params']
+        )
+        assert all(jax.tree.leaves(changed))
+
+
+def test_the_readme_is_short() -> None:
+    """What more there is to say stands in `docs/`, to which it links."""
+    text = (ROOT / 'README.md').read_text(encoding='utf8')
+    assert len(text.splitlines()) <= 200
+    pages = {path.name for path in (ROOT / 'docs').glob('*.md')}
+    assert pages == set(re.findall(r'\]\(docs/([\w-]+\.md)', text))
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """Within the project, to files and to headings."""
+    text = (ROOT / page).read_text(encoding='utf8')
+    for target in re.findall(r'\]\((?!https?:)([^)]*)\)', text):
+        path, _, anchor = target.partition('#')
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            titles = re.findall(r'^#+ (.*)', file.read_text(encoding='utf8'), re.M)
+            plain = [re.sub(r'[^\w\- ]', '', title.lower()) for title in titles]
+            assert anchor in [title.replace(' ', '-') for title in plain], target
 
 
 def test_the_way_from_fold_names_what_there_is() -> None:
