@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import re
 import subprocess
 import sys
@@ -43,12 +46,14 @@ def code_of(page: str) -> list[str]:
     return [textwrap.dedent(part) for _, part in found]
 
 
-def first_model() -> dict[str, Any]:
-    """The names of the README's first model, trained for three steps."""
+@functools.cache
+def first_model() -> tuple[dict[str, Any], str]:
+    """The names of the README's first model after three steps, and what it prints."""
     code, names = code_of('README.md')[0], dict[str, Any]()
     assert 'range(300)' in code
-    exec(code.replace('range(300)', 'range(3)'), names)
-    return names
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code.replace('range(300)', 'range(3)'), names)
+    return names, printed.getvalue()
 
 
 def run_as_printed(
@@ -73,11 +78,9 @@ def test_code_of_pages_runs(
 ) -> None:
     """It runs as it stands, one part after the other, behind the first model."""
     monkeypatch.chdir(tmp_path)
-    names = first_model()
-    assert re.fullmatch(
-        r'loss \d\.\d{3}, [1-3] compiled program\(s\)\n', capsys.readouterr().out
-    )
-    before = names['params']
+    known, printed = first_model()
+    assert re.fullmatch(r'loss \d\.\d{3}, [1-3] compiled program\(s\)\n', printed)
+    names, before = dict(known), known['params']
     own = code_of(page)
     for part in own[1:] if page == 'README.md' else own:
         run_as_printed(part, names, lambda: capsys.readouterr().out)
@@ -86,6 +89,14 @@ def test_code_of_pages_runs(
             lambda x, y: bool((x != y).any()), before, names['params']
         )
         assert all(jax.tree.leaves(changed))
+
+
+def test_the_page_that_rebuilds_jfold(capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs alone, and compares itself with its own eager twin."""
+    names: dict[str, Any] = {}
+    for part in code_of('docs/inside.md'):
+        run_as_printed(part, names, lambda: capsys.readouterr().out)
+    assert 'traced' in names
 
 
 def test_the_readme_is_short() -> None:
