@@ -3,15 +3,17 @@
 
     python tests/structure.py
 
-prints two tables in Markdown: how long files and functions are, and how many places
-know of a thing: what somebody would touch who adds another of its kind. A place is a
-function, or what else stands at the top of a file, that names one of the words of the
-thing; its definition counts too.
+prints three tables in Markdown: how long files and functions are, what they are called
+and import, and how their docstrings begin; lines by folder; and how many places know of
+a thing: what somebody would touch who adds another of its kind. A place is a function,
+or what else stands at the top of a file, that names one of the words of the thing; its
+definition counts too.
 """
 
 from __future__ import annotations
 
 import ast
+import collections
 import io
 import statistics
 import tokenize
@@ -122,6 +124,74 @@ def says_any(annotation: ast.expr) -> bool:
     return isinstance(annotation, ast.Name) and annotation.id == 'Any'
 
 
+# ---- names and texts -----------------------------------------------------------------
+
+CLAUSES = set(
+    'What How As Of Whether Where Which Who Whose That Those These It'.split()
+)
+WEAK = 'each', 'given', 'made', 'found'  # variables that do not say what is in them
+
+
+def first_lines(tree: ast.AST) -> Iterator[str]:
+    """Those of docstrings."""
+    kinds = ast.Module, ast.ClassDef, *FUNCTIONS
+    nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    texts = (ast.get_docstring(node) for node in nodes)
+    return (text.partition('\n\n')[0].partition('. ')[0] for text in texts if text)
+
+
+def weak_names(tree: ast.AST) -> int:
+    """How often a variable has a name of `WEAK`."""
+    nodes = ast.walk(tree)
+    names = (getattr(x, 'arg', getattr(x, 'id', None)) for x in nodes)
+    return sum(name in WEAK for name in names)
+
+
+def named_twice(among: Sequence[File]) -> list[str]:
+    """The names that several files or folders of the package have."""
+    names = [file.path.stem for file in among if file.path.stem != '__init__']
+    names += [x.name for x in PACKAGE.rglob('*') if (x / '__init__.py').exists()]
+    return sorted(name for name, n in collections.Counter(names).items() if n > 1)
+
+
+# ---- imports -------------------------------------------------------------------------
+
+
+def imported(file: File, inside: bool) -> set[str]:
+    """The modules of the package that a file imports, for more than types.
+
+    Args:
+      inside: whether those within functions are meant, or all.
+    """
+    skipped = {
+        id(node)
+        for test in ast.walk(file.tree)
+        if isinstance(test, ast.If) and 'TYPE_CHECKING' in ast.dump(test.test)
+        for node in ast.walk(test)
+    }
+    roots = functions(file.tree) if inside else [file.tree]
+    nodes = [
+        node for root in roots for node in ast.walk(root) if id(node) not in skipped
+    ]
+    modules = [x.module for x in nodes if isinstance(x, ast.ImportFrom) and x.module]
+    return {name for name in modules if name.split('.')[0] == PACKAGE.name}
+
+
+def in_circles(among: Sequence[File]) -> list[str]:
+    """The modules that import themselves, by way of others."""
+    reached = {_module(file): imported(file, inside=False) for file in among}
+    for middle, further in reached.items():
+        for own in reached.values():
+            if middle in own:
+                own.update(further)
+    return sorted(name for name, own in reached.items() if name in own)
+
+
+def _module(file: File) -> str:
+    parts = file.path.relative_to(PACKAGE.parent).with_suffix('').parts
+    return '.'.join(part for part in parts if part != '__init__')
+
+
 # ---- places --------------------------------------------------------------------------
 
 
@@ -187,6 +257,10 @@ def numbers(found: Sequence[File]) -> list[tuple[str, object]]:
     explained = 100 * sum(map(comments, found)) / code
     largest = max(found, key=lambda file: file.lines)
     typed = [file for file in found if file.path.name != 'jaxprs.py']
+    lines = [line for file in found for line in first_lines(file.tree)]
+    long = [line for line in lines if len(line.split()) > 15]
+    clauses = [line for line in lines if line.split()[0].strip(',') in CLAUSES]
+    inside = [file for file in found if imported(file, inside=True)]
     return [
         ('files', len(found)),
         ('lines', sum(file.lines for file in found)),
@@ -197,13 +271,34 @@ def numbers(found: Sequence[File]) -> list[tuple[str, object]]:
         ('longest file', f'{largest.lines} ({largest.name})'),
         ('comments per 100 lines of code', f'{explained:.1f}'),
         ('annotations that are `Any`', f'{100 * share(typed):.1f} %'),
+        ('names at the top', len(list(PACKAGE.glob('[a-z]*')))),
+        ('names that several files have', ' '.join(named_twice(found)) or 'none'),
+        ('files that import each other in circles', len(in_circles(found))),
+        ('files that import the package inside functions', len(inside)),
+        ('docstrings', len(lines)),
+        ('first lines of more than 15 words', len(long)),
+        ('first lines that open with a clause', len(clauses)),
+        (f'variables named {", ".join(WEAK)}', sum(weak_names(x.tree) for x in found)),
     ]
 
 
+def by_folder(found: Sequence[File]) -> list[tuple[object, ...]]:
+    """The rows of the second table."""
+    folders: dict[str, list[File]] = {}
+    for file in found:
+        folders.setdefault(f'{file.path.parent.relative_to(PACKAGE)}', []).append(file)
+    counts = (
+        (len(x), sum(f.lines for f in x), sum(map(code_lines, x)))
+        for x in folders.values()
+    )
+    return [(name, *count) for name, count in zip(folders, counts, strict=True)]
+
+
 def main() -> None:
-    """Prints both tables."""
+    """Prints all tables."""
     found = files()
     print(table(['', ''], numbers(found)), end='\n\n')
+    print(table(['folder', 'files', 'lines', 'of code'], by_folder(found)), end='\n\n')
     head = 'to add another', 'like', 'places', 'files', 'classes'
     rows = []
     for thing, words in THINGS.items():
