@@ -5,6 +5,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
+from jfold.blocks import Passes, bind_passes
 from jfold.combinators import (
     RNN,
     AllOf,
@@ -172,6 +173,17 @@ _LATER = {
     'saved': ['load', 'save'],
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names}
+
+
+def _passes() -> Passes:
+    """The passes behind methods of blocks, which import what runs expressions."""
+    from jfold.interpreters.evaluation import evaluate
+    from jfold.lower import input_type, result_type
+
+    return Passes(evaluate, input_type, result_type)
+
+
+bind_passes(_passes)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,10 +8,10 @@ too, so that they are needed to say what a block is; all others are `combinators
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     Self,
@@ -30,17 +30,11 @@ from jfold.printing import Printed, callable_name, in_braces, in_call, in_full
 from jfold.tracebacks import boundary
 from jfold.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
-from jfold.wires import Operand, together
-
-if TYPE_CHECKING:
-    from jfold.wiring import Item, Wire
+from jfold.wires import Item, Operand, open_scope, together
 
 
 class Block(Owner):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
-
-    # What the methods below do needs all kinds of blocks, which are made of this one:
-    # so they import it when they are called, and nobody else may do so (see the tests).
 
     @boundary
     def eval(
@@ -77,10 +71,8 @@ class Block(Owner):
         >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
         6.0
         """
-        from jfold.interpreters.evaluation import evaluate
-
         drawing = Drawing(rngs, id, deterministic)
-        return evaluate(self, example, params, external, drawing)
+        return bound_passes().evaluate(self, example, params, external, drawing)
 
     @property
     @boundary
@@ -90,9 +82,7 @@ class Block(Owner):
         Raises:
           TypeError: types clash inside of it.
         """
-        from jfold.lower import input_type
-
-        return input_type(self)
+        return bound_passes().input_type(self)
 
     @property
     @boundary
@@ -103,28 +93,20 @@ class Block(Owner):
         Raises:
           TypeError: types clash inside of it.
         """
-        from jfold.lower import result_type
-
-        return result_type(self)
+        return bound_passes().output_type(self)
 
     @boundary
-    def reads(self, *sources: Any) -> Wire:
+    def reads(self, *sources: Any) -> Operand:
         """Within the scope of a composition, says what this block reads; its wire."""
-        from jfold.wiring import scope_of
-
-        return scope_of(self, sources).link(self, together(sources))
+        return open_scope(self, sources).link(self, together(sources))
 
     @boundary
-    def __call__(self, *sources: Any) -> Wire:
+    def __call__(self, *sources: Any) -> Operand:
         """Within a composition, the wire of what this block gives of others."""
-        from jfold.wiring import scope_of
-
-        return scope_of(self, sources).add(self, together(sources))
+        return open_scope(self, sources).add(self, together(sources))
 
     def __getitem__(self, key: object) -> Item:
         """One item of what this block gives, to be read within a composition."""
-        from jfold.wiring import Item
-
         return Item(self, key)
 
     __iter__: ClassVar[None] = None  # or Python would ask for items without end
@@ -166,6 +148,41 @@ class Block(Owner):
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_value
     __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __or__ = _no_value
 
+
+# ---- passes over blocks --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes behind methods of `Block`, which need all kinds of blocks.
+
+    Attributes:
+      evaluate: runs a block on an example, given parameters, external arrays and keys.
+      input_type, output_type: the types of a block; `None` where it decides none.
+    """
+
+    evaluate: Callable[[Block, object, Any, Any, Drawing], Any]
+    input_type: Callable[[Block], Type | None]
+    output_type: Callable[[Block], Type | None]
+
+
+_loaders: list[Callable[[], Passes]] = []
+
+
+def bind_passes(load: Callable[[], Passes]) -> None:
+    """Bind the passes behind methods of `Block`, loaded at the first call of one.
+
+    Passes import blocks, so blocks cannot import passes: the package binds them.
+    """
+    _loaders[:] = [functools.cache(load)]
+
+
+def bound_passes() -> Passes:
+    """The passes that are bound, which `import jfold` has done."""
+    return _loaders[0]()
+
+
+# ---- what is short for a block -------------------------------------------------------
 
 T = TypeVar('T')
 Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array

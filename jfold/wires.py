@@ -7,8 +7,10 @@ import contextlib
 import dis
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import jax.numpy as jnp
 
@@ -165,6 +167,48 @@ def unlike(wire: Operand, other: object) -> str:
         '`jf.FromTensor(array)` for a constant, and a Function with `init=` for what '
         'is trained'
     )
+
+
+# ---- where wires are made ------------------------------------------------------------
+
+
+class Scope(Protocol):
+    """Where blocks are wired: a composition that is being written."""
+
+    def add(self, block: Any, source: Any) -> Operand:
+        """A new wire, of what a block gives of its source."""
+
+    def link(self, block: Any, source: Any) -> Operand:
+        """The wire of a block that has none yet."""
+
+
+SCOPE: ContextVar[Scope] = ContextVar('scope')  # set by `Composition.scope`
+
+
+def open_scope(block: object, sources: tuple[object, ...]) -> Scope:
+    """The scope in which a block is wired to sources.
+
+    Raises:
+      TypeError: it is in none.
+    """
+    scope = SCOPE.get(None)
+    if scope is None:
+        got = ', '.join(map(repr, sources))
+        raise TypeError(
+            f'{block!r}: expected to be wired within `jf.compose` or the scope of a '
+            f'Composition, got ({got}) outside of these; `eval` runs it on data'
+        )
+    return scope
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One item of what a block gives, by its key or place."""
+
+    block: Any
+    key: Any
+
+    __iter__ = None
 
 
 # ---- what is read --------------------------------------------------------------------

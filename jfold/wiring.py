@@ -8,7 +8,6 @@ another, so that what a `Composition` holds is found by running ordinary code on
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +33,8 @@ from jfold.sequence_blocks import RNN, GetItem
 from jfold.tracebacks import boundary
 from jfold.types import TypeLike
 from jfold.wires import (
+    SCOPE,
+    Item,
     Operand,
     check_questions,
     leaves,
@@ -86,16 +87,6 @@ class Wire(Operand):
 
     def __repr__(self) -> str:
         return '<the input>' if self.block is None else f'<what {self.block!r} gives>'
-
-
-@dataclass(frozen=True, eq=False)
-class Item:
-    """One item of what a block gives, by its key or place."""
-
-    block: Block
-    key: Any
-
-    __iter__ = None
 
 
 def _place(block: Block | None, key: object) -> object:
@@ -244,9 +235,6 @@ def _in_order(sources: dict[Wire, Source]) -> list[Wire]:
 # ---- compositions --------------------------------------------------------------------
 
 
-_current: contextvars.ContextVar[Scope] = contextvars.ContextVar('current')
-
-
 @block
 class Composition(Block):
     """Blocks wired as a graph without circles: each reads what others give.
@@ -302,11 +290,11 @@ class Composition(Block):
     @contextlib.contextmanager
     def scope(self) -> Iterator[Composition]:
         """Where blocks can be wired by calling them, and by `reads`."""
-        token = _current.set(self.network)
+        token = SCOPE.set(self.network)
         try:
             yield self
         finally:
-            _current.reset(token)
+            SCOPE.reset(token)
 
     @boundary
     def connect(self, source: Source, target: Block | Output) -> None:
@@ -372,22 +360,6 @@ class Output:
 
     def __repr__(self) -> str:
         return '<the output>'
-
-
-def scope_of(block: Block, sources: tuple[Source, ...]) -> Scope:
-    """The scope in which a block is wired to sources.
-
-    Raises:
-      TypeError: it is in none.
-    """
-    scope = _current.get(None)
-    if scope is None:
-        got = ', '.join(map(repr, sources))
-        raise TypeError(
-            f'{block!r}: expected to be wired within `jf.compose` or the scope of a '
-            f'Composition, got ({got}) outside of these; `eval` runs it on data'
-        )
-    return scope
 
 
 # ---- functions as compositions -------------------------------------------------------

@@ -173,13 +173,19 @@ def imported(file: File, inside: bool) -> set[str]:
     nodes = [
         node for root in roots for node in ast.walk(root) if id(node) not in skipped
     ]
-    modules = [x.module for x in nodes if isinstance(x, ast.ImportFrom) and x.module]
-    return {name for name in modules if name.split('.')[0] == PACKAGE.name}
+    found = [x for x in nodes if isinstance(x, ast.ImportFrom) and x.module]
+    names = {name for x in found for name in (x.module, *_within(x))}
+    return names & {_module(x) for x in PACKAGE.rglob('*.py') if x.stem != '__init__'}
+
+
+def _within(statement: ast.ImportFrom) -> list[str]:
+    """What an import takes from a module, as modules in it."""
+    return [f'{statement.module}.{alias.name}' for alias in statement.names]
 
 
 def in_circles(among: Sequence[File]) -> list[str]:
     """The modules that import themselves, by way of others."""
-    reached = {_module(file): imported(file, inside=False) for file in among}
+    reached = {_module(file.path): imported(file, inside=False) for file in among}
     for middle, further in reached.items():
         for own in reached.values():
             if middle in own:
@@ -187,9 +193,9 @@ def in_circles(among: Sequence[File]) -> list[str]:
     return sorted(name for name, own in reached.items() if name in own)
 
 
-def _module(file: File) -> str:
-    parts = file.path.relative_to(PACKAGE.parent).with_suffix('').parts
-    return '.'.join(part for part in parts if part != '__init__')
+def _module(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix('').parts
+    return '.'.join(parts)
 
 
 # ---- places --------------------------------------------------------------------------

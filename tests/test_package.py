@@ -278,13 +278,7 @@ def check_one_way(imports: dict[str, set[str]]) -> None:
         }
 
 
-# What methods of `Block` need is made of blocks: they import it when they are called.
-LATER = {'blocks': {'interpreters.evaluation', 'lower', 'wiring'}}
-IMPORTS = {
-    named(file): imported(file) - LATER.get(named(file), set())
-    for file in FILES
-    if file.stem != '__init__'
-}
+IMPORTS = {named(file): imported(file) for file in FILES if file.stem != '__init__'}
 
 
 def importing_functions(tree: ast.AST) -> Iterator[str]:
@@ -300,9 +294,7 @@ def test_few_import_when_they_are_called() -> None:
     """All other imports are at the top, where the tests of their order see them."""
     found = {named(x): {*importing_functions(parsed(x))} for x in FILES}
     assert {name: names for name, names in found.items() if names} == {
-        'blocks': {
-            *('eval', 'input_type', 'output_type', 'reads', '__call__', '__getitem__')
-        },
+        '__init__': {'_passes'},  # to which the methods of `Block` are bound
         # What every import of jfold registers, and so has to be quick.
         'exported': {'_said'},
         'schedule': {'_filled'},
