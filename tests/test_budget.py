@@ -175,7 +175,7 @@ def test_each_program_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         'program 1 of at most 8, for batches of 1 examples: no batch had 1 examples '
         'before',
         'program 2 of at most 8, for batches of 1 examples: these grew: levels from 32 '
-        'to 300, constants[1] from 128 to 301, rows[0] from 128 to 301, rows[1] from '
+        'to 300, constants[0] from 128 to 301, rows[0] from 128 to 301, rows[1] from '
         '128 to 300',
         'program 3 of at most 8, for batches of 2 examples: no batch had 2 examples '
         'before',
@@ -200,7 +200,7 @@ def test_what_outgrows_a_reserved_capacity_is_a_warning(
         (
             'WARNING',
             'program 2 of at most 8, for batches of 1 examples: these grew: levels '
-            'from 5 to 6, constants[1] from 6 to 7, rows[0] from 6 to 7, rows[1] from '
+            'from 5 to 6, constants[0] from 6 to 7, rows[0] from 6 to 7, rows[1] from '
             '5 to 6',
         ),
     ]

@@ -113,7 +113,7 @@ def test_a_batch_that_outgrows_its_program() -> None:
         model.schedule(large)
     assert str(caught.value) == (
         'expected batches for at most 1 programs, as `max_programs` says, got a batch '
-        'of 1 examples, which needs program 2; these grew: constants[1] from 128 to '
+        'of 1 examples, which needs program 2; these grew: constants[0] from 128 to '
         '900, rows[0] from 128 to 900, rows[1] from 128 to 899. Give batches of one '
         'size and similar content, which share programs; or raise '
         '`jfold.compile(..., max_programs=...)`'

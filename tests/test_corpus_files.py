@@ -38,8 +38,8 @@ def test_a_file_that_numpy_reads(tmp_path: Path) -> None:
         names = [name for name in file.files if name != 'metadata.json']
         arrays = {name: file[name] for name in names}
     assert sorted(arrays) == sorted(corpora._arrays(corpus))
-    np.testing.assert_array_equal(arrays['constants/1/first'], [0, 1, 3, 7, 8, 11])
-    words = np.split(arrays['constants/1/0'], [1, 3, 7, 8])
+    np.testing.assert_array_equal(arrays['constants/0/first'], [0, 1, 3, 7, 8, 11])
+    words = np.split(arrays['constants/0/0'], [1, 3, 7, 8])
     assert [sorted(each) for each in words] == [
         [1],
         [2, 3],

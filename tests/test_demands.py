@@ -254,7 +254,7 @@ def test_nothing_is_demanded_by_no_examples() -> None:
     same(found, picked)
     for each in found, picked:
         assert each.nodes.tolist() == []
-        assert each.capacity(0) == Capacity(0, 0, (0, 0), (0, 0), (1, 0), (0, 0), 0, ())
+        assert each.capacity(0) == Capacity(0, 0, (0, 0), (0, 0), (0, 1), (0, 0), 0, ())
 
 
 def test_demands_without_operations() -> None:

@@ -224,7 +224,7 @@ def test_a_larger_capacity_leaves_the_step_as_it_was() -> None:
     text, _, rest = str(caught.pop().message).partition(', in ')
     assert text == (
         'expected schedules of the capacity that the step was compiled for, got one '
-        'with levels from 3 to 6, constants[1] from 8 to 14, rows[0] from 8 to 14, '
+        'with levels from 3 to 6, constants[0] from 8 to 14, rows[0] from 8 to 14, '
         'rows[1] from 6 to 12: compiled the step for it too'
     )
     assert re.fullmatch(
