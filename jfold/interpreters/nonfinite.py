@@ -468,7 +468,7 @@ def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
 
 
 def _first_bad_of(x: Array, chosen: Array) -> int | None:
-    """The first row of `x` [rows, ...], among those chosen [rows], that is not finite."""
+    """The first row of `x` [rows, ...] that is not finite, of those chosen [rows]."""
     row = first_bad([x[chosen]])
     return None if row is None else int(np.flatnonzero(chosen)[row])
 
