@@ -65,7 +65,10 @@ class CompiledStep:
 
     def _adopted(self, *tree: Any) -> Any:
         """Arguments, with schedules of a model that was the same as if of this."""
-        leaves, structure = jax.tree.flatten(tree, is_leaf=_is_schedule)
+        # A module of NNX stays the one that the step is to change.
+        leaves, structure = jax.tree.flatten(
+            tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
+        )
         rest = iter(self.specs)
         made = [
             with_spec(x, next(rest).replaced(capacity=x.capacity)) or x

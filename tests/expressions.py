@@ -35,7 +35,7 @@ from function_makers import dense, linen, nested, plain, whole_tiles
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.types import TensorType, TupleType
+from jfold.types import StructType, TensorType, TupleType
 
 # ---- the generator -------------------------------------------------------------------
 
@@ -109,6 +109,7 @@ class Maker(Leaves, Reducers, Recursions):
         if depth > 0:
             deep = [self.pipe, self.observed, self.fan_out, self.declared, self.items]
             deep += [self.composed, self.joined, self.part]
+            deep += [self.part] * 9 * isinstance(given, StructType)
             options += [self.function] * 3 + deep  # type: ignore[list-item]
         chosen = self.pick(options)
         if chosen == self.function:
@@ -162,6 +163,8 @@ class Maker(Leaves, Reducers, Recursions):
                 return self.pipe(given, want, depth)
             key: Any = self.integer(len(given) - 1)
             return jf.GetItem(key) >> self.between(given[key], want, depth)
+        if isinstance(given, StructType):
+            return self.field(given, want, depth)
         keys = (
             [..., (..., None)]
             if not given.shape
@@ -170,6 +173,20 @@ class Maker(Leaves, Reducers, Recursions):
         key = self.pick(keys)
         item = TensorType(np.zeros(given.shape)[key].shape, given.dtype)
         return jf.GetItem(key) >> self.between(item, want, depth)
+
+    def field(self, given: StructType, want: Any, depth: int) -> Any:
+        """A field of a dict or of a dataclass, or a block for each."""
+        fields = list(zip(given.form.keys, given.items, strict=True))
+        key, item = self.pick(fields)
+        how = self.pick(['key', 'wire', 'record'])
+        if how == 'record':
+            each = [(k, self.between(x, x, depth - 1)) for k, x in reversed(fields)]
+            made = TupleType(x for _, x in reversed(fields))
+            return jf.Record(each) >> self.function(made, want)
+        rest = self.between(item, want, depth)
+        if how == 'wire':
+            return jf.compose(lambda x: rest(x[key]))
+        return jf.GetItem(key) >> rest
 
     def declared(self, given: Any, want: Any, depth: int) -> Any:
         """A declaration used twice, without recursion."""
@@ -203,6 +220,8 @@ class Maker(Leaves, Reducers, Recursions):
         """Constant arrays."""
         if isinstance(want, TupleType):
             return jf.AllOf(*map(self.fixed, want))
+        if isinstance(want, StructType):
+            return jf.Zeros(want)
         numbers = np.arange(1, 1 + want.size).reshape(want.shape)
         array = numbers / 5 if want.differentiable else numbers % TABLE
         return jf.FromTensor(np.asarray(array, want.dtype))
@@ -211,7 +230,9 @@ class Maker(Leaves, Reducers, Recursions):
 
     def source(self, want: Any, depth: int) -> Source:
         """A block from data to a type."""
-        simple = self.record if isinstance(want, TupleType) else self.leaf
+        simple: Any = self.record if isinstance(want, TupleType) else self.leaf
+        if isinstance(want, StructType):
+            simple = self.struct
         options = [simple, simple, *self.deep()] if depth > 0 else [simple]
         return self.pick(options)(want, depth - 1)
 
@@ -271,6 +292,12 @@ class Maker(Leaves, Reducers, Recursions):
             return tuple(values) if kind is tuple else kind(**fields)
 
         return Source(jf.Record(blocks), sample)
+
+    def struct(self, want: StructType, depth: int) -> Source:
+        """A dict, or a dataclass, that a function makes of its parts."""
+        given = TupleType(want.items)
+        source = self.record(given, depth)
+        return Source(source.block >> self.function(given, want), source.sample)
 
     def computed(self, want: Any, depth: int) -> Source:
         """By way of another type."""

@@ -13,7 +13,7 @@ import numpy as np
 from expression_parts import TABLE
 
 import jfold as jf
-from jfold.types import TensorType, TupleType, terminals
+from jfold.types import Product, TensorType, terminals
 
 
 def numbers(inputs: Any, dtype: str) -> tuple[Any, Any]:
@@ -40,8 +40,8 @@ def filled(type_: Any, floats: Any, ints: Any) -> Any:
     rest = iter(jnp.split(floats, np.cumsum([t.size for t in float_leaves(type_)])))
 
     def fill(part: Any) -> Any:
-        if isinstance(part, TupleType):
-            return tuple(map(fill, part))
+        if isinstance(part, Product):
+            return part.form.closed(map(fill, part))
         if part.differentiable:
             return next(rest).reshape(part.shape)
         return jnp.broadcast_to((ints.sum() + 1) % TABLE, part.shape).astype(part.dtype)

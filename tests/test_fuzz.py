@@ -27,10 +27,13 @@ from fuzz.shrink import shrunk
 from fuzz.twin import Twin
 from fuzz.worker import Worker
 from jax import lax
+from nestings import TRANSFORMATIONS
+from ways_in import WAYS
 
 import jfold as jf
 from jfold.combinators import Reference
 from jfold.language.inference import infer
+from jfold.spec import ONCE, STRATEGIES
 
 # ---- the interpreter -----------------------------------------------------------------
 
@@ -234,10 +237,12 @@ def test_every_block_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_every_way_of_using_some_blocks_is_drawn() -> None:
-    """Labels, states that are handed down and that come with a sequence, and parts of
-    tensors."""
+    """Labels, states that are handed down and that come with a sequence, parts of
+    tensors, and fields of what functions return."""
     ways = {
         'labelled_',
+        "GetItem('y')",
+        "Record({'y': ",
         'down()',
         'initial_state_from_input=True',
         'GetItem((Ellipsis, ',
@@ -248,6 +253,18 @@ def test_every_way_of_using_some_blocks_is_drawn() -> None:
             block = cases.make_case(cases.fresh(seed)).block
             seen |= {way for way in ways if way in printed(block)}
     assert ways - seen == set()
+
+
+@pytest.mark.slow
+def test_every_way_in_and_every_transformation_is_drawn() -> None:
+    """With each strategy of loops, without loops, and in a fixed order."""
+    wanted: set[object] = {*WAYS, *TRANSFORMATIONS, *STRATEGIES, ONCE, True, 'deep'}
+    for seed in range(2000):
+        if wanted:
+            case = cases.make_case(cases.fresh(seed))
+            wanted -= {step.way for step in case.steps} | {*case.options.values()}
+            wanted -= {*case.nesting} | ({'deep'} if len(case.nesting) == 3 else set())
+    assert wanted == set()
 
 
 def printed(block: Any) -> str:

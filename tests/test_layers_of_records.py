@@ -162,6 +162,8 @@ VALUES = jf.compile(RecordEncoder(Values, 2))
         ('count', None, 'None: TypeError: it is no number'),
         ('count', [1], 'TypeError: it is no number'),
         ('count', np.ones(1), 'TypeError: it is no number'),
+        ('count', np.datetime64(0, 'ns'), 'TypeError: it is no number'),
+        ('price', np.timedelta64(3, 'ns'), 'TypeError: it is no number'),
         ('price', '12.5', "'12.5': TypeError: it is no number"),
         ('price', 1j, 'TypeError: it is no number'),
         (

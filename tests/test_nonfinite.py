@@ -251,6 +251,23 @@ def test_what_the_loss_does_not_read(block: Any, read: Any, unread: Any) -> None
     assert 'expected a finite gradient of' in told(block, examples, loss=read)
 
 
+def test_what_no_result_is_made_of() -> None:
+    """An output that nobody takes, items that are cut off, what others make of them; a
+    gradient that comes of them all the same is told."""
+    over = jf.Function(lambda w, x: (w * x, 1 / x), lambda key, x: jnp.ones(()))
+    taken, rest = number >> over >> jf.GetItem(0), jf.Slice(start=1) >> jf.Sum()
+    items = jf.Map(number >> jf.Function(jnp.log) >> jf.Function(jnp.exp))
+    for block, example in (taken, 0.0), (items >> rest, [-1.0, 1.0]):
+        assert _is_finite(block, [example], lambda x: x.sum())
+        assert told(block, [example]) == 'None'
+    assert told(jf.Map(number) >> rest, [[math.nan, 1.0]]) == 'None'
+    infinite = jf.Map(number >> scale(lambda x: 1 / x) >> scale(jnp.sin, 'sin')) >> rest
+    assert not _is_finite(infinite, [[0.0, 1.0]], lambda x: x.sum())
+    assert told(infinite, [[0.0, 1.0]]).startswith(
+        'example 0, at [0]: expected a finite gradient of input 0 of sin'
+    )
+
+
 def test_losses_of_data() -> None:
     """Their gradient is not asked for."""
     block = number >> jf.AllOf(scale(jnp.sin), jf.Identity())

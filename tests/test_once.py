@@ -16,6 +16,7 @@ from agreement import agree, close
 from checking import refuses
 from drawing_models import compiled
 from expressions import Expression, expressions
+from fuzz import interpreter
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -173,6 +174,25 @@ def test_operations_that_do_not_occur_have_no_gradient() -> None:
     schedule = model.schedule([], size=2)
     grads = jax.grad(lambda p: model.apply(p, schedule)[0].sum())(params)
     assert not any(x.any() for x in jax.tree.leaves(grads))
+
+
+def test_batches_that_read_nothing_read_within_bounds() -> None:
+    """Rows that a program promises to XLA are there, whatever the batch lacks."""
+    one, two = (
+        jf.Function(lambda w, x: w @ x, lambda key, x: jnp.ones(3), name=name)
+        for name in ('one', 'two')
+    )
+    ends = jf.Map(jf.Map(jf.Vector(3) >> jf.AllOf(one, two)) >> jf.Slice(start=1))
+    model = jf.compile(ends, strategy='once')
+    params = model.init(jax.random.key(0))
+    model.schedule([[[[1.0, 2.0, 3.0]] * 3]])  # so that there is room
+    schedule = model.schedule([[[]]])
+
+    def loss(params: Any, schedule: jf.Schedule) -> Any:
+        return sum(x.sum() for x in jax.tree.leaves(model.apply(params, schedule)))
+
+    grads = interpreter.called(jax.grad(loss), params, schedule)
+    assert not grads['two'].any()
 
 
 def test_what_is_drawn() -> None:

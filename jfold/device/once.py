@@ -390,7 +390,8 @@ def _among(parts: Iterable[Made], rows: Array) -> Array:
     """Where rows [n] are among values that lie one part behind the other [n]."""
     first, *others = parts
     shift, before = -first.first, len(first.rows)
-    place = lax.add(rows, np.int32(shift)) if shift else rows
+    # Where a batch reads nothing at all, row 0 stands in all places.
+    place = lax.max(lax.add(rows, np.int32(shift)), np.int32(0)) if shift else rows
     for part in others:
         if shift != before - part.first:  # else there is nothing between the two
             shift = before - part.first

@@ -169,6 +169,7 @@ class Search:
 
     Attributes:
       values: per type [values, *shape].
+      read: per type, which values a result is made of [values] bool.
       trained: per type, which values depend on parameters [values] bool.
       made: per operation and output, the value that each node makes [nodes].
       totals: by layer, the gradients of its float parameters [*shape each], so far.
@@ -186,6 +187,7 @@ class Search:
             for t, count in zip(program.types, self.walk.counts, strict=True)
         ]
         self.trained = [np.zeros(len(x), bool) for x in self.values]
+        self.read = self.walk.read()
         for t, rows, given in (*self.walk.shared(), *self.walk.own()):
             self.values[t][rows] = given
 
@@ -226,9 +228,8 @@ class Search:
         return in_sum and (found or in_sum)
 
     def _in_data(self) -> _Found | None:
-        for t, _, given in self.walk.own():
-            row = first_bad([given])
-            if row is not None:
+        for t, numbers, given in self.walk.own():
+            if (row := _first_bad_of(given, self.read[t][numbers])) is not None:
                 kind = kind_of(given[row])
                 message = f'expected finite numbers, got {kind} in the data'
                 return _Found(CONSTANTS, t, row, message)
@@ -242,7 +243,7 @@ class Search:
         for rows in chunks(nodes):
             inputs = self._inputs(o, rows)
             error, outputs = runner.forward(runner.params, *map(filled_up, inputs))
-            made = [np.asarray(x)[: len(rows)] for x in outputs]
+            made = [np.array(x)[: len(rows)] for x in outputs]
             # Noted on the way, for the reverse: what depends on no parameter has no
             # gradient that anybody asks for, and an infinite one there is no fault.
             trained = self._depend(o, rows)
@@ -250,6 +251,7 @@ class Search:
             for t, numbers, x in zip(types, self.made[o], made, strict=True):
                 self.values[t][numbers[rows]] = x
                 self.trained[t][numbers[rows]] = trained & is_inexact(x)
+                x[~self.read[t][numbers[rows]]] = 0  # whatever it is, no fault
             text = error.get()
             row = first_bad(made, inputs)
             if row is not None:
@@ -371,12 +373,13 @@ class Search:
         for a, t in enumerate(operation.inputs):
             if not is_inexact(self.values[t]):
                 continue
-            own = np.asarray(next(grads))[: len(rows)][trained[a]]
-            _add_at(cotangents[t], self.uses.inputs[o][a][rows[trained[a]]], own)
-            if (row := first_bad([own])) is not None:
+            own = np.asarray(next(grads))[: len(rows)]
+            places = self.uses.inputs[o][a][rows]
+            _add_at(cotangents[t], places[trained[a]], own[trained[a]])
+            if (row := _first_bad_of(own, trained[a])) is not None:
                 what = f'a finite gradient of input {a} of {operation!r}'
                 message = f'{what}, got {kind_of(own[row])}'
-                return self._at_node(o, int(rows[trained[a]][row]), message)
+                return self._at_node(o, int(rows[row]), message)
         return None
 
     def _of_params(
@@ -457,12 +460,17 @@ def _float_paths(params: object) -> list[str]:
 
 def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
     """What is wrong with gradients [rows, ...], where a step asks for them [rows]."""
-    row = first_bad([grads[trained]])
+    row = _first_bad_of(grads, trained)
     if row is None:
         return None
-    row = int(np.flatnonzero(trained)[row])
     message = f'expected a loss with a finite gradient, got {kind_of(grads[row])}'
     return NonFinite(message, _owner(table, row))
+
+
+def _first_bad_of(x: Array, chosen: Array) -> int | None:
+    """The first row of `x` [rows, ...] that is not finite, of those chosen [rows]."""
+    row = first_bad([x[chosen]])
+    return None if row is None else int(np.flatnonzero(chosen)[row])
 
 
 def _owner(table: Table, row: int) -> int:

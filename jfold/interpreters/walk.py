@@ -79,6 +79,23 @@ class Walk:
                     if first < end:
                         yield o, order[first:end]
 
+    def read(self) -> list[Array]:
+        """Per type, the values [values] that a result is made of; the others, as items
+        that are cut off and outputs that nobody takes, matter to nobody."""
+        program, found = self.uses.program, [np.zeros(n, bool) for n in self.counts]
+        for result, uses in zip(program.results, self.uses.results, strict=True):
+            for t, x in zip(result.tensors, uses, strict=True):
+                found[t][x] = True
+        for o, nodes in reversed(list(self.waves())):
+            operation, made = program.operations[o], self.made[o]
+            outputs = zip(operation.outputs, made, strict=True)
+            is_read = np.zeros(len(nodes), bool)
+            for t, numbers in outputs:
+                is_read |= found[t][numbers[nodes]]
+            for t, x in zip(operation.inputs, self.uses.inputs[o], strict=True):
+                found[t][x[nodes[is_read]]] = True
+        return found
+
 
 def make_walk(program: Operations, graph: Graph) -> Walk:
     """The walk over a graph."""

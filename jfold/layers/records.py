@@ -250,7 +250,9 @@ def _as_vector(kind: type, given: Any) -> list[float]:
     if some_masked([given]):
         raise TypeError(MASKED)
     number = given.item() if getattr(given, 'shape', None) == () else given
-    if not isinstance(number, numbers.Real | Decimal):
+    # Dates and durations of NumPy are ints as `item`, or are called so by their class.
+    is_time = getattr(getattr(given, 'dtype', None), 'kind', '') in ('m', 'M')
+    if is_time or not isinstance(number, numbers.Real | Decimal):
         raise TypeError('it is no number')
     if not math.isfinite(number):
         raise ValueError('it is not finite; what is missing is None, in `X | None`')

@@ -22,8 +22,9 @@ from nestings import DERIVATIVES, TRANSFORMATIONS
 from ways_in import TRACED, WAYS
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
-from jfold.types import TupleType
+from jfold.lower import lower
+from jfold.spec import ONCE, RESIDUALS, STRATEGIES
+from jfold.types import TupleType, Type, convert_to_type
 
 DTYPES = 'float32', 'bfloat16', 'float64', 'float16'
 ROOTS = 'whole', 'tree', 'sequence', 'sequences'
@@ -112,7 +113,7 @@ class Case:
     dtype: str
     block: Any
     sample: Callable[[np.random.Generator], Any]
-    options: dict[str, str]
+    options: dict[str, Any]
     compiled: bool
     forward: bool
     linear: bool
@@ -135,6 +136,23 @@ class Case:
         )
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Pair:
+    """What functions return."""
+
+    y: Any
+    x: Any
+
+
+# What holds two values, as functions return them.
+STRUCTS: tuple[Callable[[Any, Any], Any], ...] = (
+    Pair,
+    lambda x, y: {'y': x, 'x': y},
+    lambda x, y: {'y': Pair(x, y), 'x': (x,)},
+)
+
+
 @dataclass
 class Drawn(Maker):
     """Makes expressions of choices.
@@ -149,6 +167,13 @@ class Drawn(Maker):
 
     def integer(self, last: int) -> int:
         return int(self.draw.integer(last))
+
+    def type(self) -> Type:
+        """A tensor, a tuple, a dict or a dataclass."""
+        made: Type = super().type()
+        if self.integer(7) < 7:
+            return made
+        return convert_to_type(self.pick(STRUCTS)(made, self.tensor(3)))
 
     def new_function(self, given: Any, want: Any) -> Any:
         """A function, perhaps of the table."""
@@ -191,7 +216,8 @@ def make_case(choices: Choices) -> Case:
     dtype = choices.pick(DTYPES)
     options = {
         'residuals': choices.pick(RESIDUALS),
-        'strategy': choices.pick(STRATEGIES),
+        'strategy': choices.pick((*STRATEGIES, ONCE)),
+        'reproducible': choices.integer(3) == 3,
     }
     compiled = choices.integer(COMPILED_EVERY - 1) == COMPILED_EVERY - 1
     linear = choices.integer(2) < 2
@@ -207,10 +233,22 @@ def make_case(choices: Choices) -> Case:
         wild = not linear or bool(choices.integer(1))
         made = draw_source(choices, dtype, wild, linear)
         block = jf.Pipe(made.block)
+        options = _allowed(options, block)
     steps = tuple(_in_some_way(choices, each, compiled) for each in steps)
     nesting = _nesting(choices, wild) if linear and dtype in NESTED else ()
     how = options, compiled, forward, linear
     return Case(dtype, block, made.sample, *how, seeds, steps, nesting)
+
+
+def _allowed(options: dict[str, Any], block: jf.Block) -> dict[str, Any]:
+    """Options of an expression, which has loops where 'once' is refused."""
+    if options['strategy'] != ONCE:
+        return options
+    try:
+        lower(block, once=True)
+    except TypeError:
+        return options | {'strategy': STRATEGIES[0]}
+    return options | {'reproducible': False}
 
 
 def _nesting(choices: Choices, wild: bool) -> tuple[str, ...]:
