@@ -63,7 +63,7 @@ def record(examples):
     ends = []  # of each example: how long the tapes are behind it
 
     def tree(x):
-        kind = is_leaf(x if type(x) in PLAIN else value(x))
+        kind = is_leaf(x if type(x) in PLAIN else readable(x))
         if kind == True:
             row = len(numbers)
             numbers.append(x)

@@ -35,7 +35,7 @@ def read_by(fn: object, text: str) -> str:
     """The text of what a function is given, which it must not use up for others."""
     if reads_no_items(fn):
         return text
-    return f'{text} if type({text}) in PLAIN else value({text})'
+    return f'{text} if type({text}) in PLAIN else readable({text})'
 
 
 def as_object(value: s.Symbol, w: Lines) -> s.Object:
