@@ -3,6 +3,7 @@
 
     git worktree add ../before v0.1.0
     python benchmarks/against.py ../before [--quick]
+    python benchmarks/against.py ../before --host    # tracing alone, of many kinds
 
 Two processes differ by more than what a change costs. So both are loaded into one, each
 behind the name `jfold` while it runs; the calls take turns, and ratios are taken round
@@ -19,6 +20,7 @@ import pkgutil
 import random
 import shlex
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +35,10 @@ from report import Report, Row
 from turns import ratio_row, take_turns
 
 ROOT = Path(__file__).resolve().parents[1]
-SWAPPED = 'jfold', 'trees'  # the workload imports `jfold` too
+# What imports `jfold` is loaded with it.
+WORKLOADS = 'trees', 'workloads'
+BESIDE = 'attention', 'function_names', 'measuring', 'molecules', 'names', 'perfect'
+SWAPPED = 'jfold', *WORKLOADS, *BESIDE, 'sentiment', 'training'
 POOL = 4  # batches that take turns
 STEPS = 'infer', 'train'
 Call = Callable[[int], Any]
@@ -58,8 +63,8 @@ class Checkout:
         sys.modules.update(self.modules)
 
 
-def load(folder: Path) -> Checkout:
-    """Imports all of `jfold` in a folder, and this folder's workload upon it.
+def load(folder: Path, host: bool = False) -> Checkout:
+    """Imports all of `jfold` in a folder, and this folder's workloads upon it.
 
     Raises:
       SystemExit: there is none.
@@ -72,7 +77,8 @@ def load(folder: Path) -> Checkout:
         package = importlib.import_module('jfold')
         for module in pkgutil.walk_packages(package.__path__, 'jfold.'):
             importlib.import_module(module.name)
-        importlib.import_module('trees')
+        for workload in WORKLOADS[: 1 + host]:
+            importlib.import_module(workload)
     finally:
         sys.path.remove(str(folder))
     modules = {name: module for name, module in sys.modules.items() if _is_own(name)}
@@ -116,6 +122,58 @@ def calls(checkout: Checkout, options: argparse.Namespace) -> dict[str, Call]:
     }
 
 
+def host_calls(
+    checkout: Checkout, options: argparse.Namespace
+) -> tuple[dict[str, Call], dict[str, Call]]:
+    """By name, what the host of one checkout does; and of it what traces."""
+    checkout.activate()
+    jf, workloads = checkout.modules['jfold'], checkout.modules['workloads']
+    traced: dict[str, Call] = {}
+    schedules: dict[str, Call] = {}
+    for make in workloads.WORKLOADS.values():
+        block, batches = make()
+        model = jf.compile(block, max_programs=64)
+        for name, batch in batches.items():
+            # `trace` is public, but looks at much else for a batch of one.
+            traced[name] = lambda i, x=batch, of=model._graph: of(x)
+        scheduled = f'schedule {name}'  # the largest
+        schedules[scheduled] = lambda i, x=batch, of=model.schedule: of(x)
+    request = _request(jf, workloads.trees)
+    compiled = {
+        name: lambda i, make=make: jf.compile(make())
+        for name, make in workloads.to_compile().items()
+    }
+    return traced | schedules | request | compiled, traced
+
+
+def _request(jf: Any, trees: Any) -> dict[str, Call]:
+    """One example of ten leaves, from the object to its value."""
+    model = jf.compile(trees.expression(64), max_programs=64)
+    params = model.init(jax.random.key(0))
+    examples = [trees.random_tree(10, random.Random(k)) for k in range(POOL)]
+    apply = jax.jit(model.apply)
+    for example in examples:
+        model.schedule([example])  # so that capacities are settled
+    return {
+        'apply one of 10 leaves': lambda i: np.asarray(
+            apply(params, model.schedule([examples[i % POOL]]))
+        ),
+        'predict one of 10 leaves': lambda i: list(
+            model.predict(params, [examples[i % POOL]], batch_size=1)
+        ),
+    }
+
+
+def _peak(call: Call) -> float:
+    """The most memory that a call holds, in MB."""
+    call(0)
+    tracemalloc.start()
+    call(0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak / 1e6
+
+
 def _steps(model: Any, params: Any, schedules: list[Any]) -> dict[str, Call]:
     forward = jax.jit(model.apply)
     train = jax.jit(jax.value_and_grad(functools.partial(_loss, model)))
@@ -141,16 +199,44 @@ def compare(
     """The ratio of each kind of call."""
     both = {'this': this, 'other': other}
     found = {name: calls(checkout, options) for name, checkout in both.items()}
-    # What is loaded stays; without this, one of the two pays for looking through it.
-    gc.collect()
-    gc.freeze()
     for name in STEPS:
         made = []
         for key, each in found.items():
             both[key].activate()
             made.append(each[name](0))
         jax.tree.map(_check_equal, *made)
+    yield from in_turns(both, found, options)
+
+
+def compare_hosts(
+    this: Checkout, other: Checkout, options: argparse.Namespace
+) -> Iterator[Row]:
+    """The ratio of each kind of call, and of the memory of tracing."""
+    both = {'this': this, 'other': other}
+    made = {name: host_calls(checkout, options) for name, checkout in both.items()}
+    found = {name: calls for name, (calls, _) in made.items()}
+    yield from in_turns(both, found, options)
+    for name in made['this'][1]:
+        peaks = []
+        for key, (_, traced) in made.items():
+            both[key].activate()
+            peaks.append(_peak(traced[name]))
+        ratio = peaks[0] / peaks[1]
+        yield {'memory of': name, 'ratio': ratio, 'MB': peaks[0], 'other MB': peaks[1]}
+
+
+def in_turns(
+    both: dict[str, Checkout],
+    found: dict[str, dict[str, Call]],
+    options: argparse.Namespace,
+) -> Iterator[Row]:
+    """The ratio of each kind of call."""
+    # What is loaded stays; without this, one of the two pays for looking through it.
+    gc.collect()
+    gc.freeze()
     for name in found['this']:
+        if options.only and options.only not in name:
+            continue
         say(name)
         pair = {key: each[name] for key, each in found.items()}
         activate = lambda key: both[key].activate()  # noqa: E731
@@ -175,8 +261,10 @@ def main() -> None:
     files = options.json, options.markdown
     report = Report('This checkout against another', command, files)
     report.note(NOTE)
-    this, other = load(ROOT), load(options.other.resolve())
-    report.rows += compare(this, other, options)
+    if options.host:
+        sys.path.append(str(ROOT / 'examples'))
+    this, other = (load(x, options.host) for x in (ROOT, options.other.resolve()))
+    report.rows += (compare_hosts if options.host else compare)(this, other, options)
     report.close()
 
 
@@ -185,6 +273,8 @@ def arguments() -> argparse.Namespace:
     parser = make_parser(__doc__ or '')
     add = parser.add_argument
     add('other', type=Path, help='the folder of the other checkout')
+    add('--host', action='store_true', help='tracing, requests and compiling alone')
+    add('--only', help='part of the names of calls')
     add('--trees', type=int, help='of a batch (default 32)')
     add('--leaves', type=int, help='of a tree (default 32)')
     add('--hidden', type=int, help='units (default 128)')

@@ -17,8 +17,9 @@ MADE = re.compile(r'\b([A-Z][A-Z0-9]*) \+ (row\d*|len\()')
 def mutants(text: str, mistake: Mistake) -> Iterator[str]:
     """The source with a mistake of one kind, once for each place where it fits."""
     constants, head, body = text.partition('\ndef record(')
-    makers = re.findall(r'^([A-Z]\w*) = \d+ << \d+$', constants, re.MULTILINE)
-    makers = [name for name in makers if name not in ('LEVEL', 'LOW', 'MAKER')]
+    number = r'\(?\d+ << 30\)?'
+    text = rf'^([A-Z]\w*) = (?:LEVEL \+ )?{number}$'
+    makers = re.findall(text, constants, re.MULTILINE)
     lines = body.split('\n')
     for changed in mistake(lines, makers):
         if changed != lines:
@@ -78,9 +79,11 @@ def next_row(lines: Lines, makers: list[str]) -> Iterator[Lines]:
 def wrong_level(lines: Lines, makers: list[str]) -> Iterator[Lines]:
     """A level that is not above that of what is read, or too high."""
     for k, line in enumerate(lines):
-        if ' | LOW) + 1' in line:
-            yield _with(lines, k, line.replace(' | LOW) + 1', ' & ~LOW)'))
-            yield _with(lines, k, line.replace(' | LOW) + 1', ' | LOW) + 1 + LEVEL'))
+        if ' & LEVELS' in line:
+            yield _with(lines, k, line.replace(' & LEVELS', ' & 0'))
+            yield _with(
+                lines, k, line.replace('& LEVELS', '+ (LEVELS & -LEVELS) & LEVELS')
+            )
 
 
 def reordered(lines: Lines, makers: list[str]) -> Iterator[Lines]:

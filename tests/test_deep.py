@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from graphs import same
 import jfold as jf
 from jfold.graph import concatenate
 from jfold.language import control
+from jfold.language.walk import EXAMPLE, Path, common
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
@@ -85,6 +87,34 @@ def test_what_is_wrong_deep_down_is_located() -> None:
     assert caught.value.example == 1
     assert caught.value.path == '[1]' * 1501
     assert len(str(caught.value)) < 700
+
+
+class Unread:
+    """What must not be read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def test_paths_are_read_no_further_than_where_they_part() -> None:
+    """So that the walk of a chain takes time in proportion to its length."""
+    node = Path(Unread(), '[1]', 99_999)  # type: ignore[arg-type]
+    left, right = node.step('[0]'), node.step('[1]').step("['x']").step('[0]')
+    assert common([left, right]) is node
+    assert common([right, left]) is node
+    assert common([left]) is left
+    assert common([left, left.step('[2]')]) is left
+    twin = node.step('[1]').step("['x']")  # another object that says the same
+    assert common([right, twin.step('[3]')]).length == twin.length  # type: ignore[union-attr]
+    assert str(common([EXAMPLE.step('[1]'), EXAMPLE.step('[2]')])) == ''
+    assert common([]) is None
+
+
+def test_collection_of_garbage_goes_on_after_an_error() -> None:
+    assert gc.isenabled()
+    with pytest.raises(jf.InputError):
+        trace(jf.compile(sums(SUMS['map'])).program, ['x'])
+    assert gc.isenabled()
 
 
 def test_a_circle_is_told() -> None:

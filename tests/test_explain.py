@@ -47,13 +47,12 @@ operations
   0: embed(int32[]) -> float32[4]
   1: cell(float32[4], float32[4]) -> float32[4]
 
-# With which numbers of rows begin: who makes the value.
-NUMBERS = 1 << 30
-EMBED = 2 << 30
-CELL = 3 << 30
-MAKER = 7
+# A value is a number: its level, who makes it, its row there.
+# In a recursion that is one LEVEL above the highest input.
 LEVEL = 1 << 33
-LOW = LEVEL - 1
+LEVELS = (1 << 63) - LEVEL
+EMBED = 2 << 30
+CELL = LEVEL + (3 << 30)
 
 def record(examples):
     numbers = []  # int32[]
@@ -61,10 +60,10 @@ def record(examples):
     cell_b = []  # cell(float32[4], float32[4]) -> float32[4]
     root_a = []  # metric 'root' in order: float32[4]
     results_a = []  # result (float32[4], void)
-    ends = []
+    ends = []  # of each example: how long the tapes are behind it
 
     def tree(x):
-        kind = is_leaf(x if type(x) in PLAIN else value(x))
+        kind = is_leaf(x if type(x) in PLAIN else readable(x))
         if kind == True:
             row = len(numbers)
             numbers.append(x)
@@ -73,8 +72,8 @@ def record(examples):
             first, second = x if type(x) is tuple else items(x, 2)
             tree_of_first = tree(first)
             tree_of_second = tree(second)
-            row2 = len(cell_a)
-            cell = ((tree_of_first if tree_of_first > tree_of_second else tree_of_second) | LOW) + 1 + CELL + row2
+            row = len(cell_a)
+            cell = ((tree_of_first if tree_of_first > tree_of_second else tree_of_second) & LEVELS) + CELL + row
             cell_a.append(tree_of_first)
             cell_b.append(tree_of_second)
             return cell

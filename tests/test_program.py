@@ -39,8 +39,8 @@ RECORD = """\
             first, second = x
             tree_of_first = tree(first)
             tree_of_second = tree(second)
-            row2 = len(cell_a)
-            cell = ((tree_of_first if tree_of_first > tree_of_second else tree_of_second) | LOW) + 1 + CELL + row2
+            row = len(cell_a)
+            cell = ((tree_of_first if tree_of_first > tree_of_second else tree_of_second) & LEVELS) + CELL + row
             cell_a.append(tree_of_first)
             cell_b.append(tree_of_second)
             return cell

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_source_of_five_models() -> None:
+def test_the_source_of_models() -> None:
     """In another process: what it imports has the names of other modules."""
     command = [sys.executable, str(ROOT / 'tests' / 'source_pages.py')]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -22,6 +22,7 @@ from jfold.language.paths import fail, further
 from jfold.language.tensors import apply_layer, layer
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import (
+    EXAMPLE,
     At,
     Walk,
     path_of,
@@ -360,7 +361,7 @@ def _item_at(node: Typed, items: list[Any], key: Any) -> Any:
         return items[key]
     if not -len(items) <= key < len(items):
         got = f'got a sequence of length {len(items)}'
-        whole = At(items, path_of(items) or ())  # no way is known to an empty one
+        whole = At(items, path_of(items) or EXAMPLE)  # no way is known to an empty one
         refuse(node, f'expected an item {key}, {got}', whole)
     return items[key]
 

@@ -18,12 +18,12 @@ from jfold.language.lines import INDENT, Lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
 from jfold.language.walk import (
+    EXAMPLE,
     At,
     Misfit,
     Walk,
     one_of,
     path_of,
-    path_text,
     refuse,
     walk,
     zero_of,
@@ -240,7 +240,7 @@ def _(block: c.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     call = block.declaration, *_identities(x)
     if call in state.calls:
         _refuse_circle(node, x, state)
-    state.calls[call] = path_of(x) or ()
+    state.calls[call] = path_of(x) or EXAMPLE
     if len(state.calls) > MAX_DEPTH:
         text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
         refuse(node, text, x)
@@ -338,11 +338,10 @@ def _refuse_circle(node: Typed, x: object, state: Walk) -> NoReturn:
     """Refuses an object that is met inside of itself."""
     before = state.calls[node.block.declaration, *_identities(x)]  # type: ignore[attr-defined]
     for (declaration, _), (first, found) in state.once.items():
-        if not found and path_text(first.path).startswith(path_text(before)):
+        if not found and str(first.path).startswith(str(before)):
             _refuse_shared_circle(declaration, first)
     given = next(_objects_in(x), At(None))
-    path = path_text(before)
-    way = middle_out(path_text(given.path).removeprefix(path)) or 'it is'
+    way = middle_out(str(given.path).removeprefix(str(before))) or 'it is'
     kind = type(given.value).__name__
     text = f'expected data that end, got {kind} that contains itself, as {way}'
     raise Misfit(text, str(node), before)

@@ -38,14 +38,15 @@ class Called:
     Attributes:
       call: (params, inputs, keys) -> outputs.
       init: (key, *specs) -> params; `None` without parameters.
-      draws: (params, inputs) -> the streams of which keys are wanted.
+      draws: (a call without keys, params, inputs) -> the streams of which keys are
+        wanted.
       owner: of the parameters, if other callables may have the same.
       is_module: whether it is of Flax.
     """
 
     call: Callable[[Any, Sequence[Any], Keys], Any]
     init: Callable[..., Any] | None
-    draws: Callable[[Any, Sequence[Any]], Found] = lambda params, inputs: ()
+    draws: Callable[[Any, Any, Sequence[Any]], Found] = lambda *_: ()
     owner: Hashable = None
     is_module: bool = False
 
@@ -197,13 +198,19 @@ def _invalid_rng() -> type[Exception]:
 
 
 def _linen_draws(
-    call: Callable[..., Any], params: ArrayTree, inputs: Sequence[Any]
+    call: Callable[..., Any],
+    keyless: Callable[..., Any],
+    params: ArrayTree,
+    inputs: Sequence[Any],
 ) -> Found:
     """The streams a Linen module asks for, found by giving it one after another."""
     keys: dict[str, jax.Array] = {}
     while True:
         try:
-            jax.eval_shape(functools.partial(call, keys=keys), params, inputs)
+            if keys:
+                jax.eval_shape(functools.partial(call, keys=keys), params, inputs)
+            else:  # as the layer is traced next: JAX remembers it
+                jax.eval_shape(keyless, params, *inputs)
         except _invalid_rng() as error:
             found = _WANTED.search(str(error))
             if found is None or found[1] in keys:
@@ -296,7 +303,7 @@ def _nnx(module: Module, method: str) -> Called:
             raise UnexpectedDrawError(f'a draw from {sorted(used)}')
         return result
 
-    def draws(params: ArrayTree, inputs: Sequence[Any]) -> Found:
+    def draws(_: object, params: ArrayTree, inputs: Sequence[Any]) -> Found:
         found: set[str] = set()
         run_on = lambda p, x: found.update(run(p, x, {})[1])  # noqa: E731
         jax.eval_shape(run_on, params, inputs)

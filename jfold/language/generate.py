@@ -10,13 +10,14 @@ what it was told, its text is the source.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jfold import combinators as c
 from jfold.language import symbols as s
-from jfold.language.lines import INDENT, RETURNED, Lines, Writer, without_unused
+from jfold.language.lines import INDENT, RETURNED, WORDS, Lines, Writer, without_unused
 from jfold.language.rounds import Call, Chosen, Facts
 from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Region, Rows
@@ -78,7 +79,7 @@ class Generator(Writer):
             return RETURNED
         like = self._result(key, node.output)
         if isinstance(like, tuple) and any(s.leaves(like)):
-            return w.unpacked(like, text)
+            return s.with_levels(w.unpacked(like, text), s.levels(like))
         result = w.variable(of(name, s.packed(flat[0]) if flat else ''))
         w.line(f'{result} = {text}')
         return w.unpacked(like, result)
@@ -106,7 +107,7 @@ class Generator(Writer):
         return w.columns(listed, result)
 
     def _result(self, key: Hashable, type_: Type) -> s.Symbol:
-        return self.joined((key, 'result'), self.template(type_))
+        return self.known((key, 'result'), self.template(type_))
 
     def _function(self, key: Hashable, node: Typed, value: s.Symbol) -> None:
         """Writes the function of a block."""
@@ -168,28 +169,35 @@ class Generator(Writer):
             w.line('kept.clear()')
         ends = s.in_parentheses([f'len({each.name})' for each in self.counters()])
         w.line(f'ends.append({ends})')
-        return '\n'.join([*self._constants(), '', *self._record(w), ''])
+        lines = list(self._record(w))
+        used = set(WORDS.findall('\n'.join(lines)))
+        constants = [line for name, line in self._constants() if name in used]
+        return '\n'.join([*constants, '', *lines, ''])
 
-    def _constants(self) -> Iterator[str]:
-        yield '# With which numbers of rows begin: who makes the value.'
-        for of in self.makers:
-            yield from (f'{each.name} = {each.number} << {ROW}' for each in of)
+    def _constants(self) -> Iterator[tuple[str, str]]:
+        """The constants of the source: names that use them, and lines."""
+        yield 'record', '# A value is a number: its level, who makes it, its row there.'
+        yield 'LEVELS', '# In a recursion that is one LEVEL above the highest input.'
+        yield 'LEVELS', f'LEVEL = 1 << {self.level}'
+        yield 'LEVELS', 'LEVELS = (1 << 63) - LEVEL'
+        yield 'MAKER', f'MAKER = {(1 << self.level - ROW) - 1}'
+        for each in itertools.chain(*self.makers):
+            begins = f'{each.number} << {ROW}'
+            begins = f'LEVEL + ({begins})' if each.recurrent else begins
+            yield each.name, f'{each.name} = {begins}'
         for name, index in self.constant_names.items():
             _, number = self.constant_place(index)
-            yield f'{name} = {number}'
-        yield f'MAKER = {(1 << self.level - ROW) - 1}'
-        yield f'LEVEL = 1 << {self.level}'
-        yield 'LOW = LEVEL - 1'
+            yield name, f'{name} = {number}'
 
     def _record(self, w: Lines) -> Iterator[str]:
         yield 'def record(examples):'
         for each in self.tapes:
             yield f'{INDENT}{each.name} = []  # {each.about}'
-        yield f'{INDENT}ends = []'
+        yield f'{INDENT}ends = []  # of each example: how long the tapes are behind it'
         for memo in self.memos:
-            yield f'{INDENT}{memo} = {{}}'
+            yield f'{INDENT}{memo} = {{}}  # by the key of an object: what it gave'
         if self.memos:
-            yield f'{INDENT}kept = []'
+            yield f'{INDENT}kept = []  # the objects whose ids are keys'
         yield ''
         yield from self.functions
         yield f'{INDENT}for x in examples:'
@@ -269,7 +277,7 @@ def settled(
         round_ = Generator(tables, chosen, facts, deep)
         text = round_.write()
         found = round_.found()
-        if found == facts:
+        if round_.is_told_by(found):
             return round_, text
         facts = found
     raise AssertionError('jfold found no source, please report it')

@@ -15,7 +15,7 @@ from jfold.language import symbols as s
 from jfold.language.lines import INDENT, Lines
 from jfold.language.tapes import Maker, Tape
 from jfold.language.typed import Typed
-from jfold.types import TensorType, TupleType
+from jfold.types import TensorType
 
 GROUPS = 2, 4, 8  # items that are combined at once, where any grouping will do
 
@@ -60,12 +60,9 @@ def group_function(
     """
     g, combine = w.g, node.parts[0]
     assert combine is not None and combine.layer is not None
-    item, operations = node.output, []
-    for size in GROUPS:
-        number = g.tables.operation(
-            combine.layer, TupleType((item,) * size), item, from_left=size > 2
-        )
-        operations.append(g.group_operation(number))
+    operations = [
+        g.group_operation(g.tables.grouping(node, combine, size)) for size in GROUPS
+    ]
     apart = g.chosen.split or g.chosen.kinds is not None
     key = ('groups', *operations, *([node, w.name] if apart else []))
     inputs = [each.makers for each in items]
@@ -158,7 +155,7 @@ def _record(
 
 
 def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
-    """What the number of a row begins with: the level above the highest entry."""
+    """What the number of a row begins with: the level of the highest entry."""
     g = w.g
     if not g.is_recurrent(o):
         return ''
@@ -166,8 +163,8 @@ def _level_text(o: int, entries: str, items: list[Any], w: Lines) -> str:
     found = {g.level_text(o, s.Tensor('y', x.type, makers)) for x in items}
     texts = found - {''}
     if not texts:
-        return 'LEVEL + '
+        return ''
     if texts == {'y'}:
-        return f'(max({entries}) | LOW) + 1 + '
+        return f'(max({entries}) & LEVELS) + '
     (text, *_) = sorted(texts, key=len, reverse=True)
-    return f'(max([{text} for y in {entries}]) | LOW) + 1 + '
+    return f'(max([{text} for y in {entries}]) & LEVELS) + '

@@ -99,7 +99,7 @@ def _(block: c.InputTransform, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
         )
         if w.count is None:
             return w.held(s.Object(f'{fn}({read_by(block.fn, x)})'), 'value')
-        given = x if reads_no_items(block.fn) else f'values({x})'
+        given = x if reads_no_items(block.fn) else f'all_readable({x})'
         return listed(f'[*map({fn}, {given})]', w)
     table = w.g.given('table', w.g.copied(block.fn))
     return looked_up(table, x, [literal(each, w) for each in block.default], w)

@@ -86,7 +86,7 @@ def adapt(function: Function) -> Called:
         drawn = init if takes else lambda key, *_: init(key)
         made = dataclasses.replace(made, init=drawn)
     if rngs := tuple(function.rngs):
-        made = dataclasses.replace(made, draws=lambda params, inputs: rngs)
+        made = dataclasses.replace(made, draws=lambda *_: rngs)
     owner = None if module is None else (module.owner, function.name)
     return dataclasses.replace(made, owner=owner)
 
@@ -104,11 +104,13 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
     specs = [to_spec(argument) for argument in arguments]
     found, params = _parameters(found, specs)
     rows = 2 if function.batched else None  # any number does
-    rngs = found.draws(params, [to_spec(argument, rows) for argument in arguments])
+    keyless = _layer_call(found, ())
+    given = [to_spec(argument, rows) for argument in arguments]
+    rngs = found.draws(keyless, params, given)
     _check_batched(function, found, rngs)
     return Layer(
         name,
-        _layer_call(found, rngs),
+        _layer_call(found, rngs) if rngs else keyless,
         None if found.init is None else functools.partial(_draw, found.init, specs),
         params,
         function.batched,
@@ -131,7 +133,7 @@ def _parameters(found: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
     bare = Called(
         lambda _, inputs, keys: call(params, inputs, keys),
         None,
-        lambda _, inputs: draws(params, inputs),
+        lambda keyless, _, inputs: draws(keyless, params, inputs),
         is_module=found.is_module,
     )
     return bare, None

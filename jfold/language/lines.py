@@ -11,8 +11,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import re
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 
 from jfold.language import symbols as s
 from jfold.language.names import identifier
@@ -27,6 +26,7 @@ MOST_NESTED = 12  # loops and cases inside each other, of which Python allows 20
 WORDS = re.compile(r'\w+')
 OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
 
+GROUND = 'ground'  # the level of constants
 RETURNED: s.Symbol = s.Object('return')  # of what stands behind a `return`
 
 
@@ -74,6 +74,7 @@ class Lines:
       known: values of blocks that are used more than once.
       key: of the function, as the generator has it.
       arguments: the variables that the function is given.
+      of_cases: those that were assigned to in cases, whose names are free again.
     """
 
     def __init__(self, g: Writer, name: str, depth: int, key: Hashable = None) -> None:
@@ -82,6 +83,7 @@ class Lines:
         self.lines: list[str] = []
         self.variables: set[str] = set()
         self.arguments: set[str] = set()
+        self.of_cases: set[str] = set()
         self.known: dict[Hashable, tuple[s.Symbol, s.Symbol]] = {}
         self.region = Region()
         self.count: str | None = None
@@ -95,11 +97,24 @@ class Lines:
         where, node = self.g.where, self.g.node
         where[text] = node if where.setdefault(text, node) is node else None
 
-    def variable(self, wanted: str) -> str:
+    def renamed_last(self, old: str, new: str) -> bool:
+        """Whether the last line assigns to a variable: it then is to another one."""
+        head = INDENT * self.depth + f'{old} = '
+        if not self.lines or not self.lines[-1].startswith(head):
+            return False
+        node = self.g.where.get(f'{old} = {self.lines[-1][len(head) :]}')
+        text = f'{new} = {self.lines.pop()[len(head) :]}'
+        outer, self.g.node = self.g.node, node
+        self.line(text)
+        self.g.node = outer
+        return True
+
+    def variable(self, wanted: str, others: Set[str] = frozenset()) -> str:
         """A variable of the function that nothing has been assigned to."""
         wanted = identifier(wanted)
         name, k = wanted, self.used.get(wanted, 1)
-        while name in self.variables or self.g.names.is_taken(name):
+        taken = self.variables | others
+        while name in taken or self.g.names.is_taken(name):
             k += 1
             name = f'{wanted}{k}'
         self.used[wanted] = k
@@ -118,6 +133,15 @@ class Lines:
         _, self.count, self.tail, self.known = before
         # What has been recorded in between has moved the tapes on.
         self.region = Region()
+
+    @contextlib.contextmanager
+    def case(self) -> Iterator[None]:
+        """Lines of one case, of which others may name their variables alike."""
+        before = {*self.variables}, dict(self.used)
+        with self.nested():
+            yield
+        self.of_cases |= self.variables
+        self.variables, self.used = before
 
     def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
         """The value in variables of its own, which may be assigned to again."""
@@ -243,7 +267,8 @@ class Lines:
             return s.Endless(self.collected(at, value.item, wanted))
         if value is None:
             return None
-        name = self.variable(f'{wanted}s' if not wanted.endswith('s') else wanted)
+        wanted = f'{wanted}s' if not wanted.endswith('s') else wanted
+        name = self.variable(wanted, self.of_cases)  # it is there before the cases
         self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
         self.line(f'{name}.append({s.packed(value)})')
         if isinstance(value, s.Items):
@@ -337,9 +362,8 @@ class Lines:
         """One of the program's constants."""
         type_, _ = self.g.constant_place(index)
         name = self.g.constant_name(index, wanted)
-        return s.Tensor(
-            name if self.count is None else f'([{name}] * {self.count})', type_
-        )
+        text = name if self.count is None else f'([{name}] * {self.count})'
+        return s.Tensor(text, type_, level=GROUND)
 
     def constants(
         self,
@@ -354,7 +378,7 @@ class Lines:
         row = self.row(maker.rows, tape)
         number, step = self._numbered(maker, maker.name, row, 'number')
         self.add(tape, text)
-        return s.Tensor(number, maker.type, 0, step)
+        return s.Tensor(number, maker.type, 0, step, level=GROUND)
 
     def _numbered(
         self, maker: Maker, base: str, row: str, wanted: str
@@ -362,7 +386,7 @@ class Lines:
         """The text of the number of a row, and its step; in a variable, unless in
         step."""
         number = self.numbers(base, row)
-        if base == maker.name and self.region.row == row:
+        if self.region.row == row and not maker.recurrent:
             return number, (self.region, maker)
         name = self.variable(wanted)
         self.line(f'{name} = {number}')
@@ -387,7 +411,7 @@ class Lines:
         g.uses.append(use)
         outputs = self._record(o, given)
         return [
-            s.Tensor(x.name, x.type, x.makers, x.step, (use, k))
+            s.Tensor(x.name, x.type, x.makers, x.step, (use, k), use)
             for k, x in enumerate(outputs)
         ]
 
@@ -434,31 +458,46 @@ class Lines:
         return made
 
     def _bases(self, o: int, given: list[s.Tensor], made: Sequence[Maker]) -> list[str]:
-        """What the numbers of the outputs begin with: maker and level."""
+        """What the numbers of the outputs begin with: the level of the inputs, and the
+        maker, whose name stands for one level more."""
         g = self.g
         if not g.is_recurrent(o):
             return [each.name for each in made]
-        own = [text for each in given if (text := g.level_text(o, each))]
+        # One number of each level will do, as of the outputs of one row.
+        levels: dict[object, str] = {}
+        for each in given:
+            if text := g.level_text(o, each):
+                levels.setdefault(text if each.level is None else each.level, text)
+        own = list(dict.fromkeys(levels.values()))
         if not own:
-            return [f'LEVEL + {each.name}' for each in made]
+            return [each.name for each in made]
         assert self.count is None
         top = own[0]
         if len(own) == 2:
             top = f'({own[0]} if {own[0]} > {own[1]} else {own[1]})'
         elif len(own) > 2:
             top = f'max({", ".join(own)})'
-        above = f'({top} | LOW) + 1'
+        above = f'({top} & LEVELS)'
         if len(made) > 1:
             name = self.variable('level')
-            self.line(f'{name} = {above}')
+            self.line(f'{name} = {top} & LEVELS')
             above = name
         return [f'{above} + {each.name}' for each in made]
 
 
 def without_unused(lines: Sequence[str]) -> list[str]:
     """The lines of a function, but for numbers of rows that nothing reads."""
-    uses = Counter(WORDS.findall('\n'.join(lines)))
-    return [x for x in lines if not (m := OF_ROWS.fullmatch(x)) or uses[m[1]] > 1]
+    kept, read = list[str](), set[str]()
+    for line in reversed(lines):
+        number = OF_ROWS.fullmatch(line)
+        if number is None:
+            read.update(WORDS.findall(line))
+        elif number[1] in read:
+            read.remove(number[1])  # a number before has the same name
+        else:
+            continue
+        kept.append(line)
+    return kept[::-1]
 
 
 def _targets(names: list[str]) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import keyword
 import re
 from collections.abc import Container, Hashable, Mapping
@@ -13,7 +14,7 @@ from jfold.tracing.helpers import HELPERS
 
 # Names that rules write as they are: in any line, and as variables of a function.
 TAKEN = (
-    *('examples', 'ends', 'kept', 'record', 'LEVEL', 'LOW', 'MAKER'),
+    *('examples', 'ends', 'kept', 'record', 'LEVEL', 'LEVELS', 'MAKER'),
     *('y', 'z', 'u', 'v', 'k', 'key', 'group', 'entries'),
 )
 WRITTEN = 'x', 'n', 'items', 'made'
@@ -83,6 +84,7 @@ def _key(value: object) -> Hashable:
     return value if isinstance(value, Hashable) else id(value)
 
 
+@functools.cache
 def identifier(wanted: str) -> str:
     """A name of Python, as near to another text as can be."""
     name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'

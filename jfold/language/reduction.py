@@ -26,7 +26,7 @@ from jfold.language.walk import (
     zero_of,
 )
 from jfold.language.writing import (
-    assign_each,
+    assign_last,
     counted,
     finite,
     in_lists_of,
@@ -98,17 +98,17 @@ def _(block: c.Reduce, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     result = variables(like, w)
     given = counted(given, w)
     w.line(f'if {given.n}:')
-    with w.nested():
+    with w.case():
         made = rounds(node, given, w)
-        assign_each(result, made, w)
+        assign_last(result, made, w)
         result = w.joined((node, 'total'), with_makers_of(result, made))
     w.line('else:')
-    with w.nested():
+    with w.case():
         at = len(w.lines)
         none = (
             zeros_written(node.output, w) if default is None else w.part(default, None)
         )
-        assign_each(result, none, w)
+        assign_last(result, none, w)
         result = w.joined((node, 'total'), with_makers_of(result, none))
         if len(w.lines) == at:
             w.line('pass')

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jfold.language import symbols as s
@@ -29,6 +29,7 @@ class Facts:
     Attributes:
       places: how often makers stand in the text, by the keys of their rows.
       joined: the makers of values that several lines reach, by place.
+      levels: of each of their tensors, the first whose level is always the same.
       inputs: per operation and input, the outputs that it may be.
       results: the same per result and tensor.
       split: the operation of each place, where each has one of its own.
@@ -37,6 +38,7 @@ class Facts:
 
     places: Mapping[Hashable, int] = field(default_factory=dict)
     joined: Mapping[Hashable, tuple[Makers, ...]] = field(default_factory=dict)
+    levels: Mapping[Hashable, tuple[int, ...]] = field(default_factory=dict)
     inputs: tuple[tuple[Makers, ...], ...] = ()
     results: tuple[tuple[Makers, ...], ...] = ()
     split: tuple[int, ...] = ()
@@ -83,7 +85,7 @@ class Round:
     """What is known while a source is written, and what is found out of it.
 
     Attributes:
-      places, joins, inputs, row_makers: what is found; see `Facts`.
+      places, joins, levels, inputs, row_makers: what is found; see `Facts`.
       uses: the applications of operations.
       grouped: operations that are applied to groups of items.
       node: what is being written.
@@ -103,6 +105,7 @@ class Round:
         self.inside = chosen.inside
         self.places: dict[Hashable, int] = {}
         self.joins: dict[Hashable, list[Makers]] = {}
+        self.levels: dict[Hashable, tuple[int, ...]] = {}
         self.inputs: dict[int, list[Makers]] = {}
         self.row_makers: dict[int, list[Makers]] = {}
         self.uses: list[Use] = []
@@ -151,13 +154,10 @@ class Round:
         """The components of the operations that are known."""
         self.part: tuple[int, ...] = ()
         self.loops: tuple[bool, ...] = ()
-        known = len(self.facts.inputs)
-        if not known:
+        operations = self.operations[: len(self.facts.inputs)]
+        if not operations:
             return
-        operations = self.operations[:known]
-        made = self.program(operations)
-        self.part = component_of(made)
-        self.loops = tuple(components(made)[x].recurrent for x in self.part)
+        self.part, self.loops = self._parts(operations)
         outputs = [len(each.outputs) for each in operations]
         self.owner = [o for o, n in enumerate(outputs) for _ in range(n)]
         self.first = [0, *itertools.accumulate(outputs)]
@@ -167,6 +167,23 @@ class Round:
             in_part[self.part[o]] = in_part.get(self.part[o], 0) | 1 << bit
             recurrent |= self.loops[o] << bit
         self.in_part, self.in_loops = in_part, recurrent
+
+    def _parts(
+        self, operations: Sequence[Operation]
+    ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+        """The component of each operation, and whether it is recurrent."""
+        made = self.program(operations)
+        part = component_of(made)
+        return part, tuple(components(made)[x].recurrent for x in part)
+
+    def is_told_by(self, found: Facts) -> bool:
+        """Whether another round would write the same if it were told what was found."""
+        before, self.facts = self.facts, found
+        # Of what operations read, lines know which of them are recurrent.
+        if replace(found, inputs=before.inputs, results=before.results) != before:
+            return False
+        operations = self.operations[: len(found.inputs)]
+        return self._parts(operations) == (self.part, self.loops)
 
     def program(self, operations: Sequence[Operation]) -> Operations:
         """What the device is to run, as far as it is known."""
@@ -306,13 +323,20 @@ class Round:
         """Whether rows are made in one place alone."""
         return self.facts.places.get(key) == 1
 
-    def maker(self, wanted: str, type_: int, rows: Rows, output: int = 0) -> Maker:
+    def maker(
+        self,
+        wanted: str,
+        type_: int,
+        rows: Rows,
+        output: int = 0,
+        recurrent: bool = False,
+    ) -> Maker:
         """A new maker of values of a type."""
         while len(self.makers) <= type_:
             self.makers.append([])
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
         number = 1 + sum(map(len, self.makers))
-        made = Maker(upper, type_, number, rows, output)
+        made = Maker(upper, type_, number, rows, output, recurrent)
         self.makers[type_].append(made)
         return made
 
@@ -331,7 +355,8 @@ class Round:
             if (o, k) not in self.by_output:
                 name = self.operation_name(o)
                 wanted = name if len(operation.outputs) == 1 else f'{name}_{k}'
-                self.by_output[o, k] = self.maker(wanted, type_, rows, k)
+                recurrent = self.is_recurrent(o)
+                self.by_output[o, k] = self.maker(wanted, type_, rows, k, recurrent)
         return [self.by_output[o, k] for k in range(len(operation.outputs))]
 
     def own_constants(
@@ -375,12 +400,31 @@ class Round:
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """The value with all makers known of a place; adds its own to these."""
         own = list(s.makers(value))
-        before = self.facts.joined.get(key, (0,) * len(own))
         found = self.joins.setdefault(key, [0] * len(own))
         for k, each in enumerate(own):
             found[k] |= each
-        both = [a | b for a, b in zip(before, own, strict=True)]
-        return s.with_makers(value, iter(both))
+        same = first_of_each(s.levels(value))
+        if len(same) < 2:
+            self.levels[key] = before = same
+        else:
+            self.levels[key] = both_same(self.levels.get(key, same), same)
+            before = both_same(self.facts.levels.get(key, same), same)
+        return self._with_facts(key, value, own, before)
+
+    def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
+        """A template with all that is known of a place."""
+        own = list(s.makers(value))
+        one = (0,) * len(list(s.levels(value)))
+        return self._with_facts(key, value, own, self.facts.levels.get(key, one))
+
+    def _with_facts(
+        self, key: Hashable, value: s.Symbol, own: list[Makers], same: tuple[int, ...]
+    ) -> s.Symbol:
+        before = self.facts.joined.get(key, (0,) * len(own))
+        both = (a | b for a, b in zip(before, own, strict=True))
+        levels = [object() for _ in same]
+        value = s.with_makers(value, both)
+        return s.with_levels(value, (levels[k] for k in same))
 
     def template(self, type_: Type) -> s.Symbol:
         """What is known of any value of a type."""
@@ -401,7 +445,9 @@ class Round:
         joined = {key: tuple(each) for key, each in self.joins.items()}
         split = tuple(self.split_of)
         sites = {kind: tuple(of) for kind, of in self.sites.items()}
-        return Facts(dict(self.places), joined, inputs, results, split, sites)
+        return Facts(
+            dict(self.places), joined, self.levels, inputs, results, split, sites
+        )
 
     def counters(self) -> list[Tape]:
         """The tapes that tell how many rows there are."""
@@ -416,3 +462,15 @@ class Round:
         for _, t, below, site in self.own:
             found.setdefault(t, []).append((below, site))
         return found
+
+
+def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
+    """Of each of some levels, the number of the first that is equal, if it is known."""
+    first: dict[Any, int] = {}
+    pairs = enumerate(levels)
+    return tuple(k if x is None else first.setdefault(x, k) for k, x in pairs)
+
+
+def both_same(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Of each number the first that is equal in both."""
+    return first_of_each(zip(a, b, strict=True))

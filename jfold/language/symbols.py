@@ -48,6 +48,7 @@ class Tensor:
       makers: the outputs of operations that it may be, as bits.
       step: the region whose rows it is one of, and who makes it there.
       use: the application that made it and which output it is, if it is that itself.
+      level: the same for tensors whose levels are equal; `None` if that is not known.
     """
 
     name: str = ''
@@ -55,6 +56,7 @@ class Tensor:
     makers: Makers = 0
     step: Any = None
     use: Any = None
+    level: Any = None
 
     @property
     def text(self) -> str:
@@ -167,12 +169,36 @@ def with_makers(value: Symbol, found: Iterator[Makers]) -> Symbol:
 
     def leaf(each: Leaf) -> Leaf:
         if isinstance(each, Tensor):
-            return replace(each, makers=next(found))
+            known = each.step, each.use, each.level
+            return Tensor(each.name, each.type, next(found), *known)
         if isinstance(each, Nested):
             return Nested(each.text, cast(Items, with_makers(each.item, found)))
         return each
 
     return mapped(leaf, value)
+
+
+def levels(value: Symbol) -> Iterator[Any]:
+    """The levels of the tensors in a value, but for those in sequences."""
+    if isinstance(value, Tensor):
+        yield value.level
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from levels(each)
+    elif isinstance(value, Endless):
+        yield from levels(value.item)
+
+
+def with_levels(value: Symbol, found: Iterator[Any]) -> Symbol:
+    """The value with other levels; the inverse of `levels`."""
+    if isinstance(value, Tensor):
+        known = value.makers, value.step, value.use
+        return Tensor(value.name, value.type, *known, next(found))
+    if isinstance(value, tuple):
+        return tuple(with_levels(each, found) for each in value)
+    if isinstance(value, Endless):
+        return Endless(with_levels(value.item, found))
+    return value
 
 
 def packed(value: Symbol) -> str:

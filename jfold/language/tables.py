@@ -25,6 +25,7 @@ class Tables:
       places: of each constant the type, and its number among those of that.
       known: the numbers of constants by what they are.
       parts: layers that compute a part of what others do.
+      applied: the numbers of operations by the uses of blocks that apply them.
     """
 
     typing: Typing
@@ -36,6 +37,7 @@ class Tables:
     counts: dict[int, int] = field(default_factory=dict)
     known: dict[Hashable, int] = field(default_factory=dict)
     parts: dict[tuple[Layer, tuple[Type, ...]], Layer] = field(default_factory=dict)
+    applied: dict[Hashable, int] = field(default_factory=dict)
 
     def type_number(self, type_: TensorType) -> int:
         """The number of a tensor type."""
@@ -70,6 +72,21 @@ class Tables:
 
     def computing(self, node: Typed) -> int:
         """The number of the operation that computes what the layer of a node has to."""
+        if node not in self.applied:
+            self.applied[node] = self._computing(node)
+        return self.applied[node]
+
+    def grouping(self, node: Typed, combine: Typed, size: int) -> int:
+        """The number of the operation that combines so many items of a node at once."""
+        if (node, size) not in self.applied:
+            assert combine.layer is not None
+            item = node.output
+            given = TupleType((item,) * size)
+            number = self.operation(combine.layer, given, item, from_left=size > 2)
+            self.applied[node, size] = number
+        return self.applied[node, size]
+
+    def _computing(self, node: Typed) -> int:
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)
         assert layer is not None and origins is not None
         given, made = (list(tensors(x)) for x in (TupleType(arguments), node.output))

@@ -44,6 +44,7 @@ class Maker:
       name: of the constant of the source with which the number of a row begins.
       number: among all, from 1.
       output: which one of the operation's.
+      recurrent: whether its values are a level above what they are made of.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Maker:
     number: int
     rows: Rows
     output: int = 0
+    recurrent: bool = False
 
 
 @dataclass(eq=False)

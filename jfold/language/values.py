@@ -48,7 +48,7 @@ def template_of(value: s.Symbol) -> s.Symbol:
 
     def leaf(each: s.Leaf) -> s.Symbol:
         if isinstance(each, s.Tensor):
-            return s.Tensor('', each.type, each.makers)
+            return s.Tensor('', each.type, each.makers, level=each.level)
         return replace(each, text='')
 
     return s.mapped(leaf, value)

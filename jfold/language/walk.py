@@ -14,7 +14,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -35,7 +35,36 @@ from jfold.types import (
 
 LACKS = 'put the block in an Optional, if a field may be missing'
 UNHASHABLE = 'make a tuple of a list, which can be looked up'
-Path = tuple[Any, ...]  # a longer path is (path, step); the example itself is ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Path:
+    """The path to an object in an example: that to what it is in, and a step.
+
+    Data may be as deep as they like, so a path is not read as long as it only grows.
+
+    Attributes:
+      before: `None` of the example itself.
+      length: how many steps there are.
+    """
+
+    before: Path | None = None
+    text: str = ''
+    length: int = 0
+
+    def step(self, text: str) -> Path:
+        """The path of what is further in."""
+        return Path(self, text, self.length + 1)
+
+    def __str__(self) -> str:
+        texts, path = [], self
+        while path.before is not None:
+            texts.append(path.text)
+            path = path.before
+        return ''.join(reversed(texts))
+
+
+EXAMPLE = Path()
 
 
 class Misfit(Exception):
@@ -55,8 +84,8 @@ class Misfit(Exception):
 
     def told(self) -> InputError:
         """The same for users, of the only example."""
-        where = path_text(self.path), self.where
-        return InputError(self.message, 0, *where, self.hint)
+        path = str(self.path or '')
+        return InputError(self.message, 0, path, self.where, self.hint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +93,11 @@ class At:
     """A Python object, and the way to it in the example."""
 
     value: object
-    path: Path = ()
+    path: Path = EXAMPLE
 
     def step(self, value: object, text: str) -> At:
         """What is further in."""
-        return At(value, (self.path, text))
+        return At(value, self.path.step(text))
 
 
 class Tensors(Protocol):
@@ -125,10 +154,11 @@ class Walk:
         # What it was given is compared too, so as not to rest on the typing.
         if node in self.found and self.found[node][0] is x:
             return self.found[node][1]
-        rule = walk.dispatch(type(node.block))
+        kind: type = type(node.block)
+        rule, steps = _rule(kind)
         try:
             value = rule(node.block, node, x, self)
-            if inspect.isgeneratorfunction(rule):  # a value may be a generator too
+            if steps:
                 value = yield value
         except Misfit as error:
             error.path = path_of(x) if error.path is None else error.path
@@ -142,7 +172,7 @@ class Walk:
 
     def anew(self, node: Typed | None, x: object) -> Steps[Any]:
         """The same, where the block is given many values, one after another."""
-        return replace(self, found={}).part(node, x)
+        return Walk(self.typing, self.tensors, self.calls, self.once).part(node, x)
 
     # ---- objects
 
@@ -151,7 +181,7 @@ class Walk:
         if isinstance(x, At):
             return x
         parts = [self.object(each) for each in x]
-        path = parts[0].path if parts else ()
+        path = parts[0].path if parts else EXAMPLE
         kind = tuple if isinstance(x, tuple) else list
         return At(kind(each.value for each in parts), path)
 
@@ -253,11 +283,6 @@ def _plain(value: object) -> Steps[Any]:
     return value
 
 
-def path_text(path: Path | None) -> str:
-    """A path as it is printed."""
-    return ''.join(_steps(path or ()))
-
-
 def zeros(type_: Type, zero: Callable[[TensorType], Any]) -> Any:
     """The zero of a type."""
     if isinstance(type_, Product):
@@ -303,7 +328,7 @@ def path_of(x: object) -> Path | None:
     """The way to the data that all of a value was made of."""
     if isinstance(x, list) and len(x) == 1:  # the way to the list is that of its item
         path = path_of(x[0])
-        return path[0] if path and path[1] == '[0]' else path
+        return path.before if path and path.text == '[0]' else path
     if isinstance(x, tuple | list):
         return common([p for p in map(path_of, x) if p is not None])
     return getattr(x, 'path', None)
@@ -311,24 +336,26 @@ def path_of(x: object) -> Path | None:
 
 def common(paths: Iterable[Path]) -> Path | None:
     """The steps that all paths begin with; `None` without any path."""
-    steps = [_steps(path) for path in paths]
-    if not steps:
-        return None
-    made: Path = ()
-    for at in zip(*steps, strict=False):
-        if len({*at}) > 1:
-            break
-        made = (made, at[0])
-    return made
+    rest = iter(paths)
+    return functools.reduce(_common, rest, next(rest, None))
 
 
-def _steps(path: Path) -> list[str]:
-    """The steps of a path, the first one first."""
-    found = []
-    while path:
-        path, step = path
-        found.append(step)
-    return found[::-1]
+def _common(one: Path | None, other: Path) -> Path | None:
+    """The steps that two paths begin with, read from the end to where they part."""
+    same = one
+    while one is not other:
+        assert one is not None
+        if one.length < other.length:
+            assert other.before is not None
+            other = other.before
+        elif one.length > other.length:
+            same = one = one.before
+        else:
+            # Two paths may say the same without being the same.
+            same = same if one.text == other.text else one.before
+            assert other.before is not None
+            one, other = one.before, other.before
+    return same
 
 
 def _step(value: object, key: object) -> str:
@@ -349,9 +376,17 @@ def _note(error: Exception, node: Typed, x: object) -> None:
     if str(error).startswith(f'{node}: '):
         error.names_block = True  # type: ignore[attr-defined]
         return
-    path = path_text(path_of(x))
-    at = f', at {path}' if path else ''
+    path = path_of(x) or ''
+    at = f', at {path}' if str(path) else ''
     error.add_note(f'{node}: expected what it takes, got {shown(plain(x))}{at}')
+
+
+@functools.cache
+def _rule(kind: type) -> tuple[Callable[..., Any], bool]:
+    """The rule of a kind of block, and whether it is one of steps: a value may be a
+    generator too."""
+    rule = walk.dispatch(kind)
+    return rule, inspect.isgeneratorfunction(rule)
 
 
 @functools.singledispatch

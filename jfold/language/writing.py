@@ -35,7 +35,7 @@ def read_by(fn: object, text: str) -> str:
     """The text of what a function is given, which it must not use up for others."""
     if reads_no_items(fn):
         return text
-    return f'{text} if type({text}) in PLAIN else value({text})'
+    return f'{text} if type({text}) in PLAIN else readable({text})'
 
 
 def as_object(value: s.Symbol, w: Lines) -> s.Object:
@@ -202,13 +202,14 @@ class Branches:
         self.node, self.w = node, w
         self.tail = w.tail
         self.like: s.Symbol = None
-        self.found = 0
+        if not self.tail:
+            self.like = variables(w.g.template(node.output), w)
 
     def add(self, case: Typed | None, value: s.Symbol) -> None:
         """Writes a case."""
         w = self.w
         tail = self.tail
-        with w.nested():
+        with w.case():
             w.tail = tail
             before = len(w.lines)
             made = (
@@ -220,10 +221,7 @@ class Branches:
                 if made is not RETURNED:
                     w.g.returned(w, made)
             else:
-                template = w.g.template(self.node.output)
-                if self.like is None:
-                    self.like = variables(template, w)
-                assign_each(self.like, made, w)
+                assign_last(self.like, made, w)
                 self.like = w.joined(
                     (self.node, 'cases'), with_makers_of(self.like, made)
                 )
@@ -247,6 +245,15 @@ def variables(like: s.Symbol, w: Lines) -> s.Symbol:
     return None if like is None else s.renamed(like, iter([w.variable('result')]))
 
 
+def assign_last(target: s.Symbol, value: s.Symbol, w: Lines) -> None:
+    """Assigns a value that nothing else reads, by the line that makes it."""
+    if isinstance(target, s.Object | s.Tensor) and not isinstance(value, tuple):
+        assert isinstance(value, s.Object | s.Tensor)
+        if w.renamed_last(value.text, target.text):
+            return
+    assign_each(target, value, w)
+
+
 def assign_each(target: Any, value: Any, w: Lines) -> None:
     """Assigns leaf by leaf."""
     if isinstance(target, tuple):
@@ -262,9 +269,10 @@ def assign_each(target: Any, value: Any, w: Lines) -> None:
 
 
 def with_makers_of(target: s.Symbol, value: s.Symbol) -> s.Symbol:
-    """The variables, with the makers of what they are assigned too."""
+    """The variables, with the makers of what they are assigned too, and its levels."""
     both = zip(s.makers(target), s.makers(value), strict=True)
-    return s.with_makers(target, (a | b for a, b in both))
+    made = s.with_makers(target, (a | b for a, b in both))
+    return s.with_levels(made, s.levels(value))
 
 
 def one_of_lists(items: s.Symbol) -> s.Symbol:

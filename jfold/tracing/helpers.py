@@ -82,14 +82,14 @@ def sequence(x: object) -> list[Any]:
     return listed(x)
 
 
-def value(x: object) -> Any:
+def readable(x: object) -> Any:
     """What a function of the data may be given, which it could use up otherwise."""
     if why_no_value(type(x)):
         raise TypeError('can be read only once')
     return x
 
 
-def values(xs: Sequence[Any]) -> Sequence[Any]:
+def all_readable(xs: Sequence[Any]) -> Sequence[Any]:
     """The same of several."""
     if any(map(why_no_value, set(map(type, xs)))):
         raise TypeError('can be read only once')
@@ -146,6 +146,6 @@ HELPERS: dict[str, Any] = {
     for fn in (
         *(field, field_or, made_before, items, columns, at_most, at_most_items),
         *(sequence, same_length, index_of, numbers_of, grouped, made_with_rest),
-        *(groups_of, value, values),
+        *(groups_of, readable, all_readable),
     )
 }

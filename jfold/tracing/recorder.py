@@ -267,23 +267,30 @@ class Reader:
         lists = [tapes[tape] for tape in self.numbered]
         sizes = list(map(len, lists))
         raw = np.fromiter(itertools.chain(*lists), np.int64, sum(sizes))
-        who = (raw >> ROW) & self.low
-        rows = raw & ENTRY
-        if firsts.shape[1] == 2:
-            rows += shifts[:, 0][who]
-        else:
-            examples = np.arange(firsts.shape[1] - 1)
+        which = self.makers_of(raw)
+        examples = firsts.shape[1] - 1
+        if examples > 1 and lists:
             counts = [
                 np.diff(firsts[place.end]) // place.unit * width
                 for place, width in self.numbered.values()
             ]
-            if counts:
-                whose = np.tile(examples, len(lists)).repeat(np.concatenate(counts))
-                rows += shifts[who, whose]
+            # Makers times examples, flat: of two indices NumPy would make one too.
+            which *= examples
+            whose = np.tile(np.arange(examples), len(lists))
+            which += whose.repeat(np.concatenate(counts))
+        rows = raw.astype(np.int32)  # the lowest bits
+        rows &= ENTRY
+        rows += shifts.astype(np.int32).ravel()[which]
         starts = dict(
             zip(self.numbered, itertools.accumulate([0, *sizes]), strict=False)
         )
-        return _Entries(raw, who, rows.astype(np.int32), starts, firsts, shifts)
+        return _Entries(raw, rows, starts, firsts, shifts)
+
+    def makers_of(self, raw: Array) -> Array:
+        """The numbers of the makers [n] of numbers of rows [n] int64."""
+        makers = raw >> ROW
+        makers &= self.low
+        return makers
 
     def _node_columns(
         self, o: int, place: Place | None, entries: _Entries
@@ -303,7 +310,7 @@ class Reader:
                 continue
             level = raw[k] >> self.recording.level
             if (o, k) in self.masks:
-                level *= self.masks[o, k][(raw[k] >> ROW) & self.low]
+                level *= self.masks[o, k][self.makers_of(raw[k])]
             np.maximum(highest, level, out=highest)
         highest += 1
         return highest.astype(np.int32), *values
@@ -335,7 +342,6 @@ class _Entries:
     """
 
     raw: Array
-    who: Array
     numbers: Array
     starts: dict[int, int]
     firsts: Array
