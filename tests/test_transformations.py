@@ -171,6 +171,18 @@ def test_shard_map() -> None:
     close(jax.jit(pushed)(*moving), jax.jvp(eager, *([x] for x in moving)), 1e-4)
 
 
+def test_what_was_traced_in_a_shard_map_stays_there() -> None:
+    """A later program on the same mesh, with `check_vma=False` before, has its own."""
+    mesh = jax.make_mesh((2,), ('data',), (AxisType.Auto,), devices=jax.devices()[:2])
+    of_loss = jax.value_and_grad(loss)
+    alone = jax.shard_map(
+        of_loss, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False
+    )
+    close(jax.jit(alone)(params(), schedule()), expected(), 1e-5)
+    placed = jax.device_put(schedule(), jax.NamedSharding(mesh, jax.P()))
+    close(jax.jit(of_loss)(params(), placed), expected(), 1e-5)
+
+
 @pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
 def test_set_mesh(kind: AxisType) -> None:
     """Types that say how arrays lie are those of a schedule that lies nowhere, too."""

@@ -298,6 +298,7 @@ def make_kernel(
     context = (
         jax.dtypes.canonicalize_dtype(float),
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
+        jax.sharding.get_abstract_mesh(),
     )
     options = varying, reproducible
     return _make_kernel(operation, structure, specs, types, *options, context)
