@@ -155,8 +155,8 @@ def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str
         for name, (_, _, offset, checksum) in entries if verify else ():
             end = offset + arrays[name].nbytes
             if checksum != (got := _checksum(file, start, end)):
-                text = f'wrong checksum: expected {checksum!r}, got {got}'
-                raise _damaged(path, f'array {name!r}: {text}')
+                wrong = f'wrong checksum: expected {checksum!r}, got {got}'
+                raise _damaged(path, f'array {name!r}: {wrong}')
             start = end
     return arrays, metadata
 
