@@ -113,7 +113,7 @@ def opened_parts(read: Callable[..., Any], path: Path) -> str:
 
 
 def one_round(write: Any, read: Any, path: Path, arrays: Arrays) -> list[float]:
-    """Seconds to write, milliseconds to open, MB that this takes, milliseconds a batch."""
+    """Seconds to write, ms to open, MB that this takes, ms a batch."""
     _, written = clocked(lambda: write(path, arrays))
     before = anonymous()
     maps, opened = clocked(lambda: read(path))

@@ -47,7 +47,7 @@ EXTENDED = {
 _MAGIC = b'jfold.arrays'.ljust(16)
 _HEADER = struct.Struct('<16s4Q16x')  # magic, version, the document: start, end, CRC-32
 _ALIGNMENT = _HEADER.size  # 64 bytes, as of the data of an `.npy`
-_CHUNK = 1 << 20  # bytes that are read at a time
+_CHUNK = 1 << 20  # bytes that are read or written at a time
 
 
 # ---- writing -------------------------------------------------------------------------
@@ -117,10 +117,12 @@ def _append(file: IO[bytes], array: Array) -> list[Any]:
     start = bytes(-file.tell() % _ALIGNMENT) + head.getvalue()
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     file.write(start)
-    offset = file.tell()
-    file.write(data)
+    offset, checksum = file.tell(), zlib.crc32(start)
+    for at in range(0, len(data), _CHUNK):  # one write of 1 GB may stall for seconds
+        file.write(data[at : at + _CHUNK])
+        checksum = zlib.crc32(data[at : at + _CHUNK], checksum)
     name = array.dtype.name if is_extended else descr
-    return [name, array.shape, offset, zlib.crc32(data, zlib.crc32(start))]
+    return [name, array.shape, offset, checksum]
 
 
 # ---- reading -------------------------------------------------------------------------
