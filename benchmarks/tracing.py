@@ -57,7 +57,7 @@ def write(
     wait(made)
     start = time.perf_counter()
     written = [
-        dask.submit(write_part, tracer, made[k], f'{folder}/{k:05}.npz', **where)
+        dask.submit(write_part, tracer, made[k], f'{folder}/{k:05}.jfold', **where)
         for k, where in parts
     ]
     memory = max(dask.gather(written))

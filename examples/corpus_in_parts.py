@@ -73,7 +73,7 @@ def trace_by_dask(
     with LocalCluster(n_workers=workers, **options) as cluster, Client(cluster) as dask:
         tracer = dask.scatter(model.tracer(), broadcast=True)
         written = [
-            dask.submit(write_part, tracer, paths[k::parts], folder / f'{k:05}.npz')
+            dask.submit(write_part, tracer, paths[k::parts], folder / f'{k:05}.jfold')
             for k in range(parts)
         ]
         dask.gather(written)

@@ -150,7 +150,7 @@ def open_corpora(model: jf.Model, folder: Path) -> dict[str, Part]:
     """What `prepare` wrote; trees stay in their files."""
     return {
         name: Part(
-            jf.Corpus.load(folder / f'{name}.npz', model),
+            jf.Corpus.load(folder / f'{name}.jfold', model),
             np.load(folder / f'{name}.npy'),
         )
         for name in ('train', 'test')
@@ -200,7 +200,7 @@ def prepare(options: argparse.Namespace) -> None:
     rng, tracer = random.Random(options.seed), jf.compile(make_block()).tracer()
     for name, count in {'train': options.trees, 'test': TEST}.items():
         trees = [random_tree(rng, 6) for _ in range(count)]
-        tracer.save(trees, options.folder / f'{name}.npz')
+        tracer.save(trees, options.folder / f'{name}.jfold')
         values = np.array([*map(value, trees)], 'float32')
         np.save(options.folder / f'{name}.npy', values)
 

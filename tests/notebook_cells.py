@@ -225,8 +225,8 @@ after = model.predict(params, trees[:8], batch_size=8)
 np.testing.assert_allclose(after, before, rtol=1e-4)
 
 # %%
-corpus.save('trees.npz')
-again = jf.Corpus.load('trees.npz', model)
+corpus.save('trees.jfold')
+again = jf.Corpus.load('trees.jfold', model)
 assert model.predict(params, again, batch_size=8).shape == (60, 10)
 
 # %%

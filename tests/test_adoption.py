@@ -73,8 +73,8 @@ def test_a_corpus_outlasts_its_model(width: int, tmp_path: Path) -> None:
     corpus = run(4)[0].trace(DATA)
     model, params = run(width)
     want = model.predict(params, DATA, batch_size=3)
-    corpus.save(tmp_path / 'corpus.npz')
-    for each in (corpus, jf.Corpus.load(tmp_path / 'corpus.npz', model)):
+    corpus.save(tmp_path / 'corpus.jfold')
+    for each in (corpus, jf.Corpus.load(tmp_path / 'corpus.jfold', model)):
         same(model.predict(params, each, batch_size=3), want)
         joined = model.join([each, each])
         assert joined.model is model
@@ -134,10 +134,10 @@ def test_widths_may_become_equal_or_different(
 ) -> None:
     """Values of one width are numbered together; then they are numbered anew."""
     corpus, model = two_widths(*old).trace(WORDS), two_widths(*new)
-    corpus.save(tmp_path / 'corpus.npz')
+    corpus.save(tmp_path / 'corpus.jfold')
     want = model.trace(WORDS)
     assert_equal(model.join([corpus]), want)
-    assert_equal(jf.Corpus.load(tmp_path / 'corpus.npz', model), want)
+    assert_equal(jf.Corpus.load(tmp_path / 'corpus.jfold', model), want)
 
 
 def test_one_constant_that_is_several_now() -> None:
@@ -173,7 +173,7 @@ def test_parts_in_files_stay_there(tmp_path: Path) -> None:
     one = trees()
     for number in range(2):
         part = one.trace(TREES[number::2], progress=False)
-        part.save(tmp_path / f'{number}.npz')
+        part.save(tmp_path / f'{number}.jfold')
     corpus = jf.Corpus.load(tmp_path, one)
     other = trees()
     joined = other.join([corpus])

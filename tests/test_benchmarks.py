@@ -253,6 +253,17 @@ def test_workers_write_one_corpus(tmp_path: Path) -> None:
     assert 'equal, byte by byte' in markdown
 
 
+def test_ways_to_store_arrays_are_compared(tmp_path: Path) -> None:
+    (_, *rows), _ = run('storage', '--quick', '--repeats', 2, folder=tmp_path)
+    assert [x['arrays'] for x in rows[:3]] == [
+        'one file',
+        'one file, checksums compared',
+        'folder of .npy',
+    ]
+    assert all(x['open [ms]'] > 0 for x in rows)
+    assert rows[-1]['corpus'] == '0.01 GB'
+
+
 def test_batches_are_dealt_evenly(tmp_path: Path) -> None:
     (_, *rows), _ = run('balance', '--quick', folder=tmp_path)
     assert [row['devices'] for row in rows] == [2, 8, 2, 8]

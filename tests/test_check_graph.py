@@ -212,13 +212,13 @@ def test_a_graph_of_no_examples_is_right() -> None:
 
 def test_a_corpus_that_was_written_wrongly_is_refused(tmp_path: Path) -> None:
     """Its checksums may be right, since whoever wrote it made them."""
-    model, path = observed(), tmp_path / 'corpus.npz'
+    model, path = observed(), tmp_path / 'corpus.jfold'
     model.trace(TREES, progress=False).save(path)
     arrays, metadata = storage.read(path)
     arrays = {name: np.array(values) for name, values in arrays.items()}
     arrays['operations/0/2'][3] = 1 << 20
     storage.write(path, arrays, metadata)
-    with pytest.raises(ValueError, match=r'corpus\.npz: graph: .*, example 1: '):
+    with pytest.raises(ValueError, match=r'corpus\.jfold: graph: .*, example 1: '):
         jf.Corpus.load(path, model)
 
 
@@ -254,7 +254,7 @@ def test_own_traces_are_not_checked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """They fit by construction; and a corpus in a file is checked as it is opened."""
-    model, path = observed(), tmp_path / 'corpus.npz'
+    model, path = observed(), tmp_path / 'corpus.jfold'
     model.trace(TREES, progress=False).save(path)
     opened = jf.Corpus.load(path, model)
 

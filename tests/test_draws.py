@@ -213,8 +213,8 @@ def test_what_takes_no_input_draws() -> None:
 
 def test_a_corpus_of_a_file_and_a_step_ahead_of_time(tmp_path: Path) -> None:
     model, params, examples = compiled('tree')
-    model.trace(examples).save(tmp_path / 'trees.npz')
-    corpus = jf.Corpus.load(tmp_path / 'trees.npz', model)
+    model.trace(examples).save(tmp_path / 'trees.jfold')
+    corpus = jf.Corpus.load(tmp_path / 'trees.jfold', model)
     step = model.precompile(model.apply, params, corpus.capacities(4), rngs=KEY)
     values = step(params, corpus.schedule([3, 2, 1, 0]), rngs=KEY)
     want = model.apply(params, model.schedule(examples[::-1]), rngs=KEY)

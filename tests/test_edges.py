@@ -138,8 +138,8 @@ def test_graphs_within_examples(tmp_path: Any) -> None:
     params = model.init(KEY)
     agree(model, params, examples, 1e-5)
     corpus = model.trace(examples, progress=False)
-    corpus.save(tmp_path / 'graphs.npz')
-    schedule = jf.Corpus.load(tmp_path / 'graphs.npz', model).schedule([2, 0])
+    corpus.save(tmp_path / 'graphs.jfold')
+    schedule = jf.Corpus.load(tmp_path / 'graphs.jfold', model).schedule([2, 0])
     close(
         model.apply(params, schedule),
         model.apply(params, model.schedule([examples[2], examples[0]])),

@@ -113,7 +113,7 @@ def test_parts_in_files_are_as_one_corpus(
     with tempfile.TemporaryDirectory() as folder:
         for a, b in itertools.pairwise([0, *cuts, 6]):
             part = model.trace(examples[a:b], progress=False)
-            part.save(Path(folder) / f'part-{a}-{b}.npz')
+            part.save(Path(folder) / f'part-{a}-{b}.jfold')
         parts = jf.Corpus.load(folder, model)
         chosen = data.draw(st.lists(st.integers(0, 5), max_size=8))
         assert_same(parts.schedule(chosen), whole.schedule(chosen))
@@ -129,7 +129,7 @@ def test_what_lies_in_files_is_not_loaded(tmp_path: Path) -> None:
     model = trees()
     for number in range(3):
         part = model.trace(TREES, progress=False)
-        part.save(tmp_path / f'{number}.npz')
+        part.save(tmp_path / f'{number}.jfold')
     parts = jf.Corpus.load(tmp_path, model)
     assert len(parts) == 3 * len(TREES)
     assert len(parts.graph.graphs) == 3
@@ -145,16 +145,16 @@ def test_what_lies_in_files_is_not_loaded(tmp_path: Path) -> None:
 
 def test_a_folder_without_parts(tmp_path: Path) -> None:
     (tmp_path / 'other.txt').write_text('')
-    message = 'expected a folder of `.npz` files, which `Corpus.save` writes, got one'
+    message = 'expected a folder of `.jfold` files, which `Corpus.save` writes, got one'
     with pytest.raises(FileNotFoundError, match=message):
         jf.Corpus.load(tmp_path, trees())
 
 
 def test_a_part_of_another_expression_is_named(tmp_path: Path) -> None:
     model = trees()
-    model.trace(TREES, progress=False).save(tmp_path / '0.npz')
-    jf.compile(jf.Scalar()).trace([1]).save(tmp_path / '1.npz')
-    with pytest.raises(ValueError, match=r'1\.npz: expected a corpus of the expr'):
+    model.trace(TREES, progress=False).save(tmp_path / '0.jfold')
+    jf.compile(jf.Scalar()).trace([1]).save(tmp_path / '1.jfold')
+    with pytest.raises(ValueError, match=r'1\.jfold: expected a corpus of the expr'):
         jf.Corpus.load(tmp_path, model)
 
 

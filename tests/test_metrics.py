@@ -318,13 +318,13 @@ def test_labels_are_no_part_of_the_pytree() -> None:
 def test_labels_are_kept_in_a_corpus(tmp_path: Path) -> None:
     model = jf.compile(labelled_by_words())
     corpus = model.trace(TREES)
-    corpus.save(tmp_path / 'a.npz')
-    model.tracer().save(TREES[::-1], tmp_path / 'b.npz')
+    corpus.save(tmp_path / 'a.jfold')
+    model.tracer().save(TREES[::-1], tmp_path / 'b.jfold')
     sent = pickle.loads(pickle.dumps(model.tracer()(TREES)))
     chosen = [2, 0, 2, 1]
     examples = [TREES[k] for k in chosen]
     same_as_eval(model, model.schedule(sent), TREES)
-    for each in corpus, jf.Corpus.load(tmp_path / 'a.npz', model):
+    for each in corpus, jf.Corpus.load(tmp_path / 'a.jfold', model):
         same_as_eval(model, each.schedule(chosen), examples)
     both = jf.Corpus.load(tmp_path, model)
     same_as_eval(model, both.schedule([5, 1]), [TREES[0], TREES[1]])
@@ -354,12 +354,12 @@ def labelled_by_words() -> jf.Block:
 def test_files_of_rows_in_another_order_are_refused(tmp_path: Path) -> None:
     """As they were written before rows were in the order of evaluation."""
     model = jf.compile(jf.Scalar() >> seen())
-    model.trace([1, 2]).save(tmp_path / 'a.npz')
-    arrays, metadata = storage.read(tmp_path / 'a.npz')
+    model.trace([1, 2]).save(tmp_path / 'a.jfold')
+    arrays, metadata = storage.read(tmp_path / 'a.jfold')
     text = json.dumps(metadata).replace("'seen' in order:", "'seen':")
-    storage.write(tmp_path / 'a.npz', arrays, json.loads(text))
+    storage.write(tmp_path / 'a.jfold', arrays, json.loads(text))
     with pytest.raises(ValueError, match=r"with `metric 'seen': .* 'seen' in order: "):
-        jf.Corpus.load(tmp_path / 'a.npz', model)
+        jf.Corpus.load(tmp_path / 'a.jfold', model)
 
 
 @pytest.mark.parametrize('label', [(1, 2), object(), {1: 2}, float('nan'), {'x'}])
@@ -368,7 +368,7 @@ def test_labels_that_no_file_holds(label: Any, tmp_path: Path) -> None:
     corpus = model.trace([leaf(1, 'a'), leaf(2, label)])
     text = r"metric 'sums': expected labels that a file can hold as JSON .*, got "
     with pytest.raises(TypeError, match=text):
-        corpus.save(tmp_path / 'a.npz')
+        corpus.save(tmp_path / 'a.jfold')
     assert not list(tmp_path.iterdir())
     assert corpus.nbytes > 0
     assert corpus.schedule([1]).labels['sums'][0] is label

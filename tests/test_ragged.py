@@ -308,8 +308,8 @@ NESTED: list[Any] = [[[1, 2], []], [], [[3]], [[4], [5], [6, 7]]]
 def test_corpora_and_batches(tmp_path: Path) -> None:
     """Saved, loaded, joined, picked from, planned: the same values."""
     model = model_of_lists()
-    model.trace(NESTED, progress=False).save(tmp_path / 'lists.npz')
-    corpus = jf.Corpus.load(tmp_path / 'lists.npz', model)
+    model.trace(NESTED, progress=False).save(tmp_path / 'lists.jfold')
+    corpus = jf.Corpus.load(tmp_path / 'lists.jfold', model)
     expected, _ = model.apply(PARAMS, model.schedule([NESTED[i] for i in (3, 0, 3)]))
     found, _ = model.apply(PARAMS, corpus.schedule([3, 0, 3]))
     close(found, expected, 0)

@@ -270,12 +270,12 @@ def test_schedules_of_a_corpus(name: str, tmp_path: Path) -> None:
         block = named >> jf.GetItem(0)
         examples = [(str(i), x) for i, x in enumerate(examples)]
     model, _ = compiled(block)
-    check_merged(model, examples, tmp_path / 'corpus.npz')
+    check_merged(model, examples, tmp_path / 'corpus.jfold')
 
 
 def test_a_corpus_of_the_same_program_with_loops(tmp_path: Path) -> None:
     """What its examples demand is found again."""
-    path = tmp_path / 'corpus.npz'
+    path = tmp_path / 'corpus.jfold'
     jf.compile(total >> other).trace(lists(3, 1), progress=False).save(path)
     model, params = compiled(total >> other)
     corpus = jf.Corpus.load(path, model)

@@ -133,11 +133,11 @@ def test_what_tracers_write_is_a_corpus(expression: Expression) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, parts = Path(name), Path(name) / 'parts'
         parts.mkdir()
-        tracer.save(examples, folder / 'a.npz')
-        model.trace(examples).save(folder / 'b.npz')
-        assert (folder / 'a.npz').read_bytes() == (folder / 'b.npz').read_bytes()
+        tracer.save(examples, folder / 'a.jfold')
+        model.trace(examples).save(folder / 'b.jfold')
+        assert (folder / 'a.jfold').read_bytes() == (folder / 'b.jfold').read_bytes()
         for k in range(2):
-            tracer.save(examples[k::2], parts / f'{k}.npz')
+            tracer.save(examples[k::2], parts / f'{k}.jfold')
         corpus = jf.Corpus.load(parts, model)
         chosen = [*examples[::2], *examples[1::2]]
         assert_same(corpus.schedule(range(5)), model.schedule(chosen))
@@ -146,11 +146,11 @@ def test_what_tracers_write_is_a_corpus(expression: Expression) -> None:
 def test_a_part_is_whole_or_not_at_all(tmp_path: Path) -> None:
     tracer = jf.compile(jf.Scalar()).tracer()
     with pytest.raises(jf.InputError, match=r'^example 2: expected float32\[\], got'):
-        tracer.save([1, 2, 'x'], tmp_path / 'part.npz')
+        tracer.save([1, 2, 'x'], tmp_path / 'part.jfold')
     assert not list(tmp_path.iterdir())
-    tracer.save([1, 2, 'x'], tmp_path / 'part.npz', skip_errors=True)
+    tracer.save([1, 2, 'x'], tmp_path / 'part.jfold', skip_errors=True)
     corpus = jf.Corpus.load(tmp_path, jf.compile(jf.Scalar()))
     assert (len(corpus), [at for at, _ in corpus.skipped]) == (2, [2])
     with pytest.raises(FileNotFoundError) as found:
-        tracer.save([1], tmp_path / 'none' / 'part.npz')
+        tracer.save([1], tmp_path / 'none' / 'part.jfold')
     assert 'in a folder that exists' in found.value.__notes__[0]

@@ -244,11 +244,10 @@ class Corpus:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the corpus to one file, whole or not at all.
 
-        The file is an uncompressed `.npz`, which `numpy.load` reads too: arrays named
-        as in `Graph` and `Demands`, and `metadata.json`, with the fingerprint of the
-        expression. A file that was there before stays until the new one is complete;
-        a process that is killed meanwhile leaves a `.tmp` file beside it. Labels are
-        written as JSON.
+        It has an `.npy` for each array, named as in `Graph` and `Demands`, and the
+        fingerprint of the expression as JSON; nothing is pickled. A file that was there
+        before stays until the new one is complete; a process that is killed meanwhile
+        leaves a `.tmp` file beside it. Labels are written as JSON.
 
         Raises:
           TypeError: a label is not of those that JSON gives back as they were.
@@ -263,7 +262,7 @@ class Corpus:
         """Opens a saved corpus; its arrays stay in the file until they are used.
 
         Args:
-          path: of the file; or of a folder, whose `.npz` files are parts of one corpus
+          path: of the file; or of a folder, whose `.jfold` files are parts of a corpus
             in the order of their names, written by as many workers.
           model: of the same expression, tables and Python functions included; layers
             may have other widths. What functions read while they run, such as files, is
@@ -274,7 +273,7 @@ class Corpus:
         Raises:
           FileNotFoundError: there is no such file.
           DamagedError: the file is damaged or truncated, or of another kind.
-          UnknownFormatError: it is of a later version.
+          UnknownFormatError: it is of another version; write it anew.
           ValueError: it holds something else, or was traced for another expression;
             the message says what differs.
         """

@@ -30,9 +30,8 @@ import numpy as np
 
 from jfold import types as t
 from jfold.containers import plain
-from jfold.data.archive import EXTENDED
 from jfold.data.naming import name_of, named, told
-from jfold.data.storage import holds
+from jfold.data.storage import EXTENDED, holds
 from jfold.forms import StructForm
 from jfold.language.portable import CODECS, Codec, codec_of
 from jfold.language.typed import Typed

@@ -13,6 +13,8 @@ from typing import IO
 
 from jfold.errors import expect, reason
 
+SUFFIX = '.jfold'  # of the parts of a corpus
+
 
 class DamagedError(ValueError):
     """A file is not, or no longer, what `write` leaves."""
@@ -107,15 +109,18 @@ def _told(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def parts_in(folder: str | os.PathLike[str]) -> list[Path]:
-    """The parts of a corpus.
+    """Return the files of a folder that are parts of one corpus, in order.
 
     Raises:
       FileNotFoundError: there is none.
     """
-    found = sorted(Path(folder).glob('*.npz'))
+    found = sorted(Path(folder).glob(f'*{SUFFIX}'))
     if not found:
-        raise FileNotFoundError(
-            f'{folder}: expected a folder of `.npz` files, which `Corpus.save` writes, '
-            'got one without'
+        text = (
+            f'{folder}: expected a folder of `{SUFFIX}` files, which `Corpus.save` '
+            'writes, got one without'
         )
+        if any(Path(folder).glob('*.npz')):
+            text += '; write `.npz` files of an earlier version anew'
+        raise FileNotFoundError(text)
     return found

@@ -73,7 +73,7 @@ class Tracer:
 
         Args:
           examples, skip_errors: as of `Model.trace`.
-          path: of the file, as of `Corpus.save`; parts end in `.npz`.
+          path: of the file, as of `Corpus.save`; parts end in `.jfold`.
 
         Raises:
           InputError, TypeError: as of `Model.trace`; nothing is written then.
@@ -82,8 +82,8 @@ class Tracer:
         >>> import jfold as jf, tempfile
         >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     model.tracer().save([[1, 2], []], f'{folder}/part-0.npz')
-        ...     model.tracer().save([[3]], f'{folder}/part-1.npz')
+        ...     model.tracer().save([[1, 2], []], f'{folder}/part-0.jfold')
+        ...     model.tracer().save([[3]], f'{folder}/part-1.jfold')
         ...     corpus = jf.Corpus.load(folder, model)
         >>> model.apply({}, corpus.schedule([2, 0])).tolist()
         [3.0, 3.0]

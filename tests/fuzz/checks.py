@@ -294,7 +294,7 @@ def _from_corpus(session: Session, step: Step, examples: list[Any]) -> Any:
 def _from_file(session: Session, step: Step, examples: list[Any]) -> Any:
     corpus = session.model.trace(session.examples, progress=False)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, 'corpus.npz')
+        path = Path(folder, 'corpus.jfold')
         corpus.save(path)
         loaded = jf.Corpus.load(path, session.model)
         return loaded.schedule(step.rows, size=step.size)
