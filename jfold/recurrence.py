@@ -118,6 +118,23 @@ def sources(operations: Operations) -> Sources:
     )
 
 
+@kept
+def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
+    """Per operation and input, whether it comes from outside of a recurrence that the
+    operation is in, whatever the data."""
+    first, parts = first_results(operations), components(operations)
+    own = [
+        union(1 << n for o in each.operations for n in range(first[o], first[o + 1]))
+        for each in parts
+    ]
+    return tuple(
+        tuple(parts[c].recurrent and not makers & own[c] for makers in inputs)
+        for c, inputs in zip(
+            component_of(operations), sources(operations).inputs, strict=True
+        )
+    )
+
+
 def reads(operations: Operations) -> list[Makers]:
     """Per operation, which operations' results it may read directly."""
     counts = enumerate(len(each.outputs) for each in operations.operations)

@@ -26,7 +26,6 @@ from jfold.device.linear import Sparse
 from jfold.device.once import kept_bytes, run_once
 from jfold.device.plan import Plan, make_plan
 from jfold.device.random_keys import Draws, with_keys
-from jfold.device.residuals import RECOMPUTE
 from jfold.device.results import gathered, grouped
 from jfold.device.sections import Batch
 from jfold.result_tables import packed
@@ -156,8 +155,7 @@ def _run(
     plan: Plan, weights: ByOperation, indices: Array, constants: tuple[Array, ...]
 ) -> Arrays:
     batch = Batch(plan.layout, indices, constants)
-    nothing = dict.fromkeys(plan.kernels, RECOMPUTE)
-    values, _ = forward(plan, nothing, weights, batch)
+    values, _ = forward(plan, plan.forward_alone, weights, batch)
     return gathered(plan.tensors, batch, values)
 
 

@@ -82,7 +82,7 @@ def test_one_array_is_stored_and_makes_room(form: str) -> None:
     assert isinstance(policy, SaveProducts)
     reverse = policy.reverse
     assert isinstance(reverse, SplitReverse)
-    assert [x.shape for x in reverse.residuals] == [(H,)]
+    assert [x.shape for x in reverse.residuals()] == [(H,)]
     assert [x.replaces for x in reverse.crossing] == [0]
 
 

@@ -25,6 +25,7 @@ from hlo import Module, compiled_text, large, parse
 
 import jfold as jf
 from jfold.device import loops, xla
+from jfold.device.buffers import slice_rows
 from jfold.device.xla import Chained
 from jfold.planning.tiles import NARROW
 
@@ -225,6 +226,31 @@ def test_products_that_are_not_written_rows_first_turn_tiles_round(
     assert turned() == 0
     monkeypatch.setattr(xla, 'row_rules', lambda *_: {})
     assert turned() > 0
+
+
+def test_slices_that_are_not_read_at_once_are_read_in_every_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is hoisted, by the kernel that is to be vectorised."""
+
+    def block() -> jf.Block:
+        def cell(w: Any, state: Any, x: Any) -> Any:
+            return jnp.tanh(x @ w[0] + state @ w[1])
+
+        size = 16
+        items = jf.Map(jf.InputTransform(lambda n: [n] * size) >> jf.Vector(size))
+        return items >> jf.Fold(layer(cell, 2, size, size), jf.Zeros([size]))
+
+    def shared() -> list[str]:
+        model = jf.compile(block(), strategy='counted')
+        params, schedule = model.init(jax.random.key(0)), model.schedule([[0.5] * 50])
+        module = parse(compiled_text(model.apply, params, schedule))
+        opcodes = {name: {i.opcode for i in body} for name, body in module.items()}
+        return [name for name, x in opcodes.items() if {'dynamic-slice', 'tanh'} <= x]
+
+    assert not shared()
+    monkeypatch.setattr(xla, 'sliced', slice_rows)
+    assert shared()
 
 
 def test_rows_that_are_gathered_at_once_are_those_gathered_apart(

@@ -82,3 +82,20 @@ def masked(x: jax.Array, real: jax.Array) -> jax.Array:
     """
     real = real.reshape(real.shape + (1,) * (x.ndim - real.ndim))
     return jnp.where(real, x, jnp.zeros((), x.dtype))
+
+
+# An array has rows if its shape at three rows differs from that at two, in one axis
+# alone, which has as many places as there are rows.
+
+
+def row_axis(two: Spec, three: Spec) -> int | None:
+    """The axis of rows of an array whose specs at two and at three rows are given."""
+    pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
+    axes = [axis for axis, (a, b) in pairs if a != b]
+    clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)
+    return axes[0] if clean else None
+
+
+def one_row(two: Spec, axis: int) -> Spec:
+    """The spec of one row, from that of two."""
+    return array_spec(two.shape[:axis] + two.shape[axis + 1 :], two.dtype)

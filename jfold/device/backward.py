@@ -12,8 +12,9 @@ own, so nothing is scattered and sums have a fixed order:
 
 Matrix products of the forward pass are kept, or computed again like elementwise values.
 Gradients of weights are taken over all rows of an operation in large chunks: of
-recurrent operations after all loops, from what these left in the place of the products;
-of others at once, with the cotangents of their inputs.
+recurrent operations after all loops, from what these left in the place of the products,
+or right after their own where cotangents of inputs from outside are taken with them; of
+others at once, with the cotangents of their inputs.
 """
 
 from __future__ import annotations
@@ -105,12 +106,14 @@ def backward(
         ):
             level = functools.partial(_pull_level, reads, c, operations)
             state = loops.levels(c, level, state)
+        # Cotangents that no loop of this component waits for, but those of others do.
+        for o in operations:
+            if pullbacks[o].reverse.late_inputs:
+                state, grads[o] = _after_loops(reads, o, state)
     # Of recurrent operations a chunk takes rows of any level: few large products.
     for o, pullback in pullbacks.items():
-        if pullback.defers:
-            grads[o] = _deferred(reads, o, *state.carry)
-        elif pullback.to_weights and not pullback.runs_at_once:
-            state, grads[o] = _whole(reads, o, state)
+        if pullback.to_weights and o not in grads:
+            state, grads[o] = _after_loops(reads, o, state)
     return {o: _of_weights(reads, o, grads.get(o), len(x)) for o, x in arrays.items()}
 
 
@@ -136,7 +139,7 @@ def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
     read = {plan.operations[o].outputs[k] for o in running for k in flows[o].live}
     return sum(
         plan.operations[o].inputs[group[0]] in read
-        and any(flows[o].active[a] for a in group)
+        and any(a in reads.pullbacks[o].reverse.early_inputs for a in group)
         for o in running
         for group in plan.layout.together[o]
     )
@@ -157,7 +160,8 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
     if several:
         given = replace(given, cotangents=reads.loops.read_once(given.cotangents))
     moving, crossing = reads.plan.apart(pullback.reverse.pull_to_inputs(given))
-    edges = _write_edges(reads, tile, edges, moving, given.cotangents)
+    early = dict(zip(pullback.reverse.early_inputs, moving, strict=True))
+    edges = _write_edges(reads, tile, edges, early, given.cotangents)
     if pullback.defers:
         residuals = _write_crossing(reads, tile, residuals, crossing)
     return edges, residuals
@@ -168,7 +172,7 @@ def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Ar
     its trained weights [*shape each]."""
     # Sums are filed under the last step that runs, as of any level.
     last = jnp.maximum(reads.batch.levels(c) - 1, 0)
-    return _whole(reads, o, _sum_uses(reads, c, last, state))
+    return _after_loops(reads, o, _sum_uses(reads, c, last, state))
 
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
@@ -196,7 +200,7 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
 
     def recomputed() -> Arrays:
         """Residuals [rows, *shape] each."""
-        return pullback.reverse.save_residuals(weights, inputs, rows)[1]
+        return pullback.reverse.save_residuals(weights, inputs, rows, {})[1]
 
     saved = pullback.policy.residuals(tile, residuals.saved[o], recomputed, real)
     if tile.count is not None:
@@ -219,27 +223,37 @@ def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
 
 
 def _write_edges(
-    reads: Reads, tile: Tile, edges: Edges, moving: Arrays, cotangents: Arrays
+    reads: Reads,
+    tile: Tile,
+    edges: Edges,
+    moving: Mapping[int, Array],
+    cotangents: Arrays,
 ) -> Edges:
-    """The edges, with the cotangents of the inputs of a tile [rows, *shape] each, made
-    from those of its outputs [rows, *shape] each."""
+    """The edges, with the cotangents of inputs of a tile [rows, *shape] each, by input,
+    made from those of its outputs [rows, *shape] each."""
     operation = reads.plan.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
     live = [operation.outputs[k] for k in reverse.flow.live]
-    own = reverse.flow.chosen(list(enumerate(operation.inputs)))
     made: dict[int, Array] = {}
-    for (a, t), x, known in zip(own, moving, reverse.cotangents_read, strict=True):
-        read = xla.others(t, live, cotangents, known)
+    for a, x in moving.items():
+        t = operation.inputs[a]
+        read = xla.others(t, live, cotangents, reverse.cotangents_read[a])
         made[a] = xla.after(read, x.astype(edges.buffers[t].dtype), tile.first)
     # Each use of a value has edge rows of its own, as many as the operation has rows:
     # what is written is dense, and no two uses write to one place.
     for group in reads.plan.layout.together[tile.operation]:
-        if chosen := [made[a] for a in group if a in made]:
-            none = jnp.zeros_like(chosen[0])
-            rows = beside([made.get(a, none) for a in group])
-            base, step = reads.plan.layout.edges[tile.operation][group[0]]
+        if chosen := [a for a in group if a in made]:
             t = operation.inputs[group[0]]
-            edges = edges.written(t, rows, base + step * tile.first)
+            base, step = reads.plan.layout.edges[tile.operation][group[0]]
+            first, none = base + step * tile.first, jnp.zeros_like(made[chosen[0]])
+            old = [none for _ in group]
+            if any(a in reverse.early_inputs and a not in made for a in group):
+                # What the loop has written between these.
+                rows = slice_rows(edges.buffers[t], first, step * tile.rows)
+                old = [rows[k::step] for k in range(step)]
+            pairs = zip(group, old, strict=True)
+            rows = beside([made.get(a, x) for a, x in pairs])
+            edges = edges.written(t, rows, first)
     return edges
 
 
@@ -303,37 +317,36 @@ def _crossing(
 # ---- gradients of weights ------------------------------------------------------------
 
 
-def _deferred(reads: Reads, o: int, edges: Edges, residuals: Residuals) -> Arrays:
-    """Gradients of an operation's trained weights [*shape each], from what crossed."""
+def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
+    """Gradients of an operation's trained weights [*shape each], taken from all rows;
+    and cotangents of inputs that no loop has taken before.
 
-    def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
-        """And gradients of the weights [*shape each]."""
-        given = _rows(reads, tile, edges, residuals)
-        crossing = list(_crossing(reads, tile, residuals, given.real))
-        given, crossing = reads.plan.apart((given, crossing))
-        grads = reads.pullbacks[o].reverse.pull_to_weights(given, crossing)
-        return edges, reads.plan.apart(grads)
-
-    # All edges are there, and only read: there is no loop to wait for.
-    state = Chained(0, (edges, _no_grads(reads, o)))
-    return reads.loops.chunks(o, chunk, state).carry[1]
-
-
-def _whole(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
-    """Gradients of an operation's trained weights [*shape each], by the whole reverse
-    of all rows; cotangents of inputs too, if no loop has taken them before."""
+    They are taken from what crossed, or by the whole reverse: then what crosses need
+    not be stored, and what is not used is dead code to XLA.
+    """
     pullback, (edges, residuals) = reads.pullbacks[o], state.carry
+    reverse, count = pullback.reverse, len(_no_grads(reads, o))
 
     def chunk(tile: Tile, edges: Edges) -> tuple[Edges, Arrays]:
         """And gradients of the weights [*shape each]."""
-        given = reads.plan.apart(_rows(reads, tile, edges, residuals))
-        # What crosses need not be stored here; what is not used is dead code to XLA.
-        moving, crossing = pullback.reverse.pull_to_inputs(given)
+        given, moving = _rows(reads, tile, edges, residuals), list[Array]()
+        if pullback.defers:
+            crossing = list(_crossing(reads, tile, residuals, given.real))
+            given, crossing = reads.plan.apart((given, crossing))
+        else:
+            given = reads.plan.apart(given)
+            moving, crossing = reverse.pull_to_inputs(given)
+        grads, late = reverse.pull_to_weights(given, crossing)
+        grads, late = reads.plan.apart((grads[:count], late))
+        written = dict(zip(reverse.late_inputs, late, strict=True))
         if pullback.to_inputs and pullback.runs_at_once:
-            edges = _write_edges(reads, tile, edges, moving, given.cotangents)
-        grads = pullback.reverse.pull_to_weights(given, crossing)
-        return edges, reads.plan.apart(grads)
+            written |= zip(reverse.early_inputs, moving, strict=True)
+        return _write_edges(reads, tile, edges, written, given.cotangents), grads
 
+    if pullback.defers and not reverse.late_inputs:
+        # All edges are there, and only read: there is no loop to wait for.
+        start = Chained(0, (edges, _no_grads(reads, o)))
+        return state, reads.loops.chunks(o, chunk, start).carry[1]
     start = Chained(state.zero, (edges, _no_grads(reads, o)))
     done = reads.loops.chunks(o, chunk, start)
     edges, grads = done.carry

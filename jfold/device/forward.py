@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward pass: a batch and weights to values.
 
-Component after component; one loop over the levels of each, in it, per operation and
-tile width, an inner loop over tiles. A tile gathers its inputs from the value buffers,
-runs the kernel and writes its rows in place:
+Component after component; before it what `hoisting` takes out of it, then one loop over
+its levels, in that, per operation and tile width, an inner loop over tiles. A tile
+gathers its inputs from the value buffers, runs the kernel and writes its rows in place:
 
     values of a type    constants | rows of one output | rows of another | ...
                             │              ▲
@@ -15,7 +15,7 @@ runs the kernel and writes its rows in place:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -23,7 +23,15 @@ from jax import Array
 
 from jfold.device import xla
 from jfold.device.arrays import Arrays, ByOperation, Specs, array_spec, varied
-from jfold.device.buffers import Residuals, Values, new_buffer, write
+from jfold.device.buffers import (
+    Residuals,
+    Values,
+    buffer_of,
+    new_buffer,
+    write,
+)
+from jfold.device.hoisting import inputs_inside, inputs_outside
+from jfold.device.kernel import Weights
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.plan import Plan
 from jfold.device.residuals import Policy
@@ -44,18 +52,25 @@ def forward(
     """
     weights = {o: kernel.weights(arrays[o]) for o, kernel in plan.kernels.items()}
     loops = make_loops(plan.spec, batch, down=False)
+    hoisted: dict[int, dict[int, Array]] = {}
 
-    # All of the batch and the weights is constant to the loops, which carry what they
-    # write alone.
+    # All of the batch, the weights and what is hoisted is constant to the loops, which
+    # carry what they write alone.
     def run_tile(tile: Tile, carry: Carry) -> Carry:
         values, residuals = carry
         o = tile.operation
-        inputs = plan.apart(gather_inputs(plan, loops, values, tile))
         kernel = plan.kernels[o]
-        made = policies[o].run(kernel, weights[o], inputs, tile.rows)
+        # Those of spare rows are some numbers: nobody reads what is made of them.
+        known = {k: loops.slice(x, tile) for k, x in hoisted[o].items()}
+        read = (
+            inputs_inside(kernel, tuple(known)) if known else range(len(kernel.types))
+        )
+        inputs = gather_inputs(plan, loops, values, tile, read)
+        inputs, known = plan.apart((inputs, known))
+        made = policies[o].run(kernel, weights[o], inputs, tile.rows, known)
         outputs, saved = plan.apart(made)
         residuals = residuals.with_saved(o, saved, tile.first)
-        return _write_outputs(plan, values, tile, inputs, outputs), residuals
+        return _write_outputs(plan, values, tile, read, inputs, outputs), residuals
 
     def run_level(c: int, level: Level, state: Chained[Carry]) -> Chained[Carry]:
         for o in plan.components[c].operations:
@@ -69,24 +84,46 @@ def forward(
     # its own loop over levels, which then is as long as its own nodes are deep.
     for c, component in enumerate(plan.components):
         if component.operations:
+            for o in component.operations:
+                new = _new_hoisted(plan, policies[o], o, extra)
+                state, hoisted[o] = _hoist(plan, loops, weights[o], o, state, new)
             level = functools.partial(run_level, c)
             state = loops.levels(c, level, state)
-    return state.carry
+    values, residuals = state.carry
+    saved = residuals.saved
+    return values, Residuals(
+        {o: policies[o].joined(hoisted.get(o, {}), saved[o]) for o in saved}, {}
+    )
 
 
-def gather_inputs(plan: Plan, loops: Loops, values: Values, tile: Tile) -> Arrays:
-    """The inputs of a tile [rows, *shape] each.
+def gather_inputs(
+    plan: Plan,
+    loops: Loops,
+    values: Values,
+    tile: Tile,
+    read: Collection[int] | None = None,
+) -> Arrays:
+    """The inputs of a tile [rows, *shape] each; zeros in place of those not read.
 
     Spare rows, if they are told from others, repeat the first: what they read may not
     be there yet.
+
+    Args:
+      read: numbers of inputs; all if left out.
     """
     batch, types = loops.batch, plan.operations[tile.operation].inputs
     found: dict[int, Array] = {}
     for group in plan.layout.together[tile.operation]:
-        rows = [_input_rows(batch, tile, place) for place in group]
-        made = loops.gather(values.of(batch, types[group[0]]), rows)
-        found |= dict(zip(group, made, strict=True))
-    return [found[place] for place in range(len(types))]
+        chosen = [place for place in group if read is None or place in read]
+        if chosen:
+            rows = [_input_rows(batch, tile, place) for place in chosen]
+            made = loops.gather(values.of(batch, types[group[0]]), rows)
+            found |= dict(zip(chosen, made, strict=True))
+    specs = plan.kernels[tile.operation].inputs(tile.rows)
+    return [
+        found[a] if a in found else jnp.zeros(x.shape, x.dtype)
+        for a, x in enumerate(specs)
+    ]
 
 
 def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
@@ -99,19 +136,58 @@ def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
 
 
 def _write_outputs(
-    plan: Plan, values: Values, tile: Tile, inputs: Arrays, outputs: Arrays
+    plan: Plan,
+    values: Values,
+    tile: Tile,
+    gathered: Collection[int],
+    inputs: Arrays,
+    outputs: Arrays,
 ) -> Values:
     """The values, with the outputs of a tile [rows, *shape] each, made from its inputs
-    [rows, *shape] each."""
+    [rows, *shape] each, of which some are gathered."""
     o = tile.operation
     operation, bases = plan.operations[o], plan.layout.value_base[o]
     # A row that does not depend on the buffer it goes to could be written before that
     # is read, for which XLA would copy it: so the row is tied to what was read.
     reads = plan.kernels[o].reads
+    unread = set(range(len(inputs))).difference(gathered)
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
-        read = xla.others(t, operation.inputs, inputs, known)
+        read = xla.others(t, operation.inputs, inputs, known | unread)
         values = values.written(t, xla.after(read, x, tile.first), base + tile.first)
     return values
+
+
+# ---- products that no loop repeats ---------------------------------------------------
+
+
+def _hoist(
+    plan: Plan,
+    loops: Loops,
+    weights: Weights,
+    o: int,
+    state: Chained[Carry],
+    new: dict[int, Array],
+) -> tuple[Chained[Carry], dict[int, Array]]:
+    """Products of an operation's inputs from outside of its recurrence, by number
+    [rows, ...] each in the order of its rows.
+
+    Args:
+      new: buffers for them.
+    """
+    if not new:
+        return state, new
+    kernel, numbers, values = plan.kernels[o], tuple(new), state.carry[0]
+    read = inputs_outside(kernel, numbers)
+
+    def chunk(tile: Tile, buffers: Arrays) -> tuple[Arrays, Arrays]:
+        inputs = plan.apart(gather_inputs(plan, loops, values, tile, read))
+        made = kernel.products_of(weights, inputs, tile.rows, numbers)
+        pairs = zip(buffers, plan.apart(made), strict=True)
+        return [write(buffer, x, tile.first) for buffer, x in pairs], []
+
+    done = loops.chunks(o, chunk, Chained(state.zero, (list(new.values()), [])))
+    buffers = dict(zip(numbers, done.carry[0], strict=True))
+    return Chained(done.zero, state.carry), buffers
 
 
 # ---- new buffers ---------------------------------------------------------------------
@@ -132,11 +208,24 @@ def _new_values(plan: Plan, batch: Batch, extra: Iterator[int]) -> Values:
 def _new_residuals(
     plan: Plan, policies: Mapping[int, Policy], extra: Iterator[int]
 ) -> Residuals:
-    saved = {
-        o: [new_buffer(spec, extra, plan.varying) for spec in specs]
-        for o, specs in saved_specs(plan, policies).items()
-    }
+    """For what the loops write."""
+    saved = {}
+    for o, policy in policies.items():
+        sizes = plan.layout.region[o], plan.shift(o)
+        specs = policy.buffers(*sizes, policy.hoisted(plan.kernels[o]))
+        saved[o] = [new_buffer(spec, extra, plan.varying) for spec in specs]
     return Residuals(saved, {})
+
+
+def _new_hoisted(
+    plan: Plan, policy: Policy, o: int, extra: Iterator[int]
+) -> dict[int, Array]:
+    """For products that are hoisted, by number, with room as for those stored."""
+    kernel, rows = plan.kernels[o], plan.layout.region[o] + plan.shift(o)
+    return {
+        k: new_buffer(buffer_of(rows, kernel.product_row(k)), extra, plan.varying)
+        for k in policy.hoisted(kernel)
+    }
 
 
 def saved_specs(plan: Plan, policies: Mapping[int, Policy]) -> dict[int, Specs]:

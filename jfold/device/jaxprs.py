@@ -141,6 +141,38 @@ def check_rules(closed: core.ClosedJaxpr) -> None:
             )
 
 
+# ---- equations that say the same -----------------------------------------------------
+
+# None has a size among its parameters, by which two could be the same by chance, for
+# one number of rows.
+_SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
+
+
+def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A jaxpr in which what several simple equations say of the same, one does."""
+    jaxpr, _ = opened(closed)
+    same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _SIZELESS:
+            read = (
+                str(v) if isinstance(v, core.Literal) else same.get(v, v)
+                for v in equation.invars
+            )
+            key = equation.primitive, str(equation.params), *read
+            (result,) = equation.outvars
+            same[result] = first.setdefault(key, result)
+
+    def rewritten(*leaves: jax.Array) -> Arrays:
+        env = environment(closed, leaves)
+        for equation in jaxpr.eqns:
+            results = [same.get(v, v) for v in equation.outvars]
+            steps = [equation] if results == equation.outvars else []
+            env |= zip(equation.outvars, run(steps, env, results), strict=True)
+        return run((), env, jaxpr.outvars)
+
+    return jax.make_jaxpr(rewritten)(*map(spec, jaxpr.invars))
+
+
 # ---- dependence ----------------------------------------------------------------------
 
 
@@ -196,6 +228,11 @@ def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
         return None
     with jax.ensure_compile_time_eval():  # also where a model is made inside of a trace
         return run(steps, env, wanted)[0]
+
+
+def products(closed: core.ClosedJaxpr) -> list[core.JaxprEqn]:
+    """The products of matrices and vectors in a jaxpr, in their order."""
+    return [e for e in opened(closed)[0].eqns if e.primitive.name == 'dot_general']
 
 
 def is_straight(closed: core.ClosedJaxpr) -> bool:

@@ -9,9 +9,9 @@ one kernel serves all batches and both passes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ from jfold.device.arrays import (
     Specs,
     Varying,
     array_spec,
+    one_row,
+    row_axis,
     spec_of,
     varied,
 )
@@ -40,7 +42,10 @@ from jfold.types import TensorType, TupleType, pack
 if TYPE_CHECKING:
     from chex import ArrayTree
 
-    from jfold.device.jaxprs import Environment, Rules
+    from jfold.device.jaxprs import Atom, Environment, Rules
+
+# Products, by their numbers in the jaxpr of an operation [rows, ...] each.
+Products: TypeAlias = Mapping[int, jax.Array]
 
 
 @jax.tree_util.register_dataclass
@@ -69,6 +74,7 @@ class Kernel(Owner):
       types: of its inputs.
       varying: over which axes of an enclosing `jax.shard_map` all arrays vary.
       reproducible: whether sums have a fixed order.
+      external: per input, whether it comes from outside of the recurrence alone.
     """
 
     operation: Operation
@@ -76,6 +82,7 @@ class Kernel(Owner):
     types: tuple[TensorType, ...]
     varying: Varying | None
     reproducible: bool
+    external: tuple[bool, ...]
 
     def outputs(
         self, weights: Weights, inputs: Arrays, rows: int, real: jax.Array | None = None
@@ -92,10 +99,79 @@ class Kernel(Owner):
         arguments = [*weights.arrays, *inputs, real]
         return jaxprs.evaluate(closed, arguments, self.rules, known)
 
-    def product(self, equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
-        """The result of a `dot_general`."""
-        form = fixed_order.product if self.reproducible else jaxprs.apply
-        return form(equation, operands)
+    def with_products(
+        self,
+        weights: Weights,
+        inputs: Arrays,
+        rows: int,
+        wanted: Sequence[int],
+        known: Products,
+    ) -> tuple[Arrays, Arrays]:
+        """Runs the operation on rows that are all real.
+
+        Args:
+          inputs: [rows, *shape] each; those that only known products read are not read.
+          wanted: products, by their numbers.
+          known: products that need not be computed [rows, ...] each.
+
+        Returns:
+          Outputs [rows, *shape] each; the wanted products [rows, ...] each.
+        """
+        jaxpr, _ = jaxprs.opened(self.forward(rows))
+        variables = [*jaxpr.outvars, *(self.products(rows)[k] for k in wanted)]
+        made = self._run(weights, inputs, rows, variables, known)
+        outputs, products = made[: len(jaxpr.outvars)], made[len(jaxpr.outvars) :]
+        return outputs, self._rows_first(wanted, products)
+
+    def products_of(
+        self, weights: Weights, inputs: Arrays, rows: int, wanted: Sequence[int]
+    ) -> Arrays:
+        """Products [rows, ...] each, by number, of inputs [rows, *shape] each that are
+        all real; those that they do not depend on are not read."""
+        variables = [self.products(rows)[k] for k in wanted]
+        return self._rows_first(wanted, self._run(weights, inputs, rows, variables, {}))
+
+    def _run(
+        self,
+        weights: Weights,
+        inputs: Arrays,
+        rows: int,
+        wanted: Sequence[Atom],
+        known: Products,
+    ) -> Arrays:
+        """Variables of the jaxpr on so many rows, as it has them."""
+        closed, products = self.forward(rows), self.products(rows)
+        arguments = [*weights.arrays, *inputs, self.all_real(rows)]
+        env = jaxprs.environment(closed, arguments)
+        env |= self.shared(closed, weights.forward, rows)
+        axes = self.row_axes
+        env |= {products[k]: jnp.moveaxis(x, 0, axes[k]) for k, x in known.items()}
+        equations = jaxprs.opened(closed)[0].eqns
+        # What is there for its effect is read by nothing.
+        effects = {e for e in equations if e.effects}
+        steps = jaxprs.needed(equations, wanted, env, keep=effects)
+        return jaxprs.run(steps, env, wanted, self.rules)
+
+    def _rows_first(self, numbers: Sequence[int], products: Arrays) -> Arrays:
+        """Products [rows, ...] each, as the jaxpr has them."""
+        pairs = zip(numbers, products, strict=True)
+        return [jnp.moveaxis(x, self.row_axes[k], 0) for k, x in pairs]
+
+    @kept
+    def products(self, rows: int) -> list[core.Var]:
+        """The results of products on `rows` rows, in their order, whatever the rows."""
+        return [e.outvars[0] for e in jaxprs.products(self.forward(rows))]
+
+    @functools.cached_property
+    def row_axes(self) -> dict[int, int]:
+        """The axis of rows of each product that has one, by number."""
+        pairs = zip(self.products(2), self.products(3), strict=True)
+        axes = [row_axis(*map(jaxprs.spec, pair)) for pair in pairs]
+        return {k: axis for k, axis in enumerate(axes) if axis is not None}
+
+    def product_row(self, number: int) -> Spec:
+        """A row of a product."""
+        return one_row(jaxprs.spec(self.products(2)[number]), self.row_axes[number])
 
     @property
     def rules(self) -> Rules:
@@ -289,8 +365,14 @@ def make_kernel(
     types: tuple[TensorType, ...],
     varying: Varying | None,
     reproducible: bool = False,
+    external: tuple[bool, ...] = (),
 ) -> Kernel:
-    """The kernel of an operation whose parameters look like `params`; made once."""
+    """The kernel of an operation whose parameters look like `params`; made once.
+
+    Args:
+      external: per input, whether it comes from outside of the recurrence alone; none
+        does if left out.
+    """
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))
     # Settings of JAX on which a trace depends: a kernel is kept, and would be of those
@@ -300,7 +382,7 @@ def make_kernel(
         jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
         jax.sharding.get_abstract_mesh(),
     )
-    options = varying, reproducible
+    options = varying, reproducible, external or (False,) * len(types)
     return _make_kernel(operation, structure, specs, types, *options, context)
 
 
@@ -312,8 +394,9 @@ def _make_kernel(
     types: tuple[TensorType, ...],
     varying: Varying | None,
     reproducible: bool,
+    external: tuple[bool, ...],
     _: tuple[Any, ...],
 ) -> Kernel:
     specs = [array_spec(x.shape, x.dtype, varying) for x in leaves]
     params = jax.tree.unflatten(structure, specs)
-    return Kernel(operation, params, types, varying, reproducible)
+    return Kernel(operation, params, types, varying, reproducible, external)

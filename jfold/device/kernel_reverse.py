@@ -3,7 +3,8 @@
 
 It runs in two places. `pull_to_inputs` runs in the loop: from the cotangents of a
 tile's outputs to those of its inputs. `pull_to_weights` runs after the loop, over all
-rows of the operation: the gradients of its weights, as a few large products.
+rows of the operation: the gradients of its weights, as a few large products, and
+cotangents of inputs that no loop waits for, since they come from outside of it alone.
 
     forward   inputs ─▶ products ─▶ elementwise ─▶ outputs
                            │ residuals, stored        │
@@ -14,17 +15,24 @@ rows of the operation: the gradients of its weights, as a few large products.
 Two forms give the same gradients: a `SplitReverse` runs nothing in both places, and a
 `WholeReverse` all in either, for functions whose reverse cannot be split. Either says
 
+    hoists             whether products of the forward pass may be known before
+    products_read      those that it reads, by number, as far as that is known
     residuals          one row of each array that `save_residuals` returns
     crossing           the arrays that cross between the two places
-    cotangents_read    of each input's cotangent, the outputs' it depends on, as far as
-                       that is known
+    early_inputs       the active inputs whose cotangents the loop takes
+    late_inputs        those whose cotangents are taken with the gradients of weights
+    cotangents_read    of each active input's cotangent, the outputs' it depends on, as
+                       far as that is known
 
 and does, with what is of a weight [*shape] each and all else [rows, ...] each,
 
     weights            adds to the weights what tiles of both passes share
-    save_residuals     inputs to outputs and residuals, in the forward pass
-    pull_to_inputs     to cotangents of the active inputs, and what crosses
-    pull_to_weights    what crosses to gradients of the trained weights
+    save_residuals     inputs and known products to outputs and the other residuals, in
+                       the forward pass
+    joined             known products and the other residuals to all residuals
+    pull_to_inputs     to cotangents of the early inputs, and what crosses
+    pull_to_weights    what crosses to gradients of the trained weights, and cotangents
+                       of the late inputs
 """
 
 from __future__ import annotations

@@ -2,13 +2,15 @@
 """The loops of both passes, in two strategies.
 
 The passes say what happens to a tile; a strategy says how often, and in which order.
-Both have six methods:
+Both have seven methods:
 
     levels     of a component: `step(level, state)`, of steps if they are fixed
     tiles      of an operation on a level: `step(tile, carry)`
-    chunks     of an operation, after all loops: `step(chunk, edges)`, gradients summed
+    chunks     of an operation, outside of loops over levels: `step(chunk, carry)`, what
+               it gives besides summed
     sums       tiles of a round of sums: `step(i, carry)`
     gather     rows of a buffer at several places
+    slice      rows of a buffer that are those of a tile
     read_once  rows of a buffer that a tile goes on to write to
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each,
@@ -28,7 +30,7 @@ from jax import Array, lax
 
 from jfold.device import xla
 from jfold.device.arrays import Arrays
-from jfold.device.buffers import Edges, take
+from jfold.device.buffers import slice_rows, take
 from jfold.device.sections import Batch, Number
 from jfold.device.xla import Chained, loop_after
 from jfold.planning.layout import running
@@ -70,11 +72,11 @@ class Level:
     loop: int
 
 
-Summed: TypeAlias = tuple[Edges, Arrays]  # the edges; gradients of weights [*shape]
 LevelStep: TypeAlias = Callable[[Level, State], State]
 TileStep: TypeAlias = Callable[[Tile, Carry], Carry]
 SumStep: TypeAlias = Callable[[Number, Carry], Carry]
-ChunkStep: TypeAlias = Callable[[Tile, Edges], Summed]
+Summed: TypeAlias = tuple[Carry, Arrays]  # what changes; sums [*shape], of gradients
+ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +92,13 @@ class _Pass:
     down: bool
 
     def _add_chunk(
-        self, o: int, first: Number, step: ChunkStep, carry: Summed
-    ) -> Summed:
-        """The edges behind a chunk, and the gradients with its own."""
-        edges, total = carry
+        self, o: int, first: Number, step: ChunkStep[Carry], carry: Summed[Carry]
+    ) -> Summed[Carry]:
+        """What a chunk has changed, and the sums with its own."""
+        changing, total = carry
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o) - first
-        edges, grads = step(Tile(o, first, rows, count), edges)
-        return edges, list(map(jnp.add, total, grads))
+        changing, new = step(Tile(o, first, rows, count), changing)
+        return changing, list(map(jnp.add, total, new))
 
 
 class CountedLoops(_Pass):
@@ -143,12 +145,12 @@ class CountedLoops(_Pass):
         return Chained(row - first if self.down else jnp.minimum(row - end, 0), carry)
 
     def chunks(
-        self, o: int, step: ChunkStep, state: Chained[Summed]
-    ) -> Chained[Summed]:
+        self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
+    ) -> Chained[Summed[Carry]]:
         """As many as there are nodes for."""
         rows, nodes = self.batch.layout.chunk[o], self.batch.nodes(o)
 
-        def run(row: Array, carry: Summed) -> tuple[Array, Summed]:
+        def run(row: Array, carry: Summed[Carry]) -> tuple[Array, Summed[Carry]]:
             return row + rows, self._add_chunk(o, row, step, carry)
 
         start = jnp.asarray(state.zero, jnp.int32)
@@ -164,6 +166,10 @@ class CountedLoops(_Pass):
         """Rows [n, *shape] each of a buffer [size, *shape] at places [n] each: a CPU
         reads them where they are needed."""
         return [take(buffer, each) for each in places]
+
+    def slice(self, buffer: Array, tile: Tile) -> Array:
+        """The rows of a tile [rows, ...] in a buffer [region, ...], read at once."""
+        return xla.sliced(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
         """As they are [rows, *shape] each: what XLA does for a CPU copies nothing."""
@@ -200,17 +206,17 @@ class FixedLoops(_Pass):
         return Chained(state.zero, step(tile, state.carry))
 
     def chunks(
-        self, o: int, step: ChunkStep, state: Chained[Summed]
-    ) -> Chained[Summed]:
+        self, o: int, step: ChunkStep[Carry], state: Chained[Summed[Carry]]
+    ) -> Chained[Summed[Carry]]:
         """As many as the capacity has room for."""
         rows, count = self.batch.layout.chunk[o], self.batch.nodes(o)
 
-        def run(i: Number, carry: Summed) -> Summed:
+        def run(i: Number, carry: Summed[Carry]) -> Summed[Carry]:
             first = state.zero + i * rows
-            edges, new = self._add_chunk(o, first, step, carry)
+            changing, new = self._add_chunk(o, first, step, carry)
             # What rows give that are all spare may be no number.
             pairs = zip(new, carry[1], strict=True)
-            return edges, [jnp.where(first < count, x, y) for x, y in pairs]
+            return changing, [jnp.where(first < count, x, y) for x, y in pairs]
 
         trips = -(-self.spec.capacity.rows[o] // rows)
         return Chained(state.zero, _repeated(trips, run, state.carry))
@@ -223,6 +229,11 @@ class FixedLoops(_Pass):
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
         """Rows [n, *shape] each of a buffer [size, *shape] at places [n] each."""
         return xla.gathered(buffer, places)
+
+    def slice(self, buffer: Array, tile: Tile) -> Array:
+        """The rows of a tile [rows, ...] in a buffer [region, ...], read where they are
+        needed: each kernel costs its start."""
+        return slice_rows(buffer, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
         """Made [rows, *shape] each, before anything that depends on them."""

@@ -17,16 +17,24 @@ import jax
 
 from jfold.device import xla
 from jfold.device.arrays import Varying
+from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
-from jfold.device.residuals import RECOMPUTE, Policy, SaveProducts
+from jfold.device.residuals import Policy, RecomputeAll, SaveProducts
 from jfold.device.results import Returned, returned
 from jfold.device.rows import Flow
 from jfold.errors import gradient_of
 from jfold.operations import Makers, Operation, Operations
 from jfold.planning.layout import Layout, active_types, has_gradient, layout, running
 from jfold.planning.slots import sum_operations
-from jfold.recurrence import Component, first_results, sources, union
+from jfold.planning.tiles import strategy_of
+from jfold.recurrence import (
+    Component,
+    external_inputs,
+    first_results,
+    sources,
+    union,
+)
 from jfold.spec import RECOMPUTE_ALL, Spec
 
 if TYPE_CHECKING:
@@ -90,21 +98,34 @@ class Plan:
         return bool(active) or has_gradient(operation)
 
     @functools.cached_property
+    def forward_alone(self) -> dict[int, RecomputeAll]:
+        """By operation, the policy that stores nothing for the reverse."""
+        return {o: self._recompute(o) for o in self.kernels}
+
+    def _recompute(self, o: int) -> RecomputeAll:
+        # Sums in a fixed order are to be the same whatever the capacity.
+        if self.spec.reproducible or strategy_of(self.spec).fixed:
+            return RecomputeAll(hoists=True)
+        size = self.layout.region[o] * hoisted_bytes(self.kernels[o])
+        return RecomputeAll(hoists=size <= ROOM)
+
+    @functools.cached_property
     def policies(self) -> dict[int, Policy]:
         """By operation, what the forward pass stores if the loss uses all results.
 
         Nothing of functions without a gradient: who asks for one is told then.
         """
         if self.spec.residuals == RECOMPUTE_ALL:
-            return dict.fromkeys(self.kernels, RECOMPUTE)
+            return dict(self.forward_alone)
         flows = self.flows([True for _ in self.tensors])
         return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
     def _policy(self, o: int, flow: Flow | None) -> Policy:
         try:
-            return RECOMPUTE if flow is None else SaveProducts(self._reverse(o, flow))
+            reverse = None if flow is None else self._reverse(o, flow)
         except Exception:  # whatever a function of the user's raises
-            return RECOMPUTE
+            reverse = None
+        return self._recompute(o) if reverse is None else SaveProducts(reverse)
 
     # ---- the reverse
 
@@ -160,7 +181,8 @@ class Plan:
     def _pullback(self, o: int, flow: Flow) -> Pullback:
         reverse, policy = self._reverse(o, flow), self.policies[o]
         if isinstance(policy, SaveProducts) and policy.reverse is not reverse:
-            policy = RECOMPUTE  # what was saved is for more cotangents than there are
+            # What was saved is for more cotangents than there are.
+            policy = self._recompute(o)
         recurrent = self.components[self.layout.component[o]].recurrent
         return Pullback(reverse, policy, self.is_trained(o), recurrent)
 
@@ -186,9 +208,10 @@ class Pullback:
 
     @property
     def to_inputs(self) -> bool:
-        """Whether inputs get cotangents of their own; those of a sum have its own."""
-        operation = self.reverse.kernel.operation
-        return any(self.reverse.flow.active) and not operation.is_sum
+        """Whether inputs get cotangents of their own, in loops if there are any; those
+        of a sum have its own."""
+        is_sum = self.reverse.kernel.operation.is_sum
+        return bool(self.reverse.early_inputs) and not is_sum
 
     @property
     def runs_at_once(self) -> bool:
@@ -197,8 +220,9 @@ class Pullback:
 
     @property
     def defers(self) -> bool:
-        """Whether gradients of weights wait for what crosses from the loops."""
-        return self.to_weights and self.is_recurrent and self.policy.stores
+        """Whether something waits for what crosses from the loops."""
+        waits = self.to_weights or bool(self.reverse.late_inputs)
+        return waits and self.is_recurrent and self.policy.stores
 
 
 def make_plan(
@@ -206,6 +230,9 @@ def make_plan(
 ) -> Plan:
     """The plan for parameters, or what looks like them, by layer."""
     program, sums = spec.program, sum_operations(spec.program)
+    # What leaves a loop is stored, and that is not wanted.
+    stores = spec.residuals != RECOMPUTE_ALL
+    external = external_inputs(program) if stores else [()] * len(program.operations)
     kernels = {
         o: make_kernel(
             operation,
@@ -213,6 +240,7 @@ def make_plan(
             tuple(program.types[t] for t in operation.inputs),
             varying,
             spec.reproducible,
+            external[o],
         )
         for o, operation in enumerate(program.operations)
         if spec.capacity.rows[o] and o not in sums

@@ -9,7 +9,7 @@ chunk what was, or would have been, stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -17,7 +17,8 @@ from jax import Array
 
 from jfold.device.arrays import Arrays, Specs
 from jfold.device.buffers import buffer_of, repeated, slice_rows
-from jfold.device.kernel import Kernel, Weights
+from jfold.device.hoisting import external_products, hoisted_products
+from jfold.device.kernel import Kernel, Products, Weights
 from jfold.device.kernel_reverse import Reverse
 from jfold.device.loops import Tile
 
@@ -29,15 +30,34 @@ class SaveProducts:
     stores: ClassVar[bool] = True
     reverse: Reverse
 
-    def buffers(self, region: int, shift: int) -> Specs:
-        """With room for what crosses, so many rows further on; see `backward`."""
-        return [buffer_of(region + shift, row) for row in self.reverse.residuals]
+    def hoisted(self, kernel: Kernel) -> tuple[int, ...]:
+        """External products that the loop or the reverse reads, by number."""
+        if not self.reverse.hoists:
+            return ()
+        read = {*hoisted_products(kernel), *self.reverse.products_read}
+        return tuple(k for k in external_products(kernel) if k in read)
+
+    def buffers(self, region: int, shift: int, known: Collection[int] = ()) -> Specs:
+        """Besides known products, with room for what crosses, so many rows further on;
+        see `backward`."""
+        rows = self.reverse.residuals(known)
+        return [buffer_of(region + shift, row) for row in rows]
+
+    def joined(self, known: Products, own: Arrays) -> Arrays:
+        """All buffers [rows, ...], given those of known products and the others."""
+        return self.reverse.joined(known, own)
 
     def run(
-        self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
+        self,
+        kernel: Kernel,
+        weights: Weights,
+        inputs: Arrays,
+        rows: int,
+        known: Products,
     ) -> tuple[Arrays, Arrays]:
-        """Outputs and products [rows, ...] each, of inputs [rows, *shape] each."""
-        return self.reverse.save_residuals(weights, inputs, rows)
+        """Outputs and products [rows, ...] each, of inputs [rows, *shape] each and
+        hoisted products [rows, ...] each."""
+        return self.reverse.save_residuals(weights, inputs, rows, known)
 
     def residuals(
         self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
@@ -52,19 +72,38 @@ class SaveProducts:
 
 @dataclass(frozen=True, eq=False)
 class RecomputeAll:
-    """Nothing is stored; the reverse begins with the forward pass of its rows."""
+    """Nothing is stored; the reverse begins with the forward pass of its rows.
+
+    Attributes:
+      hoists: whether external products may be stored for the forward pass.
+    """
 
     stores: ClassVar[bool] = False
+    hoists: bool
 
-    def buffers(self, region: int, shift: int) -> Specs:
+    def hoisted(self, kernel: Kernel) -> tuple[int, ...]:
+        """External products that the loop reads, by number, if they may be stored."""
+        return hoisted_products(kernel) if self.hoists else ()
+
+    def buffers(self, region: int, shift: int, known: Collection[int] = ()) -> Specs:
         """None."""
         return []
 
+    def joined(self, known: Products, own: Arrays) -> Arrays:
+        """None."""
+        return own
+
     def run(
-        self, kernel: Kernel, weights: Weights, inputs: Arrays, rows: int
+        self,
+        kernel: Kernel,
+        weights: Weights,
+        inputs: Arrays,
+        rows: int,
+        known: Products,
     ) -> tuple[Arrays, Arrays]:
-        """Outputs alone [rows, ...] each, of inputs [rows, *shape] each."""
-        return kernel.outputs(weights, inputs, rows), []
+        """Outputs alone [rows, ...] each, of inputs [rows, *shape] each and hoisted
+        products [rows, ...] each."""
+        return kernel.with_products(weights, inputs, rows, (), known)
 
     def residuals(
         self, tile: Tile, saved: Arrays, recomputed: Callable[[], Arrays], real: Array
@@ -74,4 +113,3 @@ class RecomputeAll:
 
 
 Policy: TypeAlias = SaveProducts | RecomputeAll
-RECOMPUTE = RecomputeAll()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the reverse of a kernel is given: rows, and where cotangents flow; what crosses
-in it; and where the axis of rows is."""
+in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import jax
 
-from jfold.device.arrays import Arrays, Spec, array_spec
+from jfold.device.arrays import Arrays, Spec
 from jfold.device.kernel import Weights
 
 T = TypeVar('T')
@@ -53,6 +53,11 @@ class Flow:
     live: tuple[int, ...]
     active: tuple[bool, ...]
 
+    @property
+    def places(self) -> list[int]:
+        """The numbers of the active inputs."""
+        return [a for a, is_active in enumerate(self.active) if is_active]
+
     def chosen(self, inputs: Sequence[T]) -> list[T]:
         """The active ones, of what there is of each input."""
         pairs = zip(inputs, self.active, strict=True)
@@ -79,20 +84,3 @@ class Crossing:
     row: Spec
     is_linear: bool
     replaces: int | None
-
-
-# An array has rows if its shape at three rows differs from that at two, in one axis
-# alone, which has as many places as there are rows.
-
-
-def row_axis(two: Spec, three: Spec) -> int | None:
-    """The axis of rows of an array whose specs at two and at three rows are given."""
-    pairs = list(enumerate(zip(two.shape, three.shape, strict=True)))
-    axes = [axis for axis, (a, b) in pairs if a != b]
-    clean = len(axes) == 1 and pairs[axes[0]][1] == (2, 3)
-    return axes[0] if clean else None
-
-
-def one_row(two: Spec, axis: int) -> Spec:
-    """The spec of one row, from that of two."""
-    return array_spec(two.shape[:axis] + two.shape[axis + 1 :], two.dtype)

@@ -4,7 +4,8 @@
     cotangents ──▶ early half ──▶ early outputs: cotangents of inputs, in the loop
     rows, weights ──▶  │
                        ▼ what crosses: stored, one row a node
-    rows, weights ──▶ late half ──▶ late outputs: gradients of weights, after the loop
+    rows, weights ──▶ late half ──▶ late outputs: gradients of weights, and cotangents
+                                    of inputs that no loop waits for, after the loop
 
 An equation that both halves need runs in the early one, and its result crosses, unless
 it is cheaper to run it twice.
@@ -13,7 +14,7 @@ it is cheaper to run it twice.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,11 +84,13 @@ class Split:
         return xla.is_read_before(argument, made, self.early, outputs)
 
 
-def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> Split:
+def split(
+    closed: core.ClosedJaxpr, late: Sequence[int], fixed: int, cotangents: int
+) -> Split:
     """Splits a jaxpr by dependence.
 
     Args:
-      late: how many of its outputs, the first ones, are late.
+      late: which of its outputs are late.
       fixed: how many of its arguments, the first ones, have no rows; what depends on
         nothing else is computed in both parts, and so is what costs less than to be
         stored.
@@ -96,8 +99,9 @@ def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> S
     jaxpr, _ = jaxprs.opened(closed)
     first = len(jaxpr.invars) - cotangents
     _, pulled = jaxprs.dependent(jaxpr, jaxpr.invars[first:])
-    late_outputs, early_outputs = jaxpr.outvars[:late], jaxpr.outvars[late:]
-    # Cotangents of inputs are wanted in the loop, so all that they need is early.
+    late_outputs = [jaxpr.outvars[i] for i in late]
+    early_outputs = [v for i, v in enumerate(jaxpr.outvars) if i not in late]
+    # What is wanted in the loop is early, with all that it needs.
     early = jaxprs.needed(jaxpr.eqns, early_outputs)
     # What of it has rows, and is not cheaper to run twice, may cross.
     varying, _ = jaxprs.dependent(jaxpr, jaxpr.invars[fixed:])
@@ -105,7 +109,7 @@ def split(closed: core.ClosedJaxpr, late: int, fixed: int, cotangents: int) -> S
     shared = {e for e in early if e in varying and e not in repeated}
     rest = [e for e in jaxprs.needed(jaxpr.eqns, late_outputs) if e not in shared]
     made = {v for e in shared for v in e.outvars}
-    read = [v for e in rest for v in e.invars] + list(late_outputs)
+    read = [v for e in rest for v in e.invars] + late_outputs
     crossing = dict.fromkeys(v for v in jaxprs.variables(read) if v in made)
     # What `rest` needs only through values that cross is not needed any more.
     rest = jaxprs.needed(rest, late_outputs, known=made)

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 
 from jfold.device import jaxprs, xla
-from jfold.device.arrays import Arrays, Spec, Specs
+from jfold.device.arrays import Arrays, Spec, Specs, one_row, row_axis
+from jfold.device.hoisting import is_worth_it
 from jfold.device.jaxprs import is_inexact
-from jfold.device.kernel import Kernel, Weights
-from jfold.device.rows import Crossing, Flow, Rows, one_row, row_axis
+from jfold.device.kernel import Kernel, Products, Weights
+from jfold.device.rows import Crossing, Flow, Rows
 from jfold.device.split import Split, split
 from jfold.kept import Owner, kept
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 class SplitReverse(Owner):
     """The split form; see `Reverse`."""
 
+    hoists: ClassVar[bool] = True
     kernel: Kernel
     flow: Flow
 
@@ -41,18 +44,18 @@ class SplitReverse(Owner):
         """Whether all that crosses has an axis of rows."""
         return None not in self._crossing_axes
 
-    @functools.cached_property
-    def residuals(self) -> Specs:
+    def residuals(self, known: Collection[int] = ()) -> Specs:
         """The products that the reverse reads."""
-        two = self._products(2)
-        return [one_row(two[i], axis) for i, axis in self._products_read]
+        return [
+            self.kernel.product_row(k) for k in self.products_read if k not in known
+        ]
 
     @functools.cached_property
     def crossing(self) -> list[Crossing]:
         """As found by dependence; each takes the place of a product of the same shape
         that has been read by then, if there is one left."""
-        halves, first = self._split(2), self._first_product
-        places = [first + self._row_products.index(x) for x in self._products_read]
+        halves, rows = self._split(2), self.residuals()
+        places = list(map(self._place, self.products_read))
         found, taken = list[Crossing](), set[int | None]()
         # A product is stored for the derivatives of what reads it. Once its own
         # cotangent is there they have been taken, and the one may lie where the other
@@ -62,7 +65,7 @@ class SplitReverse(Owner):
             fit = (
                 j
                 for j, place in enumerate(places)
-                if self.residuals[j] == row and j not in taken
+                if rows[j] == row and j not in taken
                 if halves.is_read_before(place, variable)
                 and not halves.reads_late(place)
             )
@@ -71,12 +74,37 @@ class SplitReverse(Owner):
         return found
 
     @functools.cached_property
-    def cotangents_read(self) -> list[set[int]]:
+    def cotangents_read(self) -> dict[int, set[int]]:
         """As found by dependence."""
-        closed = self._split(2).closed
+        closed = self._reverse(2)
         used = jaxprs.depends(closed)[self.kernel.trained_count :]
         first = len(closed.in_avals) - len(self.flow.live)
-        return [{i - first for i in places if i >= first} for places in used]
+        found = [{i - first for i in places if i >= first} for places in used]
+        return dict(zip(self.flow.places, found, strict=True))
+
+    @functools.cached_property
+    def late_inputs(self) -> tuple[int, ...]:
+        """Those from outside of the recurrence alone whose cotangents take products
+        that the others do not."""
+        closed, kernel = self._reverse(2), self.kernel
+        jaxpr, _ = jaxprs.opened(closed)
+        if not jaxprs.is_straight(kernel.forward(2)):
+            return ()
+        found = jaxpr.outvars[kernel.trained_count :]
+        made = {
+            a: set(jaxprs.needed(jaxpr.eqns, [v]))
+            for a, v in zip(self.flow.places, found, strict=True)
+        }
+        own = [steps for a, steps in made.items() if not kernel.external[a]]
+        products = set(filter(is_worth_it, jaxprs.products(closed))).difference(*own)
+        return tuple(
+            a for a, steps in made.items() if kernel.external[a] and steps & products
+        )
+
+    @functools.cached_property
+    def early_inputs(self) -> tuple[int, ...]:
+        """The other active ones."""
+        return tuple(a for a in self.flow.places if a not in self.late_inputs)
 
     def weights(self, arrays: Arrays) -> Weights:
         """Arrays [*shape each], with what the early half reads."""
@@ -86,12 +114,16 @@ class SplitReverse(Owner):
         return Weights(arrays, *parts)
 
     def save_residuals(
-        self, weights: Weights, inputs: Arrays, rows: int
+        self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
         """Outputs, and the products that the reverse reads [rows, *shape] each."""
-        outputs, made = self._with_products(weights, inputs, rows)
-        axes = self._products_read
-        return outputs, [jnp.moveaxis(made[i], axis, 0) for i, axis in axes]
+        wanted = [k for k in self.products_read if k not in known]
+        return self.kernel.with_products(weights, inputs, rows, wanted, known)
+
+    def joined(self, known: Products, own: Arrays) -> Arrays:
+        """All that the reverse reads [rows, ...] each, given known and other ones."""
+        rest = iter(own)
+        return [known[k] if k in known else next(rest) for k in self.products_read]
 
     def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
         """The early half: cotangents of inputs, what crosses [rows, *shape] each."""
@@ -101,65 +133,28 @@ class SplitReverse(Owner):
         pairs = zip(crossing, self._crossing_axes, strict=True)
         return moving, [jnp.moveaxis(x, axis or 0, 0) for x, axis in pairs]
 
-    def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
-        """The late half: gradients [*shape each], of crossing [rows, *shape each]."""
+    def pull_to_weights(self, given: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
+        """The late half: gradients [*shape each] and cotangents of the late inputs, of
+        what crosses [rows, *shape each]."""
         pairs = zip(crossing, self._crossing_axes, strict=True)
         crossed = [jnp.moveaxis(x, 0, axis or 0) for x, axis in pairs]
         halves, arguments = self._split(given.count), self._arguments(given)
-        return halves.run_late(arguments, crossed, self.kernel.rules)
+        made = halves.run_late(arguments, crossed, self.kernel.rules)
+        count = self.kernel.trained_count
+        return made[:count], made[count:]
 
     # ---- products
 
-    def _with_products(
-        self, weights: Weights, inputs: Arrays, rows: int
-    ) -> tuple[Arrays, Arrays]:
-        """Outputs [rows, *shape] each, and all products of the forward pass in their
-        order [rows, ...] each, some without rows."""
-        # Known by their order: every run of the jaxpr makes them in the same one.
-        made: Arrays = []
-
-        def product(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
-            """A product [rows, ...], or [...] of weights alone."""
-            made.append(self.kernel.product(equation, operands))
-            return made[-1]
-
-        closed = self.kernel.forward(rows)
-        rules = {**self.kernel.rules, 'dot_general': product}
-        arguments = [*weights.arrays, *inputs, self.kernel.all_real(rows)]
-        known = self.kernel.shared(closed, weights.forward, rows)
-        return jaxprs.evaluate(closed, arguments, rules, known), made
-
-    @kept
-    def _products(self, rows: int) -> Specs:
-        """All products of the forward pass."""
-
-        def made(arrays: Arrays, inputs: Arrays) -> Arrays:
-            """Of weights [*shape each] and inputs [rows, *shape each]."""
-            return self._with_products(self.kernel.weights(arrays), inputs, rows)[1]
-
-        inputs = self.kernel.inputs(rows)
-        found: Specs = jax.eval_shape(made, self.kernel.weight_specs, inputs)
-        # Of shapes beside axes that are not manual JAX forgets on which mesh they are.
-        return [self.kernel.spec(x.shape, x.dtype) for x in found]
-
     @functools.cached_property
-    def _row_products(self) -> list[tuple[int, int]]:
-        """Number and row axis of the products that have rows."""
-        pairs = zip(self._products(2), self._products(3), strict=True)
-        axes = [row_axis(*pair) for pair in pairs]
-        return [(i, axis) for i, axis in enumerate(axes) if axis is not None]
-
-    @functools.cached_property
-    def _products_read(self) -> list[tuple[int, int]]:
-        """Those of them that the reverse reads."""
+    def products_read(self) -> tuple[int, ...]:
+        """Those with rows that the reverse reads, by number."""
         halves = self._split(2)
-        found = enumerate(self._row_products, self._first_product)
-        return [product for place, product in found if halves.reads(place)]
+        return tuple(k for k in self.kernel.row_axes if halves.reads(self._place(k)))
 
-    @property
-    def _first_product(self) -> int:
-        """Which argument of the reverse is the first product."""
-        return self.kernel.weight_count + len(self.kernel.types) + 1
+    def _place(self, product: int) -> int:
+        """Which argument of the reverse a product is."""
+        first = self.kernel.weight_count + len(self.kernel.types) + 1
+        return first + list(self.kernel.row_axes).index(product)
 
     # ---- the two halves
 
@@ -167,20 +162,29 @@ class SplitReverse(Owner):
         """Of the jaxpr of the reverse, weights [*shape] each, then others [rows, ...]
         each; products that it does not read are zeros."""
         # The zeros are read by nothing, so XLA never makes them.
-        read, specs = iter(given.residuals), self._products(given.count)
+        read = dict(zip(self.products_read, given.residuals, strict=True))
+        specs = list(map(jaxprs.spec, self.kernel.products(given.count)))
         made = [
-            jnp.moveaxis(next(read), 0, axis)
-            if (i, axis) in self._products_read
-            else jnp.zeros(specs[i].shape, specs[i].dtype)
-            for i, axis in self._row_products
+            jnp.moveaxis(read[k], 0, axis)
+            if k in read
+            else jnp.zeros(specs[k].shape, specs[k].dtype)
+            for k, axis in self.kernel.row_axes.items()
         ]
         rows = [*given.inputs, given.real, *made, *given.cotangents]
         return [*given.weights.arrays, *rows]
 
     @kept
     def _split(self, rows: int) -> Split:
+        trained = self.kernel.trained_count
+        late = [trained + self.flow.places.index(a) for a in self.late_inputs]
+        fixed, cotangents = self.kernel.weight_count, len(self.flow.live)
+        return split(self._reverse(rows), [*range(trained), *late], fixed, cotangents)
+
+    @kept
+    def _reverse(self, rows: int) -> core.ClosedJaxpr:
+        """The jaxpr of gradients of weights, then cotangents of active inputs."""
         specs, structure = jax.tree.flatten(self._argument_specs(rows))
-        numbers = [i for i, _ in self._row_products]
+        numbers = list(self.kernel.row_axes)
         forward = self.kernel.forward(rows)
 
         def reverse(*arguments: jax.Array) -> Arrays:
@@ -210,12 +214,13 @@ class SplitReverse(Owner):
         shares = self.kernel.shares(rows)
         # It has products of its own, of cotangents.
         closed = xla.rows_first(closed, specs, fixed, shares)
-        late = self.kernel.trained_count
-        return split(closed, late, fixed, cotangents=len(self.flow.live))
+        # Of two equations that say the same each place would have its own.
+        return jaxprs.without_repeats(closed)
 
     def _argument_specs(self, rows: int) -> list[Specs]:
         """The arguments of the reverse, by kind."""
-        kernel, made = self.kernel, self._products(rows)
+        kernel = self.kernel
+        made = list(map(jaxprs.spec, kernel.products(rows)))
         *rest, real = kernel.row_specs(rows)
         outputs = kernel.forward(rows).out_avals
         return [
@@ -223,7 +228,7 @@ class SplitReverse(Owner):
             rest[kernel.trained_count : kernel.weight_count],
             rest[kernel.weight_count :],
             [real],
-            [made[i] for i, _ in self._row_products],
+            [kernel.spec(made[k].shape, made[k].dtype) for k in kernel.row_axes],
             [kernel.spec(outputs[k].shape, outputs[k].dtype) for k in self.flow.live],
         ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from jfold.device import fixed_order, jaxprs
-from jfold.device.arrays import Arrays, Spec, Specs, spec_of
-from jfold.device.kernel import Kernel, Weights
-from jfold.device.rows import Crossing, Flow, Rows, one_row, row_axis
+from jfold.device.arrays import Arrays, Spec, Specs, one_row, row_axis, spec_of
+from jfold.device.kernel import Kernel, Products, Weights
+from jfold.device.rows import Crossing, Flow, Rows
 
 # A pytree, too: `jax.vjp` returns it.
 Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
@@ -34,16 +34,23 @@ class WholeReverse:
     """
 
     crossing: ClassVar[Sequence[Crossing]] = ()
+    late_inputs: ClassVar[tuple[int, ...]] = ()
+    products_read: ClassVar[tuple[int, ...]] = ()
+    hoists: ClassVar[bool] = False
     kernel: Kernel
     flow: Flow
 
     @property
-    def cotangents_read(self) -> list[set[int]]:
-        """Nothing is known."""
-        return [set() for is_active in self.flow.active if is_active]
+    def early_inputs(self) -> tuple[int, ...]:
+        """All active ones."""
+        return tuple(self.flow.places)
 
-    @functools.cached_property
-    def residuals(self) -> Specs:
+    @property
+    def cotangents_read(self) -> dict[int, set[int]]:
+        """Nothing is known."""
+        return {a: set() for a in self.flow.places}
+
+    def residuals(self, known: Collection[int] = ()) -> Specs:
         """The leaves that are not at hand."""
         pairs = zip(self._leaves(2), self._axes, strict=True)
         return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
@@ -53,7 +60,7 @@ class WholeReverse:
         return self.kernel.weights(arrays)
 
     def save_residuals(
-        self, weights: Weights, inputs: Arrays, rows: int
+        self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
         """Outputs, and the leaves to be stored [rows, *shape] each."""
         real = self.kernel.all_real(rows)
@@ -61,15 +68,19 @@ class WholeReverse:
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
         return outputs, [jnp.moveaxis(x, a, 0) for x, a in pairs if a is not None]
 
+    def joined(self, known: Products, own: Arrays) -> Arrays:
+        """The leaves that are not at hand [rows, ...] each."""
+        return own
+
     def pull_to_inputs(self, given: Rows) -> tuple[Arrays, Arrays]:
         """Cotangents of inputs [rows, *shape each], by the whole reverse; what belongs
         to weights is dead code."""
         return self._pulled(given)[1], []
 
-    def pull_to_weights(self, given: Rows, crossing: Arrays) -> Arrays:
-        """Gradients [*shape each], by the whole reverse; what belongs to inputs alone
-        is dead code."""
-        return self._pulled(given)[0]
+    def pull_to_weights(self, given: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
+        """Gradients [*shape each], by the whole reverse, and no cotangents; what
+        belongs to inputs alone is dead code."""
+        return self._pulled(given)[0], []
 
     def _pulled(self, given: Rows) -> tuple[Arrays, Arrays]:
         """Gradients of trained weights [*shape each], and cotangents of active inputs

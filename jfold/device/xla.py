@@ -20,7 +20,7 @@ from jax.extend import core
 
 from jfold.device import jaxprs
 from jfold.device.arrays import Arrays, Specs
-from jfold.device.buffers import take
+from jfold.device.buffers import slice_rows, take
 from jfold.staircase import NARROW
 
 if TYPE_CHECKING:
@@ -105,6 +105,26 @@ def at_hand(rows: Arrays) -> Arrays:
     """
     made: Arrays = lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
     return made
+
+
+def sliced(buffer: Array, first: Array | int, rows: int) -> Array:
+    """Rows of a buffer [size, ...], one after another [rows, ...], of a kernel that
+    makes nothing else.
+
+    For a CPU XLA fuses a slice whose place is not known into every kernel that reads
+    it, none of which is then vectorised: an LSTM's step of 32 rows, H = 128, took 94 us
+    with such a slice among the summands of its gates, and 34 without. It fuses nothing
+    with a choice, which takes 1 us or so.
+
+    Args:
+      first: a row number, of which XLA does not know that it is never negative.
+    """
+
+    def at(first: Array | int) -> Callable[[Array], Array]:
+        return lambda buffer: slice_rows(buffer, first, rows)
+
+    chosen: Array = lax.cond(first >= 0, at(first), at(first + 1), buffer)
+    return chosen
 
 
 def gathered(buffer: Array, places: Sequence[Array]) -> Arrays:
