@@ -133,7 +133,7 @@ def demands(selection: Selection) -> Demands:
     fans = _largest(read, numbers.first.ravel()).reshape(types, examples)
     # One at least, even if no value is used: a sum of no rows has no shape.
     fans = np.maximum(fans, 1) * _is_active(program)
-    if _adds_up(program) or fans.max(initial=0) > SUM_ARITY:
+    if _adds_up(program) or np.maximum.reduce(fans, None, initial=0) > SUM_ARITY:
         for t in active_types(program):
             counts = read[numbers.ends[t] : numbers.ends[t + 1]]
             begin, most = numbers.first[t] - numbers.ends[t], most_uses(selection, t)

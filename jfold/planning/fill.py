@@ -292,14 +292,14 @@ def _write_rows(batch: Batch) -> None:
     if of_values < len(rows):
         found = np.concatenate([found, rows[of_values:]])
     pairs = zip(reads.targets, itertools.pairwise(merged.ends), strict=True)
-    for target, (a, b) in pairs:
-        own = found[a:b]
-        if target.operation in batch.levels.nodes:
-            own[...] = own.take(batch.levels.nodes[target.operation])
+    for (section, before, spare, o, _, _), (a, b) in pairs:
+        own, nodes = found[a:b], batch.levels.nodes.get(o)
+        if nodes is not None:
+            own[...] = own.take(nodes)
+        if before:
+            own = own - before
         # Spare rows repeat a real one: on zeros a function may give no number.
-        spare = (own[-1] if b > a else 0) if target.spare < 0 else target.spare
-        own = own - target.before if target.before else own
-        target.section.fill(indices, own, spare)
+        section.fill(indices, own, spare if spare >= 0 else own[-1] if b > a else 0)
     if has_loops:  # else JAX itself takes gradients
         edges = _edges(reads, merged)
         for t in active_types(spec.program):

@@ -36,6 +36,7 @@ from jfold.graph import (
 )
 from jfold.kept import Owner, kept, lazy
 from jfold.operations import Operations
+from jfold.planning.layout import active_types
 from jfold.tracing.check_graph import checked
 
 # ---- columns -------------------------------------------------------------------------
@@ -130,12 +131,14 @@ class Parts:
       keys: of each its table, and which output of its rows it is.
       tables: [parts] of each; those of the program's constants are behind all others.
       ends: [types + 1] where the parts of each type begin.
+      bounds: the same as an array.
       has_shared: whether the program has constants.
     """
 
     keys: tuple[tuple[int, int], ...]
     tables: Array
     ends: tuple[int, ...]
+    bounds: Array
     has_shared: bool
 
     def by_example(self, numbers: Array) -> Array:
@@ -158,7 +161,8 @@ def parts_of(program: Operations) -> Parts:
         found += [x[1:] for x in value_parts(program) if x[0] == t]
         ends.append(len(found))
     tables = np.array([table for table, _ in found], np.intp)
-    return Parts(tuple(found), tables, tuple(ends), any(shared))
+    bounds = np.array(ends, np.intp)
+    return Parts(tuple(found), tables, tuple(ends), bounds, any(shared))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +184,8 @@ class Numbers:
     @lazy
     def first(self) -> Array:
         """The number of the first value of each type and example [types, examples]."""
+        if self.examples == 1:
+            return self.places[self.parts.bounds[:-1]][:, None]
         found = np.empty((len(self.parts.ends) - 1, self.examples), np.intp)
         for row, (a, b) in zip(found, itertools.pairwise(self.parts.ends), strict=True):
             row[:] = self._of_cells(a, b)
@@ -188,8 +194,7 @@ class Numbers:
     @lazy
     def ends(self) -> list[int]:
         """The number of the first value of each type [types + 1]."""
-        cells = [end * self.examples for end in self.parts.ends]
-        found: list[int] = self.places[cells].tolist()
+        found: list[int] = self.places[self.parts.bounds * self.examples].tolist()
         return found
 
     def begin(self, table: int, output: int) -> Array:
@@ -268,12 +273,19 @@ class Selection(Owner):
         return tuple(table.pick(examples) for table in tables)
 
     @lazy
+    def _begin(self) -> Array:
+        """Where in each table of the graph the rows of each example begin
+        [tables, n]."""
+        first, examples = self.graph.first, self.examples
+        return first[:, :-1] if examples is None else first.take(examples, 1)
+
+    @lazy
     def counts(self) -> Array:
         """Rows of each example in each table [tables, n]."""
         first, examples = self.graph.first, self.examples
-        if examples is None:
-            return first[:, 1:] - first[:, :-1]
-        return first.take(examples + 1, 1) - first.take(examples, 1)
+        end = first[:, 1:] if examples is None else first.take(examples + 1, 1)
+        counts: Array = end - self._begin
+        return counts
 
     @lazy
     def totals(self) -> Array:
@@ -283,9 +295,7 @@ class Selection(Owner):
     @lazy
     def _rows(self) -> list[Array]:
         """Per table, where in it the rows of the chosen examples are."""
-        assert self.examples is not None
-        begin = self.graph.first.take(self.examples, 1)
-        every = ranges(begin.ravel(), self.counts.ravel())
+        every = ranges(self._begin.ravel(), self.counts.ravel())
         ends = first_of(self.totals).tolist()
         return [every[a:b] for a, b in itertools.pairwise(ends)]
 
@@ -368,13 +378,14 @@ def select(program: Operations, graph: Graph) -> Selection:
 
 @kept
 def use_counts(selection: Selection) -> Array:
-    """Return how often each value is read [values]; 0 for constants."""
+    """Return how often each value is read [values]; 0 for constants of types through
+    which gradients flow."""
     numbers, shared = selection.numbers, shared_counts(selection.program)
     counts = np.bincount(selection.values.numbers, minlength=numbers.ends[-1])
-    # Constants have no cotangents, so it does not matter how often they are read. They
-    # are the first values of each type and example.
-    own = selection.counts[: len(shared)]
-    if numbers.parts.has_shared:
-        own = own + np.array(shared)[:, None]
-    counts[ranges(numbers.first.ravel(), own.ravel())] = 0
+    for t in active_types(selection.program):
+        # They have no cotangents, so it does not matter how often they are read. They
+        # are the first values of each example.
+        if shared[t] or selection.totals[t]:
+            own = selection.counts[t] + shared[t]
+            counts[ranges(numbers.first[t], own)] = 0
     return counts
