@@ -24,8 +24,8 @@ from trees import Params, Workload, comb, expression, random_tree
 from turns import clocked, ratio_row, seconds, take_turns
 
 import jfold as jf
-from jfold.planning.uses import make_uses
-from jfold.schedule import build
+from jfold.data.scheduler import build
+from jfold.planning.selections import select
 from jfold.spec import Capacity, Spec
 from jfold.tracing.record import trace
 
@@ -73,7 +73,7 @@ def growth(workload: Workload, options: argparse.Namespace) -> Iterator[Row]:
     )
     wide = Spec(model.program, doubled(once[0].spec.capacity))
     graphs = [trace(model.program, batch) for batch in workload.batches(POOL)]
-    roomy = [build(make_uses(model.program, graph), wide) for graph in graphs]
+    roomy = [build([select(model.program, graph)], wide) for graph in graphs]
     contenders = {'once': once, 'trees': twice, 'capacities': roomy}
     gradients = jax.value_and_grad(functools.partial(loss, model))
     for mode, function in zip(MODES, (model.apply, gradients), strict=True):

@@ -15,7 +15,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from jfold.errors import ProgramBudgetError
 from jfold.kept import lazy
@@ -269,6 +269,38 @@ class FixedBudget:
     def without_limit(self) -> FixedBudget:
         """Itself: what it has is all there is."""
         return self
+
+
+class NoBudget:
+    """What examples have that were traced apart from a model: they wait for one."""
+
+    @property
+    def has_profiles(self) -> bool:
+        """Refuse, as do all others: a model decides.
+
+        Raises:
+          TypeError: always.
+        """
+        _refuse_without_model()
+
+    def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
+        """Refuse to make room."""
+        _refuse_without_model()
+
+    def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
+        """Refuse to make room."""
+        _refuse_without_model()
+
+    def without_limit(self) -> NoBudget:
+        """Return itself."""
+        return self
+
+
+def _refuse_without_model() -> NoReturn:
+    raise TypeError(
+        'expected a corpus of a model, got one that was pickled, which models are '
+        'not: call `model.join([corpus])`, of the model of the same expression'
+    )
 
 
 def _outgrown(largest: Capacity, need: Capacity) -> str:

@@ -93,6 +93,16 @@ class Graph:
     labels: tuple[Table, ...] = ()
     fits: bool = field(default=False, repr=False)
 
+    @lazy
+    def tables(self) -> tuple[Table, ...]:
+        """All tables: of constants per type, of operations, of results."""
+        return self.constants + self.operations + self.results
+
+    @lazy
+    def first(self) -> Array:
+        """Where the rows of each example begin in each table [tables, examples + 1]."""
+        return np.array([table.first for table in self.tables])
+
     @property
     def levels(self) -> tuple[Array, ...]:
         """Per operation, the level of each node [nodes]."""

@@ -12,20 +12,19 @@ import jax
 from jax.custom_batching import custom_vmap
 from jax.export import Exported
 
-from jfold.budget import FixedBudget
 from jfold.containers import plain
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.predict import predictions
-from jfold.data.scheduling import Scheduling
+from jfold.data.scheduler import Scheduler, build
 from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.data.tracing import trace_corpus
 from jfold.errors import expect, several, whole
 from jfold.language.parameter_checks import check_kept, check_params
-from jfold.planning.uses import make_uses
+from jfold.planning.deals import deal_in_order
 from jfold.program import Program
-from jfold.schedule import Schedule, build, check_one
+from jfold.schedule import Schedule, check_one
 from jfold.spec import Capacity, Spec
 from jfold.tracebacks import boundary
 
@@ -50,28 +49,32 @@ def _refuse(what: str, instead: str, *_: object) -> NoReturn:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadedModel(Scheduling):
+class LoadedModel:
     """A model without the code that built it; read by `jfold.load`.
 
     Its programs are those in the file, one for each of `capacities`: what fits none of
     them is an error. It predicts, and has neither gradients nor `jax.vmap`.
 
     Attributes:
-      program: the half of the expression that runs on the host; printable.
+      scheduler: makes its schedules, of the capacities in the file.
       params: as they were saved, for `apply`.
       platforms: on which it runs, as of `jfold.save`.
     """
 
-    program: Program
+    scheduler: Scheduler
     params: dict[str, Any]
     platforms: tuple[str, ...]
-    _budget: FixedBudget
     _steps: Mapping[Spec, Step]
+
+    @property
+    def program(self) -> Program:
+        """The half of the expression that runs on the host; printable."""
+        return self.scheduler.program
 
     @property
     def capacities(self) -> tuple[Capacity, ...]:
         """What has room in its programs, from small to large."""
-        return tuple(spec.capacity for spec in self._budget.specs)
+        return tuple(spec.capacity for spec in self._steps)
 
     @boundary
     def schedule(
@@ -92,7 +95,8 @@ class LoadedModel(Scheduling):
         """
         if size is not None:
             size = self._checked(size)
-        made = self._build(self._graph(examples), size=size)
+        selection = self.scheduler.select(examples)
+        made = self.scheduler.schedule(selection, deal_in_order(len(selection), size))
         if size not in (None, made.examples):
             raise ValueError(
                 f'expected examples that fit a capacity of {size} rows, got some that '
@@ -170,9 +174,9 @@ class LoadedModel(Scheduling):
     @boundary
     def precompile(self) -> None:
         """Compiles all programs now, and not when each is first needed."""
-        uses = make_uses(self.program, self._graph([]))
-        for spec in self._budget.specs:
-            made = self.apply(self.params, build(uses, spec))
+        nothing = self.scheduler.select([])
+        for spec in self._steps:
+            made = self.apply(self.params, build([nothing], spec))
             jax.block_until_ready(made)  # type: ignore[no-untyped-call]
 
     @boundary
@@ -184,16 +188,16 @@ class LoadedModel(Scheduling):
         progress: bool = True,
     ) -> Corpus:
         """Turns examples into arrays once; see `Model.trace`."""
-        return trace_corpus(self, several(examples), skip_errors, progress)
+        return trace_corpus(self.scheduler, several(examples), skip_errors, progress)
 
     @boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
         """Puts examples together that were traced apart; see `Model.join`."""
-        return join(self, parts, self._digest)
+        return join(self.scheduler, parts)
 
     def tracer(self) -> Tracer:
         """Tracing alone, for other processes; see `Model.tracer`."""
-        return make_tracer(self.program)
+        return make_tracer(self.scheduler)
 
     def __repr__(self) -> str:
         sizes = ', '.join(str(each.examples) for each in self.capacities)

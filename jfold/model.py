@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from jfold.data.batches import batches as make_batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.predict import predict as make_predict
-from jfold.data.scheduling import Scheduling
+from jfold.data.scheduler import Scheduler
 from jfold.data.sources import schedule_part
 from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
@@ -34,7 +33,7 @@ from jfold.kept import Recent, Stays, kept
 from jfold.keys import Rngs, check_key
 from jfold.language.parameter_checks import check_kept, check_params, with_external
 from jfold.lower import lower
-from jfold.planning.deals import in_order, rows_of_shard
+from jfold.planning.deals import deal_in_order
 from jfold.program import Program
 from jfold.results import returned
 from jfold.runtime import make_execute
@@ -45,7 +44,7 @@ from jfold.tracebacks import boundary
 
 
 @dataclass(eq=False)
-class Model(Scheduling, Stays):
+class Model(Stays):
     """A compiled expression; made by `jfold.compile`.
 
     Attributes:
@@ -55,6 +54,8 @@ class Model(Scheduling, Stays):
       residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
       strategy: how often loops run; likewise. `None`: as suits the backend.
       reproducible: whether sums have a fixed order; likewise.
+      budget: the shapes of schedule that there were.
+      scheduler: makes schedules, within the budget.
     """
 
     _instead = (
@@ -67,7 +68,8 @@ class Model(Scheduling, Stays):
     residuals: str = SAVE_PRODUCTS
     strategy: str | None = None
     reproducible: bool = False
-    _budget: Budget = field(init=False, repr=False)
+    budget: Budget = field(init=False, repr=False)
+    scheduler: Scheduler = field(init=False, repr=False)
 
     batches = make_batches
     predict = make_predict
@@ -76,12 +78,13 @@ class Model(Scheduling, Stays):
         # A function for each shape: JAX frees what it has compiled with that.
         self._applied = Recent[Callable[..., Any]]()
         options = self.residuals, self.strategy, self.reproducible
-        self._budget = Budget(self.program, self.max_programs, *options)
+        self.budget = Budget(self.program, self.max_programs, *options)
+        self.scheduler = Scheduler(self.program, self.budget)
 
     @property
     def programs(self) -> int:
         """How many shapes of schedule there were so far: programs to compile."""
-        return len(self._budget.specs)
+        return len(self.budget.specs)
 
     @property
     def source(self) -> str:
@@ -146,18 +149,15 @@ class Model(Scheduling, Stays):
           ProgramBudgetError: one more shape would exceed `max_programs`. In both cases
             the model is as it was before.
         """
-        begin = time.perf_counter()
-        if sharding is None:
-            return self._build(self._graph(examples), size=size, begin=begin)
-        shards = make_shards(sharding)
-        if not shards.is_local:
-            make = functools.partial(self._graph, examples)
-            talk = self._agreement.among(shards)
-            return schedule_part(self, make, size, shards, talk, begin)[0]
-        graph = self._graph(examples)
-        rows = rows_of_shard('size', shards, graph.examples, size)
-        deal = in_order(shards, rows, graph.examples)
-        return on_device(self._build_dealt(graph, deal, begin))
+        scheduler, begin = self.scheduler, time.perf_counter()
+        shards = None if sharding is None else make_shards(sharding)
+        if shards is not None and not shards.is_local:
+            talk = scheduler.agreement.among(shards)
+            return schedule_part(scheduler, examples, size, shards, talk, begin)[0]
+        selection = scheduler.select(examples)
+        deal = deal_in_order(len(selection), size, shards)
+        made = scheduler.schedule(selection, deal, begin)
+        return made if shards is None else on_device(made)
 
     @boundary
     def schedules(
@@ -177,7 +177,8 @@ class Model(Scheduling, Stays):
         """
         is_several = isinstance(batches, Iterable)
         expect('batches', batches, is_several, 'a list of lists of examples')
-        return self._build_all(list(map(self._graph, batches)), size)
+        selections = list(map(self.scheduler.select, batches))
+        return self.scheduler.schedules(selections, size)
 
     @boundary
     def trace(
@@ -209,7 +210,7 @@ class Model(Scheduling, Stays):
         >>> model.apply({}, corpus.schedule([2, 0])).tolist()
         [3.0, 3.0]
         """
-        return trace_corpus(self, several(examples), skip_errors, progress)
+        return trace_corpus(self.scheduler, several(examples), skip_errors, progress)
 
     @boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
@@ -232,7 +233,7 @@ class Model(Scheduling, Stays):
         >>> model.apply({}, both.schedule([2, 0, 1])).tolist()
         [0.0, 3.0, 3.0]
         """
-        return join(self, parts, self._digest)
+        return join(self.scheduler, parts)
 
     def tracer(self) -> Tracer:
         """Tracing alone, as a callable to send to other processes.
@@ -252,7 +253,7 @@ class Model(Scheduling, Stays):
         >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
         [3.0, 3.0]
         """
-        return make_tracer(self.program)
+        return make_tracer(self.scheduler)
 
     @boundary
     def precompile(
@@ -283,7 +284,7 @@ class Model(Scheduling, Stays):
         >>> step({}, corpus.schedule([0, 2])).tolist()
         [3.0, 3.0]
         """
-        return compile_step(step, args, options, self._budget.adopt)
+        return compile_step(step, args, options, self.budget.adopt)
 
     @boundary
     def reserve(self, capacity: Capacity) -> Capacity:
@@ -312,7 +313,7 @@ class Model(Scheduling, Stays):
         >>> model.schedule([[1, 2], [3]], size=4).capacity == room
         True
         """
-        return self._budget.adopt(capacity).capacity
+        return self.budget.adopt(capacity).capacity
 
     @boundary
     def apply(
@@ -362,7 +363,7 @@ class Model(Scheduling, Stays):
         check_params(self.program.layers, params)
         rows, layers = schedule.examples, self.program.layers
         draws = make_draws(layers, rows, rngs, ids, deterministic)
-        note(self._budget, schedule.spec)
+        note(self.budget, schedule.spec)
         run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
         return returned(self.program, schedule, run(params, schedule, draws))
 
@@ -375,7 +376,7 @@ class Model(Scheduling, Stays):
             )
         if schedule.spec.program is self.program:
             return schedule
-        return of_model(schedule, self._budget.spec_of, self.program)
+        return of_model(schedule, self.budget.spec_of, self.program)
 
     @boundary
     def eval(

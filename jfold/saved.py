@@ -25,6 +25,7 @@ from jfold.data import storage
 from jfold.data.encoding import PLAIN, Decoder, Encoder, tags
 from jfold.data.files import UnknownFormatError, check_path, malformed, noted
 from jfold.data.fingerprint import differences, fingerprint
+from jfold.data.scheduler import Scheduler
 from jfold.errors import expect, reason, shown
 from jfold.language.parameter_checks import as_asked, check_params
 from jfold.language.portable import Portable, portable
@@ -156,13 +157,13 @@ def _specs(
 ) -> list[Spec]:
     """The specs to export, from small to large."""
     if capacities is None:
-        chains = model._budget.chains.values()
+        chains = model.budget.chains.values()
         found = [x for chain in chains for x in chain.specs if x.shards is None]
     else:
         given = [capacities] if isinstance(capacities, Capacity) else capacities
         is_several = isinstance(given, Iterable)
         expect('capacities', given, is_several, 'a list of capacities')
-        found = list(dict.fromkeys(map(model._budget.spec_of, given)))
+        found = list(dict.fromkeys(map(model.budget.spec_of, given)))
     if not found:
         raise ValueError(
             'expected a capacity at least, got none: pass `capacities=` of '
@@ -346,7 +347,8 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     steps = {s: make_step(x) for s, x in zip(specs, programs, strict=True)}
     params = jax.tree.map(jnp.asarray, params)
     platforms = tuple(programs[0].platforms)
-    return LoadedModel(program, params, platforms, FixedBudget(specs), steps)
+    scheduler = Scheduler(program, FixedBudget(specs))
+    return LoadedModel(scheduler, params, platforms, steps)
 
 
 def _opened(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:

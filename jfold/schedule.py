@@ -8,10 +8,9 @@ which programs are compiled depends on the `Spec` alone.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,16 +27,11 @@ from jfold.planning.targets import lay_out
 from jfold.planning.tiles import strategy_of
 from jfold.ragged import Ragged
 from jfold.shards import EVERYWHERE
-from jfold.spec import ONCE, Capacity, Spec, SpecKey, of_one_shard
+from jfold.spec import Capacity, Spec, SpecKey, of_one_shard
 from jfold.tracebacks import boundary
 from jfold.types import TypeLike
 
-if TYPE_CHECKING:
-    from jfold.planning.at_once import Selection
-    from jfold.planning.uses import Uses
-
 T = TypeVar('T')
-Source: TypeAlias = 'Uses | Selection'
 
 
 @jax.tree_util.register_pytree_node_class
@@ -377,61 +371,6 @@ def _alike(fn: Callable[..., T], *given: Any) -> T:
     alike = jax.sharding.reshard(given, EVERYWHERE)  # type: ignore[no-untyped-call]
     result: T = run(*alike)
     return result
-
-
-def build_shards(
-    parts: Sequence[Source],
-    spec: Spec,
-    begin: float | None = None,
-    labels: Mapping[str, Array] | None = None,
-) -> Schedule:
-    """The schedule of a batch that is dealt to shards.
-
-    Args:
-      parts: of each shard of this process, what it uses, or which examples it has.
-      spec: must hold each of them.
-      begin, labels: as of `build`.
-    """
-    assert spec.shards is not None
-    local, devices = of_one_shard(spec), spec.shards.own_devices
-    filled = [_filled(source, local, devices) for source in parts]
-    indices, constants = zip(*filled, strict=True)
-    stacked = np.stack(indices), tuple(map(np.stack, zip(*constants, strict=True)))
-    made, others = jax.tree.map(spec.shards.gathered, stacked)
-    seconds = None if begin is None else time.perf_counter() - begin
-    return Schedule(made, others, spec, seconds, labels)
-
-
-def build(
-    source: Source,
-    spec: Spec,
-    begin: float | None = None,
-    labels: Mapping[str, Array] | None = None,
-) -> Schedule:
-    """The schedule of a graph, given where it uses its values, or of examples that are
-    chosen from one; `spec` must hold it.
-
-    Args:
-      begin: when the work on it began, if its time is to be told.
-      labels: of the rows of metrics.
-    """
-    indices, constants = _filled(source, spec)
-    seconds = None if begin is None else time.perf_counter() - begin
-    return Schedule(indices, constants, spec, seconds, labels)
-
-
-def _filled(
-    source: Source, spec: Spec, devices: int = 1
-) -> tuple[Array, tuple[Array, ...]]:
-    """The index array [size] int32, and the constants of each type."""
-    # Who imports jfold need not wait for what makes schedules.
-    from jfold.planning import at_once, build
-
-    if isinstance(source, at_once.Selection):
-        return at_once.fill(source, spec)
-    if spec.strategy == ONCE:
-        return at_once.fill(at_once.every(source), spec)
-    return build.fill(source, spec, devices)
 
 
 def abstract(spec: Spec) -> Schedule:

@@ -25,11 +25,18 @@ PATIENCE = 30  # seconds until something that must happen counts as failed
 
 
 @dataclass(eq=False)
+class FakeScheduler:
+    """Has room for everything."""
+
+    budget: FixedBudget = field(default_factory=lambda: FixedBudget(()))
+
+
+@dataclass(eq=False)
 class FakeModel:
     """Takes ints that are not negative; its schedules hold them, and spare rows."""
 
     built: list[list[int]] = field(default_factory=list)
-    _budget: FixedBudget = field(default_factory=lambda: FixedBudget(()))
+    scheduler: FakeScheduler = field(default_factory=FakeScheduler)
 
     def schedule(self, examples: list[int], *, size: int | None = None) -> Schedule:
         """What a real model does, but for the tables."""
@@ -47,6 +54,11 @@ class FakeCorpus:
 
     model: FakeModel
     nodes: Array
+
+    @property
+    def scheduler(self) -> FakeScheduler:
+        """That of its model."""
+        return self.model.scheduler
 
     def __len__(self) -> int:
         return len(self.nodes)

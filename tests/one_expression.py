@@ -19,6 +19,7 @@ import numpy as np
 import jfold as jf
 from jfold.language.inference import infer
 from jfold.operations import Operations
+from jfold.tracing.record import trace
 
 PAGE = Path(__file__).resolve().parent.parent / 'CONTRIBUTING.md'
 BEGIN = '<!-- what tests/one_expression.py prints -->\n'
@@ -60,7 +61,7 @@ def stages() -> dict[str, str]:
             model.program.source
         ).strip(),
         f'The graph of `{EXAMPLES}`, of what it has noted:': graph_tables(
-            model.program, model._graph(EXAMPLES)
+            model.program, trace(model.program, EXAMPLES)
         ),
         'The schedule, as `model.explain` tells it:': re.sub(
             ', built in .*', '', model.explain(schedule)

@@ -77,7 +77,7 @@ def test_a_corpus_outlasts_its_model(width: int, tmp_path: Path) -> None:
     for each in (corpus, jf.Corpus.load(tmp_path / 'corpus.jfold', model)):
         same(model.predict(params, each, batch_size=3), want)
         joined = model.join([each, each])
-        assert joined.model is model
+        assert joined.scheduler is model.scheduler
         schedule = joined.schedule([3, 1, 2])
         assert_same(schedule, model.schedule(DATA))
         same(model.apply(params, schedule), want)

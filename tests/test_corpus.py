@@ -37,7 +37,7 @@ def traced_in_parts(model: jf.Model, examples: list[Any], cuts: list[int]) -> Co
     for first, last in itertools.pairwise(ends):
         if first < last:
             tracing.add(examples[first:last])
-    return tracing.corpus(model)
+    return tracing.corpus(model.scheduler)
 
 
 @given(expressions(), st.data())

@@ -18,8 +18,9 @@ from tree_corpora import TREES, trees
 
 import jfold as jf
 from jfold.data.corpus import Corpus
+from jfold.planning.demands import capacity as capacity_of
 from jfold.planning.demands import demands
-from jfold.planning.uses import make_uses
+from jfold.planning.selections import select
 from jfold.spec import Capacity
 
 
@@ -40,8 +41,8 @@ def test_capacities_hold_every_batch(expression: Expression, data: Any) -> None:
     assert_fits(model, corpus, [order], size, capacity)
     planned = corpus.capacities_of([order, order[:1]], size)
     assert_fits(model, corpus, [order, order[:1]], size, planned)
-    uses = make_uses(model.program, corpus.graph.pick(np.array(order)))
-    need = demands(uses).capacity(size)
+    selection = select(model.program, corpus.graph.pick(np.array(order)))
+    need = capacity_of(model.program, demands(selection), size)
     exact = corpus.capacities_of([order], size)
     assert exact == need
 
@@ -51,8 +52,8 @@ def assert_fits(
 ) -> None:
     """Batches need no more than a capacity, which a new model of the program keeps."""
     fresh = jf.Model(model.block, model.program, max_programs=1)
-    fresh._budget.adopt(capacity)
-    own = replace(corpus, model=fresh)
+    fresh.budget.adopt(capacity)
+    own = replace(corpus, scheduler=fresh.scheduler)
     for batch in batches:
         assert own.schedule(batch, size=size).spec.capacity == capacity
 

@@ -19,10 +19,15 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.graph import Graph, Table, shared_counts
-from jfold.planning.demands import Demands, demands, join_demands, needed
+from jfold.planning.demands import (
+    capacity,
+    demands,
+    join_demands,
+    node_counts,
+)
 from jfold.planning.layout import active_types
 from jfold.planning.sections import SUM_ARITY
-from jfold.planning.uses import make_uses
+from jfold.planning.selections import Demands, select
 from jfold.program import Program
 from jfold.spec import Capacity
 from jfold.tracing.record import trace
@@ -122,28 +127,25 @@ def expected_capacity(program: Program, graph: Graph, size: int) -> Capacity:
 
 def same(left: Demands, right: Demands) -> None:
     """They say the same of each example and of all."""
-    for name in ('added', 'highest', 'nodes'):
+    for name in ('added', 'highest'):
         a, b = getattr(left, name), getattr(right, name)
         assert a.dtype == b.dtype, name
         np.testing.assert_array_equal(a, b, err_msg=name)
-    assert left.capacity(7) == right.capacity(7)
 
 
 def check(program: Program, examples: Sequence[Any]) -> Demands:
     """A batch's demands are those of its examples, and of the slow references."""
     graph = trace(program, examples)
-    uses = make_uses(program, graph)
-    found = demands(uses)
+    found = demands(select(program, graph))
     size = len(examples) + 2
     need = expected_capacity(program, graph, size)
-    assert found.capacity(size) == needed(uses, size) == need
+    assert capacity(program, found, size) == need
     singles = [trace(program, [each]) for each in examples]
-    assert found.nodes.tolist() == [each.nodes for each in singles]
+    assert node_counts(program, found).tolist() == [each.nodes for each in singles]
     assert found.highest[:, 0].tolist() == [each.depth for each in singles]
     if examples:
-        same(
-            found, join_demands([demands(make_uses(program, each)) for each in singles])
-        )
+        apart = [demands(select(program, each)) for each in singles]
+        same(found, join_demands(apart))
     return found
 
 
@@ -230,10 +232,10 @@ def test_capacities_count_uses_in_each_example() -> None:
     """Written out: two examples, of which the second has the wider uses."""
     model = jf.compile(wide_fold())
     graph = trace(model.program, [[[1, 2]], [[1, 2], [3, 4]]])
-    found = demands(make_uses(model.program, graph))
+    found = demands(select(model.program, graph))
     names = [operation.layer.name for operation in model.program.operations]
     assert names == ['layer', 'cell']
-    need = found.capacity(5)
+    need = capacity(model.program, found, 5)
     assert need.examples == 5
     assert need.levels == 8
     assert need.rows == (3, 21)  # an item: one layer, six cells within and one of all
@@ -241,25 +243,26 @@ def test_capacities_count_uses_in_each_example() -> None:
     assert need.fans == (SUM_ARITY,)
     assert need.sums == (3 * 2,)  # six uses: a sum of four, and one of two
     assert need.stages == 1
-    assert found.pick(np.array([0])).capacity(1).sums == (2,)
-    assert found.nodes.tolist() == [8, 16]
+    assert capacity(model.program, found.pick(np.array([0])), 1).sums == (2,)
+    assert node_counts(model.program, found).tolist() == [8, 16]
 
 
 def test_nothing_is_demanded_by_no_examples() -> None:
     """Except that gradients flow."""
     program = jf.compile(tree_block()).program
     found = check(program, [])
-    uses = make_uses(program, trace(program, [1, (2, 3)]))
-    picked = demands(uses).pick(np.zeros(0, np.int64))
+    selection = select(program, trace(program, [1, (2, 3)]))
+    picked = demands(selection).pick(np.zeros(0, np.int64))
     same(found, picked)
     for each in found, picked:
-        assert each.nodes.tolist() == []
-        assert each.capacity(0) == Capacity(0, 0, (0, 0), (0, 0), (0, 1), (0, 0), 0, ())
+        assert node_counts(program, each).tolist() == []
+        least = Capacity(0, 0, (0, 0), (0, 0), (0, 1), (0, 0), 0, ())
+        assert capacity(program, each, 0) == least
 
 
 def test_demands_without_operations() -> None:
     """Of constants alone, the program's among them."""
     program = jf.compile(jf.Record((jf.Scalar(), jf.Zeros([])))).program
     found = check(program, [(1, None), (2, None)])
-    assert found.nodes.tolist() == [0, 0]
-    assert found.capacity(2) == Capacity(2, 0, (3,), (), (0,), (0,), 0, ())
+    assert node_counts(program, found).tolist() == [0, 0]
+    assert capacity(program, found, 2) == Capacity(2, 0, (3,), (), (0,), (0,), 0, ())

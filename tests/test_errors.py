@@ -477,7 +477,7 @@ def test_nothing_is_kept_of_a_bad_batch() -> None:
     model = jf.compile(numbers >> jf.Sum())
     values = model.apply({}, model.schedule([[1, 2], [3]]))
     assert values.tolist() == [3, 3]
-    chains = model._budget.chains
+    chains = model.budget.chains
     specs, programs = {key: x.specs for key, x in chains.items()}, model.programs
     for bad in ([[1] * 5000, [None]], [[1] * 5000, 3], [None, []]):
         with pytest.raises(jf.InputError):

@@ -16,20 +16,21 @@ import numpy as np
 import pytest
 from checking import refuses
 
+from jfold.data.scheduler import build
 from jfold.graph import Graph, Table, concatenate, numbering
+from jfold.interpreters.walk import make_walk
 from jfold.operations import (
     Layer,
     Operation,
     Operations,
     Sources,
 )
-from jfold.planning.demands import needed
+from jfold.planning.demands import capacity, demands
 from jfold.planning.growth import grow
-from jfold.planning.uses import make_uses
+from jfold.planning.selections import select
 from jfold.recurrence import component_of, components
 from jfold.result_tables import EXAMPLE_ROWS, Result
 from jfold.runtime import run
-from jfold.schedule import build
 from jfold.spec import COUNTED, FIXED, RESIDUALS, Spec
 from jfold.tracing import check_graph as graphs
 from jfold.types import TensorType
@@ -105,9 +106,9 @@ def test_values_and_gradients_are_those_of_plain_jax(
     strategy: str, residuals: str
 ) -> None:
     operations, graph = walk(SOURCES), graph_of(LISTS)
-    uses = make_uses(operations, graph)
-    capacity = grow(None, needed(uses, len(LISTS)))
-    schedule = build(uses, Spec(operations, capacity, residuals, strategy))
+    selection = select(operations, graph)
+    room = grow(None, capacity(operations, demands(selection), len(LISTS)))
+    schedule = build([selection], Spec(operations, room, residuals, strategy))
 
     def loss(params: Any) -> Any:
         ((values, *_), *_) = run(params, schedule)
@@ -140,14 +141,14 @@ def test_a_graph_that_reads_what_is_not_stated() -> None:
         'expected what `sources` says, got a result of embed(int32[]) -> float32[3]'
     )
     with refuses(text, ValueError):
-        make_uses(walk(SOURCES), wrong)
-    make_uses(walk(None), wrong)
+        select(walk(SOURCES), wrong)
+    select(walk(None), wrong)
 
 
 def test_operations_are_checked_with_the_first_graph() -> None:
     wrong = replace(walk(None), constants=((7, ZEROS),))
     with refuses('constant 0: expected numbers of 2 types, got 7', ValueError):
-        make_uses(wrong, graph_of(LISTS))
+        select(wrong, graph_of(LISTS))
 
 
 def test_a_graph_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,24 +159,24 @@ def test_a_graph_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         graphs, 'check_graph', lambda *given: (seen.append(1), check(*given))
     )
     operations = walk(SOURCES)
-    graph = make_uses(operations, graph_of(LISTS)).graph
-    make_uses(operations, graph)
-    make_uses(operations, graph.pick(np.array([2, 0])))
-    make_uses(operations, concatenate([graph, graph]))
+    graph = select(operations, graph_of(LISTS)).graph
+    select(operations, graph)
+    select(operations, graph.pick(np.array([2, 0])))
+    select(operations, concatenate([graph, graph]))
     assert len(seen) == 1
-    make_uses(operations, concatenate([graph, graph_of(LISTS)]))
-    make_uses(operations, graph_of(LISTS).pick(np.array([2, 0])))
+    select(operations, concatenate([graph, graph_of(LISTS)]))
+    select(operations, graph_of(LISTS).pick(np.array([2, 0])))
     assert len(seen) == 3
 
 
 def test_numbers_of_values_that_nobody_looked_at_are_not_used() -> None:
     operations, graph = walk(SOURCES), graph_of(LISTS)
     others = numbering(operations, graph.pick(np.array([1, 0, 3, 2])))
-    uses = make_uses(operations, replace(graph, numbers=others))
+    found = make_walk(operations, replace(graph, numbers=others))
     expected = numbering(operations, graph)
     for t in range(len(operations.types)):
-        np.testing.assert_array_equal(uses.numbers.first[t], expected.first[t])
-    assert uses.graph.numbers is uses.numbers  # which are found once
+        np.testing.assert_array_equal(found.numbers.first[t], expected.first[t])
+    assert found.graph.numbers is found.numbers  # which are found once
 
 
 def test_operations_print_without_a_plan() -> None:

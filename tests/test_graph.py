@@ -21,7 +21,7 @@ import jfold as jf
 from jfold.data.corpus import Corpus
 from jfold.graph import Graph, Table, concatenate, shared_counts
 from jfold.planning.demands import demands
-from jfold.planning.uses import make_uses
+from jfold.planning.selections import select
 from jfold.program import Program
 from jfold.recurrence import component_of
 from jfold.tracing.check_graph import check_graph
@@ -71,8 +71,8 @@ def check_schedules(
 ) -> None:
     """The schedule of picked examples is that of the examples, to the bit."""
     whole = trace(model.program, examples)
-    demanded = demands(make_uses(model.program, whole))
-    corpus = Corpus(model, whole, demanded, np.arange(whole.examples))
+    demanded = demands(select(model.program, whole))
+    corpus = Corpus(model.scheduler, whole, demanded, np.arange(whole.examples))
     for indices in picks:
         expected = model.schedule(chosen(examples, indices))
         made = corpus.schedule(indices)

@@ -292,7 +292,7 @@ def text(reverse: str | None, strategy: str, leaves: int, examples: int) -> str:
 
 def smallest_buffer(chosen: jf.Model, examples: int) -> int:
     """The fewest rows of a buffer that is written in a loop."""
-    spec = next(s for s in chosen._budget.specs if s.capacity.examples == examples)
+    spec = next(s for s in chosen.budget.specs if s.capacity.examples == examples)
     places, active = layout(spec), active_types(spec.program)
     computed = {t for o in spec.program.operations for t in o.outputs}
     edges = [places.edge_rows[t] for t in active]

@@ -22,7 +22,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.planning.uses import end_summands
+from jfold.planning.summands import end_summands
 from jfold.recurrence import components
 from jfold.spec import RESIDUALS
 

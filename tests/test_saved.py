@@ -382,7 +382,7 @@ def test_options_of_the_model(tmp_path: Path, strategy: str, residuals: str) -> 
     """Schedules are for the programs as they were saved."""
     block = binary(nn.Embed(8, 4), JOIN)
     loaded = check(block, INTS, tmp_path, strategy=strategy, residuals=residuals)
-    (spec,) = loaded._budget.specs
+    (spec,) = loaded.scheduler.budget.specs
     assert (spec.strategy, spec.residuals) == (strategy, residuals)
 
 
@@ -390,7 +390,7 @@ def test_sums_in_a_fixed_order_stay_so(tmp_path: Path) -> None:
     """In files as in the model that was saved."""
     block = binary(nn.Embed(8, 4), JOIN)
     loaded = check(block, INTS, tmp_path, reproducible=True)
-    (spec,) = loaded._budget.specs
+    (spec,) = loaded.scheduler.budget.specs
     assert spec.reproducible
 
 

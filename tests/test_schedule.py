@@ -29,14 +29,14 @@ from readings import (
 )
 
 import jfold as jf
-from jfold.planning.build import fill
-from jfold.planning.demands import demands
+from jfold.data.scheduler import build
+from jfold.planning.demands import capacity, demands
+from jfold.planning.fill import fill
 from jfold.planning.growth import COARSE, FINE, Stage, grow
 from jfold.planning.sections import SUM_ARITY
+from jfold.planning.selections import select
 from jfold.planning.tiles import cores
-from jfold.planning.uses import make_uses
 from jfold.planning.widths import empty_part, tiles
-from jfold.schedule import build
 from jfold.spec import Capacity, Spec, key_of
 from jfold.tracing.record import trace
 
@@ -103,10 +103,10 @@ def test_fixed_steps_fit_the_least_capacity() -> None:
         chosen = rng.choice(['sin', 'cos'], 300 >> depth).tolist()
         examples[: len(chosen)] = zip(chosen, examples, strict=False)
     graph = trace(model.program, examples)
-    uses = make_uses(model.program, graph)
-    need = demands(uses).capacity(len(examples))
+    selection = select(model.program, graph)
+    need = capacity(model.program, demands(selection), len(examples))
     spec = Spec(model.program, need, strategy='fixed')
-    check_fixed(read(graph, build(uses, spec)))
+    check_fixed(read(graph, build([selection], spec)))
 
 
 # ---- properties ----------------------------------------------------------------------
@@ -340,11 +340,11 @@ def test_what_a_graph_needs_is_what_it_takes(expression: Expression) -> None:
     model = jf.compile(expression.block)
     examples = expression.batch(np.random.default_rng(0), 3)
     graph = trace(model.program, examples)
-    uses = make_uses(model.program, graph)
-    need = demands(uses).capacity(graph.examples)
+    selection = select(model.program, graph)
+    need = capacity(model.program, demands(selection), graph.examples)
     tight = replace(need, levels=max(need.levels, 1), stages=max(need.stages, 1))
     spec = Spec(model.program, tight)
-    check(read(graph, build(uses, spec)))
+    check(read(graph, build([selection], spec)))
 
 
 # ---- size ----------------------------------------------------------------------------
@@ -434,8 +434,8 @@ def test_devices_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [cores(n) for n in (1, 2, 8)] == [2, 1, 1]
     model = jf.compile(tree_block())
     graph = trace(model.program, [chain(40)] * 20)
-    uses = make_uses(model.program, graph)
-    spec = Spec(model.program, demands(uses).capacity(20))
-    one, two = fill(uses, spec)[0], fill(uses, spec, devices=2)[0]
+    selection = select(model.program, graph)
+    spec = Spec(model.program, capacity(model.program, demands(selection), 20))
+    one, two = fill(selection, spec)[0], fill(selection, spec, devices=2)[0]
     assert (one != two).any()
-    np.testing.assert_array_equal(two, fill(uses, spec, devices=4)[0])
+    np.testing.assert_array_equal(two, fill(selection, spec, devices=4)[0])

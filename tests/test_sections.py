@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jfold.planning.sections import Section
-from jfold.planning.uses import (
+from jfold.planning.sum_trees import (
     RowUses,
     followed,
     in_order,

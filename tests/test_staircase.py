@@ -24,6 +24,7 @@ import jfold as jf
 from jfold import staircase
 from jfold.planning.layout import layout
 from jfold.planning.profiles import Profiles, margins, most, profiles
+from jfold.planning.selections import select
 from jfold.recurrence import components
 from jfold.spec import RESIDUALS
 from jfold.staircase import Profile, cut, fits, is_cut, larger, last_steps, runs, steps
@@ -291,7 +292,8 @@ def test_what_is_known_of_levels(expression: Expression, seed: int, size: int) -
     """Their rows, the most of any batch, and what chance may add."""
     program = jf.compile(expression.block).program
     examples = expression.batch(np.random.default_rng(seed), 4)
-    graph, expected = trace(program, examples), rows_of(program, examples)
+    selection = select(program, trace(program, examples))
+    expected = rows_of(program, examples)
     recurrent = [each.recurrent for each in components(program)]
 
     def check(found: Profiles, of: Any) -> None:
@@ -303,10 +305,10 @@ def test_what_is_known_of_levels(expression: Expression, seed: int, size: int) -
             np.testing.assert_array_equal(got, wanted[: len(got)])
             assert not wanted[len(got) :].any()
 
-    check(profiles(program, [graph]), lambda rows: rows.sum(0))
-    check(most(program, graph, size), lambda x: np.sort(x, 0)[::-1][:size].sum(0))
+    check(profiles(program, [selection]), lambda rows: rows.sum(0))
+    check(most(selection, size), lambda x: np.sort(x, 0)[::-1][:size].sum(0))
     check(
-        margins(program, graph, size),
+        margins(selection, size),
         lambda rows: np.ceil(3 * np.sqrt(size) * rows.std(0) - 1e-6),
     )
 

@@ -89,7 +89,7 @@ DIFFICULT = [
     *('budget', 'device/backward', 'device/derivatives', 'device/random_keys'),
     *('device/linear', 'device/linearity', 'device/split', 'device/split_reverse'),
     *('device/sums', 'device/xla', 'interpreters/nonfinite', 'interpreters/walk'),
-    *('planning/demands', 'planning/growth', 'planning/uses'),
+    *('planning/demands', 'planning/growth', 'planning/sum_trees'),
 ]
 
 

@@ -30,7 +30,7 @@ from jfold.data.plans import (
     make_plan,
 )
 from jfold.data.prefetch import Prefetcher
-from jfold.data.sources import Source, make_source
+from jfold.data.sources import Scheduling, Source, make_source
 from jfold.errors import InputError, ProgramBudgetError, whole
 from jfold.planning.deals import evenly
 from jfold.schedule import Schedule, on_device
@@ -40,7 +40,6 @@ from jfold.tracebacks import boundary
 
 if TYPE_CHECKING:
     from jfold.data.corpus import Corpus
-    from jfold.data.scheduling import Scheduling
 
 Array = np.ndarray[Any, Any]
 PLANNED = 256  # batches, whose needs are known before the first
@@ -171,7 +170,7 @@ def _reserve(settings: Settings, source: Source) -> None:
     whose = f'all batches of {len(corpus):,} examples'
     # With no room in the budget, the first batch that is too large says so.
     with contextlib.suppress(ProgramBudgetError):
-        corpus.model._budget.prepare(need, is_known, whose)
+        corpus.scheduler.budget.prepare(need, is_known, whose)
 
 
 _Skipped: TypeAlias = list[tuple[int, str]]  # places in the source, and messages

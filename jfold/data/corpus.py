@@ -6,9 +6,10 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
@@ -19,20 +20,20 @@ from jfold.data.files import check_path, malformed, noted, parts_in
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, graphs_in, in_parts
-from jfold.data.scheduling import Chosen, Scheduling
+from jfold.data.scheduler import Scheduler
 from jfold.errors import MASKED, expect, some_masked, whole
 from jfold.graph import Graph, Table, labels_of
-from jfold.planning.deals import in_order, rows_of_shard
+from jfold.planning.deals import deal_in_order, rows_of_shard
 from jfold.planning.demands import (
-    Demands,
+    capacity,
     demands,
     fits,
     join_demands,
-    make_capacity,
+    node_counts,
+    row_columns,
 )
 from jfold.planning.profiles import Profiles, most, profiles
-from jfold.planning.reads import Readable
-from jfold.planning.uses import make_uses
+from jfold.planning.selections import Demands, Selection, select
 from jfold.program import Program
 from jfold.schedule import Schedule, on_device
 from jfold.shards import Sharding, make_shards
@@ -47,13 +48,22 @@ DEMANDS = 'added', 'highest'  # arrays of `Demands`
 OUTPUTS = 'outputs'  # the table of results with one row an example, in a file
 
 
+class Scheduled(Protocol):
+    """A model, as far as a corpus is of one."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What makes its schedules."""
+
+
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Examples as arrays; made by `model.trace` or read by `Corpus.load`.
 
     Attributes:
-      model: whose expression the examples were traced for; its tracer, of a corpus that
-        was pickled: `model.join([corpus])` is that of a model again.
+      scheduler: that of the model whose expression the examples were traced for; of a
+        corpus that was pickled one without a budget: `model.join([corpus])` is that of
+        a model again.
       graph: what each example computes; in parts, if it lies in several files.
       demands: what each needs.
       source: [examples] int64, the place of each among what was given to `trace`;
@@ -61,7 +71,7 @@ class Corpus:
       skipped: place and error of every example that was skipped.
     """
 
-    model: Scheduling
+    scheduler: Scheduler
     graph: Graph | Parts
     demands: Demands
     source: Array
@@ -71,9 +81,14 @@ class Corpus:
         return self.graph.examples
 
     @property
+    def program(self) -> Program:
+        """What its examples were traced for."""
+        return self.scheduler.program
+
+    @functools.cached_property
     def nodes(self) -> Array:
         """How many operations each example runs [examples] int64."""
-        return self.demands.nodes
+        return node_counts(self.program, self.demands)
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +100,7 @@ class Corpus:
         """By name of a `Metric` that is given labels, those of all rows [rows] object;
         see `Schedule.labels`."""
         parts = graphs_in(self.graph)
-        return labels_of(self.model.program, [part.labels for part in parts])
+        return labels_of(self.program, [part.labels for part in parts])
 
     @boundary
     def schedule(
@@ -106,34 +121,29 @@ class Corpus:
           TypeError: the indices are no sequence of ints.
           ValueError, ProgramBudgetError: as of `Model.schedule`.
         """
-        places = self._checked(indices)
-        chosen, demanded = self._chosen(places), self.demands.pick(places)
-        if sharding is None:
-            return self._scheduling._build_chosen(chosen, demanded, size)
-        shards = make_shards(sharding)
-        rows = rows_of_shard('size', shards, len(places), size)
-        deal = in_order(shards, rows, len(places))
-        return on_device(self._scheduling._build_dealt_chosen(chosen, demanded, deal))
+        begin, places = time.perf_counter(), self._checked(indices)
+        selection = self.select(places)
+        shards = None if sharding is None else make_shards(sharding)
+        deal = deal_in_order(len(places), size, shards)
+        made = self.scheduler.schedule(selection, deal, begin)
+        return made if shards is None else on_device(made)
 
-    @property
-    def _scheduling(self) -> Scheduling:
-        if isinstance(self.model, Scheduling):
-            return self.model
-        raise TypeError(
-            'expected a corpus of a model, got one that was pickled, which models are '
-            'not: call `model.join([corpus])`, of the model of the same expression'
-        )
-
-    def _chosen(self, places: Array) -> Chosen:
-        return Chosen(self.model.program, self.graph, places, self._readable)
+    def select(self, places: Array) -> Selection:
+        """Return the examples at some places [n], of which it is known what they
+        demand."""
+        if not isinstance(self.graph, Parts):
+            return self._every.pick(places)
+        # Where examples lie in several files, these are put together for each batch.
+        return self._whole(self.graph.pick(places), self.demands.pick(places))
 
     @functools.cached_property
-    def _readable(self) -> Readable | None:
-        """What keeps all that examples read; where they lie in several files, that is
-        found for each batch."""
-        if isinstance(self.graph, Parts) or not self.model.program.once:
-            return None
-        return Readable(self.model.program, self.graph)
+    def _every(self) -> Selection:
+        """All examples, put together, which keep what they are prepared for."""
+        graph = self.graph.whole() if isinstance(self.graph, Parts) else self.graph
+        return self._whole(graph, self.demands)
+
+    def _whole(self, graph: Graph, demanded: Demands) -> Selection:
+        return replace(select(self.program, graph), known=demanded)
 
     def _checked(self, indices: Indices) -> Array:
         chosen = _whole_numbers(indices)
@@ -179,17 +189,12 @@ class Corpus:
         added = np.partition(self.demands.added, len(self) - count, axis=0)
         total = added[len(self) - count :].sum(0, dtype=np.int64)
         if max_nodes is not None:
-            rows = self.demands.row_columns
+            rows = row_columns(self.program)
             total[rows] = np.minimum(total[rows], self._limit(max_nodes))
-        highest = self.demands.highest.max(0, initial=0)
-        numbers = total.tolist(), highest.tolist()
-        need = make_capacity(self.model.program, *numbers, size, shards)
-
-        def of_any() -> Profiles:
-            graph = self.graph.pick(np.arange(len(self)))
-            return most(self.model.program, graph, count)
-
-        return replace(need, profiles=self._scheduling._profiles(of_any))
+        together = Demands(total[None], self.demands.highest)
+        need = capacity(self.program, together, size, shards)
+        levels = self.scheduler.profiles(lambda: most(self._every, count))
+        return replace(need, profiles=levels)
 
     def _limit(self, max_nodes: int) -> int:
         """`max_nodes`, checked."""
@@ -230,15 +235,13 @@ class Corpus:
             now = self.demands.highest[chosen].max(0, initial=0)
             np.maximum(highest, now, out=highest)
             levels = tuple(map(larger, levels, self._levels(chosen)))
-        numbers = added.tolist(), highest.tolist()
-        need = make_capacity(self.model.program, *numbers, size)
-        return replace(need, profiles=levels)
+        together = Demands(added[None], highest[None])
+        return replace(capacity(self.program, together, size), profiles=levels)
 
     def _levels(self, chosen: Array) -> Profiles:
         """The rows of each level of some examples, if steps depend on them."""
-        program = self.model.program
-        made = lambda: profiles(program, [self.graph.pick(chosen)])  # noqa: E731
-        return self._scheduling._profiles(made)
+        selected = [self.select(chosen)]
+        return self.scheduler.profiles(lambda: profiles(self.program, selected))
 
     @boundary
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -252,12 +255,12 @@ class Corpus:
         Raises:
           TypeError: a label is not of those that JSON gives back as they were.
         """
-        write(path, self, fingerprint(self.model.program))
+        write(path, self, fingerprint(self.program))
 
     @classmethod
     @boundary
     def load(
-        cls, path: str | os.PathLike[str], model: Scheduling, *, verify: bool = True
+        cls, path: str | os.PathLike[str], model: Scheduled, *, verify: bool = True
     ) -> Corpus:
         """Opens a saved corpus; its arrays stay in the file until they are used.
 
@@ -277,39 +280,36 @@ class Corpus:
           ValueError: it holds something else, or was traced for another expression;
             the message says what differs.
         """
-        if not isinstance(getattr(model, 'program', None), Program):
+        scheduler = getattr(model, 'scheduler', None)
+        if not isinstance(scheduler, Scheduler):
             raise TypeError(
                 f'expected `model` as a model, got {type(model).__name__}: pass what '
                 '`jfold.compile` returns'
             )
         check_path(path)
         if os.path.isdir(path):
-            return joined(
-                model, [cls.load(x, model, verify=verify) for x in parts_in(path)]
-            )
+            parts = [cls.load(x, model, verify=verify) for x in parts_in(path)]
+            return joined(scheduler, parts)
         with noted('a corpus in a file, got none: write it by `Corpus.save`'):
             arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
             raise ValueError(f'{path}: expected a corpus, got other arrays')
         with malformed(path):
-            current = fingerprint(model.program)
+            current = fingerprint(scheduler.program)
             found = differences(saved['fingerprint'], current)
         _refuse(f'{path}: ', found)
         with malformed(path):
             skipped = tuple((int(at), str(text)) for at, text in saved['skipped'])
-            corpus = _corpus(model, arrays, skipped, saved['fingerprint']['numbers'])
+            numbers = saved['fingerprint']['numbers']
+            corpus = _corpus(scheduler, arrays, skipped, numbers)
         if verify:
             _check(corpus, path)
         assert isinstance(corpus.graph, Graph)  # of one file
         return replace(corpus, graph=replace(corpus.graph, fits=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        given: Any = self.model  # of which nothing is sent but what traces
-        host = given.tracer() if isinstance(self.model, Scheduling) else given
-        told = replace(self.demands, program=host.program)
-        state = {each.name: getattr(self, each.name) for each in fields(self)}
-        return state | {'model': host, 'demands': told}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     # It never changes; a copy of it is of the same model.
     def __copy__(self) -> Corpus:
@@ -361,7 +361,7 @@ def write(
     check_path(path)
     skipped = [list(each) for each in corpus.skipped]
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
-    arrays = {**_arrays(corpus), **labels_as_text(corpus.model.program, corpus.labels)}
+    arrays = {**_arrays(corpus), **labels_as_text(corpus.program, corpus.labels)}
     with noted('`path` in a folder that exists, got another: make the folder'):
         storage.write(path, arrays, metadata)
 
@@ -370,7 +370,7 @@ def _check(corpus: Corpus, path: str | os.PathLike[str]) -> None:
     """Refuses what no trace gives: checksums are right, whoever wrote the file."""
     assert isinstance(corpus.graph, Graph)  # of one file
     try:
-        check_graph(corpus.model.program, corpus.graph)
+        check_graph(corpus.program, corpus.graph)
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from None
 
@@ -379,7 +379,7 @@ def _arrays(corpus: Corpus) -> dict[str, Array]:
     """Everything by name; the inverse of `_corpus`."""
     graph = corpus.graph.whole() if isinstance(corpus.graph, Parts) else corpus.graph
     arrays = {'source': corpus.source}
-    program = corpus.model.program
+    program = corpus.program
     tables = graph.constants + graph.operations + graph.results
     for name, table in zip(_names(program, len(program.types)), tables, strict=True):
         # What begins where need not be kept of what has one row an example.
@@ -405,12 +405,13 @@ def _names(program: Program, types: int) -> list[str]:
 
 
 def _corpus(
-    model: Scheduling,
+    scheduler: Scheduler,
     arrays: dict[str, Array],
     skipped: tuple[tuple[int, str], ...],
     numbers: Mapping[str, Any],
 ) -> Corpus:
-    program, names = model.program, iter(_names(model.program, numbers['types']))
+    program = scheduler.program
+    names = iter(_names(program, numbers['types']))
     examples = len(arrays['source'])
 
     def tables(columns: Iterable[int]) -> tuple[Table, ...]:
@@ -430,28 +431,26 @@ def _corpus(
         tables(len(each.tensors) for each in program.results),
     )
     graph = replace(graph, labels=labels_of_text(program, graph, arrays))
-    demanded = Demands(program, *(arrays[f'demands/{name}'] for name in DEMANDS))
+    demanded = Demands(*(arrays[f'demands/{name}'] for name in DEMANDS))
     graph = fitted(program, graph, numbers)
-    made = Corpus(model, graph, demanded, arrays['source'], skipped)
+    made = Corpus(scheduler, graph, demanded, arrays['source'], skipped)
     return _demanding(made, numbers)
 
 
-def suited(model: Scheduling, corpus: Corpus) -> Corpus:
-    """A corpus of another model whose expression has the same structure, for this.
+def suited(scheduler: Scheduler, corpus: Corpus) -> Corpus:
+    """A corpus of another model whose expression has the same structure, for one.
 
     Raises:
       ValueError: the structure differs.
     """
-    if corpus.model is model:
+    if corpus.scheduler is scheduler:
         return corpus
-    program, demanded = model.program, corpus.demands
-    _refuse('', differing(program, corpus.model.program))
-    numbers = numbers_of(corpus.model.program)
+    program = scheduler.program
+    _refuse('', differing(program, corpus.program))
+    numbers = numbers_of(corpus.program)
     parts = graphs_in(corpus.graph)
     graph = in_parts(fitted(program, each, numbers) for each in parts)
-    demanded = Demands(program, demanded.added, demanded.highest)
-    made = replace(corpus, model=model, graph=graph, demands=demanded)
-    return _demanding(made, numbers)
+    return _demanding(replace(corpus, scheduler=scheduler, graph=graph), numbers)
 
 
 def _refuse(where: str, found: Sequence[str]) -> None:
@@ -468,22 +467,22 @@ def _demanding(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
     """A corpus that knows what its examples demand of its model, whose program may be
     without loops where that which they were traced for had some, or have other numbers.
     """
-    program, graph = corpus.model.program, corpus.graph
+    program, graph = corpus.program, corpus.graph
     if numbers == numbers_of(program) and fits(program, corpus.demands):
         return corpus
     graph = graph.whole() if isinstance(graph, Parts) else graph
-    return replace(corpus, demands=demands(make_uses(program, graph)))
+    return replace(corpus, demands=demands(select(program, graph)))
 
 
 # ---- several -------------------------------------------------------------------------
 
 
-def joined(model: Scheduling, parts: Sequence[Corpus]) -> Corpus:
+def joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
     """The examples of all, numbered as if given one part after another."""
     given = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(given, initial=0))
     return Corpus(
-        model,
+        scheduler,
         in_parts([part.graph for part in parts]),
         join_demands([part.demands for part in parts]),
         np.concatenate([a + x.source for a, x in zip(first, parts, strict=False)]),

@@ -9,36 +9,35 @@ import numpy as np
 
 from jfold.data.adoption import differing
 from jfold.data.corpus import Corpus, joined, suited
-from jfold.data.scheduling import Scheduling
+from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced, graph_in
 from jfold.errors import expect
 from jfold.planning.demands import demands
-from jfold.planning.uses import make_uses
+from jfold.planning.selections import select
 
 
-def join(model: Scheduling, parts: Iterable[Corpus | Traced], digest: str) -> Corpus:
-    """See `Model.join`; `digest` is that of the model's program."""
+def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:
+    """See `Model.join`."""
     is_several = isinstance(parts, Iterable)
     expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
     found = list(parts)
     for number, part in enumerate(found):
-        _check(number, part, model, digest)
+        _check(number, part, scheduler)
     if not found:
         raise ValueError('expected at least one corpus or Traced, got none')
-    made = [_corpus(model, part) for part in found]
-    return joined(model, made)
+    return joined(scheduler, [_corpus(scheduler, part) for part in found])
 
 
-def _check(number: int, part: object, model: Scheduling, digest: str) -> None:
+def _check(number: int, part: object, scheduler: Scheduler) -> None:
     if not isinstance(part, Corpus | Traced):
         raise TypeError(
             f'part {number}: expected a corpus or what a tracer made, got '
             f'{type(part).__name__}: trace examples by `model.trace`'
         )
     if isinstance(part, Corpus):
-        is_other = bool(differing(model.program, part.model.program))
+        is_other = bool(differing(scheduler.program, part.program))
     else:
-        is_other = part.digest != digest
+        is_other = part.digest != scheduler.digest
     if is_other:
         raise ValueError(
             f'part {number}: expected examples traced for the expression of this '
@@ -46,9 +45,9 @@ def _check(number: int, part: object, model: Scheduling, digest: str) -> None:
         )
 
 
-def _corpus(model: Scheduling, part: Corpus | Traced) -> Corpus:
+def _corpus(scheduler: Scheduler, part: Corpus | Traced) -> Corpus:
     if isinstance(part, Corpus):
-        return suited(model, part)
-    graph = graph_in(part, model.program)
-    demanded = demands(make_uses(model.program, graph))
-    return Corpus(model, graph, demanded, np.arange(len(part)))
+        return suited(scheduler, part)
+    graph = graph_in(part, scheduler.program)
+    demanded = demands(select(scheduler.program, graph))
+    return Corpus(scheduler, graph, demanded, np.arange(len(part)))

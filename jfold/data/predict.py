@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -14,7 +15,8 @@ import numpy as np
 from jfold.data.batches import Batch, Batches, batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
-from jfold.data.scheduling import Scheduling
+from jfold.data.scheduler import Scheduler
+from jfold.data.sources import Scheduling
 from jfold.data.traced import Traced
 from jfold.data.tracing import progress_bar
 from jfold.errors import shown
@@ -34,6 +36,10 @@ Array = np.ndarray[Any, Any]
 
 class Predictor(Protocol):
     """A model, as far as predictions need one."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What makes its schedules."""
 
     def apply(
         self,
@@ -100,8 +106,13 @@ def predict(
     def run_batch(schedule: Schedule) -> Any:
         return model.apply(params, schedule, external, deterministic=True)
 
-    scheduling: Any = model  # which a model is, too
-    return predictions(scheduling, run_batch, source, batch_size, sharding, progress)
+    # Programs that it needs do not count.
+    scheduler = model.scheduler.without_limit()
+    if isinstance(source, Corpus) and source.scheduler is model.scheduler:
+        source = replace(source, scheduler=scheduler)
+    twin: Any = copy.copy(model)
+    twin.scheduler = scheduler
+    return predictions(twin, run_batch, source, batch_size, sharding, progress)
 
 
 def predictions(
@@ -113,7 +124,6 @@ def predictions(
     progress: bool,
 ) -> Any:
     """As `predict`, where `run_batch` gives the results of a schedule."""
-    model, source = _without_limit(model, source)
     where = None if sharding is None else make_shards(sharding).sharding
     if where is not None and not where.is_fully_addressable:
         raise ValueError(
@@ -121,7 +131,7 @@ def predictions(
             'others: give each process its own examples'
         )
     if isinstance(source, Traced):
-        source = join(model, [source], model._digest)
+        source = join(model.scheduler, [source])
     total = operator.length_hint(source, -1)
     with (
         batches(model, source, batch_size, sharding=sharding) as given,
@@ -129,22 +139,9 @@ def predictions(
     ):
         parts = []
         for batch, results in _ahead(run_batch, given):
-            parts.append(_real(batch, results, model.program))
+            parts.append(_real(batch, results, model.scheduler.program))
             update(batch.count)
-    return run(_joined(parts or [_nothing(model.program)]))
-
-
-def _without_limit(model: Scheduling, source: object) -> tuple[Scheduling, object]:
-    """A model that may have any number of programs, and the source as its own."""
-    budget = model._budget.without_limit()
-    if budget is model._budget:
-        return model, source
-    twin = copy.copy(model)
-    twin._budget = budget
-    if isinstance(source, Corpus) and source.model is model:
-        source = copy.copy(source)  # with what it has kept
-        vars(source).update(model=twin)
-    return twin, source
+    return run(_joined(parts or [_nothing(model.scheduler.program)]))
 
 
 def _ahead(

@@ -4,27 +4,34 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from jfold.data.agreement import Agreement, Talk
 from jfold.data.corpus import Corpus, suited
-from jfold.graph import Graph
+from jfold.data.scheduler import Scheduler
+from jfold.data.traced import Traced
 from jfold.planning.deals import Deal, evenly, in_order, rows_of_shard
 from jfold.schedule import Schedule
 from jfold.shards import Shards
-from jfold.tracing.record import trace
-
-if TYPE_CHECKING:
-    from jfold.data.scheduling import Scheduling
 
 Array = np.ndarray[Any, Any]
 # A schedule, and which of its examples went to which shard, if there are any.
 Dealt: TypeAlias = tuple[Schedule, Deal | None]
+
+
+class Scheduling(Protocol):
+    """A model, as far as batches need one."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What makes its schedules."""
+
+    def schedule(self, examples: list[Any], *, size: int | None = None) -> Schedule:
+        """See `Model.schedule`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +83,7 @@ def make_source(model: Scheduling, given: Any, shards: Shards | None = None) -> 
     traced = functools.partial(_traced, model, agreement)
     if not isinstance(given, tuple | str | bytes | Mapping | type):
         if hasattr(given, 'capacities_of'):
-            given = suited(model, given)
+            given = suited(model.scheduler, given)
             stored = functools.partial(_stored, given)
             items = lambda places: list(places.tolist())  # noqa: E731
             return Source(given, stored, None, items, given)
@@ -102,17 +109,17 @@ def _traced(
     """The schedule of examples."""
     if shards is None:
         return model.schedule(items, size=size), None
-    make = functools.partial(trace, model.program, items)
     if agreement is not None:
-        return schedule_part(model, make, size, shards, agreement)
-    graph = make()
-    deal = evenly(shards, size // shards.count, graph.nodes_of_examples.tolist())
-    return model._build_dealt(graph, deal), deal
+        return schedule_part(model.scheduler, items, size, shards, agreement)
+    selection = model.scheduler.select(items)
+    work = selection.graph.nodes_of_examples.tolist()
+    deal = evenly(shards, size // shards.count, work)
+    return model.scheduler.schedule(selection, deal), deal
 
 
 def schedule_part(
-    model: Scheduling,
-    make: Callable[[], Graph],
+    scheduler: Scheduler,
+    examples: Iterable[Any] | Traced,
     size: int | None,
     shards: Shards,
     agreement: Talk,
@@ -123,7 +130,7 @@ def schedule_part(
     All processes that have devices of the mesh call it together.
 
     Args:
-      make: the graph of the part.
+      examples: of the part.
       size: rows of the whole batch; as many as the largest part asks for if left out.
 
     Raises:
@@ -131,19 +138,15 @@ def schedule_part(
     """
     own = len(shards.own)
     try:
-        graph = make()
+        selection = scheduler.select(examples)
         part = None if size is None else rows_of_shard('size', shards, 0, size) * own
-        rows = rows_of_shard('size', shards, graph.examples, part, own)
+        rows = rows_of_shard('size', shards, len(selection), part, own)
     except Exception as error:
         agreement.fail(error)
         raise
     rows = agreement.most(rows) if size is None else rows
-    deal = in_order(shards, rows, graph.examples, own)
-    begin = time.perf_counter() if begin is None else begin
-    parts = model._uses(graph, deal.examples)
-    # What it may need by chance, each process would say otherwise.
-    spec = model._budget.reserve(agreement.need(model._need(parts, deal)), dict)
-    return model._build_shards(parts, spec, begin), deal
+    deal = in_order(shards, rows, len(selection), own)
+    return scheduler.schedule(selection, deal, begin, agreement), deal
 
 
 def _stored(
@@ -155,8 +158,7 @@ def _stored(
         return corpus.schedule(places, size=size), None
     work = corpus.nodes[places].tolist()
     deal = evenly(shards, size // shards.count, work)
-    chosen, demanded = corpus._chosen(places), corpus.demands.pick(places)
-    return corpus.model._build_dealt_chosen(chosen, demanded, deal), deal
+    return corpus.scheduler.schedule(corpus.select(places), deal), deal
 
 
 def _taken(given: Sequence[Any], length: int, places: Array) -> list[Any]:

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold.data.corpus import write
-from jfold.data.encoding import Decoder, Encoder
 from jfold.data.fingerprint import fingerprint
+from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced, digest_of
 from jfold.data.tracing import trace_corpus
 from jfold.errors import several
-from jfold.language.portable import Portable, portable
-from jfold.lower import lower_portable
 from jfold.program import Program
 from jfold.tracebacks import boundary
 from jfold.tracing.record import trace
@@ -31,15 +29,16 @@ class Tracer:
     lambda, `cloudpickle` can, which grain and Dask use.
     """
 
-    program: Program
+    scheduler: Scheduler
     fingerprint: dict[str, Any]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {'records': _records(self.program), 'fingerprint': self.fingerprint}
+        return {'scheduler': self.scheduler, 'fingerprint': self.fingerprint}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        made = {'program': _anew(state['records'])}
-        vars(self).update(made, fingerprint=state['fingerprint'])
+    @property
+    def program(self) -> Program:
+        """What it traces for."""
+        return self.scheduler.program
 
     @functools.cached_property
     def digest(self) -> str:
@@ -88,30 +87,14 @@ class Tracer:
         >>> model.apply({}, corpus.schedule([2, 0])).tolist()
         [3.0, 3.0]
         """
-        model: Any = self  # of which tracing needs the program alone
-        corpus = trace_corpus(model, several(examples), skip_errors, progress=False)
+        given = several(examples)
+        corpus = trace_corpus(self.scheduler, given, skip_errors, progress=False)
         write(path, corpus, self.fingerprint)
 
     def __repr__(self) -> str:
         return f'Tracer({self.program.output!r})'
 
 
-def make_tracer(program: Program) -> Tracer:
-    """The tracer of a program, which it keeps without what layers do."""
-    return Tracer(_anew(_records(program)), fingerprint(program))
-
-
-def _records(program: Program) -> object:
-    """A program as flat records, with objects as they are: to be pickled."""
-    encoder = Encoder(by_name=False)
-    return encoder.encode(portable(program)), encoder.records, encoder.arrays
-
-
-def _anew(records: Any) -> Program:
-    """The inverse, without what layers do."""
-    root, rows, arrays = records
-    decoder = Decoder(arrays)
-    decoder.read(rows)
-    found = decoder.value(root)
-    assert isinstance(found, Portable)
-    return lower_portable(found)
+def make_tracer(scheduler: Scheduler) -> Tracer:
+    """The tracer of what is scheduled, which it keeps without what layers do."""
+    return Tracer(scheduler.portable(), fingerprint(scheduler.program))

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from jfold.data.corpus import Corpus
-from jfold.data.scheduling import Scheduling
+from jfold.data.scheduler import Scheduler
 from jfold.errors import InputError
 from jfold.graph import Graph, concatenate
-from jfold.planning.demands import Demands, demands, join_demands
-from jfold.planning.uses import make_uses
+from jfold.planning.demands import demands, join_demands
+from jfold.planning.selections import Demands, select
 from jfold.program import Program
 from jfold.tracing.record import trace
 
@@ -29,10 +29,10 @@ BAR_DELAY = 3.0  # seconds before there is a progress bar
 
 
 def trace_corpus(
-    model: Scheduling, examples: Iterable[Any], skip_errors: bool, progress: bool
+    scheduler: Scheduler, examples: Iterable[Any], skip_errors: bool, progress: bool
 ) -> Corpus:
     """See `Model.trace`."""
-    tracing = Tracing(model.program, skip_errors)
+    tracing = Tracing(scheduler.program, skip_errors)
     size = operator.length_hint(examples, -1)
     with progress_bar('trace', size if size >= 0 else None, progress) as update:
         rest = iter(examples)
@@ -40,7 +40,7 @@ def trace_corpus(
             tracing.add(chunk)
             update(len(chunk))
             del chunk  # before there is another
-    return tracing.corpus(model)
+    return tracing.corpus(scheduler)
 
 
 @dataclass(eq=False)
@@ -66,12 +66,12 @@ class Tracing:
         likely = CHUNK_WORK * len(examples) // max(work, len(examples))
         self.chunk = min(max(likely, 1), 2 * self.chunk, LARGEST_CHUNK)
 
-    def corpus(self, model: Scheduling) -> Corpus:
+    def corpus(self, scheduler: Scheduler) -> Corpus:
         """Everything so far."""
         parts = self.parts or [self._part([], np.zeros(0, np.int64))]
         graphs, demanded, sources = zip(*parts, strict=True)
         return Corpus(
-            model,
+            scheduler,
             concatenate(graphs),
             join_demands(demanded),
             np.concatenate(sources),
@@ -103,7 +103,7 @@ class Tracing:
     def _part(self, examples: list[Any], source: Array) -> tuple[Graph, Demands, Array]:
         """Examples traced together; `source` says which they are."""
         graph = trace(self.program, examples)
-        return graph, demands(make_uses(self.program, graph)), source
+        return graph, demands(select(self.program, graph)), source
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jfold.data.scheduler import build
 from jfold.device.linear import Sparse
 from jfold.device.plan import Plan, make_plan
 from jfold.device.random_keys import drawing_nothing
@@ -43,11 +44,11 @@ from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.reference import CONSTANTS, NODES, where_made
 from jfold.lower import lower
 from jfold.model import Model
-from jfold.planning.demands import needed
+from jfold.planning.demands import capacity, demands
 from jfold.planning.layout import has_gradient
 from jfold.program import Program
 from jfold.results import returned
-from jfold.schedule import Schedule, build
+from jfold.schedule import Schedule
 from jfold.spec import Spec
 from jfold.tracebacks import boundary
 from jfold.tracing.record import trace
@@ -177,7 +178,7 @@ class Search:
 
     def __init__(self, program: Program, params: Any, graph: Graph) -> None:
         self.program, self.walk = program, make_walk(program, graph)
-        self.uses, self.made, self.params = self.walk.uses, self.walk.made, params
+        self.made, self.params = self.walk.made, params
         self.totals: dict[str, Arrays] = {}
         self.runners = [
             Runner(x, x.layer.own(params)) for x in drawing_nothing(program).operations
@@ -282,7 +283,7 @@ class Search:
 
     def _inputs(self, o: int, rows: Array) -> Arrays:
         types = self.program.operations[o].inputs
-        uses = self.uses.inputs[o]
+        uses = self.walk.inputs[o]
         return [self.values[t][x[rows]] for t, x in zip(types, uses, strict=True)]
 
     def _depend(self, o: int, rows: Array) -> Array:
@@ -294,7 +295,7 @@ class Search:
 
     def _trained_inputs(self, o: int, rows: Array) -> Arrays:
         types = self.program.operations[o].inputs
-        uses = self.uses.inputs[o]
+        uses = self.walk.inputs[o]
         return [self.trained[t][x[rows]] for t, x in zip(types, uses, strict=True)]
 
     # ---- gradients
@@ -304,7 +305,7 @@ class Search:
         cotangents, bad = [np.zeros_like(x) for x in self.values], None
         for r, result in enumerate(self.program.results):
             table = self.walk.graph.results[r]
-            tensors = zip(result.tensors, self.uses.results[r], grads[r], strict=True)
+            tensors = zip(result.tensors, self.walk.results[r], grads[r], strict=True)
             for t, uses, grad in tensors:
                 if grad is not None:
                     own = np.asarray(grad)[: len(uses)]
@@ -322,10 +323,11 @@ class Search:
         a schedule that they are of."""
         # What a model returns takes masks and examples of rows from a schedule, so one
         # is built, though nothing runs by it.
-        need = needed(self.uses, self.walk.graph.examples)
-        schedule, made = build(self.uses, Spec(self.program, need)), []
+        selection = self.walk.selection
+        need = capacity(self.program, demands(selection), len(selection))
+        schedule, made = build([selection], Spec(self.program, need)), []
         for r, result in enumerate(self.program.results):
-            uses = self.uses.results[r]
+            uses = self.walk.results[r]
             tensors = [
                 self.values[t][x] for t, x in zip(result.tensors, uses, strict=True)
             ]
@@ -374,7 +376,7 @@ class Search:
             if not is_inexact(self.values[t]):
                 continue
             own = np.asarray(next(grads))[: len(rows)]
-            places = self.uses.inputs[o][a][rows]
+            places = self.walk.inputs[o][a][rows]
             _add_at(cotangents[t], places[trained[a]], own[trained[a]])
             if (row := _first_bad_of(own, trained[a])) is not None:
                 what = f'a finite gradient of input {a} of {operation!r}'

@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
-import operator
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from jfold.errors import check_spare_rows, whole
+from jfold.errors import check_spare_rows, rows_asked, whole
 from jfold.graph import Array
-from jfold.planning.demands import Demands, demands, join_demands, needed
-from jfold.planning.uses import Uses
+from jfold.planning.selections import Selection
 from jfold.shards import Shards
-from jfold.spec import Capacity
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,37 +21,26 @@ class Deal:
     """Which examples of a batch each shard has.
 
     Attributes:
-      shards: over which devices.
+      shards: over which devices; `None` for one device, which has them all.
       rows: of the results of a shard.
       examples: per shard, the numbers of its examples in the batch [rows or fewer]; of
         the shards of this process, if others have examples of their own.
     """
 
-    shards: Shards
+    shards: Shards | None
     rows: int
     examples: tuple[Array, ...]
 
-    def capacity(self, demanded: Demands) -> Capacity:
-        """The least capacity that holds each shard, by the demands of the examples."""
-        parts = map(demanded.pick, self.examples)
-        return self._holding(part.capacity(self.rows) for part in parts)
-
-    def needed(self, parts: Iterable[Uses]) -> Capacity:
-        """The same, by what each shard uses."""
-        return self._holding(needed(uses, self.rows) for uses in parts)
-
-    def _holding(self, needs: Iterable[Capacity]) -> Capacity:
-        return replace(functools.reduce(operator.or_, needs), shards=self.shards)
-
-    def demands(self, parts: Iterable[Uses]) -> Demands:
-        """Those of all examples, in the order of the batch, by what each shard uses."""
-        order = np.concatenate(self.examples).argsort()
-        return join_demands([demands(uses) for uses in parts]).pick(order)
+    def parts(self, selection: Selection) -> list[Selection]:
+        """Return what each shard has of a selection."""
+        if self.shards is None:
+            return [selection]
+        return [selection.pick(examples) for examples in self.examples]
 
     @property
     def own(self) -> tuple[int, ...]:
         """Which of these are the shards of this process, as places in `examples`."""
-        if len(self.examples) < self.shards.count:
+        if self.shards is None or len(self.examples) < self.shards.count:
             return tuple(range(len(self.examples)))
         return self.shards.own
 
@@ -73,6 +58,24 @@ class Deal:
         counts = np.array([*map(len, self.examples)])
         mask = np.arange(self.rows) < counts[:, None]
         return np.concatenate(order).astype(np.int64), mask.ravel()
+
+
+def deal_in_order(
+    examples: int, size: int | None = None, shards: Shards | None = None
+) -> Deal:
+    """Return the deal of examples as they come, to shards or all to one device.
+
+    Args:
+      size: rows of the results, those of all shards; when left out as few as hold them.
+
+    Raises:
+      TypeError, ValueError: `size` is no int, too few or far too many, or cannot be
+        shared out.
+    """
+    if shards is None:
+        return Deal(None, rows_asked(size, examples), (np.arange(examples),))
+    rows = rows_of_shard('size', shards, examples, size)
+    return in_order(shards, rows, examples)
 
 
 def in_order(

@@ -14,96 +14,44 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
-from jfold.graph import Array, Table, shared_counts
-from jfold.kept import lazy
+from jfold.graph import Array, shared_counts
+from jfold.kept import kept
 from jfold.operations import Operations
 from jfold.planning.growth import Chance
 from jfold.planning.layout import active_types
-from jfold.planning.reads import needs
 from jfold.planning.sections import SUM_ARITY
+from jfold.planning.selections import Demands, Selection, use_counts
 from jfold.planning.slots import slots
-from jfold.planning.uses import Uses, adding, most_uses, sum_room, use_counts
+from jfold.planning.sum_trees import adding, most_uses, sum_room
+from jfold.planning.summands import needs
+from jfold.recurrence import are_recurrent
 from jfold.shards import Shards
 from jfold.spec import Capacity
 
 ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # what adds up
-T = TypeVar('T')
 FEW = 16  # examples, whose spread tells nothing of others
 
 
-@dataclass(frozen=True, eq=False)
-class Demands:
-    """What each example needs.
-
-    Attributes:
-      program: what the examples were traced for.
-      added: [examples, numbers], what adds up over a batch: constants per type, nodes
-        per operation, rows of sums per type, values per metric, summands per slot.
-      highest: [examples, numbers], what only the largest decides: levels, fans per
-        type, stages; of each slot whether it is indexed, and whether sums have rows.
-    """
-
-    program: Operations
-    added: Array
-    highest: Array
-
-    @property
-    def row_columns(self) -> slice:
-        """Which numbers of `added` count nodes per operation."""
-        first = len(self.program.types)
-        return slice(first, first + len(self.program.operations))
-
-    @lazy
-    def nodes(self) -> Array:
-        """How many operations each example runs [examples]."""
-        rows = self.added[:, self.row_columns]
-        return np.asarray(rows.sum(axis=1, dtype=np.int64))
-
-    def pick(self, examples: Array) -> Demands:
-        """The demands of the given examples [n]."""
-        return Demands(self.program, self.added[examples], self.highest[examples])
-
-    def capacity(self, size: int) -> Capacity:
-        """The least capacity for all examples in one batch; `size` rows of results."""
-        added = self.added.sum(0, dtype=np.int64).tolist()
-        highest = self.highest.max(0, initial=0).tolist()
-        return make_capacity(self.program, added, highest, size)
-
-    def chance(self, count: int | None = None) -> Chance:
-        """How much more as many other examples may need by chance, of what adds up.
-
-        `count` of them, if not as many as these.
-
-        Six standard deviations of a sum, by those of the examples; nothing is told from
-        a few.
-        """
-        if len(self.added) < FEW:
-            return {}
-        # Of examples drawn apart, variances add up.
-        count = len(self.added) if count is None else count
-        deviations = np.sqrt(count * self.added.var(axis=0))
-        more = np.ceil(6 * deviations).astype(np.int64).tolist()
-        return dict(zip(ADDED, _parts(self.program, more), strict=True))
-
-
-def make_capacity(
-    program: Operations,
-    added: list[int],
-    highest: list[int],
-    size: int,
-    shards: Shards | None = None,
+def capacity(
+    program: Operations, demanded: Demands, size: int, shards: Shards | None = None
 ) -> Capacity:
-    """A capacity from the sums and maxima of demands; those of one shard."""
+    """Return the least capacity for all examples in one batch, or in each shard.
+
+    Args:
+      size: rows of the results, those of one shard.
+    """
     types, active = len(program.types), active_types(program)
-    constants, rows, sums, metrics, summands = _parts(program, added)
-    levels, *fans = highest[: 1 + types]
-    stages, *of_slots = highest[1 + types :]
+    added, highest = demanded.added, demanded.highest
+    # For one example alone a reduction would take longer than all else.
+    total = added[0] if len(added) == 1 else added.sum(0, dtype=np.int64)
+    largest = highest[0] if len(highest) == 1 else highest.max(0, initial=0)
+    constants, rows, sums, metrics, summands = _parts(program, total.tolist())
+    levels, *fans = largest[: 1 + types].tolist()
+    stages, *of_slots = largest[1 + types :].tolist()
     *indexed, sum_rows = of_slots or [0]
     return Capacity(
         examples=size,
@@ -122,110 +70,140 @@ def make_capacity(
     )
 
 
+def chance(program: Operations, demanded: Demands, count: int) -> Chance:
+    """Return how much more so many other examples may need by chance, of what adds up.
+
+    Six standard deviations of a sum, by those of the examples; nothing is told from a
+    few.
+    """
+    if len(demanded.added) < FEW:
+        return {}
+    # Of examples drawn apart, variances add up.
+    deviations = np.sqrt(count * demanded.added.var(axis=0))
+    more = np.ceil(6 * deviations).astype(np.int64).tolist()
+    return dict(zip(ADDED, _parts(program, more), strict=True))
+
+
+def row_columns(program: Operations) -> slice:
+    """Return which numbers of `Demands.added` count nodes per operation."""
+    first = len(program.types)
+    return slice(first, first + len(program.operations))
+
+
+def node_counts(program: Operations, demanded: Demands) -> Array:
+    """Return how many operations each example runs [examples] int64."""
+    rows = demanded.added[:, row_columns(program)]
+    return np.asarray(rows.sum(axis=1, dtype=np.int64))
+
+
 def fits(program: Operations, demanded: Demands) -> bool:
     """Whether these are demands of a program: others may be of one with loops, whose
     graphs are the same."""
     highest = 2 + len(program.types)  # levels, fans and stages
     highest += len(slots(program)) + 1 if program.once else 0
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
-    return widths == ((sum(_counts(program)),), (highest,))
+    return widths == ((_ends(program)[-1],), (highest,))
 
 
-def _counts(program: Operations) -> tuple[int, ...]:
-    """How many numbers add up, by the dimensions of `ADDED`."""
+@kept
+def _ends(program: Operations) -> tuple[int, ...]:
+    """Return where the numbers of each dimension of `ADDED` begin, and the last end."""
     types, operations = len(program.types), len(program.operations)
-    return types, operations, types, len(program.observed), len(slots(program))
+    counts = types, operations, types, len(program.observed), len(slots(program))
+    return tuple(itertools.accumulate(counts, initial=0))
 
 
 def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
-    """Numbers that add up, by the dimensions of `ADDED`."""
-    ends = itertools.accumulate(_counts(program), initial=0)
-    return [tuple(numbers[a:b]) for a, b in itertools.pairwise(ends)]
+    """Return numbers that add up, by the dimensions of `ADDED`."""
+    return [tuple(numbers[a:b]) for a, b in itertools.pairwise(_ends(program))]
 
 
-def needed(uses: Uses, size: int) -> Capacity:
-    """As `demands(uses).capacity(size)`, without telling examples apart."""
-    program, graph = uses.program, uses.graph
-    fans, sums, stages = [0] * len(program.types), [0] * len(program.types), 0
-    for t in active_types(program):
-        counts = use_counts(uses, t)
-        fans[t] = int(np.maximum.reduce(counts, initial=0))
-        if fans[t] > SUM_ARITY or adding(program, t):
-            most = most_uses(uses, t)
-            fans[t] = int(counts.clip(max=most).max(initial=0))
-            rows, rounds = sum_room(counts, most, uses.numbers.first[t])
-            sums[t], stages = int(rows.sum()), max(stages, int(rounds.max(initial=0)))
-    added, highest = _added(uses, sums, len), [graph.depth, *fans, stages]
+# ---- of graphs -----------------------------------------------------------------------
+
+
+@kept
+def demands(selection: Selection) -> Demands:
+    """Return the demands of every example of a selection, as known or as found."""
+    if selection.known is not None:
+        return selection.known
+    program, numbers = selection.program, selection.numbers
+    types, nodes, examples = len(program.types), len(program.operations), len(selection)
+    sums, stages = np.zeros((types, examples), np.int64), np.zeros((1, examples), int)
+    read = use_counts(selection)
+    fans = _largest(read, numbers.first.ravel()).reshape(types, examples)
+    # One at least, even if no value is used: a sum of no rows has no shape.
+    fans = np.maximum(fans, 1) * _is_active(program)
+    if _adds_up(program) or np.maximum.reduce(fans, None, initial=0) > SUM_ARITY:
+        for t in active_types(program):
+            counts = read[numbers.ends[t] : numbers.ends[t + 1]]
+            begin, most = numbers.first[t] - numbers.ends[t], most_uses(selection, t)
+            fans[t] = np.maximum(_largest(counts.clip(max=most), begin), 1)
+            sums[t], rounds = sum_room(counts, most, begin)
+            np.maximum(stages, rounds, out=stages)
+    tables = selection.counts
+    added, highest = [tables[: types + nodes], sums], [_depth(selection), fans, stages]
+    if program.observed:
+        added.append(tables[[types + nodes + r for r in program.observed]])
     if program.once:
-        of_slots = needs(uses)
-        added += [int(x.sum()) for x in of_slots.summands]
-        indexed = (int(x.any()) for x in of_slots.indexed)
-        highest += *indexed, int(of_slots.sum_rows.any())
-    return make_capacity(program, added, highest, size)
+        found = needs(selection.every)
+        own = slice(None) if selection.examples is None else selection.examples
+        added.append(found.summands[:, own])
+        highest.append(found.highest[:, own])
+    return Demands(_by_example(added), _by_example(highest))
 
 
-def _added(uses: Uses, sums: Iterable[T], size: Callable[[Table], T]) -> list[T]:
-    """Numbers that add up over examples, as `ADDED` has them: of sums, and of tables
-    that are so large. A row an example takes no room beside the examples'."""
-    graph = uses.graph
-    observed = [graph.results[r] for r in uses.program.observed]
-    counted = map(size, graph.constants + graph.operations)
-    return [*counted, *sums, *map(size, observed)]
+@kept
+def _is_active(program: Operations) -> Array:
+    """Return whether gradients flow through each type [types, 1] int."""
+    active = active_types(program)
+    return np.array([[t in active] for t in range(len(program.types))], int)
 
 
-def demands(uses: Uses) -> Demands:
-    """The demands of every example of a graph."""
-    program, graph = uses.program, uses.graph
-    fans = np.zeros((len(program.types), graph.examples), np.int64)
-    sums = np.zeros_like(fans)
-    stages = np.zeros(graph.examples, np.int64)
-    for t in sorted(active_types(program)):
-        counts, first = use_counts(uses, t), uses.numbers.first[t]
-        widest = _largest(counts, first)
-        if widest.max(initial=0) > SUM_ARITY or adding(program, t):
-            most = most_uses(uses, t)
-            widest = _largest(counts.clip(max=most), first)
-            sums[t], rounds = sum_room(counts, most, first)
-            stages = np.maximum(stages, rounds)
-        # One at least, even if no value is used: a sum of no rows has no shape.
-        fans[t] = np.maximum(widest, 1)
-    depth = np.zeros(graph.examples, np.int64)
-    for table in graph.operations:
-        depth = np.maximum(depth, _largest(table.columns[0], table.first))
-    added = _added(uses, sums, operator.attrgetter('counts'))
-    highest = [depth, *fans, stages]
-    if program.once:
-        of_slots = needs(uses)
-        added += of_slots.summands
-        highest += *of_slots.indexed, of_slots.sum_rows
-    return Demands(program, _by_example(added), _by_example(highest))
+@kept
+def _adds_up(program: Operations) -> bool:
+    """Return whether an operation adds up values that gradients flow through."""
+    return any(adding(program, t) for t in active_types(program))
 
 
 def _by_example(numbers: list[Array]) -> Array:
-    """Numbers [examples] of several kinds as an array [examples, kinds]."""
+    """Return numbers [kinds, examples] in parts as an array [examples, all kinds]."""
     # Copied, so that the numbers of an example lie together: batches pick whole rows.
-    return np.array(numbers, np.int32).T.copy()
+    return np.concatenate(numbers, dtype=np.int32, casting='unsafe').T.copy()
 
 
-def _largest(values: Array, first: Array) -> Array:
-    """The largest of the values [n] of each example [examples], 0 for none; they begin
-    at `first` [examples + 1]."""
-    if len(first) == 2:
-        return np.array([values.max(initial=0)], np.int64)
+def _depth(selection: Selection) -> Array:
+    """Return the highest level of each example [1, examples]."""
+    program, types = selection.program, len(selection.program.types)
+    depth = np.zeros((1, len(selection)), np.int64)
+    for o, recurrent in enumerate(are_recurrent(program)):
+        if recurrent:
+            begin = selection.before[types + o]
+            np.maximum(depth, _largest(selection.levels(o), begin), out=depth)
+    if not depth.all():
+        tables = selection.counts[types : types + len(program.operations)]
+        np.maximum(depth, tables.any(0), out=depth)
+    return depth
+
+
+def _largest(values: Array, begin: Array) -> Array:
+    """Return the largest of the values [n] of each example [examples], 0 for none; they
+    begin at `begin` [examples]."""
+    if len(begin) == 1:
+        return np.array([np.maximum.reduce(values, initial=0)], np.int64)
     # `reduceat` would give an example without values the first value of the next.
-    result = np.zeros(len(first) - 1, np.int64)
-    filled = np.flatnonzero(np.diff(first))
+    result, lengths = np.zeros((2, len(begin)), np.int64)
+    lengths[:-1], lengths[-1:] = begin[1:] - begin[:-1], len(values) - begin[-1:]
+    filled = lengths.nonzero()[0]
     if len(filled):
-        result[filled] = np.maximum.reduceat(values, first[filled])
+        result[filled] = np.maximum.reduceat(values, begin[filled])
     return result
 
 
 def join_demands(parts: Sequence[Demands]) -> Demands:
-    """The demands of the examples of several parts."""
+    """Return the demands of the examples of several parts."""
     if len(parts) == 1:
         return parts[0]
     return Demands(
-        parts[0].program,
         np.concatenate([part.added for part in parts]),
         np.concatenate([part.highest for part in parts]),
     )

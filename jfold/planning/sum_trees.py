@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where values are used, and the sums over the uses of those that have many.
+"""Sums over the uses of values that have many.
 
 In the reverse pass each use of a value leaves a cotangent in a row of its own, an *edge
 row*, and who made the value gathers them: nothing is scattered, and sums have a fixed
@@ -8,114 +8,16 @@ order. So it must be known of every value where it is used, and how often.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from jfold.graph import (
-    Array,
-    Graph,
-    Numbering,
-    Table,
-    concatenated,
-    numbering,
-    ranges,
-    shared_counts,
-    values_before,
-)
-from jfold.kept import Owner, kept
+from jfold.graph import Array, concatenated
+from jfold.kept import kept
 from jfold.operations import Operations
 from jfold.planning.sections import SUM_ARITY
-from jfold.tracing.check_graph import checked
-
-
-@dataclass(frozen=True, eq=False)
-class Uses(Owner):
-    """Which values are used where, in a graph.
-
-    Values are given by their numbers when all examples stand one after another.
-
-    Attributes:
-      program: what the examples were traced for.
-      graph: what they compute.
-      numbers: how their values are numbered.
-      inputs: per operation and input, the value that each node reads [nodes].
-      results: per result and tensor, the value of each row [rows].
-    """
-
-    program: Operations
-    graph: Graph
-    numbers: Numbering
-    inputs: tuple[tuple[Array, ...], ...]
-    results: tuple[tuple[Array, ...], ...]
-
-    @property
-    def labels(self) -> tuple[Table, ...]:
-        """Of the graph."""
-        return self.graph.labels
-
-    def of_type(self, t: int) -> list[Array]:
-        """The values of a type, once for each use, in parts [uses]."""
-        columns = self.inputs + self.results
-        return [columns[i][a] for i, a in _uses_of(self.program, t)]
-
-
-@kept
-def _uses_of(program: Operations, t: int) -> tuple[tuple[int, int], ...]:
-    """Where values of a type are used: the number of an operation, or that of a result
-    after all of them, and the number of its input or tensor."""
-    types = [each.inputs for each in program.operations]
-    types += [each.tensors for each in program.results]
-    return tuple(
-        (i, a)
-        for i, numbers in enumerate(types)
-        for a, number in enumerate(numbers)
-        if number == t
-    )
-
-
-def make_uses(program: Operations, graph: Graph) -> Uses:
-    """The uses of all values of a graph: what plans are made of, so one that is not
-    known to fit is `checked` here, in about 0.1 us a node.
-
-    Raises:
-      ValueError: it does not fit the program.
-    """
-    graph = checked(program, graph)
-    numbers = numbering(program, graph)
-
-    def among(
-        types: Sequence[int], table: Table, columns: Sequence[Array]
-    ) -> tuple[Array, ...]:
-        """Numbers of values [rows] each, among those of all examples."""
-        if graph.examples == 1:  # whose numbers are those of all
-            return tuple(columns)
-        # Once for each type: most operations have several inputs of one.
-        before = {t: values_before(numbers.first[t], table.counts) for t in {*types}}
-        return tuple(x + before[t] for t, x in zip(types, columns, strict=True))
-
-    of_nodes = zip(program.operations, graph.operations, strict=True)
-    of_rows = zip(program.results, graph.results, strict=True)
-    inputs = tuple(among(each.inputs, x, x.columns[1:]) for each, x in of_nodes)
-    results = tuple(among(each.tensors, x, x.columns) for each, x in of_rows)
-    return Uses(program, graph, numbers, inputs, results)
-
-
-@kept
-def use_counts(uses: Uses, t: int) -> Array:
-    """How often each computed value of a type is used [values]; 0 for constants."""
-    first = uses.numbers.first[t]
-    values = uses.of_type(t) or [np.zeros(0, np.int64)]
-    counts = np.bincount(concatenated(values), minlength=int(first[-1]))
-    # Constants have no cotangents, so it does not matter how often they are used.
-    shared, own = shared_counts(uses.program)[t], uses.graph.constants[t]
-    if len(first) == 2:  # one example, whose constants are its first values
-        counts[: shared + len(own)] = 0
-    elif shared or len(own):
-        counts[ranges(first[:-1], own.counts + shared)] = 0
-    return counts
+from jfold.planning.selections import Selection
 
 
 @kept
@@ -126,30 +28,30 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 
 
 @kept
-def most_uses(uses: Uses, t: int) -> Array:
+def most_uses(selection: Selection, t: int) -> Array:
     """How many edge rows may be left of each value of a type [values], int8: one of
     what a sum has made, which other values point to in place of a cotangent of their
     own."""
-    most = np.full(int(uses.numbers.first[t][-1]), SUM_ARITY, np.int8)
-    for o in adding(uses.program, t):
-        counts = uses.graph.operations[o].counts
-        most[ranges(uses.numbers.outputs[o][0], counts)] = 1
+    begin, end = selection.numbers.ends[t : t + 2]
+    most = np.full(end - begin, SUM_ARITY, np.int8)
+    for o in adding(selection.program, t):
+        most[selection.made(o) - begin] = 1
     return most
 
 
-def sum_room(counts: Array, most: Array, first: Array) -> tuple[Array, Array]:
+def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
     """Of each example [examples], rows and rounds of the sums that leave no value with
     more uses than it may have.
 
     Args:
       counts: [values] uses of each.
       most: [values] how many may be left of each.
-      first: [examples + 1] the number of each example's first value.
+      begin: [examples] the number of each example's first value.
     """
     # All uses of a value are in its own example, and so are its sums: examples need no
     # more of them in company, and their numbers add up.
-    examples = len(first) - 1
-    owner = np.repeat(np.arange(examples), np.diff(first))
+    examples = len(begin)
+    owner = np.repeat(np.arange(examples), np.diff(begin, append=len(counts)))
     rows = np.zeros(examples, np.int64)
     rounds = np.zeros(examples, np.int64)
     while (wide := np.flatnonzero(counts > most)).size:
@@ -208,29 +110,6 @@ def whole_cotangents(uses: RowUses, rows: int, zero: int) -> Array:
     while len(waiting := np.flatnonzero(whole < 0)):
         whole[waiting] = whole[~whole[waiting]]
     return whole
-
-
-def end_summands(read: Array, made: Array) -> tuple[Array, Array]:
-    """What sums add up in the end, of trees of sums: what is read that is no sum, and
-    the last sum that it gets into, of rows [reads] that are read, and made of each.
-
-        made   read
-          8    0 1 2 3           8 is read by 10, so 10 is the sum of 0 to 5
-          9    4 5
-         10    8 9
-
-    A sum that others read has one reader.
-    """
-    if not len(read) or not ((read >= made.min()) & (read <= made.max())).any():
-        return read, made  # no sum is read
-    reader = np.full(int(max(read.max(initial=0), made.max(initial=0))) + 1, -1)
-    reader[made] = made
-    inner = reader[read] >= 0
-    reader[read[inner]] = made[inner]
-    sums = made[~inner]
-    while (reader[sums] != sums).any():  # trees are not deep
-        sums = reader[sums]
-    return read[~inner], sums
 
 
 @dataclass(frozen=True, eq=False)

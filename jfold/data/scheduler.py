@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `Scheduler`: selections of recorded examples to schedules.
+
+What a selection needs is reserved in a budget, and a schedule fills the room that there
+is. Examples may be dealt to shards; one device is a deal to one shard.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from jfold.budget import Budget, FixedBudget, NoBudget
+from jfold.data.agreement import Agreement, Talk
+from jfold.data.encoding import Decoder, Encoder
+from jfold.data.traced import Traced, graph_in, make_digest
+from jfold.errors import several
+from jfold.graph import labels_of
+from jfold.language.portable import Portable, portable
+from jfold.lower import lower_portable
+from jfold.planning.deals import Deal, deal_in_order
+from jfold.planning.demands import capacity, demands
+from jfold.planning.demands import chance as chance_of
+from jfold.planning.fill import fill
+from jfold.planning.growth import Chance
+from jfold.planning.profiles import Profiles, margins, profiles
+from jfold.planning.selections import Selection, select
+from jfold.program import Program
+from jfold.schedule import Schedule
+from jfold.spec import Capacity, Spec, of_one_shard
+from jfold.tracing.record import trace
+
+
+@dataclass(frozen=True, eq=False)
+class Scheduler:
+    """Makes schedules of a program, within a budget.
+
+    Attributes:
+      program: whose graphs it takes.
+      budget: of capacities, and so of programs to compile.
+      agreement: with other processes, about batches that each has a part of.
+    """
+
+    program: Program
+    budget: Budget | FixedBudget | NoBudget
+    agreement: Agreement = field(default_factory=lambda: Agreement('schedules'))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Which expression this is of, in short."""
+        return make_digest(self.program)
+
+    def without_limit(self) -> Scheduler:
+        """The same, within a budget of any number of programs."""
+        budget = self.budget.without_limit()
+        return self if budget is self.budget else replace(self, budget=budget)
+
+    def portable(self) -> Scheduler:
+        """Return one for other processes: it knows no layers, and has no budget."""
+        return Scheduler(_decoded(_encoded(self.program)), NoBudget())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scheduler:
+        """Return one of the same program that grows by itself."""
+        return Scheduler(self.program, copy.deepcopy(self.budget, memo))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {'records': _encoded(self.program)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        made = Scheduler(_decoded(state['records']), NoBudget())
+        vars(self).update(vars(made))
+
+    def select(self, examples: Iterable[Any] | Traced) -> Selection:
+        """Record examples, unless a tracer has, and return all of them.
+
+        Raises:
+          TypeError, InputError: as of `Model.schedule`.
+          ValueError: they were traced for another expression.
+        """
+        if not isinstance(examples, Traced):
+            return select(self.program, trace(self.program, list(several(examples))))
+        if examples.digest != self.digest:
+            raise ValueError(
+                'expected examples traced for this expression, got those of another: '
+                'trace them with `model.tracer()` of the model that schedules them'
+            )
+        return select(self.program, graph_in(examples, self.program))
+
+    def schedule(
+        self,
+        selection: Selection,
+        deal: Deal | None = None,
+        begin: float | None = None,
+        talk: Talk | None = None,
+    ) -> Schedule:
+        """Return the schedule of a selection.
+
+        Args:
+          deal: of its examples to shards; when left out all go to one device, with a
+            row of the results for each.
+          begin: when the work on it began, if it has.
+          talk: to processes that have the other shards, and call this together.
+
+        Raises:
+          ProgramBudgetError: the budget has no room; nothing has changed then.
+          RuntimeError: another process has no part.
+        """
+        begin = time.perf_counter() if begin is None else begin
+        deal = deal_in_order(len(selection)) if deal is None else deal
+        parts = deal.parts(selection)
+        need = self._need(parts, deal)
+        if talk is not None:
+            need = talk.need(need)
+        # What processes may need by chance, each would say otherwise.
+        examples = None if talk else max(map(len, parts))
+        spec = self._reserve(need, selection, examples)
+        return build([parts[k] for k in deal.own], spec, begin)
+
+    def schedules(
+        self, selections: Sequence[Selection], size: int | None = None
+    ) -> list[Schedule]:
+        """Return schedules of several selections, all of one capacity.
+
+        Args:
+          size: rows of the results of each; as many as the largest has examples when
+            left out.
+
+        Raises:
+          ProgramBudgetError: as of `schedule`.
+        """
+        begin = time.perf_counter()
+        if not selections:
+            return []
+        size = max(map(len, selections)) if size is None else size
+        deals = [deal_in_order(len(each), size) for each in selections]
+        need = self._need(selections, deals[0])
+        spec = self._reserve(need, selections[0], len(selections[0]))
+        return [build([each], spec, begin) for each in selections]
+
+    def _need(self, parts: Sequence[Selection], deal: Deal) -> Capacity:
+        """Return the least capacity that holds each part."""
+        program, size, shards = self.program, deal.rows, deal.shards
+        needs = (capacity(program, demands(x), size, shards) for x in parts)
+        need = functools.reduce(operator.or_, needs)
+        found = self.profiles(lambda: profiles(program, parts))
+        return replace(need, profiles=found) if found else need
+
+    def profiles(self, make: Callable[[], Profiles]) -> Profiles:
+        """Return the rows of levels, made if the steps of loops depend on them."""
+        return make() if self.budget.has_profiles else ()
+
+    def _reserve(
+        self, need: Capacity, selection: Selection, examples: int | None
+    ) -> Spec:
+        """Return a spec with room for what so many examples like those of a selection
+        may need; for no more than is needed if that is `None`."""
+
+        def chance() -> Chance:
+            if examples is None:
+                return {}
+            more = chance_of(self.program, demands(selection), examples)
+            found = self.profiles(lambda: margins(selection, examples))
+            return {**more, 'profiles': found} if more and found else more
+
+        return self.budget.reserve(need, chance)
+
+
+def build(
+    parts: Sequence[Selection], spec: Spec, begin: float | None = None
+) -> Schedule:
+    """Return the schedule of what each shard of this process has.
+
+    Args:
+      spec: must hold each of them.
+      begin: when the work on it began, if its time is to be told.
+    """
+    shards, local = spec.shards, of_one_shard(spec)
+    if shards is None:
+        ((indices, constants),) = (fill(part, local) for part in parts)
+    else:
+        filled = [fill(part, local, shards.own_devices) for part in parts]
+        stacked = jax.tree.map(lambda *x: np.stack(x), *filled)
+        indices, constants = jax.tree.map(shards.gathered, stacked)
+    labels = labels_of(spec.program, [part.labels for part in parts])
+    seconds = None if begin is None else time.perf_counter() - begin
+    return Schedule(indices, constants, spec, seconds, labels)
+
+
+# ---- for other processes -------------------------------------------------------------
+
+
+def _encoded(program: Program) -> object:
+    """Return a program as flat records, with objects as they are: to be pickled."""
+    encoder = Encoder(by_name=False)
+    return encoder.encode(portable(program)), encoder.records, encoder.arrays
+
+
+def _decoded(records: Any) -> Program:
+    """Return the program of records, without what layers do."""
+    root, rows, arrays = records
+    decoder = Decoder(arrays)
+    decoder.read(rows)
+    found = decoder.value(root)
+    assert isinstance(found, Portable)
+    return lower_portable(found)
