@@ -169,7 +169,7 @@ def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> 
     expected = grad(params, model.schedule(examples[:3], size=SIZE))
     exact = jf.Model(model.block, model.program, max_programs=1)
     step = exact.precompile(grad, params, corpus.capacities(SIZE))
-    schedule = replace(corpus, model=exact).schedule(range(3), size=SIZE)
+    schedule = replace(corpus, scheduler=exact.scheduler).schedule(range(3), size=SIZE)
     close(step(params, schedule), expected, 1e-5)
 
 

@@ -255,7 +255,7 @@ def test_programs_are_compiled_before_they_are_needed(path: Path) -> None:
 def test_the_public_names_of_a_loaded_model(path: Path) -> None:
     """Those of a model, as far as it is one."""
     uses = {'apply', 'join', 'precompile', 'predict', 'schedule', 'trace', 'tracer'}
-    facts = {'capacities', 'params', 'platforms', 'program'}
+    facts = {'capacities', 'params', 'platforms', 'program', 'scheduler'}
     assert {name for name in dir(jf.load(path)) if name[0] != '_'} == uses | facts
 
 
