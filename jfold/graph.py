@@ -25,7 +25,6 @@ from jfold.kept import kept, lazy
 from jfold.operations import Operations
 
 Array: TypeAlias = np.ndarray[Any, Any]
-NO_NUMBERS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)

@@ -174,11 +174,6 @@ class Operations(Owner):
         return tables.of_metrics(self.results)
 
     @functools.cached_property
-    def visited_results(self) -> tuple[int, ...]:
-        """The results whose rows are put in the order of evaluation."""
-        return tables.made_by(self.results, Making.COLLECTED)
-
-    @functools.cached_property
     def value_results(self) -> tuple[int, ...]:
         """The results that the value of the expression is made of: its own, then the
         items of each sequence in it, by the `levels` of its type."""

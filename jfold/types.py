@@ -400,13 +400,6 @@ def _converted(spec: TypeLike) -> Steps[Type]:
     )
 
 
-def item_of(sequence: Type) -> Type:
-    """The type of the items of what is taken as a sequence."""
-    if isinstance(sequence, TupleType):
-        return sequence[0]
-    return sequence.item if isinstance(sequence, SequenceType) else sequence
-
-
 def terminals(type_: Type) -> Iterator[Type]:
     """The types at the leaves of nested tuples, left to right, void left out."""
     waiting = [type_]

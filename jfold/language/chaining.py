@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from jfold import combinators as c
 from jfold.language import symbols as s
@@ -28,7 +27,7 @@ from jfold.language.writing import (
     finite,
     parts_of,
     sequence,
-    union,
+    side_by_side,
     write,
     zeros_written,
 )
@@ -70,7 +69,10 @@ def _(block: c.Chain, node: Typed, x: object, state: Walk) -> object:
 def _(block: c.Chain, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, tuple):
         parts = [finite(each, w) for each in value]
-        return _side_by_side(parts, w)
+        lists = tuple(each.items for each in parts)
+        made = side_by_side(lists, 'chained', lambda each: f'*{each.text}', w)
+        n = ' + '.join(each.n for each in parts)
+        return counted(s.Items(made, n), w)
     outer = finite(value, w)
     name = w.variable('chained')
     items = outer.items
@@ -129,29 +131,6 @@ def _(block: c.Padded, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
             w.line(f'{names[-1]} = {each.text}[{k}] if {given.n} > {k} else {none}')
         made.append(w.opened(w.element(given.items, iter(names))))
     return tuple(made)
-
-
-def _side_by_side(parts: list[s.Items], w: Lines) -> s.Items:
-    """The items of several sequences, those of the first one first."""
-
-    def column(items: tuple[Any, ...]) -> Any:
-        head = items[0]
-        if isinstance(head, tuple):
-            return tuple(column(each) for each in zip(*items, strict=True))
-        if isinstance(head, s.Endless):
-            return s.Endless(column(tuple(each.item for each in items)))
-        if head is None:
-            return None
-        name = w.variable('chained')
-        w.line(f'{name} = [{", ".join(f"*{each.text}" for each in items)}]')
-        found = [list(s.makers(each)) for each in items]
-        both = (union(each) for each in zip(*found, strict=True))
-        return s.with_makers(s.renamed(head, iter([name])), both)
-
-    n = ' + '.join(each.n for each in parts) or '0'
-    name = w.variable('n')
-    w.line(f'{name} = {n}')
-    return s.Items(column(tuple(each.items for each in parts)), name)
 
 
 def _listed_like(zero: s.Symbol, items: s.Symbol) -> s.Symbol:

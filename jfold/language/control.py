@@ -318,7 +318,7 @@ def _(block: c.Metric, node: Typed, value: Any, w: Lines) -> Any:
     return None
 
 
-MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
+MAX_DEPTH = 250_000  # beyond it, data that functions make without end fill the memory
 
 
 def _hashable(table: Mapping[Any, Any], hashable: bool) -> str:

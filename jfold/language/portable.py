@@ -169,7 +169,6 @@ CODECS: dict[type, Codec] = {
     Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
     Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
 }
-TAGS = {kind.__name__: kind for kind in CODECS}
 
 
 def codec_of(value: object) -> tuple[str, Codec] | None:

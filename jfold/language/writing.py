@@ -6,7 +6,8 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from typing import Any, SupportsIndex
+from collections.abc import Callable
+from typing import Any, SupportsIndex, cast
 
 from jfold import combinators as c
 from jfold.language import symbols as s
@@ -128,7 +129,7 @@ def sequence(value: s.Symbol, w: Lines) -> s.Items | s.Endless:
     if isinstance(value, s.Items | s.Endless):
         return value
     if isinstance(value, tuple):
-        return _of_tuple(value, w)
+        return s.Items(side_by_side(value, 'items', s.packed, w), str(len(value)))
     assert isinstance(value, s.Object)
     if value.kind in (list, tuple) and value.text.isidentifier():
         return s.Items(value, f'len({value.text})')
@@ -154,28 +155,26 @@ def parts_of(value: s.Symbol) -> tuple[s.Symbol, ...]:
     return value
 
 
-def _of_tuple(value: tuple[s.Symbol, ...], w: Lines) -> s.Items:
-    """Values of one type as a sequence."""
-
-    def column(parts: tuple[Any, ...]) -> Any:
-        head = parts[0]
-        if isinstance(head, tuple):
-            return tuple(column(each) for each in zip(*parts, strict=True))
-        if isinstance(head, s.Endless):
-            return s.Endless(column(tuple(each.item for each in parts)))
-        if head is None:
-            return None
-        name = w.variable('items')
-        w.line(f'{name} = [{", ".join(map(s.packed, parts))}]')
-        found = [list(s.makers(each)) for each in parts]
-        both = [union(each) for each in zip(*found, strict=True)]
-        if isinstance(head, s.Items):
-            item = s.with_makers(blank(head), iter(both))
-            assert isinstance(item, s.Items)
-            return s.Nested(name, item)
-        return s.with_makers(s.renamed(head, iter([name])), iter(both))
-
-    return s.Items(column(value), str(len(value)))
+def side_by_side(
+    parts: tuple[s.Symbol, ...], wanted: str, text: Callable[[Any], str], w: Lines
+) -> Any:
+    """Lists, of what `text` says of a leaf in several values of one type."""
+    head = parts[0]
+    if isinstance(head, tuple):
+        columns = zip(*cast(Any, parts), strict=True)
+        return tuple(side_by_side(each, wanted, text, w) for each in columns)
+    if isinstance(head, s.Endless):
+        items = tuple(cast(s.Endless, each).item for each in parts)
+        return s.Endless(side_by_side(items, wanted, text, w))
+    if head is None:
+        return None
+    name = w.variable(wanted)
+    w.line(f'{name} = [{", ".join(map(text, parts))}]')
+    found = [list(s.makers(each)) for each in parts]
+    both = iter([union(each) for each in zip(*found, strict=True)])
+    if isinstance(head, s.Items):
+        return s.Nested(name, cast(s.Items, s.with_makers(blank(head), both)))
+    return s.with_makers(s.renamed(head, iter([name])), both)
 
 
 def union(found: tuple[int, ...]) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-MAX_DEPTH = 1_000_000  # beyond it, data that functions make without end fill the memory
+MAX_DEPTH = 250_000  # beyond it, data that functions make without end fill the memory
 FIRST_LOOK = 1 << 12  # calls inside each other, before it is asked for a circle
 
 

@@ -67,13 +67,6 @@ class Expression(Protocol):
         """What is wrong with an example, as example 0; `None` if nothing is."""
 
 
-class Recorded(Protocol):
-    """A program that examples are recorded for."""
-
-    source: Source
-    expression: Expression
-
-
 UNSTEADY = (
     'expected functions that give the same results on the same data, got examples that '
     'did not fit the expression, and did when they were read again; make what '

@@ -23,6 +23,7 @@ from fuzz import interpreter
 from fuzz.cases import Case, Step
 from fuzz.levels import rows_by_level, tensors_by_level
 from fuzz.near import Mismatch, same_array
+from fuzz.rows import compare_rows
 from fuzz.transformed import check_nesting
 from fuzz.twin import Evaluated, Gradients, Twin, is_float, zeros
 from fuzz.weights import Weights, draw_weights
@@ -86,7 +87,10 @@ def open_session(case: Case, tally: Tally) -> Session:
     twin = Twin(infer(model.block), params)
     tally['expressions'] += 1
     tally['functions'] += len(model.program.layers)
-    return Session(case, model, params, twin, case.examples(), tally)
+    examples = case.examples()
+    compare_rows(model, examples)
+    tally['rows'] += 1
+    return Session(case, model, params, twin, examples, tally)
 
 
 @dataclass(frozen=True, eq=False)

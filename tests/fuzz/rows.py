@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What source records, compared with what walks record, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from graphs import canonical, named
+from walked import recorded
+
+import jfold as jf
+from fuzz.near import Mismatch
+from jfold.tracing.record import trace
+
+
+def compare_rows(model: jf.Model, examples: Sequence[Any]) -> None:
+    """The graphs of examples, one after another, as either makes them.
+
+    Raises:
+      Mismatch: a row is another.
+    """
+    program = model.program
+    pairs = zip(
+        named(canonical(program, trace(program, examples))),
+        named(canonical(program, recorded(program, examples))),
+        strict=True,
+    )
+    for (name, made), (_, walked) in pairs:
+        if not np.array_equal(made, walked, equal_nan=made.dtype.kind == 'f'):
+            raise Mismatch(f'rows: expected {walked}, got {made} as {name}')
