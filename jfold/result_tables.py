@@ -187,12 +187,6 @@ def of_metrics(results: Sequence[Result]) -> tuple[int, ...]:
     return tuple(r for r, x in enumerate(results) if x.kind.name is not None)
 
 
-def made_by(results: Sequence[Result], making: Making) -> tuple[int, ...]:
-    """The numbers of those whose rows are made so, by level where they have one."""
-    found = [r for r, x in enumerate(results) if x.kind.making is making]
-    return tuple(sorted(found, key=lambda r: (results[r].kind.level or 0, r)))
-
-
 def check_classes(results: Iterable[Result]) -> None:
     """Refuses results in classes of a user's, which others need not have.
 

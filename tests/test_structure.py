@@ -68,7 +68,7 @@ def test_few_ask_for_what_differs_between_kinds_of_results() -> None:
     facts = structure.THINGS['fact of kinds of results']
     asking = [file for file, _ in structure.places(facts, structure.files())]
     assert {*asking} == {*ASKS}
-    own = {'result_tables.py', 'operations.py'}
+    own = {'result_tables.py'}
     assert {file for file in asking if asking.count(file) > 1} == own
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from jfold import combinators as c
 from jfold.language import symbols as s
-from jfold.language.lines import INDENT, RETURNED, WORDS, Lines, Writer, without_unused
+from jfold.language.lines import INDENT, RETURNED, Lines, Writer
+from jfold.language.names import WORDS, without_unused
 from jfold.language.rounds import Call, Chosen, Facts
 from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Region, Rows

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import re
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 
 from jfold.language import symbols as s
@@ -23,8 +22,6 @@ from jfold.types import KeyType, TensorType, VoidType
 
 INDENT = '    '
 MOST_NESTED = 12  # loops and cases inside each other, of which Python allows 20
-WORDS = re.compile(r'\w+')
-OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
 
 GROUND = 'ground'  # the level of constants
 RETURNED: s.Symbol = s.Object('return')  # of what stands behind a `return`
@@ -483,21 +480,6 @@ class Lines:
             self.line(f'{name} = {top} & LEVELS')
             above = name
         return [f'{above} + {each.name}' for each in made]
-
-
-def without_unused(lines: Sequence[str]) -> list[str]:
-    """The lines of a function, but for numbers of rows that nothing reads."""
-    kept, read = list[str](), set[str]()
-    for line in reversed(lines):
-        number = OF_ROWS.fullmatch(line)
-        if number is None:
-            read.update(WORDS.findall(line))
-        elif number[1] in read:
-            read.remove(number[1])  # a number before has the same name
-        else:
-            continue
-        kept.append(line)
-    return kept[::-1]
 
 
 def _targets(names: list[str]) -> str:

@@ -7,7 +7,7 @@ import builtins
 import functools
 import keyword
 import re
-from collections.abc import Container, Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any
 
 from jfold.tracing.helpers import HELPERS
@@ -18,6 +18,8 @@ TAKEN = (
     *('y', 'z', 'u', 'v', 'k', 'key', 'group', 'entries'),
 )
 WRITTEN = 'x', 'n', 'items', 'made'
+WORDS = re.compile(r'\w+')
+OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
 
 
 class Names:
@@ -93,3 +95,18 @@ def identifier(wanted: str) -> str:
     if keyword.iskeyword(name) or hasattr(builtins, name):
         name = f'{name}_'
     return name
+
+
+def without_unused(lines: Sequence[str]) -> list[str]:
+    """The lines of a function, but for numbers of rows that nothing reads."""
+    kept, read = list[str](), set[str]()
+    for line in reversed(lines):
+        number = OF_ROWS.fullmatch(line)
+        if number is None:
+            read.update(WORDS.findall(line))
+        elif number[1] in read:
+            read.remove(number[1])  # a number before has the same name
+        else:
+            continue
+        kept.append(line)
+    return kept[::-1]
