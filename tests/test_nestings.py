@@ -150,3 +150,51 @@ def test_nestings_three_deep(strategy: str, seed: int) -> None:
     """Some of the 9,261, drawn."""
     names = np.random.default_rng(seed).choice([*TRANSFORMATIONS], 3)
     check(tuple(map(str, names)), strategy)
+
+
+def loops(params: Any, state: Any, x: Any) -> Any:
+    held = jax.lax.stop_gradient(params['held'] + x)
+    return jnp.tanh(params['weight'] @ state + x * held)
+
+
+def held_back(params: Any) -> Any:
+    return jnp.sin(params['weight']) + jax.lax.stop_gradient(params['held'])
+
+
+def weights(key: Any, *specs: Any) -> Any:
+    shape = specs[0].shape if specs else ()
+    return {'weight': jnp.full(2 * shape, 0.1), 'held': jnp.ones(shape)}
+
+
+HELD = {
+    'in a loop': (
+        jf.Map(jf.Scalar()) >> jf.Fold(jf.Function(loops, weights), jf.Zeros([3])),
+        [1.0, 2.0],
+    ),
+    'before it': (
+        jf.Map(jf.Scalar()) >> jf.Reduce(jnp.add, jf.Function(held_back, weights)),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize('name', HELD)
+def test_tangents_of_many_reverses_of_weights_held_back(name: str) -> None:
+    """A gradient that is zero whatever the cotangents does not vary as its tangent."""
+    block, example = HELD[name]
+    model = jf.compile(block)
+    params, schedule = model.init(jax.random.key(0)), model.schedule([example])
+
+    def along(apply: Any) -> Any:
+        def pulled(params: Any) -> Any:
+            value, pull = jax.vjp(lambda p: apply(p).sum(), params)
+            grads = jax.vmap(pull)(jnp.arange(1.0, 4.0))
+            return value, grads
+
+        return jax.jvp(pulled, (params,), (jax.tree.map(jnp.ones_like, params),))
+
+    close(
+        along(lambda p: model.apply(p, schedule)),
+        along(lambda p: model.eval(example, p)),
+        1e-5,
+    )

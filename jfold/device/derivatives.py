@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 from jax.custom_derivatives import zero_from_primal
 
+from jfold.device import xla
 from jfold.device.arrays import Arrays
 from jfold.device.linear import (
     Reverse,
@@ -106,7 +107,7 @@ class TwoWays:
 
         def pull(known: Arrays) -> Sparse:
             given, cotangents, saved = jax.tree.unflatten(structure, known)
-            return list(self.pull(given, saved, cotangents))
+            return xla.tied(list(self.pull(given, saved, cotangents)), known)
 
         def derived(known: Arrays, _: Sparse) -> Derived:
             made = pulling(known)

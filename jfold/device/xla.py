@@ -8,6 +8,7 @@ GPU shows, `at_hand`, that test is of `make accelerators`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,21 @@ def at_hand(rows: Arrays) -> Arrays:
     """
     made: Arrays = lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
     return made
+
+
+def tied(values: Sequence[Array | None], arguments: Arrays) -> list[Array | None]:
+    """Values [*shape each] that vary wherever an argument does, within `jax.vmap`.
+
+    JAX batches the outputs of a `jax.custom_jvp` as they depend on what is mapped, and
+    those of its rule as the tangents do. Where a gradient is zero whatever the
+    cotangents, as of a weight behind `stop_gradient`, the two differ, and a `jvp` of a
+    `vmap` of a `vjp` fails. XLA leaves nothing of a choice between equal values.
+    """
+    firsts = [lax.slice(x.ravel(), (0,), (1,)) for x in arguments if x.size]
+    if not firsts:
+        return [*values]
+    is_same = functools.reduce(jnp.logical_and, map(jnp.equal, firsts, firsts))[0]
+    return [None if x is None else lax.select_n(is_same, x, x) for x in values]
 
 
 def sliced(buffer: Array, first: Array | int, rows: int) -> Array:
