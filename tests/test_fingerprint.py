@@ -332,7 +332,7 @@ def test_functions_differ(old: Any, new: Any) -> None:
         (
             int,
             float,
-            '`value2 = int(x)` instead of `value2 = float(x)` in '
+            '`value = int(x)` instead of `value = float(x)` in '
             'Pipe[0].InputTransform(float)',
         ),
     ],

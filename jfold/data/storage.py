@@ -172,7 +172,7 @@ def _document(path: Path, file: IO[bytes]) -> bytes:
         raise _damaged(path, f'not a file of this format: {hint}')
     if size < _HEADER.size:
         raise _damaged(path, f'truncated: expected {_HEADER.size} bytes or more')
-    _, version, start, end, _ = _HEADER.unpack(header)
+    _, version, start, end, checksum = _HEADER.unpack(header)
     if is_old or version != VERSION:
         raise UnknownFormatError(
             f'{path}: expected version {VERSION} of the format of files, got version '
@@ -185,7 +185,8 @@ def _document(path: Path, file: IO[bytes]) -> bytes:
     file.seek(min(start, end))
     text = file.read()
     if header != _header(start, text):
-        raise _damaged(path, 'document: wrong checksum')
+        wrong = f'wrong checksum: expected {checksum}, got {zlib.crc32(text)}'
+        raise _damaged(path, f'document: {wrong}')
     return text
 
 

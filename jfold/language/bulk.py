@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences all at once: lists that are extended, and folds as ranges.
+"""Sequences all at once: lists that are extended.
 
-One form of each that benchmarks ask for: a block that does the same to each item, step
-by step, and a fold of one operation. Rows stay in the order of evaluation, item after
-item: so nothing that makes rows may be met twice on the way.
+One form, which benchmarks ask for: a block that does the same to each item, step by
+step. Rows stay in the order of evaluation, item after item, so nothing that makes rows
+may be met twice on the way.
 """
 
 from __future__ import annotations

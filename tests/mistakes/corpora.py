@@ -159,34 +159,28 @@ MISTAKES = [
         'a damaged file',
         lambda: loaded(flip),
         jf.DamagedError,
-        "…/corpus.npz: array 'constants/0/first': malformed header: expected … "
-        'of it, got …; write it again',
+        '…/corpus.npz: document: wrong checksum: expected …, got …; write it again',
     ),
     Mistake(
         'a truncated file',
         lambda: loaded(truncate),
         jf.DamagedError,
-        '…/corpus.npz: directory: truncated: expected … bytes or more, got …; '
-        'write it again',
+        '…/corpus.npz: truncated: expected … bytes, got …; write it again',
     ),
     Mistake(
         'a file of another kind',
         lambda: loaded(overwrite),
         jf.DamagedError,
-        '…/corpus.npz: metadata.json: not a file of this format: expected a '
-        'zip archive that begins with this member; a copy made by np.savez or an '
-        'archiver cannot be read; take the original, which may be compressed as a '
-        'whole; write it again',
+        '…/corpus.npz: not a file of this format: expected one that `Corpus.save` '
+        'or `jf.save` wrote; write it again',
         lacks='got',
     ),
     Mistake(
         'a file of NumPy',
         lambda: loaded(save_arrays),
         jf.DamagedError,
-        '…/corpus.npz: metadata.json: not a file of this format: expected a '
-        'zip archive that begins with this member; a copy made by np.savez or an '
-        'archiver cannot be read; take the original, which may be compressed as a '
-        'whole; write it again',
+        '…/corpus.npz: not a file of this format: expected one that `Corpus.save` '
+        'or `jf.save` wrote; write it again',
         lacks='got',
     ),
     Mistake(
