@@ -240,6 +240,10 @@ def test_two_checkouts_are_compared(tmp_path: Path) -> None:
     ]
     assert all(row['median'] > 0 for row in rows)
     assert 'gradients of a batch were equal' in markdown
+    (_, *rows), _ = run(
+        'against', other, '--host', *sizes, '--only=1 x name', folder=tmp_path
+    )
+    assert [row.get('ratio') for row in rows][:1] == ['1 x name']
     with pytest.raises(SystemExit, match='a folder jfold/'):
         against.load(tmp_path)
 
