@@ -193,8 +193,16 @@ def test_tangents_of_many_reverses_of_weights_held_back(name: str) -> None:
 
         return jax.jvp(pulled, (params,), (jax.tree.map(jnp.ones_like, params),))
 
-    close(
-        along(lambda p: model.apply(p, schedule)),
-        along(lambda p: model.eval(example, p)),
-        1e-5,
-    )
+    def further(apply: Any) -> Any:
+        def pushed(params: Any) -> Any:
+            tangents = jax.tree.map(jnp.ones_like, params)
+            return jax.jvp(apply, (params,), (tangents,))[1]
+
+        return along(pushed)
+
+    for way in along, further:
+        close(
+            way(lambda p: model.apply(p, schedule)),
+            way(lambda p: model.eval(example, p)),
+            1e-5,
+        )

@@ -148,7 +148,7 @@ class TwoWays:
 
             primals, tangents = chosen(given, places), chosen(along, places)
             outputs, found = jax.jvp(both, (primals,), (tangents,))[1]
-            return list(map(sparse, outputs)), found
+            return xla.tied(list(map(sparse, outputs)), known), xla.tied(found, known)
 
         def derived(known: Arrays, _: Sparse) -> Derived:
             return seconds(known), Reverse(refuse, refuse), known
