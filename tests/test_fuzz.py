@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fuzz import campaign, cases, interpreter
+from fuzz import campaign, cases, interpreter, rows
 from fuzz.checks import both, check_case, compiled, interpreted
 from fuzz.failures import replay
 from fuzz.near import Mismatch
@@ -34,6 +34,7 @@ import jfold as jf
 from jfold.combinators import Reference
 from jfold.language.inference import infer
 from jfold.spec import ONCE, STRATEGIES
+from jfold.tracing.record import trace
 
 # ---- the interpreter -----------------------------------------------------------------
 
@@ -147,6 +148,20 @@ def tree(dtype: str = 'float32') -> Any:
 
 
 TREE = (([1, 2], [3, 4]), [0.5, -1])
+
+
+@pytest.mark.parametrize('strategy', ['counted', ONCE])
+def test_rows_are_those_of_walks(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where uses of one operation are told apart; a wrong one is found."""
+    tanh = jf.Function(jnp.tanh)
+    both_sides = jf.AllOf(tanh, tanh >> tanh) >> jf.Function(jnp.multiply)
+    model = jf.compile(jf.Scalar() >> both_sides >> tanh, strategy=strategy)
+    rows.compare_rows(model, [1.0, 2.0])
+    monkeypatch.setattr(rows, 'recorded', lambda program, _: trace(program, [2.0, 1.0]))
+    with pytest.raises(Mismatch, match='rows: expected'):
+        rows.compare_rows(model, [1.0, 2.0])
 
 
 def test_the_twin_has_the_values_and_gradients_of_eval() -> None:
