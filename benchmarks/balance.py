@@ -21,8 +21,8 @@ from measuring import begin, jax_parser
 from options import fill, say
 from report import ROOT, Row
 
-from jfold.planning.deals import evenly
-from jfold.shards import Shards, make_shards
+from jfold.scheduling.deals import evenly
+from jfold.scheduling.shards import Shards, make_shards
 
 sys.path.append(str(ROOT / 'examples'))
 

@@ -25,8 +25,8 @@ from turns import clocked, ratio_row, seconds, take_turns
 
 import jfold as jf
 from jfold.data.scheduler import build
-from jfold.planning.selections import select
-from jfold.spec import Capacity, Spec
+from jfold.scheduling.selections import select
+from jfold.scheduling.spec import Capacity, Spec
 from jfold.tracing.record import trace
 
 WORKLOADS = {

@@ -56,7 +56,7 @@ class Program:
     @property
     def rows(self) -> tuple[int, int]:
         """How many rows the loops compute, and how many stand for nodes."""
-        from jfold.planning.layout import layout
+        from jfold.scheduling.layout import layout
 
         places = layout(self.schedule.spec)
         trips = [places.trips[c] for c in places.component]

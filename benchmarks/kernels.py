@@ -27,7 +27,7 @@ from report import Report, Row
 from targets import ACCELERATORS, CPU, Target, here
 from turns import Contenders, take_turns
 
-from jfold.spec import RESIDUALS, SAVE_PRODUCTS
+from jfold.scheduling.spec import RESIDUALS, SAVE_PRODUCTS
 
 FORMS = 'jfold', 'perfect batch'
 

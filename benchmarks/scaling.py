@@ -32,7 +32,7 @@ from report import Report, Row
 from trees import VOCABULARY, random_tree
 from turns import Times, take_turns
 
-from jfold.planning.layout import layout
+from jfold.scheduling.layout import layout
 
 POOL = 4  # batches that take turns
 HOST = ('trace', 'schedule', 'transfer')

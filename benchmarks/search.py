@@ -24,9 +24,8 @@ from options import among, fill, say
 from report import Row
 from turns import Times, compiled, take_turns
 
-from jfold import staircase
-from jfold.planning import tiles
-from jfold.spec import SAVE_PRODUCTS
+from jfold.scheduling import staircase, tiles
+from jfold.scheduling.spec import SAVE_PRODUCTS
 
 Form = tuple[int, float]  # segments at most; times what jfold takes a step to cost
 OWN: Form = staircase.SEGMENTS, 1.0

@@ -29,7 +29,7 @@ from trees import expression, random_tree
 from turns import clocked
 
 import jfold as jf
-from jfold.data import storage
+from jfold.files import storage
 
 Arrays = dict[str, Any]
 ARRAYS = 60

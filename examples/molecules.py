@@ -34,7 +34,7 @@ from training import (
 )
 
 import jfold as jf
-from jfold.layers import FC, GatedGraph, Weave
+from jfold.flax.layers import FC, GatedGraph, Weave
 
 # Fields 'atoms' [n, ATOM]; 'bonds' [2m, BOND], each in both directions, 'of' [2m] and
 # 'to' [2m], the atoms at its ends; 'pairs' [n, n, PAIR].

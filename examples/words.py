@@ -26,7 +26,7 @@ from training import (
 )
 
 import jfold as jf
-from jfold.layers import FC, Embed
+from jfold.flax.layers import FC, Embed
 
 WAYS = 'north', 'east', 'south', 'west'
 TURNS = {'left': 3, 'right': 1, 'around': 2}  # quarters, clockwise

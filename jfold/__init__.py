@@ -4,9 +4,9 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import jfold.exported  # noqa: F401  what `jax.export` writes of schedules
-from jfold.blocks import Passes, bind_passes
-from jfold.combinators import (
+import jfold.models.exported  # noqa: F401  what `jax.export` writes of schedules
+from jfold.base.errors import InputError, ProgramBudgetError
+from jfold.blocks import (
     RNN,
     AllOf,
     Block,
@@ -46,13 +46,13 @@ from jfold.combinators import (
     ZipWith,
     convert_to_block,
 )
-from jfold.errors import InputError, ProgramBudgetError
-from jfold.external import External
-from jfold.metrics import MetricValues
-from jfold.ragged import Ragged
-from jfold.reductions import Max, Mean, Min, Softmax, Stack, Sum
-from jfold.schedule import Schedule
-from jfold.spec import Capacity
+from jfold.blocks.compose import Composition, compose, recursive
+from jfold.blocks.external import External
+from jfold.blocks.reductions import Max, Mean, Min, Softmax, Stack, Sum
+from jfold.combinators import Passes, bind_passes
+from jfold.ragged import MetricValues, Ragged
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.spec import Capacity
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -62,19 +62,18 @@ from jfold.types import (
     VoidType,
     convert_to_type,
 )
-from jfold.wiring import Composition, compose, recursive
 
 if TYPE_CHECKING:
-    from jfold.compiled import CompiledStep
     from jfold.data.batches import Batch, Batches
     from jfold.data.corpus import Corpus
-    from jfold.data.files import DamagedError, UnknownFormatError
     from jfold.data.traced import Traced
     from jfold.data.tracer import Tracer
-    from jfold.interpreters.nonfinite import NonFinite, find_nan
-    from jfold.loaded import LoadedModel
-    from jfold.model import Model, compile
-    from jfold.saved import load, save
+    from jfold.debug.nonfinite import NonFinite, find_nan
+    from jfold.files.formats import DamagedError, UnknownFormatError
+    from jfold.models.compiled import CompiledStep
+    from jfold.models.loaded import LoadedModel
+    from jfold.models.model import Model, compile
+    from jfold.models.saved import load, save
 
 __version__ = '0.1.0'
 __all__ = [
@@ -161,23 +160,23 @@ __all__ = [
 # writes expressions starts sooner.
 _MODULES = 'layers', 'linen', 'nnx'  # which import Flax
 _LATER = {
-    'compiled': ['CompiledStep'],
     'data.batches': ['Batch', 'Batches'],
     'data.corpus': ['Corpus'],
-    'data.files': ['DamagedError', 'UnknownFormatError'],
     'data.traced': ['Traced'],
     'data.tracer': ['Tracer'],
-    'interpreters.nonfinite': ['NonFinite', 'find_nan'],
-    'loaded': ['LoadedModel'],
-    'model': ['Model', 'compile'],
-    'saved': ['load', 'save'],
+    'debug.nonfinite': ['NonFinite', 'find_nan'],
+    'files.formats': ['DamagedError', 'UnknownFormatError'],
+    'models.compiled': ['CompiledStep'],
+    'models.loaded': ['LoadedModel'],
+    'models.model': ['Model', 'compile'],
+    'models.saved': ['load', 'save'],
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names}
 
 
 def _passes() -> Passes:
     """The passes behind methods of blocks, which import what runs expressions."""
-    from jfold.interpreters.evaluation import evaluate
+    from jfold.debug.evaluation import evaluate
     from jfold.lower import input_type, result_type
 
     return Passes(evaluate, input_type, result_type)
@@ -189,7 +188,7 @@ bind_passes(_passes)
 def __getattr__(name: str) -> Any:
     """What is imported on first use."""
     if name in _MODULES:
-        return importlib.import_module(f'jfold.{name}')
+        return importlib.import_module(f'jfold.flax.{name}')
     if name in _HOME:
         found = getattr(importlib.import_module(f'jfold.{_HOME[name]}'), name)
         return globals().setdefault(name, found)

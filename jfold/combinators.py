@@ -1,489 +1,492 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language: blocks, and the ways to compose them.
+"""What a block is, and the blocks that plain Python values stand for.
 
-A block maps one example's value to another. Blocks are small immutable values: one may
-be used in any number of places, and nothing happens before `jfold.compile`. Names and
-meanings follow TensorFlow Fold (Looks et al. 2017, section 3).
+A callable is short for a `Function`, an array for a `FromTensor`, a dict, list or tuple
+for a `Record`, and `a >> b` for a `Pipe`. Whatever takes blocks takes these short-hands
+too, so that they are needed to say what a block is; all others are `combinators`.
 """
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import MISSING
-from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
-
-from jax.typing import DTypeLike
-
-from jfold.blocks import (
-    AllOf,
-    Block,
-    Convertible,
-    Fields,
-    FromTensor,
-    Function,
-    Pipe,
-    Record,
-    block,
-    convert_to_block,
-    key_value_pairs,
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import (
+    Any,
+    ClassVar,
+    Self,
+    TypeAlias,
+    TypeVar,
+    dataclass_transform,
 )
-from jfold.declarations import ForwardDeclaration, Reference, Share
-from jfold.errors import expect, integer, whole
-from jfold.functions import concatenate
-from jfold.printing import Printed, callable_name, in_braces, shown_table
-from jfold.sequence_blocks import (
-    RNN,
-    Broadcast,
-    Chain,
-    Fold,
-    GetItem,
-    Length,
-    Map,
-    NGrams,
-    Nth,
-    Padded,
-    Pick,
-    Reduce,
-    Regroup,
-    Slice,
-    Zip,
-    ZipWith,
-)
-from jfold.tracebacks import boundary
-from jfold.types import TensorType, Type, TypeLike, convert_to_type
 
-__all__ = [
-    'RNN',
-    'AllOf',
-    'Block',
-    'Broadcast',
-    'Chain',
-    'Concat',
-    'Fold',
-    'ForwardDeclaration',
-    'FromTensor',
-    'Function',
-    'GetItem',
-    'Identity',
-    'InputTransform',
-    'Length',
-    'Map',
-    'Metric',
-    'NGrams',
-    'Nth',
-    'OneHot',
-    'OneHotFromList',
-    'OneOf',
-    'Optional',
-    'Padded',
-    'Pick',
-    'Pipe',
-    'Record',
-    'Reduce',
-    'Reference',
-    'Regroup',
-    'Scalar',
-    'Share',
-    'Slice',
-    'Tensor',
-    'Vector',
-    'Void',
-    'Zeros',
-    'Zip',
-    'ZipWith',
-    'convert_to_block',
-]
+import jax
+import numpy as np
 
-# Of the data: a function, or a table of what it gives; a function, or a block.
-Transform: TypeAlias = Callable[[Any], Any] | Mapping[Any, Any]
-KeyFunction: TypeAlias = Callable[[Any], Any] | Block
+from jfold.base.errors import MASKED, some_masked
+from jfold.base.keys import Drawing, Rngs
+from jfold.base.memo import Owner
+from jfold.base.operands import Item, Operand, open_scope, together
+from jfold.base.printing import Printed, callable_name, in_braces, in_call, in_full
+from jfold.base.tracebacks import boundary
+from jfold.base.trampoline import Steps, in_turn, run
+from jfold.types import TensorType, Type
 
 
-def _block_or_none(value: Convertible | None) -> Block | None:
-    return None if value is None else convert_to_block(value)
+class Block(Owner):
+    """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
-
-# ---- input ---------------------------------------------------------------------------
-
-
-@block
-class Tensor(Block):
-    """A Python value as a tensor of exactly this shape and dtype; strict.
-
-    A wrong shape, `None`, a string, a value that the dtype cannot hold (3.7 as int32,
-    300 as int8) is an error that names the example and the path to the value. So is an
-    int that is not below `below`, or negative, where that is given: indices of a table,
-    of which JAX would make NaN or another row.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DTypeLike = 'float32'
-    below: int | None = None
-
-    def __post_init__(self) -> None:
-        type_ = TensorType(self.shape, self.dtype)
-        vars(self).update(type=type_, shape=type_.shape)
-        if self.below is not None:
-            vars(self).update(below=whole('below', self.below, 1))
-            if type_.dtype.kind not in 'iu':
-                raise TypeError(
-                    f'expected a dtype of ints for `below`, got {type_.dtype.name}: '
-                    'write `Scalar("int32", below=...)`'
-                )
-
-    type: ClassVar[TensorType]
-
-    def __repr__(self) -> str:
-        options = repr(self.type.dtype.name)
-        if self.below is not None:
-            options += f', below={self.below}'
-        if len(self.type.shape) > 1:
-            return f'Tensor({self.type.shape}, {options})'
-        size = ''.join(f'{each}, ' for each in self.type.shape)
-        return f'{"Vector" if size else "Scalar"}({size}{options})'
-
-
-@boundary
-def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
-    """A Python number as a tensor []; see `Tensor`.
-
-    >>> print(Scalar('int32').eval(3))
-    3
-    """
-    return Tensor((), dtype, below)
-
-
-@boundary
-def Vector(
-    size: int, dtype: DTypeLike = 'float32', *, below: int | None = None
-) -> Tensor:
-    """A list or array of `size` numbers as a tensor [size]; see `Tensor`."""
-    return Tensor((size,), dtype, below)
-
-
-@block
-class InputTransform(Block):
-    """A Python function of the data, object to object, run while a schedule is built.
-
-    It runs once for each value, and once more in a batch that something is wrong with,
-    to tell what: so it should give the same result for the same data. Millions of
-    values a second pass through a function that is written in C, such as `len`, `type`
-    or `operator.attrgetter('name')`, and through a table, which is copied here.
-
-    Args:
-      fn: a function, or a mapping, which gives the entry of each value.
-      default: what a mapping gives for a value that it lacks; when left out, such a
-        value is an error.
-
-    >>> (InputTransform(len) >> Scalar()).eval('four').item()
-    4.0
-    >>> words = InputTransform({'the': 1, 'cat': 2}, default=0)
-    >>> [words.eval(word) for word in ('the', 'blue', 'cat')]
-    [1, 0, 2]
-
-    Raises:
-      TypeError: `fn` is neither, or is no mapping and has a default; ValueError: no
-        keys and no default.
-    """
-
-    fn: Transform
-    default: tuple[Any, ...]  # holds the one there is
-
-    def __init__(self, fn: Transform, *, default: object = MISSING) -> None:
-        given = () if default is MISSING else (default,)
-        expected = 'a mapping beside `default`' if given else 'a callable or a mapping'
-        if isinstance(fn, Mapping):
-            fn = MappingProxyType(dict(fn))
-            if not fn and not given:
-                raise ValueError('InputTransform: expected at least one key, got none')
-        elif given or not callable(fn) or isinstance(fn, Block):
-            raise TypeError(f'InputTransform: expected {expected}, got {fn!r}')
-        vars(self).update(fn=fn, default=given)
-
-    def __repr__(self) -> str:
-        if not isinstance(self.fn, Mapping):
-            return f'InputTransform({callable_name(self.fn)})'
-        given = ''.join(f', default={value!r}' for value in self.default)
-        return f'InputTransform({shown_table(self.fn)}{given})'
-
-
-@block
-class OneHotFromList(Block):
-    """The vector [n] with a one where a Python value stands among `items`, else zeros.
-
-    All n vectors are constants of the model, so a use costs no more than an index. Of
-    thousands these take a square: there, look a number up by `InputTransform`, and make
-    the vector in a `Function` of `Scalar('int32')`.
-
-    Args:
-      items: n values, all different, as keys of a dict are: `1`, `True` and `1.0` are
-        the same.
-      strict: whether any other value is an error, rather than zeros.
-
-    >>> OneHotFromList('abc', 'int32').eval('b')
-    array([0, 1, 0], dtype=int32)
-
-    Raises:
-      TypeError: an item is not hashable; ValueError: there is none, or one twice.
-    """
-
-    items: tuple[Any, ...]
-    dtype: DTypeLike
-    strict: bool
-
-    def __init__(
-        self, items: Iterable[Any], dtype: DTypeLike = 'float32', strict: bool = True
-    ) -> None:
-        is_several = isinstance(items, Iterable)
-        expect('items', items, is_several, 'a list', 'write `OneHotFromList([...])`')
-        given = tuple(items)
-        if not given:
-            raise ValueError('OneHotFromList: expected at least one item, got none')
-        for item in given:
-            hint = 'make keys of them by an InputTransform before'
-            expect('items', item, isinstance(item, Hashable), 'hashable values', hint)
-        if len(set(given)) < len(given):
-            twice = {repr(x) for x in given if given.count(x) > 1}
-            got = f'{", ".join(sorted(twice))} more than once'
-            raise ValueError(f'OneHotFromList: expected different items, got {got}')
-        type_ = TensorType((len(given),), dtype)
-        vars(self).update(items=given, dtype=dtype, strict=strict, type=type_)
-
-    type: ClassVar[TensorType]
-
-    def __repr__(self) -> str:
-        shown = reprlib.repr(list(self.items))
-        strict = '' if self.strict else ', strict=False'
-        return f'OneHotFromList({shown}, {self.type.dtype.name!r}{strict})'
-
-
-@boundary
-def OneHot(
-    start: int, stop: int | None = None, dtype: DTypeLike = 'float32'
-) -> OneHotFromList:
-    """The vector with a one for each int from `start` up to `stop`, as of `range`.
-
-    >>> OneHot(3).eval(1), OneHot(-1, 1).eval(-1)
-    (array([0., 1., 0.], dtype=float32), array([1., 0.], dtype=float32))
-
-    Raises:
-      ValueError: there is no such int; TypeError: `start` or `stop` is none.
-    """
-    integer('start', start)
-    ints = range(start) if stop is None else range(start, integer('stop', stop))
-    if not ints:
-        raise ValueError(
-            f'OneHot: expected `stop` above `start`, got {ints.start} and {ints.stop}'
-        )
-    return OneHotFromList(ints, dtype)
-
-
-@block
-class Zeros(Block):
-    """Zeros of any type of tensors: recursive in tuples, sequences are empty.
-
-    >>> Zeros(('int32', 2)).eval(None)
-    (array(0, dtype=int32), array([0., 0.], dtype=float32))
-    """
-
-    type: Type
-
-    def __init__(self, type: TypeLike) -> None:
-        vars(self).update(type=convert_to_type(type))
-
-    def __repr__(self) -> str:
-        return f'Zeros({self.type!r})'
-
-
-@block
-class Void(Block):
-    """Drops any value."""
-
-    def __repr__(self) -> str:
-        return 'Void()'
-
-
-# ---- tensors and tuples --------------------------------------------------------------
-
-
-@block
-class Concat(Function):
-    """A tuple of tensors joined along `concat_dim`; scalars count as vectors [1].
-
-    Args:
-      concat_dim: the axis, batch dimension not counted.
-      flatten: also accept nested tuples.
-    """
-
-    def __init__(self, concat_dim: int = 0, flatten: bool = False) -> None:
-        hint = 'write `AllOf(a, b) >> Concat()`'
-        expect('concat_dim', concat_dim, not isinstance(concat_dim, Block), 'int', hint)
-        expect('flatten', flatten, isinstance(flatten, bool), 'bool')
-        super().__init__(concatenate(integer('concat_dim', concat_dim), flatten))
-
-
-@block
-class Identity(Block):
-    """Passes its input on."""
-
-    def __repr__(self) -> str:
-        return 'Identity()'
-
-
-@block
-class Arguments(Record):
-    """The items of a tuple as a function of wires takes them, by name if they have any.
-
-    Attributes:
-      parameters: what the function calls them.
-    """
-
-    parameters: tuple[str, ...]
-
-    def __init__(self, parameters: tuple[str, ...]) -> None:
-        super().__init__((Identity(),) * len(parameters))
-        vars(self).update(parameters=parameters)
-
-
-# ---- control -------------------------------------------------------------------------
-
-
-@block
-class OneOf(Block):
-    """Dispatches each value to one of several blocks by a key.
-
-    Args:
-      key_fn: a Python function of the value, or a block that gives an object.
-      cases: key to block: a dict, a list of pairs, or a tuple (keys 0, 1, ...; a tuple
-        also takes negative keys). All cases give one type.
-      pre_block: applied before the cases; `key_fn` sees the original.
-      default: the block of every other key; without one, such a key is an error.
-
-    >>> sign = OneOf(lambda x: x < 0, {True: Zeros([]), False: Scalar()})
-    >>> sign.eval(-3.0).item(), sign.eval(2.0).item()
-    (0.0, 2.0)
-    >>> size = GetItem('size') >> Scalar()
-    >>> known = OneOf(GetItem('kind'), {'box': size}, default=Zeros([]))
-    >>> known.eval({'kind': 'box', 'size': 2}).item(), known.eval({'kind': 'x'}).item()
-    (2.0, 0.0)
-
-    Raises:
-      TypeError: `key_fn` is not callable; ValueError: no cases.
-    """
-
-    key_fn: KeyFunction
-    cases: tuple[tuple[Any, Block], ...]
-    pre_block: Block | None
-    positional: bool
-    default: Block | None
-
-    def __init__(
+    @boundary
+    def eval(
         self,
-        key_fn: KeyFunction,
-        cases: Fields,
-        pre_block: Convertible | None = None,
+        example: object,
+        params: Mapping[str, Any] | None = None,
+        external: Mapping[str, Any] | None = None,
         *,
-        default: Convertible | None = None,
-    ) -> None:
-        if not callable(key_fn) and not isinstance(key_fn, Block):
-            hint = 'write one function of the value, as `lambda x: (x[0], x[1])`'
-            if isinstance(key_fn, str | int):
-                hint = f'write `GetItem({key_fn!r})` for a field'
-            raise TypeError(
-                f'OneOf: expected a callable `key_fn`, got {key_fn!r}; {hint}'
-            )
-        is_mapping = isinstance(cases, Mapping)
-        pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
-        if not pairs:
-            raise ValueError('OneOf: expected at least one case, got none')
-        made: dict[int, Block] = {}
+        rngs: Rngs = None,
+        id: int = 0,
+        deterministic: bool = False,
+    ) -> Any:
+        """Runs the block on one example, without batching.
 
-        def once(each: Convertible) -> Block:
-            return made.setdefault(id(each), convert_to_block(each))
+        Args:
+          example: the data; what it is does not matter if the block takes nothing.
+          params: as `Model.init` returns them; needed if the block has parameters.
+          external: by name, the arrays that `External` blocks pick rows of.
+          rngs, deterministic: as of `Model.apply`, which draws the same.
+          id: of the example, its row in the batch if there are no `ids`.
 
-        vars(self).update(
-            key_fn=key_fn,
-            cases=tuple((key, once(each)) for key, each in pairs.items()),
-            default=None if default is None else once(default),
-            pre_block=_block_or_none(pre_block),
-            positional=isinstance(cases, tuple),
-        )
+        Returns:
+          The value: arrays in tuples, lists for sequences. With `Metric` blocks inside,
+          the value and a dict of lists, of what each was given, one after another:
+          values, or pairs of a value and its label.
+
+        Raises:
+          TypeError: the block's types clash, a layer draws and has no key, or `params`
+            or `external` is no dict.
+          InputError: the example does not fit the block, or contains itself; with the
+            path in the data, and the block.
+
+        >>> from jfold import Map, Scalar, Sum
+        >>> (Map(Scalar()) >> Sum()).eval([1, 2, 3]).item()
+        6.0
+        """
+        drawing = Drawing(rngs, id, deterministic)
+        return bound_passes().evaluate(self, example, params, external, drawing)
 
     @property
-    def targets(self) -> dict[Any, Block]:
-        """The block of every key, negative ones included."""
-        found = dict(self.cases)
-        if self.positional:
-            found |= {key - len(found): block for key, block in self.cases}
-        return found
+    @boundary
+    def input_type(self) -> Type | None:
+        """What it takes; `None` if what is around it decides that.
 
-    def _pieces(self) -> Iterator[str | Printed]:
-        key = self.key_fn
-        shown = key if isinstance(key, Block) else callable_name(key)
-        yield from ('OneOf(', shown, ', ', *in_braces(self.cases))
-        yield from () if self.pre_block is None else (', pre_block=', self.pre_block)
-        yield from () if self.default is None else (', default=', self.default)
-        yield ')'
+        Raises:
+          TypeError: types clash inside of it.
+        """
+        return bound_passes().input_type(self)
 
+    @property
+    @boundary
+    def output_type(self) -> Type | None:
+        """What it gives, wherever it stands, else what it makes of Python objects;
+        `None` if it takes none.
 
-@block
-class Optional(Block):
-    """`some_case` for a value, `none_case` (zeros when left out) for `None`.
+        Raises:
+          TypeError: types clash inside of it.
+        """
+        return bound_passes().output_type(self)
 
-    In a `Record`, for a field that the data lack, too.
+    @boundary
+    def reads(self, *sources: Any) -> Operand:
+        """Within the scope of a composition, says what this block reads; its wire."""
+        return open_scope(self, sources).link(self, together(sources))
 
-    >>> Optional(Scalar()).eval(None).item()
-    0.0
-    >>> point = Record({'x': Scalar(), 'y': Optional(Scalar(), Zeros([]))})
-    >>> [y.item() for _, y in map(point.eval, [{'x': 1, 'y': 2}, {'x': 1}])]
-    [2.0, 0.0]
-    """
+    @boundary
+    def __call__(self, *sources: Any) -> Operand:
+        """Within a composition, the wire of what this block gives of others."""
+        return open_scope(self, sources).add(self, together(sources))
 
-    some_case: Block
-    none_case: Block | None
+    def __getitem__(self, key: object) -> Item:
+        """One item of what this block gives, to be read within a composition."""
+        return Item(self, key)
 
-    def __init__(
-        self, some_case: Convertible, none_case: Convertible | None = None
-    ) -> None:
-        none, some = _block_or_none(none_case), convert_to_block(some_case)
-        vars(self).update(some_case=some, none_case=none)
+    __iter__: ClassVar[None] = None  # or Python would ask for items without end
 
-    def _pieces(self) -> Iterator[str | Printed]:
-        none = () if self.none_case is None else (', none_case=', self.none_case)
-        yield from ('Optional(', self.some_case, *none, ')')
+    # A block never changes, and is told by its identity.
+    def __copy__(self) -> Self:
+        return self
 
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
-@block
-class Metric(Block):
-    """Collects a value per node under a name; a sink.
-
-    Takes a tensor or a (nested) tuple of tensors; `apply` then returns
-    `(values, metrics)` with a `MetricValues` per name. Its rows are in the order in
-    which one would evaluate the expression, example by example.
-
-    Or it takes a pair of that and of Python objects, the label of the row, which stays
-    on the host: `Schedule.labels` has those of all rows. Every use of a name has labels
-    or none has.
-
-    >>> import jfold as jf
-    >>> word = jf.Record({'length': jf.Scalar('int32'), 'text': jf.Identity()})
-    >>> model = jf.compile(jf.Map(word >> jf.Metric('words')) >> jf.Void())
-    >>> words = [{'length': 2, 'text': 'so'}, {'length': 3, 'text': 'far'}]
-    >>> schedule = model.schedule([words, words[:1]])
-    >>> _, metrics = model.apply({}, schedule)
-    >>> metrics['words'].values[metrics['words'].mask].tolist()
-    [2, 3, 2]
-    >>> schedule.labels['words'].tolist()
-    ['so', 'far', 'so']
-    """
-
-    name: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f'Metric: expected `name` as str, got {self.name!r}')
+    # Keeps NumPy from taking `array >> block` apart, element by element.
+    __array_ufunc__: ClassVar[None] = None
 
     def __repr__(self) -> str:
-        return f'Metric({self.name!r})'
+        return in_full(self)
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        """What it prints as; blocks that hold others give these as they are."""
+        yield repr(self)
+
+    @boundary
+    def __rshift__(self, other: Convertible) -> Pipe:
+        return Pipe(self, other)
+
+    @boundary
+    def __rrshift__(self, other: Convertible) -> Pipe:
+        return Pipe(other, self)
+
+    @boundary
+    def _no_value(self, other: object) -> object:
+        if isinstance(other, Operand):  # of which it is known what to do
+            return NotImplemented
+        raise TypeError(
+            f'{self!r}: expected `>>` or a call on wires, got another operator; write '
+            '`AllOf(a, b) >> Function(jnp.add)` for the sum of what two blocks give'
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_value
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __or__ = _no_value
+
+
+# ---- passes over blocks --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes behind methods of `Block`, which need all kinds of blocks.
+
+    Attributes:
+      evaluate: runs a block on an example, given parameters, external arrays and keys.
+      input_type, output_type: the types of a block; `None` where it decides none.
+    """
+
+    evaluate: Callable[[Block, object, Any, Any, Drawing], Any]
+    input_type: Callable[[Block], Type | None]
+    output_type: Callable[[Block], Type | None]
+
+
+_loaders: list[Callable[[], Passes]] = []
+
+
+def bind_passes(load: Callable[[], Passes]) -> None:
+    """Bind the passes behind methods of `Block`, loaded at the first call of one.
+
+    Passes import blocks, so blocks cannot import passes: the package binds them.
+    """
+    _loaders[:] = [functools.cache(load)]
+
+
+def bound_passes() -> Passes:
+    """The passes that are bound, which `import jfold` has done."""
+    return _loaders[0]()
+
+
+# ---- what is short for a block -------------------------------------------------------
+
+T = TypeVar('T')
+Array: TypeAlias = np.ndarray[Any, Any] | np.generic | jax.Array
+Fields: TypeAlias = Mapping[Any, Any] | list[Any] | tuple[Any, ...]
+# What `convert_to_block` reads.
+Convertible: TypeAlias = Block | Callable[..., Any] | Array | Fields
+ARRAYS = np.ndarray, np.generic, jax.Array
+# Of classes and functions that give blocks.
+MODULES = (
+    __name__,
+    'jfold.blocks.control',
+    'jfold.blocks.declarations',
+    'jfold.blocks.external',
+    'jfold.blocks.inputs',
+    'jfold.blocks.reductions',
+    'jfold.blocks.sequences',
+)
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def block(cls: type[T]) -> type[T]:
+    """Class decorator: a frozen dataclass compared by identity, printed by its fields.
+
+    Identity, because a block may hold arrays and functions, and because sharing is
+    decided by the callables inside `Function`, not by blocks. Since it is frozen, what
+    its `__init__` finds goes to its `vars`.
+    """
+    made = dataclass(frozen=True, eq=False, repr=False)(cls)
+    made.__init__ = boundary(made.__init__)  # type: ignore[method-assign]
+    return made
+
+
+@boundary
+def convert_to_block(value: Convertible) -> Block:
+    """Reads the short-hands for blocks.
+
+    A block is itself, a dict, list or tuple a `Record`, an array or a scalar of NumPy a
+    `FromTensor`, any other callable a `Function`.
+
+    >>> import jax.numpy as jnp
+    >>> convert_to_block({'left': jnp.tanh, 'right': jnp.negative})
+    Record({'left': Function(tanh), 'right': Function(negative)})
+
+    Raises:
+      TypeError: `value` is none of these.
+    """
+    return value if isinstance(value, Block) else run(_converted(value))
+
+
+def _converted(value: Convertible) -> Steps[Block]:
+    """The same off Python's stack, for records in records."""
+    if isinstance(value, Block):
+        return value
+    if isinstance(value, Operand):
+        raise TypeError(
+            f'expected a block, got {value!r}, its value: leave out the call where a '
+            'block is asked for, as in `Fold(cell, Zeros([3]))(xs)`'
+        )
+    if getattr(value, '__module__', None) in MODULES:
+        name = getattr(value, 'name', getattr(value, '__name__', ''))
+        given = '' if hasattr(value, 'resolve_to') else '...'
+        raise TypeError(
+            f'expected a block, got {value!r} itself: call it to get one, as in '
+            f'`{name}({given})`'
+        )
+    if isinstance(value, Mapping | list | tuple):
+        has_keys, pairs = _has_keys(value), key_value_pairs('Record', value)
+        parts = yield in_turn(_converted(each) for _, each in pairs)
+        if not has_keys:
+            return Record(parts)
+        keys = (key for key, _ in pairs)
+        return Record([*zip(keys, parts, strict=True)])
+    if isinstance(value, ARRAYS):
+        return FromTensor(value)
+    if callable(value) and not isinstance(value, type):
+        return Function(value)
+    raise TypeError(
+        'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
+        f'got {value!r}; {_instead_of(value)}'
+    )
+
+
+def _instead_of(value: object) -> str:
+    """What to write for something that no block is made of."""
+    if isinstance(value, type):
+        of_python, name = value.__module__ == 'builtins', value.__name__
+        return f'write `InputTransform({name})`' if of_python else 'call it'
+    if isinstance(value, int | float):
+        return f'write `FromTensor(np.float32({value}))`, or `Zeros([])` for a zero'
+    if isinstance(value, str):
+        return f'write `GetItem({value!r})` for a field'
+    if isinstance(getattr(value, 'block', None), Block):
+        return 'take the block that it was compiled of, `model.block`'
+    return 'pass an array for a constant'
+
+
+# ---- what short-hands stand for ------------------------------------------------------
+
+
+@block
+class FromTensor(Block):
+    """A constant array; takes no input. For trained arrays use `Function` with `init`.
+
+    Raises:
+      TypeError: `value` is not a NumPy or JAX array of numbers.
+    """
+
+    value: np.ndarray[Any, Any]
+
+    def __init__(self, value: Array) -> None:
+        if not isinstance(value, ARRAYS):
+            raise TypeError(f'FromTensor: expected an array, got {value!r}')
+        if some_masked([value]):
+            raise TypeError(f'FromTensor: expected an array, got {value!r}, {MASKED}')
+        type_ = TensorType(value.shape, value.dtype)
+        own = np.array(value, type_.dtype)  # a copy, which nobody else changes
+        own.flags.writeable = False
+        vars(self).update(value=own, type=type_)
+
+    type: ClassVar[TensorType]
+
+    def __repr__(self) -> str:
+        return f'FromTensor({self.type!r})'
+
+
+@block
+class Function(Block):
+    """A function of tensors, written for ONE example; batching is not its concern.
+
+    The same callable in several places is one operation with one set of parameters.
+    A tuple input is unpacked into arguments (nested tuples stay tuples), by name where
+    these are fields of a `Record`. No item but the first becomes an argument that has
+    a default other than `None`.
+
+    The result is an array, or arrays in tuples, in dicts, or in dataclasses that JAX
+    knows, as by `jax.tree_util.register_dataclass`. A dict or dataclass is *one*
+    argument of what follows, and is given as it is; `GetItem`, `Record` and `[key]` of
+    wires read its fields, by key or name.
+
+    Tiles have spare rows, on which `fn` runs too, on the values of other rows: a
+    callback in it (`jax.debug.print`, `jax.pure_callback`) is called for these as well,
+    and again where the reverse pass computes rows anew.
+
+    Gradients are those of `jax.vmap` over all nodes of the operation: what depends on
+    parameters alone is computed once a step, and its reverse runs once, on the sum of
+    the cotangents; within `jax.checkpoint` too, but not within loops and branches. A
+    reverse rule (`jax.custom_vjp`) sees a cotangent of zero at a node whose value the
+    loss does not use, if it uses that of another. It may close over nothing that an
+    enclosing `jax.jit` traces, as JAX asks of rules in loops: make it an argument.
+
+    Args:
+      fn: a plain callable `fn(*inputs)`; a Flax Linen or NNX module, or a method of
+        one, which have one set of parameters; or, with `init`, a callable
+        `fn(params, *inputs)`.
+      init: `init(key) -> params`, or `init(key, *specs)` with a `jax.ShapeDtypeStruct`
+        per input, if by its signature it takes more than the key. What has a default
+        other than `None` keeps it; an `init` without a signature is given all.
+      name: the key of its parameters; the callable's own name when left out. Two names
+        for one callable give two sets of parameters. Of several callables of one name
+        the later are numbered, `name_1` and so on, in the order in which the expression
+        meets them: say `name` where parameters are to outlast changes of that.
+      rngs: the names of keys of `jax.random` that `fn` draws with, one or several, each
+        an argument by that name: `fn(x, dropout=key)`. Every node has its own, which
+        `Model.apply(..., rngs=key)` decides; with `deterministic=True` it is `None`.
+        What Flax modules draw with is found, unless it is said.
+      batched: `fn` takes whole tiles, every array with a leading axis of rows; each row
+        of the result may depend only on the same row of the inputs. If a reverse rule
+        in it is not plainly linear in the cotangent, it is given rows one by one.
+
+    Raises:
+      TypeError: `fn` or `init` is not callable, or `rngs` no names.
+
+    >>> import jax.numpy as jnp
+    >>> from jfold import Scalar
+    >>> (Record((Scalar(), Scalar())) >> Function(jnp.subtract)).eval((5, 3)).item()
+    2.0
+    """
+
+    fn: Callable[..., Any]
+    init: Callable[..., Any] | None = None
+    name: str | None = None
+    batched: bool = False
+    rngs: str | tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn) or isinstance(self.fn, Block):
+            raise TypeError(f'Function: expected a callable, got {self.fn!r}')
+        if self.init is not None and not callable(self.init):
+            raise TypeError(f'Function: expected `init` callable, got {self.init!r}')
+        if self.name is not None and not isinstance(self.name, str):
+            raise TypeError(f'Function: expected `name` as str, got {self.name!r}')
+        names = (self.rngs,) if isinstance(self.rngs, str) else self.rngs
+        is_names = isinstance(names, tuple | list)
+        if not is_names or not all(
+            isinstance(x, str) and x.isidentifier() for x in names
+        ):
+            raise TypeError(
+                'Function: expected `rngs` as names of arguments, such as "dropout", '
+                f'got {self.rngs!r}'
+            )
+        vars(self).update(rngs=tuple(names))
+
+    def __repr__(self) -> str:
+        return f'Function({self.name or callable_name(self.fn)})'
+
+
+@block
+class Pipe(Block):
+    """Blocks one after another, left to right; `Pipe()` is the identity."""
+
+    blocks: tuple[Block, ...]
+
+    def __init__(self, *blocks: Convertible) -> None:
+        flat: list[Block] = []
+        for each in map(convert_to_block, blocks):
+            flat.extend(each.blocks if isinstance(each, Pipe) else [each])
+        vars(self).update(blocks=tuple(flat))
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        for number, each in enumerate(self.blocks):
+            yield from (' >> ', each) if number else (each,)
+        yield '' if self.blocks else 'Pipe()'
+
+
+@block
+class Record(Block):
+    """One block per field of a dict, list, tuple or object; gives a tuple.
+
+    Its items are in the order in which they are written: that of a dict, of a list of
+    pairs, or of a tuple of blocks (keys 0, 1, ...). A function that follows takes them
+    by name where its parameters bear the names of all fields, in whatever order; names
+    that are fields and stand for others are an error at `compile`. A block that takes
+    no input (`Zeros`, `FromTensor`, what follows a `Void`) reads no field.
+
+    A dict or an object may have more fields. Where a tuple or list of blocks was given,
+    the value may have no more items than these; `{0: a, 2: b}` picks some of more.
+
+    >>> from jfold import Scalar
+    >>> fields = Record({'b': Scalar('int32'), 'a': Scalar('int32')})
+    >>> [x.item() for x in fields.eval({'a': 1, 'b': 2})]
+    [2, 1]
+    >>> (fields >> Function(lambda a, b: a - b)).eval({'a': 1, 'b': 2}).item()
+    -1
+
+    Raises:
+      TypeError: a value is not convertible to a block.
+    """
+
+    fields: tuple[tuple[Any, Block], ...]
+    length: int | None  # of the value, at most
+
+    def __init__(self, spec: Fields) -> None:
+        pairs = key_value_pairs('Record', spec)
+        has_keys = _has_keys(spec)
+        vars(self).update(
+            fields=tuple((key, convert_to_block(each)) for key, each in pairs),
+            length=None if has_keys else len(pairs),
+        )
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        yield from ('Record(', *in_braces(self.fields), ')')
+
+
+@block
+class AllOf(Block):
+    """Gives the same input to every block; a tuple of their results."""
+
+    blocks: tuple[Block, ...]
+
+    def __init__(self, *blocks: Convertible) -> None:
+        vars(self).update(blocks=tuple(map(convert_to_block, blocks)))
+
+    def _pieces(self) -> Iterator[str | Printed]:
+        return in_call('AllOf', *self.blocks)
+
+
+def key_value_pairs(name: str, spec: Fields) -> list[tuple[Any, Any]]:
+    """The (key, value) pairs of a dict, a list of pairs, or a tuple or list."""
+    if isinstance(spec, Mapping):
+        return list(spec.items())
+    if _has_pairs(spec):
+        return list(spec)
+    if isinstance(spec, tuple | list):
+        return list(enumerate(spec))
+    raise TypeError(f'{name}: expected a dict, list or tuple, got {spec!r}')
+
+
+def _has_keys(spec: object) -> bool:
+    """Whether fields are read by the keys that are said, and not by their places."""
+    return isinstance(spec, Mapping) or _has_pairs(spec)
+
+
+def _has_pairs(spec: object) -> bool:
+    return isinstance(spec, list) and all(map(_is_pair, spec))
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and _is_key(item[0])
+
+
+def _is_key(value: object) -> bool:
+    """Whether a value is a key rather than a block: scalars of NumPy are keys here."""
+    if isinstance(value, tuple):
+        return all(map(_is_key, value))
+    array = isinstance(value, np.ndarray | jax.Array)
+    convertible = array or isinstance(value, Block | Mapping | list)
+    return isinstance(value, type) or not (convertible or callable(value))

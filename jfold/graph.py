@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.kept import kept, lazy
-from jfold.operations import Operations
+from jfold.base.memo import kept, lazy
+from jfold.program.operations import Operations
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -9,24 +9,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from jfold import combinators as c
+from jfold import blocks as b
 
 # Importing a family of blocks makes the rules of its blocks known to all passes.
 from jfold.language import (
-    alignment,
-    chaining,
-    composition,
-    control,
-    inputs,
-    reduction,
-    sequences,
-    tensors,
-    wiring,
+    rules_alignment,
+    rules_chaining,
+    rules_compose,
+    rules_control,
+    rules_functions,
+    rules_inputs,
+    rules_records,
+    rules_reductions,
+    rules_sequences,
 )
 from jfold.language.expression import Expression
+from jfold.language.fusion import chosen_by, joined
 from jfold.language.generate import settled
 from jfold.language.inference import infer, input_type, result_type
-from jfold.language.joining import chosen_by, joined
 from jfold.language.outputs import check_output
 from jfold.language.portable import Portable
 from jfold.language.recordings import recording
@@ -35,8 +35,7 @@ from jfold.language.rounds import Chosen
 from jfold.language.tables import Tables
 from jfold.language.turns import without_turns
 from jfold.language.typed import Typing
-from jfold.operations import Operations
-from jfold.program import Program, check_program
+from jfold.program.operations import Operations, Program, check_operations
 from jfold.tracing.record import Source
 
 # What is asked of types needs the rules of all blocks, so it is to be had here.
@@ -49,14 +48,14 @@ __all__ = (
     'result_type',
 )
 FAMILIES = (
-    *(inputs, tensors, composition, control),
-    *(sequences, reduction, alignment, chaining, wiring),
+    *(rules_inputs, rules_functions, rules_records, rules_control, rules_sequences),
+    *(rules_reductions, rules_alignment, rules_chaining, rules_compose),
 )
 
 TALL = 10_000  # calls, of which each block takes four, and a part of the stack of C
 
 
-def lower(root: c.Block, fuses: bool = True, once: bool = False) -> Program:
+def lower(root: b.Block, fuses: bool = True, once: bool = False) -> Program:
     """Compiles an expression.
 
     Args:
@@ -131,5 +130,5 @@ def _lowered(
         source=Source(text, round_.names.values, recording(round_), round_.where),
         expression=Expression(typing, tables, chosen, once, sites),
     )
-    check_program(result)
+    check_operations(result)
     return result

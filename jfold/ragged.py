@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from jfold.errors import shown, whole
-from jfold.forms import TUPLE, StructForm, is_leaf, is_struct, opened
-from jfold.functions import ratio
+from jfold.base.errors import shown, whole
+from jfold.base.functions import ratio
+from jfold.base.structs import TUPLE, StructForm, is_leaf, is_struct, opened
+from jfold.base.tracebacks import boundary
+from jfold.base.trampoline import Steps, in_turn, run
 from jfold.graph import Array, ranges
-from jfold.result_tables import levels
-from jfold.tracebacks import boundary
-from jfold.trampoline import Steps, in_turn, run
+from jfold.program.result_tables import levels
 from jfold.types import SequenceType, TensorType, Type, pack, terminals
 
 
@@ -408,3 +408,33 @@ def assembled(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
         ]
         made.append(pack(level, reversed(leaves)))
     return made.pop()
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MetricValues:
+    """What a `Metric` collected in a batch; a pytree.
+
+    Rows are ordered by example, and within one as `Block.eval` collects them, part by
+    part of the data. Spare rows, at the end (of each shard), are zero, so that sums
+    need no mask. Labels, if the metric is given any, are in `Schedule.labels`.
+
+    Attributes:
+      values: [rows, *shape], or a tuple of such arrays if the metric takes a tuple.
+      example: [rows] int32, the example of each; the number of examples on spare rows,
+        which `jax.ops.segment_sum(..., num_segments=examples)` drops.
+      mask: [rows] bool, whether the row is real.
+    """
+
+    values: Any
+    example: jax.Array
+    mask: jax.Array
+
+    def sum(self) -> Any:
+        """The sum over all real rows."""
+        return jax.tree.map(lambda x: x.sum(0), self.values)
+
+    def mean(self) -> Any:
+        """The mean over all real rows; zero if there are none."""
+        count = self.mask.sum()
+        return jax.tree.map(lambda x: ratio(x.sum(0), count), self.values)

@@ -18,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jfold.device.arrays import Arrays, ByOperation, masked, varied, varying_axes
+from jfold.base.arrays import Arrays, ByOperation, masked, varied, varying_axes
+from jfold.base.tracebacks import boundary
 from jfold.device.backward import backward, crossing_specs
+from jfold.device.batch import Batch
 from jfold.device.derivatives import TwoWays
 from jfold.device.forward import Carry, forward, saved_specs
 from jfold.device.linear import Sparse
@@ -27,12 +29,10 @@ from jfold.device.once import kept_bytes, run_once
 from jfold.device.plan import Plan, make_plan
 from jfold.device.random_keys import Draws, with_keys
 from jfold.device.results import gathered, grouped
-from jfold.device.sections import Batch
-from jfold.result_tables import packed
-from jfold.schedule import Schedule, over_shards
-from jfold.shards import Shards
-from jfold.spec import ONCE, Spec
-from jfold.tracebacks import boundary
+from jfold.program.result_tables import packed
+from jfold.scheduling.schedule import Schedule, over_shards
+from jfold.scheduling.shards import Shards
+from jfold.scheduling.spec import ONCE, Spec
 
 if TYPE_CHECKING:
     from chex import ArrayTree

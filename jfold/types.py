@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jfold.dtypes import dtype_of, shape_of
-from jfold.forms import TUPLE, Form, StructForm, is_struct, opened
-from jfold.printing import Printed, in_full
-from jfold.tracebacks import boundary
-from jfold.trampoline import Steps, in_turn, run
+from jfold.base.dtypes import dtype_of, shape_of
+from jfold.base.printing import Printed, in_full
+from jfold.base.structs import TUPLE, Form, StructForm, is_struct, opened
+from jfold.base.tracebacks import boundary
+from jfold.base.trampoline import Steps, in_turn, run
 
 
 class Type:

@@ -16,7 +16,7 @@ from fuzz import interpreter
 from jax.experimental import multihost_utils
 
 import jfold as jf
-from jfold.device.arrays import masked
+from jfold.base.arrays import masked
 
 SALTS = 97  # how many ways of weighing there are
 

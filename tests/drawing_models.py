@@ -14,7 +14,7 @@ from flax import nnx
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 KEY = jax.random.key(7)
 SLOW = pytest.mark.slow

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from jfold.budget import FixedBudget
 from jfold.data.batches import Batch, Batches, batches
-from jfold.schedule import Schedule
-from jfold.spec import Capacity
+from jfold.scheduling.budget import FixedBudget
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.spec import Capacity
 
 Array = np.ndarray[Any, Any]
 negate = jf.Scalar() >> jf.Function(jnp.negative)

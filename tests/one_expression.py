@@ -18,7 +18,7 @@ import numpy as np
 
 import jfold as jf
 from jfold.language.inference import infer
-from jfold.operations import Operations
+from jfold.program.operations import Operations
 from jfold.tracing.record import trace
 
 PAGE = Path(__file__).resolve().parent.parent / 'CONTRIBUTING.md'

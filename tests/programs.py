@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from jfold.program import Program
+from jfold.program.operations import Program
 
 
 @functools.cache

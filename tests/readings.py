@@ -14,12 +14,12 @@ from expressions import Expression
 
 import jfold as jf
 from jfold.graph import Graph, Table
-from jfold.planning.layout import active_types, layout, running
-from jfold.planning.sections import SUM_ARITY, Section
-from jfold.program import Program
-from jfold.recurrence import component_of, components
-from jfold.schedule import Schedule
-from jfold.spec import Capacity
+from jfold.program.components import component_of, components
+from jfold.program.operations import Program
+from jfold.scheduling.layout import active_types, layout, running
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.sections import SUM_ARITY, Section
+from jfold.scheduling.spec import Capacity
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
 OPPOSITES = SETTINGS[0], SETTINGS[-1]

@@ -23,6 +23,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / 'jfold'
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+# What is at the top of the package; each imports from itself and those before it.
+ROOMS = (
+    *('base', 'types', 'program', 'graph', 'ragged', 'combinators', 'blocks'),
+    *('tracing', 'language', 'lower', 'files', 'scheduling', 'device', 'runtime'),
+    *('data', 'models', 'debug', 'flax'),
+)
 PRAGMAS = '# noqa', '# type:', '# SPDX', '# ----'
 
 
@@ -157,7 +163,7 @@ def named_twice(among: Sequence[File]) -> list[str]:
 # ---- imports -------------------------------------------------------------------------
 
 
-def imported(file: File, inside: bool) -> set[str]:
+def imported(file: File, inside: bool = False) -> set[str]:
     """The modules of the package that a file imports, for more than types.
 
     Args:
@@ -174,18 +180,32 @@ def imported(file: File, inside: bool) -> set[str]:
         node for root in roots for node in ast.walk(root) if id(node) not in skipped
     ]
     found = [x for x in nodes if isinstance(x, ast.ImportFrom) and x.module]
-    names = {name for x in found for name in (x.module, *_within(x))}
-    return names & {_module(x) for x in PACKAGE.rglob('*.py') if x.stem != '__init__'}
+    names = {name for x in found for name in _within(x)}
+    own = {module(x) for x in PACKAGE.rglob('*.py') if x.stem != '__init__'}
+    return {name for name in own if f'jfold.{name}' in names}
 
 
 def _within(statement: ast.ImportFrom) -> list[str]:
-    """What an import takes from a module, as modules in it."""
-    return [f'{statement.module}.{alias.name}' for alias in statement.names]
+    """A module that is imported from, and what of it, as modules in it."""
+    names = [f'{statement.module}.{alias.name}' for alias in statement.names]
+    return [str(statement.module), *names]
+
+
+def module(path: Path) -> str:
+    """The dotted name of a file, after that of the package."""
+    package = PACKAGE if path.is_relative_to(PACKAGE) else path.parent
+    return '.'.join(path.relative_to(package).with_suffix('').parts)
+
+
+def _imports(among: Sequence[File]) -> dict[str, set[str]]:
+    """By module what it imports; but for the faces of packages, which gather."""
+    own = [file for file in among if file.path.stem != '__init__']
+    return {module(file.path): imported(file) for file in own}
 
 
 def in_circles(among: Sequence[File]) -> list[str]:
     """The modules that import themselves, by way of others."""
-    reached = {_module(file.path): imported(file, inside=False) for file in among}
+    reached = _imports(among)
     for middle, further in reached.items():
         for own in reached.values():
             if middle in own:
@@ -193,9 +213,23 @@ def in_circles(among: Sequence[File]) -> list[str]:
     return sorted(name for name, own in reached.items() if name in own)
 
 
-def _module(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix('').parts
-    return '.'.join(parts)
+def between_rooms(among: Sequence[File]) -> dict[str, set[str]]:
+    """By room the others from which it imports."""
+    found: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for name, needs in _imports(among).items():
+        room = name.split('.')[0]
+        found[room] |= {other.split('.')[0] for other in needs} - {room}
+    return found
+
+
+def out_of_order(among: Sequence[File]) -> list[str]:
+    """The rooms that import from one behind them."""
+    return [
+        f'{room} imports {other}'
+        for room, needs in between_rooms(among).items()
+        for other in sorted(needs, key=ROOMS.index)
+        if ROOMS.index(other) > ROOMS.index(room)
+    ]
 
 
 # ---- places --------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.data.batches import batches
-from jfold.schedule import Schedule
-from jfold.spec import Capacity
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.spec import Capacity
 
 pytestmark = pytest.mark.usefixtures('no_thread_is_left')
 

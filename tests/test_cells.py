@@ -19,7 +19,7 @@ from binary_trees import binary, binary_tree, chain
 from hlo import compiled_text, large, parse, scatters
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 H = 6
 LARGE = 1025  # rows; neither a tile nor a chunk has as many, but every buffer

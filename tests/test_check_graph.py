@@ -16,10 +16,9 @@ from checking import add, number, refuses
 from traced_cases import tuples
 
 import jfold as jf
-from jfold.data import storage
+from jfold.files import storage
 from jfold.graph import Graph, Table
-from jfold.operations import Sources
-from jfold.program import Program
+from jfold.program.operations import Program, Sources
 from jfold.tracing import check_graph as graphs
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace

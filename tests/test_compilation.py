@@ -14,7 +14,7 @@ from binary_trees import binary_tree, tree_block
 from compilations import compilations
 
 import jfold as jf
-from jfold.spec import Spec
+from jfold.scheduling.spec import Spec
 
 
 def batch(rng: np.random.Generator, size: int, most: int) -> list[Any]:

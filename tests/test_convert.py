@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.errors import BadItem
+from jfold.base.errors import BadItem
 from jfold.tracing.convert import to_array
 
 INTS = ['int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64']

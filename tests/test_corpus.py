@@ -23,21 +23,21 @@ from hypothesis import strategies as st
 from tree_corpora import TREES, assert_equal, assert_same, forest, trees
 
 import jfold as jf
-from jfold.data import tracing
+from jfold.data import recording
 from jfold.data.corpus import Corpus
-from jfold.data.tracing import Tracing
+from jfold.data.recording import Tracing
 
 # ---- the same schedules --------------------------------------------------------------
 
 
 def traced_in_parts(model: jf.Model, examples: list[Any], cuts: list[int]) -> Corpus:
     """A corpus traced in chunks that end at the given places."""
-    tracing = Tracing(model.program, skip_errors=False)
+    recording = Tracing(model.program, skip_errors=False)
     ends = [0, *sorted(cuts), len(examples)]
     for first, last in itertools.pairwise(ends):
         if first < last:
-            tracing.add(examples[first:last])
-    return tracing.corpus(model.scheduler)
+            recording.add(examples[first:last])
+    return recording.corpus(model.scheduler)
 
 
 @given(expressions(), st.data())
@@ -70,7 +70,7 @@ def test_chunks_of_any_size_give_the_same_corpus(
     model, examples = trees(), forest(300, 30)
     expected = traced_in_parts(model, examples, [])
     for work in 1, 50, 1 << 17:
-        monkeypatch.setattr(tracing, 'CHUNK_WORK', work)
+        monkeypatch.setattr(recording, 'CHUNK_WORK', work)
         assert_equal(model.trace(examples), expected)
         assert_equal(model.trace(x for x in examples), expected)
 
@@ -243,8 +243,8 @@ def test_few_examples_are_in_memory(
     The limits are those of chunks: 200 nodes, or 200 examples where these suddenly
     grow.
     """
-    monkeypatch.setattr(tracing, 'CHUNK_WORK', 200)
-    monkeypatch.setattr(tracing, 'LARGEST_CHUNK', 200)
+    monkeypatch.setattr(recording, 'CHUNK_WORK', 200)
+    monkeypatch.setattr(recording, 'LARGEST_CHUNK', 200)
     model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
     most: list[int] = []
     corpus = model.trace(watched(sizes, most))
@@ -262,7 +262,7 @@ def test_constants_count_as_work(monkeypatch: pytest.MonkeyPatch) -> None:
         add(self, examples)
 
     monkeypatch.setattr(Tracing, 'add', counted)
-    monkeypatch.setattr(tracing, 'CHUNK_WORK', 1000)
+    monkeypatch.setattr(recording, 'CHUNK_WORK', 1000)
     model = jf.compile(jf.Vector(100) >> jf.Function(jnp.sum))
     model.trace([np.zeros(100)] * 100)
     assert chunks == [64, 10, 10, 10, 6]
@@ -314,7 +314,7 @@ def test_a_progress_bar(
     """On a terminal or in a notebook, after a while, unless one would rather not."""
     python = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, 'IPython', python)
-    monkeypatch.setattr(tracing, 'BAR_DELAY', delay)
+    monkeypatch.setattr(recording, 'BAR_DELAY', delay)
     monkeypatch.setattr(sys, 'stderr', stream())
     trees().trace(Slow(TREES * 100), progress=progress)
     assert ('/500 [' in sys.stderr.getvalue()) == shows  # type: ignore[attr-defined]

@@ -18,10 +18,10 @@ from tree_corpora import TREES, trees
 
 import jfold as jf
 from jfold.data.corpus import Corpus
-from jfold.planning.demands import capacity as capacity_of
-from jfold.planning.demands import demands
-from jfold.planning.selections import select
-from jfold.spec import Capacity
+from jfold.scheduling.demands import capacity as capacity_of
+from jfold.scheduling.demands import demands
+from jfold.scheduling.selections import select
+from jfold.scheduling.spec import Capacity
 
 
 @given(expressions(), st.data())

@@ -20,13 +20,13 @@ from checking import refuses
 from tree_corpora import TREES, assert_equal, trees
 
 import jfold as jf
-from jfold import model as model_face
 from jfold.data import corpus as corpora
 from jfold.data.corpus import Corpus
-from jfold.data.files import DamagedError, UnknownFormatError
 from jfold.data.fingerprint import fingerprint
-from jfold.data.storage import write
-from jfold.program import Program
+from jfold.files.formats import DamagedError, UnknownFormatError
+from jfold.files.storage import write
+from jfold.models import model as model_face
+from jfold.program.operations import Program
 
 
 def test_a_file_that_others_read(tmp_path: Path) -> None:

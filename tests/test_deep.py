@@ -14,7 +14,7 @@ from graphs import same
 
 import jfold as jf
 from jfold.graph import concatenate
-from jfold.language import control
+from jfold.language import rules_control
 from jfold.language.walk import EXAMPLE, Path, common
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
@@ -135,7 +135,7 @@ def test_data_that_functions_make_end_at_a_bound(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are of new objects, so that no circle can be found."""
-    for each in deep, control:
+    for each in deep, rules_control:
         monkeypatch.setattr(each, 'MAX_DEPTH', 2000)
     tree = jf.ForwardDeclaration(name='tree')
     again = (

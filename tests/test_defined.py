@@ -14,9 +14,9 @@ import pytest
 from agreement import agree
 
 import jfold as jf
-from jfold.device import jaxprs
+from jfold.base import jaxprs
 from jfold.device.defined import is_defined
-from jfold.spec import RESIDUALS
+from jfold.scheduling.spec import RESIDUALS
 
 KEY = jax.random.key(0)
 MATRIX = np.arange(9.0, dtype='float32').reshape(3, 3)

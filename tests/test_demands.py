@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.graph import Graph, Table, shared_counts
-from jfold.planning.demands import (
+from jfold.program.operations import Program
+from jfold.scheduling.demands import (
     capacity,
     demands,
     join_demands,
     node_counts,
 )
-from jfold.planning.layout import active_types
-from jfold.planning.sections import SUM_ARITY
-from jfold.planning.selections import Demands, select
-from jfold.program import Program
-from jfold.spec import Capacity
+from jfold.scheduling.layout import active_types
+from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.selections import Demands, select
+from jfold.scheduling.spec import Capacity
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]

@@ -36,7 +36,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
-from jfold.spec import STRATEGIES
+from jfold.scheduling.spec import STRATEGIES
 from jfold.types import KeyType
 
 # ---- the same as one by one ----------------------------------------------------------

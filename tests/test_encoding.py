@@ -29,17 +29,16 @@ from hypothesis import given, settings
 from traced_cases import CASES
 
 import jfold as jf
-from jfold.containers import leaves_of, plain, restored
-from jfold.data.encoding import Decoder, Encoder, tags
+from jfold.base.containers import leaves_of, plain, restored
 from jfold.data.fingerprint import fingerprint
-from jfold.data.naming import name_of, named, told
+from jfold.files.encoding import Decoder, Encoder, tags
+from jfold.files.naming import name_of, named, told
 from jfold.language.names import TAKEN, WRITTEN
 from jfold.language.portable import BLOCKS, LAYER, USE, Portable, portable
 from jfold.language.typed import Typed, Typing
 from jfold.language.writing import write
 from jfold.lower import lower_portable
-from jfold.operations import Layer
-from jfold.program import Program
+from jfold.program.operations import Layer, Program
 
 
 class Colour(enum.Enum):

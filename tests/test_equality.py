@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 Options = dict[str, Any]
 options = st.fixed_dictionaries(

@@ -14,7 +14,7 @@ from agreement import add_up, close, weighted
 from checking import refuses
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 TABLE = np.arange(12, dtype='float32').reshape(4, 3) - 5
 LISTS = [[0, 2], [3], [], [2, 2, 1, 0, 3, 3, 2]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jfold as jf
-from jfold import combinators
+from jfold import blocks
 from jfold.language.inference import infer, output_type
 from jfold.language.walk import walk
 from jfold.language.writing import write
@@ -18,7 +18,7 @@ from jfold.lower import FAMILIES
 
 BLOCKS = [
     each
-    for each in vars(combinators).values()
+    for each in vars(blocks).values()
     if inspect.isclass(each) and issubclass(each, jf.Block) and each is not jf.Block
 ]
 PASSES = [output_type, walk, write]

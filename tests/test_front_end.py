@@ -17,21 +17,21 @@ import pytest
 from checking import refuses
 
 from jfold.data.scheduler import build
+from jfold.debug.visit import make_walk
 from jfold.graph import Graph, Table, concatenate, numbering
-from jfold.interpreters.walk import make_walk
-from jfold.operations import (
+from jfold.program.components import component_of, components
+from jfold.program.operations import (
     Layer,
     Operation,
     Operations,
     Sources,
 )
-from jfold.planning.demands import capacity, demands
-from jfold.planning.growth import grow
-from jfold.planning.selections import select
-from jfold.recurrence import component_of, components
-from jfold.result_tables import EXAMPLE_ROWS, Result
+from jfold.program.result_tables import EXAMPLE_ROWS, Result
 from jfold.runtime import run
-from jfold.spec import COUNTED, FIXED, RESIDUALS, Spec
+from jfold.scheduling.demands import capacity, demands
+from jfold.scheduling.growth import grow
+from jfold.scheduling.selections import select
+from jfold.scheduling.spec import COUNTED, FIXED, RESIDUALS, Spec
 from jfold.tracing import check_graph as graphs
 from jfold.types import TensorType
 

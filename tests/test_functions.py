@@ -30,7 +30,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from networks import Batch, Network, compare, draw_batch
 
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
 TOGETHER = 12

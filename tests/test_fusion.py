@@ -19,8 +19,8 @@ from hypothesis import given, settings
 
 import jfold as jf
 from jfold.lower import lower
-from jfold.model import Model
-from jfold.recurrence import components
+from jfold.models.model import Model
+from jfold.program.components import components
 
 KEY = jax.random.key(0)
 

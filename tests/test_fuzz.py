@@ -31,9 +31,9 @@ from nestings import TRANSFORMATIONS
 from ways_in import WAYS
 
 import jfold as jf
-from jfold.combinators import Reference
+from jfold.blocks import Reference
 from jfold.language.inference import infer
-from jfold.spec import ONCE, STRATEGIES
+from jfold.scheduling.spec import ONCE, STRATEGIES
 from jfold.tracing.record import trace
 
 # ---- the interpreter -----------------------------------------------------------------
@@ -221,8 +221,9 @@ def test_choices_make_the_same_case_again() -> None:
 
 def blocks() -> dict[str, Any]:
     """What users make blocks of, by public name."""
-    homes = 'blocks', 'combinators', 'declarations', 'external', 'reductions'
-    inside = {f'jfold.{home}' for home in (*homes, 'sequence_blocks', 'wiring')}
+    homes = 'control', 'declarations', 'external', 'inputs', 'reductions'
+    inside = {f'jfold.blocks.{x}' for x in (*homes, 'sequences', 'compose')}
+    inside.add('jfold.combinators')
     named = {name: getattr(jf, name) for name in jf.__all__}
     made = {k: v for k, v in named.items() if v.__module__ in inside}
     return {k: v for k, v in made.items() if k not in ('Block', 'convert_to_block')}

@@ -28,7 +28,7 @@ from reverse_rules import (
 )
 
 import jfold as jf
-from jfold.planning.layout import layout
+from jfold.scheduling.layout import layout
 
 # ---- rules that are not linear -------------------------------------------------------
 

@@ -20,10 +20,10 @@ from traced_cases import CASES, trees
 import jfold as jf
 from jfold.data.corpus import Corpus
 from jfold.graph import Graph, Table, concatenate, shared_counts
-from jfold.planning.demands import demands
-from jfold.planning.selections import select
-from jfold.program import Program
-from jfold.recurrence import component_of
+from jfold.program.components import component_of
+from jfold.program.operations import Program
+from jfold.scheduling.demands import demands
+from jfold.scheduling.selections import select
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
 

@@ -30,10 +30,10 @@ from hlo import (
 from jax import lax
 
 import jfold as jf
-from jfold.planning.layout import active_types, layout
 from jfold.runtime import run
-from jfold.spec import FIXED, RESIDUALS, STRATEGIES
-from jfold.staircase import SEGMENTS
+from jfold.scheduling.layout import active_types, layout
+from jfold.scheduling.spec import FIXED, RESIDUALS, STRATEGIES
+from jfold.scheduling.staircase import SEGMENTS
 
 # ---- the parser finds what it is to find ---------------------------------------------
 

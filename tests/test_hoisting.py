@@ -20,12 +20,12 @@ from hlo import Module, body_of, compiled_text, large, parse, scatters
 from hypothesis import given, settings
 
 import jfold as jf
-from jfold import layers
 from jfold.device import hoisting
 from jfold.device.hoisting import WORTH, hoisted_products
 from jfold.device.kernel import Kernel
 from jfold.device.plan import Plan, make_plan
-from jfold.spec import FIXED, RECOMPUTE_ALL
+from jfold.flax import layers
+from jfold.scheduling.spec import FIXED, RECOMPUTE_ALL
 
 SIZE = WORTH  # of items and states
 item = jf.Vector(SIZE)

@@ -15,7 +15,7 @@ import pytest
 from large_blocks import calls, layers, sums
 
 import jfold as jf
-from jfold.printing import short
+from jfold.base.printing import short
 
 
 def cases(count: int) -> jf.OneOf:

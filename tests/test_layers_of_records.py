@@ -17,7 +17,7 @@ import pytest
 from layer_checks import checked
 
 import jfold as jf
-from jfold.layers.records import RecordEncoder
+from jfold.flax.layers.records import RecordEncoder
 
 
 class Colour(enum.Enum):

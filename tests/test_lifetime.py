@@ -20,9 +20,8 @@ import pytest
 import jfold as jf
 from jfold.device.kernel import Kernel
 from jfold.language.typed import Typed
-from jfold.operations import Layer, Operation
-from jfold.program import Program
-from jfold.spec import Spec
+from jfold.program.operations import Layer, Operation, Program
+from jfold.scheduling.spec import Spec
 from jfold.tracing.record import Source
 
 BYTES = 8 << 20  # of each array that a model of these tests holds

@@ -13,8 +13,8 @@ from hlo import AS_USERS_HAVE_IT
 from jax import numpy as jnp
 
 import jfold as jf
-from jfold.schedule import abstract
-from jfold.spec import RESIDUALS, Spec
+from jfold.scheduling.schedule import abstract
+from jfold.scheduling.spec import RESIDUALS, Spec
 
 H, LEAVES = 32, 64
 

@@ -16,7 +16,7 @@ from agreement import agree
 from jax.sharding import NamedSharding
 
 import jfold as jf
-from jfold.data import storage
+from jfold.files import storage
 
 ADD = jf.Function(jnp.add)
 

@@ -18,7 +18,7 @@ from walked import recorded
 
 import jfold as jf
 from jfold.graph import Graph
-from jfold.program import Program
+from jfold.program.operations import Program
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
 

@@ -16,7 +16,7 @@ from fuzz import interpreter
 from nestings import TRANSFORMATIONS, is_refused, nested
 
 import jfold as jf
-from jfold.spec import COUNTED, FIXED, ONCE
+from jfold.scheduling.spec import COUNTED, FIXED, ONCE
 
 REFUSED = 'expected reverse mode of values or of first derivatives, got a reverse of'
 

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.interpreters.losses import sum_of_floats
-from jfold.interpreters.nonfinite import Search
+from jfold.debug.losses import sum_of_floats
+from jfold.debug.nonfinite import Search
+from jfold.device.returned import returned
 from jfold.lower import lower
-from jfold.results import returned
 from jfold.tracing.record import trace
 
 number = jf.Scalar()

@@ -22,9 +22,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.planning.summands import end_summands
-from jfold.recurrence import components
-from jfold.spec import RESIDUALS
+from jfold.program.components import components
+from jfold.scheduling.spec import RESIDUALS
+from jfold.scheduling.summands import end_summands
 
 WIDTH = 3
 KEY = jax.random.key(0)

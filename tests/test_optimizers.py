@@ -13,7 +13,7 @@ from binary_trees import binary, binary_tree, dense_cell
 from hlo import compiled_text, in_loops, parse
 
 import jfold as jf
-from jfold.planning.tiles import chunk_rows
+from jfold.scheduling.tiles import chunk_rows
 
 WORDS, SIZE = 5003, 3  # no buffer, tile or chunk of a small batch has as many rows
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structure
 
 import jfold as jf
+from jfold import blocks
 
 PACKAGE = Path(jf.__file__).parent
 FLAX = {'linen', 'nnx'}  # what wraps it, and is imported when it is asked for
@@ -43,16 +45,8 @@ def test_importing_jfold_imports_little() -> None:
     others = {'flax', 'optax', 'orbax', 'chex', 'matplotlib', 'tqdm'}
     assert others.isdisjoint(x.partition('.')[0] for x in found)
     assert not [x for x in found if x.startswith('jax')]  # Pallas comes with jax.extend
-    late = {
-        'model',
-        'lower',
-        'runtime',
-        'program',
-        'data',
-        'device',
-        'host',
-        'language',
-    }
+    late = {'models.model', 'lower', 'runtime', 'data', 'device'}
+    late |= {'language', 'tracing', 'flax', 'debug'}
     assert late.isdisjoint(x.removeprefix('jfold.') for x in found)
 
 
@@ -62,7 +56,7 @@ def test_importing_jfold_imports_little() -> None:
         'jf.Scalar().eval(3).item()',
         'float(jf.compile(jf.Scalar()).eval(3))',
         "{'float32[]': 3.0}[str(jf.Scalar().output_type)]",
-        "3.0 if jf.DamagedError.__module__ == 'jfold.data.files' else 0",
+        "3.0 if jf.DamagedError.__module__ == 'jfold.files.formats' else 0",
         "3.0 if {'compile', 'Corpus'} <= {*dir(jf)} else 0",
     ],
 )
@@ -174,7 +168,7 @@ def test_completion_shows_public_names_alone() -> None:
     assert modules == {'layers', 'linen', 'nnx'}
     assert {'__all__', '__doc__', '__version__'} <= others
     assert set(jf.__all__) <= set(dir(jf))
-    from jfold.device import jaxprs
+    from jfold.base import jaxprs
 
     assert inspect.ismodule(jaxprs)
 
@@ -211,14 +205,13 @@ def test_public_names_are_documented(name: str) -> None:
 
 
 def test_every_block_is_public_and_documented() -> None:
-    from jfold import combinators
 
     hidden = {'Reference', 'Arguments'}  # made by calling a declaration, by `compose`
-    for name, value in vars(combinators).items():
-        if inspect.isclass(value) and issubclass(value, combinators.Block):
+    for name, value in vars(blocks).items():
+        if inspect.isclass(value) and issubclass(value, blocks.Block):
             assert name in PUBLIC or name in hidden
             assert not (value.__doc__ or '').startswith(f'{name}(')
-            base, names = combinators.Block, ('__repr__', '_pieces')
+            base, names = blocks.Block, ('__repr__', '_pieces')
             own = [getattr(value, x) is not getattr(base, x) for x in names]
             assert any(own) or value is base
 
@@ -229,56 +222,6 @@ def test_every_block_is_public_and_documented() -> None:
 def parsed(path: Path) -> ast.Module:
     """The syntax tree of a file."""
     return ast.parse(path.read_text())
-
-
-def named(path: Path) -> str:
-    """The dotted name of a file's module, after that of the package."""
-    return '.'.join(path.relative_to(PACKAGE).with_suffix('').parts)
-
-
-MODULES = {named(file) for file in FILES}
-
-
-def imported(path: Path) -> set[str]:
-    """The modules of jfold that a file imports, anywhere in it."""
-    found = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ImportFrom) and f'{node.module}.'.startswith('jfold.'):
-            base = f'{node.module}.'.removeprefix('jfold.')
-            found |= {base.rstrip('.'), *(base + alias.name for alias in node.names)}
-        elif isinstance(node, ast.Import):
-            names = {alias.name for alias in node.names}
-            found |= {x.removeprefix('jfold.') for x in names if x[:6] == 'jfold.'}
-    return found & MODULES
-
-
-def room(module: str) -> str:
-    """The folder of a module; of one that is in none, its own name."""
-    first, _, rest = module.partition('.')
-    return f'{first}/' if rest else first
-
-
-def rooms(imports: dict[str, set[str]]) -> dict[str, set[str]]:
-    """What the folders, and the files in none, import of each other."""
-    found: dict[str, set[str]] = {room(name): set() for name in imports}
-    for name, needs in imports.items():
-        found[room(name)] |= {room(each) for each in needs} - {room(name)}
-    return found
-
-
-def check_one_way(imports: dict[str, set[str]]) -> None:
-    """Raises if some import each other, however far around."""
-    while imports:
-        leaves = {name for name, needs in imports.items() if not needs}
-        assert leaves, f'these import each other: {imports}'
-        imports = {
-            name: needs - leaves
-            for name, needs in imports.items()
-            if name not in leaves
-        }
-
-
-IMPORTS = {named(file): imported(file) for file in FILES if file.stem != '__init__'}
 
 
 def importing_functions(tree: ast.AST) -> Iterator[str]:
@@ -292,11 +235,11 @@ def importing_functions(tree: ast.AST) -> Iterator[str]:
 
 def test_few_import_when_they_are_called() -> None:
     """All other imports are at the top, where the tests of their order see them."""
-    found = {named(x): {*importing_functions(parsed(x))} for x in FILES}
+    found = {structure.module(x): {*importing_functions(parsed(x))} for x in FILES}
     assert {name: names for name, names in found.items() if names} == {
         '__init__': {'_passes'},  # to which the methods of `Block` are bound
         # What every import of jfold registers, and so has to be quick.
-        'exported': {'_said'},
+        'models.exported': {'_said'},
     }
 
 
@@ -317,52 +260,40 @@ def test_no_class_is_given_methods_from_outside() -> None:
 
 
 def test_imports_run_one_way() -> None:
-    assert IMPORTS['tracebacks'] == IMPORTS['errors'] == set()
-    assert IMPORTS['printing'] == IMPORTS['trampoline'] == set()
-    assert IMPORTS['forms'] == IMPORTS['dtypes'] == set()
-    own = {'printing', 'trampoline', 'tracebacks', 'forms', 'dtypes'}
-    assert IMPORTS['types'] == own
-    check_one_way(IMPORTS)
+    """Down the list of rooms, and without circles in each."""
+    assert structure.out_of_order(structure.files()) == []
+    assert structure.in_circles(structure.files()) == []
 
 
-def test_imports_run_one_way_between_folders() -> None:
-    between = rooms(IMPORTS)
-    assert {name for name in between if name.endswith('/')} == {
-        *(
-            'language/',
-            'tracing/',
-            'planning/',
-            'device/',
-            'data/',
-            'interpreters/',
-            'layers/',
-        )
-    }
-    check_one_way(between)
+def test_the_top_of_the_package_is_the_list_of_rooms() -> None:
+    names = {x.stem for x in PACKAGE.iterdir() if x.suffix != '.typed'}
+    assert names - {'__init__', '__pycache__'} == {*structure.ROOMS}
+    assert structure.named_twice(structure.files()) == []
 
 
 def test_what_never_meets() -> None:
     """The device knows nothing of blocks and examples, nor the host of shapes."""
-    between = rooms(IMPORTS)
-    lowering = {'combinators', 'lower', 'language/', 'tracing/', 'data/'}
-    assert between['runtime'].isdisjoint(lowering)
-    assert between['device/'].isdisjoint(lowering)
+    needs = structure.between_rooms(structure.files())
+    lowering = {'combinators', 'blocks', 'lower', 'language', 'tracing', 'data'}
+    assert needs['runtime'].isdisjoint(lowering)
+    assert needs['device'].isdisjoint(lowering)
     # It looks at graphs from outside, by what is beside what makes them.
-    assert between['planning/'].isdisjoint(lowering - {'tracing/'})
-    assert between['tracing/'].isdisjoint({'combinators', 'language/', 'planning/'})
+    assert needs['scheduling'].isdisjoint(lowering - {'tracing'})
+    assert needs['tracing'].isdisjoint({'combinators', 'blocks', 'language'})
+    # Ready layers are made of what users have, and nobody needs Flax.
+    assert needs['flax'] <= {*structure.ROOMS} - {'runtime', 'device', 'tracing'}
+    assert not any('flax' in others for others in needs.values())
 
 
-def test_layers_are_made_of_blocks() -> None:
-    """Of what users have, and nothing else: nobody needs them, nor they the rooms."""
-    between = rooms(IMPORTS)
-    assert between['layers/'].isdisjoint({'lower', 'model', 'runtime'})
-    assert not any(name.endswith('/') for name in between['layers/'])
-    assert not any('layers/' in needs for needs in between.values())
-
-
-def test_no_cycle_passes_the_check() -> None:
-    with pytest.raises(AssertionError, match='import each other'):
-        check_one_way({'a': {'b'}, 'b': {'c'}, 'c': {'a'}, 'd': {'a'}})
+def test_what_is_out_of_order_is_found(tmp_path: Path) -> None:
+    for name, other in ('types', 'lower'), ('lower', 'graph'):
+        text = f'from jfold.{other} import x\n'
+        if name == 'lower':
+            text += 'from jfold.types import y\n'
+        (tmp_path / f'{name}.py').write_text(text)
+    found = structure.files(tmp_path)
+    assert structure.out_of_order(found) == ['types imports lower']
+    assert structure.in_circles(found) == ['types', 'lower'][::-1]
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -372,23 +303,23 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def test_the_map_shows_every_file() -> None:
-    project = PACKAGE.parent / 'CONTRIBUTING.md'
-    if not project.exists():
+def test_the_map_shows_every_room() -> None:
+    """In the order of imports."""
+    page = PACKAGE.parent / 'CONTRIBUTING.md'
+    if not page.exists():
         pytest.skip('installed without its project')
-    shown = set(
-        re.findall(r'^\| `jfold/([\w/]+)\.py`', project.read_text(), re.MULTILINE)
-    )
-    assert shown == {name.replace('.', '/') for name in IMPORTS}
+    text = page.read_text()
+    rows = re.findall(r'^\| `jfold/(\w+)(?:/|\.py)` \|', text, re.MULTILINE)
+    assert rows == ['__init__', *structure.ROOMS]
 
 
-@pytest.mark.parametrize('path', FILES, ids=named)
+@pytest.mark.parametrize('path', FILES, ids=str)
 def test_files_and_functions_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 500
     assert [each for each in functions(path) if each[1] > 60] == []
 
 
-@pytest.mark.parametrize('path', FILES, ids=named)
+@pytest.mark.parametrize('path', FILES, ids=str)
 def test_files_begin_with_licence_and_docstring(path: Path) -> None:
     assert path.read_text().startswith('# SPDX-License-Identifier: Apache-2.0\n"""')
 

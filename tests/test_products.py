@@ -16,12 +16,13 @@ from binary_trees import binary, binary_tree
 from hlo import compiled_text, parse, scatters
 
 import jfold as jf
-from jfold.device import jaxprs, xla
+from jfold.base import jaxprs
+from jfold.device import xla
 from jfold.device.plan import make_plan
 from jfold.device.residuals import SaveProducts
 from jfold.device.split_reverse import SplitReverse
-from jfold.planning.tiles import NARROW
-from jfold.spec import STRATEGIES
+from jfold.scheduling.spec import STRATEGIES
+from jfold.scheduling.tiles import NARROW
 
 H = 5
 ROWS, MATRIX = (3, 4), (4, 6)

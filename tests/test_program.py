@@ -15,7 +15,7 @@ from checking import refuses
 from programs import calls, cases, loops, trees, two_declarations, with_tensors
 
 import jfold as jf
-from jfold.program import Program, check_program
+from jfold.program.operations import Program, check_operations
 from jfold.tracing.record import trace
 
 # ---- how source reads ----------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_source_is_of_lines_that_python_knows() -> None:
 
 @pytest.mark.parametrize('make', [trees, loops, cases, calls])
 def test_right_programs_are_right(make: Callable[[], Program]) -> None:
-    check_program(make())
+    check_operations(make())
 
 
 # ---- what is checked -----------------------------------------------------------------
@@ -89,13 +89,13 @@ def test_right_programs_are_right(make: Callable[[], Program]) -> None:
 def test_what_the_device_runs_is_checked() -> None:
     """Numbers of types, and what is said of who reads what."""
     with refuses('result 1: expected numbers of 2 types, got 7', ValueError):
-        check_program(with_tensors(trees(), 1, (7,)))
+        check_operations(with_tensors(trees(), 1, (7,)))
     with refuses('expected one result without a name, got 0', ValueError):
-        check_program(replace(trees(), results=trees().results[1:]))
+        check_operations(replace(trees(), results=trees().results[1:]))
     sources = trees().sources
     assert sources is not None
     with refuses('expected `sources.inputs` of [1, 2], got [1]', ValueError):
-        check_program(replace(trees(), sources=replace(sources, inputs=((0,),))))
+        check_operations(replace(trees(), sources=replace(sources, inputs=((0,),))))
 
 
 def test_lowering_takes_time_in_proportion() -> None:

@@ -12,7 +12,7 @@ import pytest
 from checking import same
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 TREE = ([1, 2, 3], ([1, 1, 1], ([0, 1, 2], [2, 2, 2])))
 

@@ -15,7 +15,7 @@ from agreement import agree, by_example, close
 from checking import does_not_compile, number, numbers, observed, refuses, same, whole
 
 import jfold as jf
-from jfold.program import check_program
+from jfold.program.operations import check_operations
 from jfold.tracing.record import trace
 
 scaled = jf.Function(
@@ -290,7 +290,7 @@ def test_results_of_other_items_are_refused() -> None:
     with refuses(
         'expected results of items [float32[]], got [[float32[]]]', ValueError
     ):
-        check_program(replace(program, results=(program.results[0], other)))
+        check_operations(replace(program, results=(program.results[0], other)))
 
 
 # ---- what else a model does ----------------------------------------------------------

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import jfold as jf
 from jfold.graph import Graph, numbering
 from jfold.lower import lower
-from jfold.program import Program
-from jfold.recurrence import component_of, components
+from jfold.program.components import component_of, components
+from jfold.program.operations import Program
 from jfold.tracing.record import trace
 
 

@@ -40,7 +40,7 @@ from reproducible_models import (
 
 import jfold as jf
 from jfold.device.fixed_order import add_sorted
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 PROGRAM = Path(__file__).with_name('reproducible_models.py')
 ALL = [  # of each case, one strategy is quick

@@ -16,7 +16,7 @@ from binary_trees import binary, binary_tree, tree_block
 from jax import lax
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 
 def test_gradients_do_not_flow_to_the_schedule() -> None:

@@ -20,10 +20,10 @@ from jax.sharding import AxisType, NamedSharding
 from saved_models import TREES, model, params, rooms, sums
 
 import jfold as jf
-from jfold import saved as saving
-from jfold.data import storage
-from jfold.data.encoding import tags
+from jfold.files import storage
+from jfold.files.encoding import tags
 from jfold.language.portable import USE
+from jfold.models import saved as saving
 
 
 @pytest.fixture(scope='module')

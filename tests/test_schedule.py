@@ -30,14 +30,14 @@ from readings import (
 
 import jfold as jf
 from jfold.data.scheduler import build
-from jfold.planning.demands import capacity, demands
-from jfold.planning.fill import fill
-from jfold.planning.growth import COARSE, FINE, Stage, grow
-from jfold.planning.sections import SUM_ARITY
-from jfold.planning.selections import select
-from jfold.planning.tiles import cores
-from jfold.planning.widths import empty_part, tiles
-from jfold.spec import Capacity, Spec, key_of
+from jfold.scheduling.demands import capacity, demands
+from jfold.scheduling.fill import fill
+from jfold.scheduling.growth import COARSE, FINE, Stage, grow
+from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.selections import select
+from jfold.scheduling.spec import Capacity, Spec, key_of
+from jfold.scheduling.tiles import cores
+from jfold.scheduling.widths import empty_part, tiles
 from jfold.tracing.record import trace
 
 Array = np.ndarray[Any, Any]

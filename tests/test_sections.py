@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jfold.planning.sections import Section
-from jfold.planning.sum_trees import (
+from jfold.scheduling.sections import Section
+from jfold.scheduling.sum_trees import (
     RowUses,
     followed,
     in_order,

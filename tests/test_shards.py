@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
-from jfold.planning.deals import evenly, in_order
-from jfold.shards import make_shards
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.deals import evenly, in_order
+from jfold.scheduling.shards import make_shards
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 KINDS = AxisType.Auto, AxisType.Explicit
 slow = pytest.mark.slow

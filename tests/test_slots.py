@@ -18,8 +18,8 @@ from agreement import agree
 from hlo import compiled_text
 
 import jfold as jf
-from jfold.planning.slots import Way, slots, ways
-from jfold.spec import Spec
+from jfold.scheduling.slots import Way, slots, ways
+from jfold.scheduling.spec import Spec
 
 KEY = jax.random.key(0)
 

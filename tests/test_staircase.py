@@ -21,13 +21,22 @@ from hypothesis import strategies as st
 from readings import check_consumers, check_fixed, check_inputs, read, reading
 
 import jfold as jf
-from jfold import staircase
-from jfold.planning.layout import layout
-from jfold.planning.profiles import Profiles, margins, most, profiles
-from jfold.planning.selections import select
-from jfold.recurrence import components
-from jfold.spec import RESIDUALS
-from jfold.staircase import Profile, cut, fits, is_cut, larger, last_steps, runs, steps
+from jfold.program.components import components
+from jfold.scheduling import staircase
+from jfold.scheduling.layout import layout
+from jfold.scheduling.profiles import Profiles, margins, most, profiles
+from jfold.scheduling.selections import select
+from jfold.scheduling.spec import RESIDUALS
+from jfold.scheduling.staircase import (
+    Profile,
+    cut,
+    fits,
+    is_cut,
+    larger,
+    last_steps,
+    runs,
+    steps,
+)
 from jfold.tracing.record import trace
 
 sys.path.append(str(Path(__file__).parents[1] / 'benchmarks'))

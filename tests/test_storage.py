@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from checking import refuses
 
-from jfold.data import storage
-from jfold.data.files import DamagedError, UnknownFormatError
-from jfold.data.storage import read, write
+from jfold.files import storage
+from jfold.files.formats import DamagedError, UnknownFormatError
+from jfold.files.storage import read, write
 
 Array = np.ndarray[Any, Any]
 

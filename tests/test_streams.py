@@ -22,8 +22,8 @@ from compilations import compilations
 from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
+from jfold.base.memo import LONG, MANY, Recent
 from jfold.data.batches import PLANNED
-from jfold.kept import LONG, MANY, Recent
 
 LOOPS = 'counted', 'fixed'
 

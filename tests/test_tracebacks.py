@@ -21,8 +21,9 @@ from mistakes.common import modules
 from notebook import run_cells
 
 import jfold as jf
-from jfold import model, tracebacks
+from jfold.base import tracebacks
 from jfold.data import corpus
+from jfold.models import model
 
 number = jf.Scalar()
 
@@ -261,7 +262,7 @@ def test_doctests_are_found() -> None:
         if test.examples
     }
     for name in ('compile', 'Model.trace', 'Model.precompile'):
-        assert f'jfold.model.{name}' in found
+        assert f'jfold.models.model.{name}' in found
 
 
 def test_apply_inside_of_transformations() -> None:

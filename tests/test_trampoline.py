@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from jfold.trampoline import Steps, run
+from jfold.base.trampoline import Steps, run
 
 
 def depth(number: int) -> Steps[int]:

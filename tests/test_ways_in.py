@@ -18,7 +18,7 @@ from binary_trees import binary
 from ways_in import WAYS
 
 import jfold as jf
-from jfold.spec import ONCE, RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import ONCE, RESIDUALS, STRATEGIES
 
 slow = pytest.mark.slow
 

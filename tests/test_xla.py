@@ -27,7 +27,7 @@ import jfold as jf
 from jfold.device import loops, xla
 from jfold.device.buffers import slice_rows
 from jfold.device.xla import Chained
-from jfold.planning.tiles import NARROW
+from jfold.scheduling.tiles import NARROW
 
 LARGE = 1025  # rows; neither a tile nor a chunk has as many, but every buffer
 

@@ -14,7 +14,7 @@ from agreement import close
 from binary_trees import binary, binary_tree, chain, embedding
 
 import jfold as jf
-from jfold.spec import RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 RNG = np.random.default_rng(0)
 TREES = [*(binary_tree(RNG, n) for n in (1, 5, 7)), chain(3)]

@@ -15,14 +15,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jfold.base.memo import kept
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.graph import Array, Graph, Table
-from jfold.kept import kept
-from jfold.operations import Operations
-from jfold.planning.layout import layout
-from jfold.program import Program
-from jfold.schedule import Schedule
-from jfold.spec import Capacity, Spec
+from jfold.program.operations import Operations, Program
+from jfold.scheduling.layout import layout
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.spec import Capacity, Spec
 from jfold.types import TensorType
 
 Numbers: TypeAlias = Mapping[str, Any]  # as `numbers_of` gives them

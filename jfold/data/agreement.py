@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import jax
 
-from jfold.errors import reason
-from jfold.shards import Shards
-from jfold.spec import Capacity
+from jfold.base.errors import reason
+from jfold.scheduling.shards import Shards
+from jfold.scheduling.spec import Capacity
 
 PATIENCE = 60.0  # seconds until a process that tells nothing counts as lost
 Processes: TypeAlias = tuple[int, ...]  # their numbers, in order

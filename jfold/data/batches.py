@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 
+from jfold.base.errors import InputError, ProgramBudgetError, whole
+from jfold.base.tracebacks import boundary
 from jfold.data.cursor import Cursor, cursor_of, state_of
 from jfold.data.plans import (
     Settings,
@@ -31,12 +33,10 @@ from jfold.data.plans import (
 )
 from jfold.data.prefetch import Prefetcher
 from jfold.data.sources import Scheduling, Source, make_source
-from jfold.errors import InputError, ProgramBudgetError, whole
-from jfold.planning.deals import evenly
-from jfold.schedule import Schedule, on_device
-from jfold.shards import Sharding, make_shards
-from jfold.spec import Capacity
-from jfold.tracebacks import boundary
+from jfold.scheduling.deals import evenly
+from jfold.scheduling.schedule import Schedule, on_device
+from jfold.scheduling.shards import Sharding, make_shards
+from jfold.scheduling.spec import Capacity
 
 if TYPE_CHECKING:
     from jfold.data.corpus import Corpus

@@ -14,17 +14,19 @@ from typing import Any, Protocol, TypeAlias
 import jax
 import numpy as np
 
-from jfold.data import storage
+from jfold.base.errors import MASKED, expect, some_masked, whole
+from jfold.base.tracebacks import boundary
 from jfold.data.adoption import differing, fitted
-from jfold.data.files import check_path, malformed, noted, parts_in
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
 from jfold.data.parts import Parts, graphs_in, in_parts
 from jfold.data.scheduler import Scheduler
-from jfold.errors import MASKED, expect, some_masked, whole
+from jfold.files import storage
+from jfold.files.formats import check_path, malformed, noted, parts_in
 from jfold.graph import Graph, Table, labels_of
-from jfold.planning.deals import deal_in_order, rows_of_shard
-from jfold.planning.demands import (
+from jfold.program.operations import Program
+from jfold.scheduling.deals import deal_in_order, rows_of_shard
+from jfold.scheduling.demands import (
     capacity,
     demands,
     fits,
@@ -32,14 +34,12 @@ from jfold.planning.demands import (
     node_counts,
     row_columns,
 )
-from jfold.planning.profiles import Profiles, most, profiles
-from jfold.planning.selections import Demands, Selection, select
-from jfold.program import Program
-from jfold.schedule import Schedule, on_device
-from jfold.shards import Sharding, make_shards
-from jfold.spec import Capacity
-from jfold.staircase import larger
-from jfold.tracebacks import boundary
+from jfold.scheduling.profiles import Profiles, most, profiles
+from jfold.scheduling.schedule import Schedule, on_device
+from jfold.scheduling.selections import Demands, Selection, select
+from jfold.scheduling.shards import Sharding, make_shards
+from jfold.scheduling.spec import Capacity
+from jfold.scheduling.staircase import larger
 from jfold.tracing.check_graph import check_graph
 
 Array = np.ndarray[Any, Any]

@@ -39,9 +39,8 @@ import jax
 import numpy as np
 
 from jfold.language.typed import Typed
-from jfold.operations import Operation
-from jfold.planning.layout import active_types
-from jfold.program import Program
+from jfold.program.operations import Operation, Program
+from jfold.scheduling.layout import active_types
 from jfold.tracing.helpers import HELPERS, Numbers
 from jfold.types import Type
 

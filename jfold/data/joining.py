@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from jfold.base.errors import expect
 from jfold.data.adoption import differing
 from jfold.data.corpus import Corpus, joined, suited
 from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced, graph_in
-from jfold.errors import expect
-from jfold.planning.demands import demands
-from jfold.planning.selections import select
+from jfold.scheduling.demands import demands
+from jfold.scheduling.selections import select
 
 
 def join(scheduler: Scheduler, parts: Iterable[Corpus | Traced]) -> Corpus:

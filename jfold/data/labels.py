@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from jfold.errors import shown
+from jfold.base.errors import shown
 from jfold.graph import Graph, Table
-from jfold.program import Program
+from jfold.program.operations import Program
 
 Array = np.ndarray[Any, Any]
 

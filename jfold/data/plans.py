@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import check_spare_rows, whole
-from jfold.planning.deals import rows_of_shard
-from jfold.shards import Shards
+from jfold.base.errors import check_spare_rows, whole
+from jfold.scheduling.deals import rows_of_shard
+from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]
 Shuffle: TypeAlias = jax.Array | Array | int | np.integer | None  # key, seed, none

@@ -12,23 +12,22 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from jfold.base.errors import shown
+from jfold.base.structs import is_leaf, opened
+from jfold.base.tracebacks import boundary
+from jfold.base.trampoline import Steps, in_turn, run
 from jfold.data.batches import Batch, Batches, batches
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
+from jfold.data.recording import progress_bar
 from jfold.data.scheduler import Scheduler
 from jfold.data.sources import Scheduling
 from jfold.data.traced import Traced
-from jfold.data.tracing import progress_bar
-from jfold.errors import shown
-from jfold.forms import is_leaf, opened
-from jfold.metrics import MetricValues
-from jfold.program import Program
-from jfold.ragged import assembled, picked
-from jfold.result_tables import each_handed_out, handed_out
-from jfold.schedule import Schedule
-from jfold.shards import Sharding, make_shards
-from jfold.tracebacks import boundary
-from jfold.trampoline import Steps, in_turn, run
+from jfold.program.operations import Program
+from jfold.program.result_tables import each_handed_out, handed_out
+from jfold.ragged import MetricValues, assembled, picked
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.shards import Sharding, make_shards
 from jfold.types import SequenceType, Type, pack, terminals
 
 Array = np.ndarray[Any, Any]

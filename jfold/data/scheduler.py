@@ -18,24 +18,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from jfold.budget import Budget, FixedBudget, NoBudget
+from jfold.base.errors import several
 from jfold.data.agreement import Agreement, Talk
-from jfold.data.encoding import Decoder, Encoder
 from jfold.data.traced import Traced, graph_in, make_digest
-from jfold.errors import several
+from jfold.files.encoding import Decoder, Encoder
 from jfold.graph import labels_of
 from jfold.language.portable import Portable, portable
 from jfold.lower import lower_portable
-from jfold.planning.deals import Deal, deal_in_order
-from jfold.planning.demands import capacity, demands
-from jfold.planning.demands import chance as chance_of
-from jfold.planning.fill import fill
-from jfold.planning.growth import Chance
-from jfold.planning.profiles import Profiles, margins, profiles
-from jfold.planning.selections import Selection, select
-from jfold.program import Program
-from jfold.schedule import Schedule
-from jfold.spec import Capacity, Spec, of_one_shard
+from jfold.program.operations import Program
+from jfold.scheduling.budget import Budget, FixedBudget, NoBudget
+from jfold.scheduling.deals import Deal, deal_in_order
+from jfold.scheduling.demands import capacity, demands
+from jfold.scheduling.demands import chance as chance_of
+from jfold.scheduling.fill import fill
+from jfold.scheduling.growth import Chance
+from jfold.scheduling.profiles import Profiles, margins, profiles
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.selections import Selection, select
+from jfold.scheduling.spec import Capacity, Spec, of_one_shard
 from jfold.tracing.record import trace
 
 

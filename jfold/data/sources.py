@@ -14,9 +14,9 @@ from jfold.data.agreement import Agreement, Talk
 from jfold.data.corpus import Corpus, suited
 from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced
-from jfold.planning.deals import Deal, evenly, in_order, rows_of_shard
-from jfold.schedule import Schedule
-from jfold.shards import Shards
+from jfold.scheduling.deals import Deal, evenly, in_order, rows_of_shard
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]
 # A schedule, and which of its examples went to which shard, if there are any.

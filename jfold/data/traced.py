@@ -8,11 +8,11 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jfold.base.memo import Owner, kept
 from jfold.data.adoption import fitted
 from jfold.data.fingerprint import fingerprint, numbers_of
 from jfold.graph import Graph
-from jfold.kept import Owner, kept
-from jfold.program import Program
+from jfold.program.operations import Program
 from jfold.tracing.check_graph import checked
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from jfold.base.errors import several
+from jfold.base.tracebacks import boundary
 from jfold.data.corpus import write
 from jfold.data.fingerprint import fingerprint
+from jfold.data.recording import trace_corpus
 from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced, digest_of
-from jfold.data.tracing import trace_corpus
-from jfold.errors import several
-from jfold.program import Program
-from jfold.tracebacks import boundary
+from jfold.program.operations import Program
 from jfold.tracing.record import trace
 
 

@@ -27,8 +27,9 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array
 
+from jfold.base.arrays import Arrays, ByOperation, Spec, array_spec, masked, varied
 from jfold.device import xla
-from jfold.device.arrays import Arrays, ByOperation, Spec, array_spec, masked, varied
+from jfold.device.batch import Batch, Number
 from jfold.device.buffers import (
     Edges,
     Residuals,
@@ -47,7 +48,6 @@ from jfold.device.linear import Sparse
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.plan import Plan, Pullback
 from jfold.device.rows import Rows
-from jfold.device.sections import Batch, Number
 from jfold.device.sums import has_sums, sum_uses
 from jfold.device.xla import Chained
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from jfold.device.arrays import Arrays, Spec, Varying, array_spec, varied
-from jfold.device.sections import Batch, Number
+from jfold.base.arrays import Arrays, Spec, Varying, array_spec, varied
+from jfold.device.batch import Batch, Number
 
 
 @jax.tree_util.register_dataclass

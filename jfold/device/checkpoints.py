@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import jax
 from jax.extend import core
 
-from jfold.device import jaxprs
-from jfold.device.arrays import Arrays
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays
 
 NAMES = 'checkpoint', 'remat', 'remat2'  # of the primitive, by versions of JAX
 

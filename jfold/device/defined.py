@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from jfold.device import jaxprs
-from jfold.device.arrays import Arrays
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays
 
 # Defined everywhere, whatever their parameters are.
 _DEFINED = jaxprs.MOVES | frozenset(

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 from jax.custom_derivatives import zero_from_primal
 
+from jfold.base.arrays import Arrays
 from jfold.device import xla
-from jfold.device.arrays import Arrays
 from jfold.device.linear import (
     Reverse,
     Sparse,

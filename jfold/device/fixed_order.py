@@ -29,11 +29,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend import core
 
-from jfold.device import jaxprs, xla
-from jfold.device.arrays import Arrays
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays
+from jfold.device import xla
 
 if TYPE_CHECKING:
-    from jfold.device.jaxprs import Rules
+    from jfold.base.jaxprs import Rules
 
 Tree = TypeVar('Tree')
 

@@ -21,8 +21,9 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array
 
+from jfold.base.arrays import Arrays, ByOperation, Specs, array_spec, varied
 from jfold.device import xla
-from jfold.device.arrays import Arrays, ByOperation, Specs, array_spec, varied
+from jfold.device.batch import Batch
 from jfold.device.buffers import (
     Residuals,
     Values,
@@ -35,7 +36,6 @@ from jfold.device.kernel import Weights
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.plan import Plan
 from jfold.device.residuals import Policy
-from jfold.device.sections import Batch
 from jfold.device.xla import Chained
 
 Carry: TypeAlias = tuple[Values, Residuals]

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING
 
 from jax.extend import core
 
-from jfold.device import jaxprs
+from jfold.base import jaxprs
+from jfold.base.memo import kept
 from jfold.device.kernel import Kernel
-from jfold.kept import kept
 
 if TYPE_CHECKING:
-    from jfold.device.jaxprs import Atom
+    from jfold.base.jaxprs import Atom
 
 WORTH = 16  # summands of a number that is worth being stored
 ROOM = 1 << 22  # bytes of an operation's products that stay in the caches of a CPU

@@ -19,8 +19,8 @@ import numpy as np
 from jax.extend import core
 from jax.typing import DTypeLike
 
-from jfold.device import fixed_order, jaxprs, xla
-from jfold.device.arrays import (
+from jfold.base import jaxprs
+from jfold.base.arrays import (
     Arrays,
     Spec,
     Specs,
@@ -31,18 +31,19 @@ from jfold.device.arrays import (
     spec_of,
     varied,
 )
+from jfold.base.jaxprs import is_inexact
+from jfold.base.memo import Owner, kept
+from jfold.device import fixed_order, xla
 from jfold.device.checkpoints import taken_out
 from jfold.device.defined import is_defined
-from jfold.device.jaxprs import is_inexact
 from jfold.device.stages import Staged, stage
-from jfold.kept import Owner, kept
-from jfold.operations import PROBES, Operation
+from jfold.program.operations import PROBES, Operation
 from jfold.types import TensorType, TupleType, pack
 
 if TYPE_CHECKING:
     from chex import ArrayTree
 
-    from jfold.device.jaxprs import Atom, Environment, Rules
+    from jfold.base.jaxprs import Atom, Environment, Rules
 
 # Products, by their numbers in the jaxpr of an operation [rows, ...] each.
 Products: TypeAlias = Mapping[int, jax.Array]

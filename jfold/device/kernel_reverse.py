@@ -39,11 +39,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from jfold.base.memo import kept
 from jfold.device.kernel import Kernel
 from jfold.device.rows import Flow
 from jfold.device.split_reverse import SplitReverse
 from jfold.device.whole_reverse import WholeReverse
-from jfold.kept import kept
 
 Reverse: TypeAlias = SplitReverse | WholeReverse
 

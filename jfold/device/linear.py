@@ -19,10 +19,10 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
+from jfold.base.arrays import Arrays
+from jfold.base.jaxprs import is_inexact
+from jfold.base.tracebacks import boundary
 from jfold.device import xla
-from jfold.device.arrays import Arrays
-from jfold.device.jaxprs import is_inexact
-from jfold.tracebacks import boundary
 
 # `None` stands for what is known to be zero, whatever the values.
 Sparse: TypeAlias = list[Array | None]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from jax.extend import core
 
-from jfold.device import jaxprs
+from jfold.base import jaxprs
 
 
 class Form(enum.Enum):

@@ -28,15 +28,15 @@ from typing import TypeAlias, TypeVar
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jfold.base.arrays import Arrays
 from jfold.device import xla
-from jfold.device.arrays import Arrays
+from jfold.device.batch import Batch, Number
 from jfold.device.buffers import slice_rows, take
-from jfold.device.sections import Batch, Number
 from jfold.device.xla import Chained, loop_after
-from jfold.planning.layout import running
-from jfold.planning.tiles import strategy_of
-from jfold.planning.widths import left_over, reverse_widths
-from jfold.spec import Spec
+from jfold.scheduling.layout import running
+from jfold.scheduling.spec import Spec
+from jfold.scheduling.tiles import strategy_of
+from jfold.scheduling.widths import left_over, reverse_widths
 
 Carry = TypeVar('Carry')
 State = TypeVar('State')

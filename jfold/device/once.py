@@ -27,18 +27,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from jfold.device.arrays import Arrays, ByOperation, Varying, array_spec, varied
+from jfold.base.arrays import Arrays, ByOperation, Varying, array_spec, varied
+from jfold.base.jaxprs import is_inexact
+from jfold.device.batch import Batch
 from jfold.device.buffers import add_at, slice_rows, take
-from jfold.device.jaxprs import is_inexact
 from jfold.device.kernel import Weights
 from jfold.device.plan import Plan
-from jfold.device.sections import Batch
 from jfold.graph import shared_counts, value_parts
-from jfold.operations import Makers
-from jfold.planning.sections import Section, summed_at_once
-from jfold.planning.slots import Way, read_ways, slots, sums_have_rows
-from jfold.recurrence import Component, first_results, results_in, sources, union
-from jfold.spec import RECOMPUTE_ALL
+from jfold.program.components import (
+    Component,
+    first_results,
+    results_in,
+    sources,
+    union,
+)
+from jfold.program.operations import Makers
+from jfold.scheduling.sections import Section, summed_at_once
+from jfold.scheduling.slots import Way, read_ways, slots, sums_have_rows
+from jfold.scheduling.spec import RECOMPUTE_ALL
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, TypeVar
 
 import jax
 
+from jfold.base.arrays import Varying
+from jfold.base.errors import gradient_of
 from jfold.device import xla
-from jfold.device.arrays import Varying
 from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
 from jfold.device.residuals import Policy, RecomputeAll, SaveProducts
 from jfold.device.results import Returned, returned
 from jfold.device.rows import Flow
-from jfold.errors import gradient_of
-from jfold.operations import Makers, Operation, Operations
-from jfold.planning.layout import Layout, active_types, has_gradient, layout, running
-from jfold.planning.slots import sum_operations
-from jfold.planning.tiles import strategy_of
-from jfold.recurrence import (
+from jfold.program.components import (
     Component,
     external_inputs,
     first_results,
     sources,
     union,
 )
-from jfold.spec import RECOMPUTE_ALL, Spec
+from jfold.program.operations import Makers, Operation, Operations
+from jfold.scheduling.layout import Layout, active_types, has_gradient, layout, running
+from jfold.scheduling.slots import sum_operations
+from jfold.scheduling.spec import RECOMPUTE_ALL, Spec
+from jfold.scheduling.tiles import strategy_of
 
 if TYPE_CHECKING:
     from chex import ArrayTree

@@ -19,13 +19,13 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jfold.errors import expect
-from jfold.kept import kept
-from jfold.keys import Rngs, check_key, key_of
-from jfold.operations import Layer, Operations
-from jfold.schedule import Schedule
-from jfold.shards import Shards
-from jfold.spec import Spec
+from jfold.base.errors import expect
+from jfold.base.keys import Rngs, check_key, key_of
+from jfold.base.memo import kept
+from jfold.program.operations import Layer, Operations
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.shards import Shards
+from jfold.scheduling.spec import Spec
 from jfold.types import KeyType
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar, TypeAlias
 
 from jax import Array
 
-from jfold.device.arrays import Arrays, Specs
+from jfold.base.arrays import Arrays, Specs
 from jfold.device.buffers import buffer_of, repeated, slice_rows
 from jfold.device.hoisting import external_products, hoisted_products
 from jfold.device.kernel import Kernel, Products, Weights

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from jax import Array
 
-from jfold.device.arrays import Arrays
+from jfold.base.arrays import Arrays
+from jfold.device.batch import Batch
 from jfold.device.buffers import Values, take
-from jfold.device.sections import Batch
-from jfold.operations import Makers, Operations
-from jfold.planning.layout import layout
-from jfold.planning.sections import Section
-from jfold.recurrence import sources
-from jfold.spec import Spec
+from jfold.program.components import sources
+from jfold.program.operations import Makers, Operations
+from jfold.scheduling.layout import layout
+from jfold.scheduling.sections import Section
+from jfold.scheduling.spec import Spec
 
 
 @dataclass(frozen=True)

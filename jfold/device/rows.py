@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import jax
 
-from jfold.device.arrays import Arrays, Spec
+from jfold.base.arrays import Arrays, Spec
 from jfold.device.kernel import Weights
 
 T = TypeVar('T')

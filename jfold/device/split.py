@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 from jax.extend import core
 
-from jfold.device import jaxprs, xla
-from jfold.device.arrays import Arrays
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays
+from jfold.device import xla
 
 if TYPE_CHECKING:
-    from jfold.device.jaxprs import Atom, Environment, Rules
+    from jfold.base.jaxprs import Atom, Environment, Rules
 
 
 @dataclass(frozen=True, eq=False)

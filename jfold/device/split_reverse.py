@@ -18,17 +18,18 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from jfold.device import jaxprs, xla
-from jfold.device.arrays import Arrays, Spec, Specs, one_row, row_axis
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis
+from jfold.base.jaxprs import is_inexact
+from jfold.base.memo import Owner, kept
+from jfold.device import xla
 from jfold.device.hoisting import is_worth_it
-from jfold.device.jaxprs import is_inexact
 from jfold.device.kernel import Kernel, Products, Weights
 from jfold.device.rows import Crossing, Flow, Rows
 from jfold.device.split import Split, split
-from jfold.kept import Owner, kept
 
 if TYPE_CHECKING:
-    from jfold.device.jaxprs import Rule
+    from jfold.base.jaxprs import Rule
 
 
 @dataclass(frozen=True, eq=False)

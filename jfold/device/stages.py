@@ -26,19 +26,20 @@ from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jax.extend import core
 
-from jfold.device import jaxprs, linearity
-from jfold.device.arrays import Arrays, masked, varied, varying_axes
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays, masked, varied, varying_axes
+from jfold.base.errors import gradient_of
+from jfold.base.tracebacks import boundary
+from jfold.device import linearity
 from jfold.device.derivatives import TwoWays
 from jfold.device.fixed_order import in_order
 from jfold.device.linear import Sparse
-from jfold.errors import gradient_of
-from jfold.tracebacks import boundary
 
 Cotangent: TypeAlias = Array | SymbolicZero
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from jfold.device.jaxprs import Rules
+    from jfold.base.jaxprs import Rules
 
     Run: TypeAlias = Callable[[Callable[[Arrays], Arrays], Arrays], Arrays]
     Pull: TypeAlias = Callable[[Sequence[Array]], tuple[dict[int, Array]]]

@@ -26,10 +26,10 @@ from collections.abc import Sequence
 
 from jax import Array, lax
 
+from jfold.device.batch import Number
 from jfold.device.buffers import Edges, added, write
 from jfold.device.loops import Loops
 from jfold.device.plan import Plan
-from jfold.device.sections import Number
 
 
 def has_sums(plan: Plan, operations: Sequence[int]) -> bool:

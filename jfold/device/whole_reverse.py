@@ -16,8 +16,9 @@ from typing import ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jfold.device import fixed_order, jaxprs
-from jfold.device.arrays import Arrays, Spec, Specs, one_row, row_axis, spec_of
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis, spec_of
+from jfold.device import fixed_order
 from jfold.device.kernel import Kernel, Products, Weights
 from jfold.device.rows import Crossing, Flow, Rows
 

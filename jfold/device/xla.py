@@ -19,13 +19,13 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend import core
 
-from jfold.device import jaxprs
-from jfold.device.arrays import Arrays, Specs
+from jfold.base import jaxprs
+from jfold.base.arrays import Arrays, Specs
 from jfold.device.buffers import slice_rows, take
-from jfold.staircase import NARROW
+from jfold.scheduling.staircase import NARROW
 
 if TYPE_CHECKING:
-    from jfold.device.jaxprs import Atom, Environment, Rules
+    from jfold.base.jaxprs import Atom, Environment, Rules
 
 Carry = TypeVar('Carry')
 

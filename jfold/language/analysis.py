@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jfold import combinators as c
-from jfold.wires import leaves
-from jfold.wiring import Composition, Wiring
+from jfold import blocks as b
+from jfold.base.operands import leaves
+from jfold.blocks.compose import Composition, Wiring
 
-Users = dict[c.Block, list[c.Block]]
+Users = dict[b.Block, list[b.Block]]
 
 
-def users(root: c.Block) -> Users:
+def users(root: b.Block) -> Users:
     """Every block of an expression, and those that hold it, once for each use."""
     # By identity, as blocks compare: one that is used in many places is visited once.
     found: Users = {root: []}
@@ -32,24 +32,24 @@ def users(root: c.Block) -> Users:
     return found
 
 
-def _inside(block: c.Block) -> Iterable[c.Block]:
+def _inside(block: b.Block) -> Iterable[b.Block]:
     """The blocks that a block is made of; of a reference, what it stands for."""
-    if isinstance(block, c.Reference):
+    if isinstance(block, b.Reference):
         target = block.declaration.target
         return () if target is None else (target,)
-    if type(block)._pieces is c.Block._pieces:  # the only piece is its own text
+    if type(block)._pieces is b.Block._pieces:  # the only piece is its own text
         return ()
-    return (piece for piece in block._pieces() if isinstance(piece, c.Block))
+    return (piece for piece in block._pieces() if isinstance(piece, b.Block))
 
 
-def _of_kind(users: Users, *kinds: type[c.Block]) -> list[c.Block]:
+def _of_kind(users: Users, *kinds: type[b.Block]) -> list[b.Block]:
     return [block for block in users if isinstance(block, kinds)]
 
 
-def observing(users: Users) -> set[c.Block]:
+def observing(users: Users) -> set[b.Block]:
     """The blocks with a `Metric` inside, every use of which counts."""
-    found: set[c.Block] = set()
-    waiting = _of_kind(users, c.Metric)
+    found: set[b.Block] = set()
+    waiting = _of_kind(users, b.Metric)
     while waiting:
         block = waiting.pop()
         if block not in found:
@@ -58,13 +58,13 @@ def observing(users: Users) -> set[c.Block]:
     return found
 
 
-def constants(users: Users) -> set[c.Block]:
+def constants(users: Users) -> set[b.Block]:
     """The blocks that take no input, so that a `Record` reads no field for them.
 
     What is made of others takes none if all of these take none. Of a declaration that
     refers to itself this never becomes known: it takes an input.
     """
-    waiting = _of_kind(users, c.FromTensor, c.Zeros, c.Void)
+    waiting = _of_kind(users, b.FromTensor, b.Zeros, b.Void)
     compositions = (each for each in users if isinstance(each, Composition))
     waiting += (each for each in compositions if 0 not in each.wiring.read)
     # As in a topological sort: how many answers a block still waits for.
@@ -73,7 +73,7 @@ def constants(users: Users) -> set[c.Block]:
     for block in users:
         for part in _takers(block):
             givers[part].append(block)
-    found: set[c.Block] = set()
+    found: set[b.Block] = set()
     while waiting:
         block = waiting.pop()
         found.add(block)
@@ -84,21 +84,21 @@ def constants(users: Users) -> set[c.Block]:
     return found
 
 
-def _takers(block: c.Block) -> tuple[c.Block, ...]:
+def _takers(block: b.Block) -> tuple[b.Block, ...]:
     """The parts of a block that are given its input, or a field of it."""
-    if isinstance(block, c.Pipe):
+    if isinstance(block, b.Pipe):
         return block.blocks[:1]
-    if isinstance(block, c.AllOf):
+    if isinstance(block, b.AllOf):
         return block.blocks
-    if isinstance(block, c.Record):
+    if isinstance(block, b.Record):
         return tuple(part for _, part in block.fields)
     if isinstance(block, Composition):
         # What gives its input on is no constant: it would wait for itself.
         gives = (block,) if 0 in leaves(block.wiring.output) else ()
         return _readers(block.wiring) + gives
-    return tuple(_inside(block)) if isinstance(block, c.Reference) else ()
+    return tuple(_inside(block)) if isinstance(block, b.Reference) else ()
 
 
-def _readers(wiring: Wiring) -> tuple[c.Block, ...]:
+def _readers(wiring: Wiring) -> tuple[b.Block, ...]:
     """The blocks that read the input of a composition."""
     return tuple(each for each, source in wiring.steps if 0 in leaves(source))

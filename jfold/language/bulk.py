@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from jfold import combinators as c
+from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import Lines
 from jfold.language.tapes import Region
@@ -19,8 +19,8 @@ from jfold.language.typed import Typed
 from jfold.types import KeyType, ObjectType, SequenceType, TensorType
 
 IN_LISTS = (
-    *(c.Tensor, c.InputTransform, c.OneHotFromList, c.FromTensor, c.Void, c.Function),
-    *(c.Identity, c.Pipe, c.AllOf, c.Record, c.GetItem, c.Reference, c.Share),
+    *(b.Tensor, b.InputTransform, b.OneHotFromList, b.FromTensor, b.Void, b.Function),
+    *(b.Identity, b.Pipe, b.AllOf, b.Record, b.GetItem, b.Reference, b.Share),
 )
 
 
@@ -37,7 +37,7 @@ def in_lists(node: Typed, items: Any, w: Lines) -> bool:
     made = [x for each in once for x in _makers(each, w)]
     if len({*made}) != len(made) or any(_made_again(again, w)):
         return False
-    return len(made) == 1 or not any(isinstance(x, c.Reference) for x in made)
+    return len(made) == 1 or not any(isinstance(x, b.Reference) for x in made)
 
 
 def _reached(nodes: Iterable[Typed], again: list[Typed]) -> Iterator[Typed]:
@@ -50,7 +50,7 @@ def _reached(nodes: Iterable[Typed], again: list[Typed]) -> Iterator[Typed]:
             continue
         found.add(node)
         yield node
-        if not isinstance(node.block, c.Reference | c.Share):
+        if not isinstance(node.block, b.Reference | b.Share):
             waiting += [each for each in node.parts if each is not None]
 
 
@@ -68,7 +68,7 @@ def _is_simple(node: Typed, w: Lines) -> bool:
         return False
     if node.observes or node.draws:
         return False
-    if isinstance(node.block, c.Reference | c.Share):
+    if isinstance(node.block, b.Reference | b.Share):
         is_plain = isinstance(node.input, ObjectType | TensorType)
         is_tensor = isinstance(node.output, TensorType)
         return is_plain and is_tensor and not w.g.deep
@@ -86,11 +86,11 @@ def _computing(node: Typed, w: Lines) -> int | None:
 def _makers(node: Typed, w: Lines) -> Iterator[Hashable]:
     """What makes rows in a block itself; calls."""
     block = node.block
-    if isinstance(block, c.Reference):
+    if isinstance(block, b.Reference):
         yield block
-    elif isinstance(block, c.Share):
+    elif isinstance(block, b.Share):
         yield node.parts[0] and node.parts[0].block
-    elif isinstance(block, c.Tensor):
+    elif isinstance(block, b.Tensor):
         yield block.type, block.below
     elif (o := _computing(node, w)) is not None:
         assert node.layer is not None

@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NoReturn
 
-from jfold import combinators as c
+from jfold import blocks as b
+from jfold.blocks.compose import Composition
 from jfold.language.flax_modules import cell_library, module_of
 from jfold.language.inference import Inference
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
 from jfold.types import TupleType
-from jfold.wiring import Composition
 
 
-def check_end(node: Typed, cell: c.Block) -> None:
+def check_end(node: Typed, cell: b.Block) -> None:
     """Refuses an RNN's cell that gives what a cell of Flax gives, as it is."""
     for each in _last(cell):
-        if isinstance(each, c.Function) and cell_library(each.fn):
+        if isinstance(each, b.Function) and cell_library(each.fn):
             _refuse(node, each)
 
 
-def check_order(node: Typed, function: c.Function, state: Inference) -> None:
+def check_order(node: Typed, function: b.Function, state: Inference) -> None:
     """Refuses a cell of Flax that takes the state of a loop for an item."""
     given = state.types.head(node.input)
     if isinstance(given, TupleType) and len(given) == 2 and cell_library(function.fn):
@@ -35,9 +35,9 @@ def check_order(node: Typed, function: c.Function, state: Inference) -> None:
             _refuse(loop, function)
 
 
-def _last(block: c.Block) -> Iterator[c.Block]:
+def _last(block: b.Block) -> Iterator[b.Block]:
     """The blocks whose values a block gives as they are."""
-    waiting, seen = [block], set[c.Block]()
+    waiting, seen = [block], set[b.Block]()
     while waiting:
         each = waiting.pop()
         parts = _givers(each)
@@ -47,22 +47,22 @@ def _last(block: c.Block) -> Iterator[c.Block]:
         seen.update(parts)
 
 
-def _givers(block: c.Block) -> list[c.Block]:
+def _givers(block: b.Block) -> list[b.Block]:
     """The parts of a block of which one gives its value."""
-    if isinstance(block, c.Pipe):
-        return [x for x in block.blocks if not isinstance(x, c.Identity)][-1:]
-    if isinstance(block, c.OneOf):
+    if isinstance(block, b.Pipe):
+        return [x for x in block.blocks if not isinstance(x, b.Identity)][-1:]
+    if isinstance(block, b.OneOf):
         return [*block.targets.values(), *filter(None, [block.default])]
-    if isinstance(block, c.Reference):
+    if isinstance(block, b.Reference):
         return [*filter(None, [block.declaration.target])]
     if isinstance(block, Composition) and isinstance(block.wiring.output, int):
         return [x for x, _ in block.wiring.steps[: block.wiring.output][-1:]]
     return []
 
 
-def _refuse(loop: Typed, function: c.Function) -> NoReturn:
+def _refuse(loop: Typed, function: b.Function) -> NoReturn:
     name, library = type(module_of(function.fn)).__name__, cell_library(function.fn)
-    if isinstance(loop.block, c.Fold):
+    if isinstance(loop.block, b.Fold):
         expected = f'a state and then an item for {name} of {library}'
         hint = 'give it what Fold gives, in that order'
         fail(loop, expected, 'the state second', hint)

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold import combinators as c
-from jfold.errors import MASKED, BadItem, shown, some_masked
-from jfold.kept import kept
+from jfold import blocks as b
+from jfold.base.errors import MASKED, BadItem, shown, some_masked
+from jfold.base.memo import kept
+from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.inference import infer
-from jfold.language.layers import arguments_of
+from jfold.language.layer_names import arguments_of
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import (
@@ -30,7 +31,6 @@ from jfold.language.walk import (
     tensors_in,
 )
 from jfold.tracing.convert import to_array
-from jfold.trampoline import Steps, in_turn, run
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
 Array = np.ndarray[Any, Any]
@@ -38,13 +38,13 @@ Array = np.ndarray[Any, Any]
 Keys = Callable[[str, int], Any]
 
 
-def typing_of(block: c.Block) -> Typing:
+def typing_of(block: b.Block) -> Typing:
     """The types of a block."""
     return _typing(block, jax.dtypes.canonicalize_dtype(float))
 
 
 @kept
-def _typing(block: c.Block, widest: np.dtype[Any]) -> Typing:
+def _typing(block: b.Block, widest: np.dtype[Any]) -> Typing:
     """The types of a block, found once for each width of floats that JAX keeps.
 
     A block never changes, and one with a declaration that is not resolved raises.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.errors import BadItem, InputError
+from jfold.base.errors import BadItem, InputError
 from jfold.language.generate import settled
 from jfold.language.recordings import recording
 from jfold.language.rounds import Chosen

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from jfold.combinators import Arguments, Block, Function
+from jfold.base.printing import Printed
+from jfold.base.trampoline import Steps, in_turn, run
+from jfold.blocks.control import Arguments
+from jfold.combinators import Block, Function
 from jfold.language.paths import fail
 from jfold.language.signatures import inputs_of, inputs_of_init
-from jfold.printing import Printed
-from jfold.trampoline import Steps, in_turn, run
 from jfold.types import Nested, TupleType, Type
 
 Names: TypeAlias = tuple[frozenset[str], ...]  # of each item; several of several cases

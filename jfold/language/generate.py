@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jfold import combinators as c
+from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, RETURNED, Lines, Writer
 from jfold.language.names import WORDS, without_unused
@@ -31,7 +31,7 @@ from jfold.language.values import (
     with_arguments,
 )
 from jfold.language.writing import write
-from jfold.result_tables import LENGTH
+from jfold.program.result_tables import LENGTH
 from jfold.types import Type
 
 MOST_ROUNDS = 64
@@ -51,7 +51,7 @@ class Generator(Writer):
     ) -> s.Symbol:
         """A call of the function that evaluates a block; it is written once."""
         flat = list(arguments(value))
-        if isinstance(key, c.ForwardDeclaration) and key.key is not None:
+        if isinstance(key, b.ForwardDeclaration) and key.key is not None:
             flat = [w.held(flat[0], 'value')]
         for k, each in enumerate(flat):
             self.joined((key, 'argument', k), each)
@@ -124,7 +124,7 @@ class Generator(Writer):
 
         given = _opened(with_arguments(value, argument), w)
         w.arguments = {*names}
-        shares = isinstance(key, c.ForwardDeclaration) and key.key is not None
+        shares = isinstance(key, b.ForwardDeclaration) and key.key is not None
         memo = self._remembering(key, names[0], w) if shares else None  # type: ignore[arg-type]
         w.tail = memo is None
         made = w.part(node, given, tail=True)
@@ -140,7 +140,7 @@ class Generator(Writer):
         head = f'{INDENT}def {name}({", ".join(names)}):'
         self.functions += [head, *without_unused(w.lines), '']
 
-    def _remembering(self, declaration: c.ForwardDeclaration, x: str, w: Lines) -> str:
+    def _remembering(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
         """Writes the beginning of a function that runs once for each object."""
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)

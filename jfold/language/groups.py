@@ -9,8 +9,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jfold import combinators as c
-from jfold.functions import neutral
+from jfold import blocks as b
+from jfold.base.functions import neutral
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, Lines
 from jfold.language.tapes import Maker, Tape
@@ -30,9 +30,9 @@ class Fill(enum.Enum):
     LAST = enum.auto()  # its last item, once more
 
 
-def filled_by(block: c.Reduce) -> Fill | None:
+def filled_by(block: b.Reduce) -> Fill | None:
     """What fills groups, `None` of what is not combined in groups."""
-    if not (block.associative and isinstance(block.combine, c.Function)):
+    if not (block.associative and isinstance(block.combine, b.Function)):
         return None
     fn = block.combine.fn
     if fn is jnp.add:

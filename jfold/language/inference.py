@@ -18,7 +18,8 @@ from typing import Any
 
 import jax
 
-from jfold import combinators as c
+from jfold import blocks as b
+from jfold.base.trampoline import Steps, run
 from jfold.language.analysis import constants, observing, users
 from jfold.language.fields import order_for
 from jfold.language.origins import Origins
@@ -27,9 +28,8 @@ from jfold.language.recursion import calls_of, endless
 from jfold.language.shared_parameters import numbered
 from jfold.language.typed import Typed, Typing
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
-from jfold.operations import Layer
-from jfold.result_tables import levels
-from jfold.trampoline import Steps, run
+from jfold.program.operations import Layer
+from jfold.program.result_tables import levels
 from jfold.types import (
     ObjectType,
     SequenceType,
@@ -50,7 +50,7 @@ FEW_USES, USES_FOR_EACH = 2048, 8
 
 # What these give has the variable of a value that there is already. All others are
 # taken to give a new value, which is never wrong: at worst it is computed twice.
-_PASSING = c.Identity, c.Pipe, c.GetItem
+_PASSING = b.Identity, b.Pipe, b.GetItem
 
 
 @dataclass(eq=False)
@@ -70,32 +70,32 @@ class Inference:
       cases: of each variable of a case, that of the value that there is a choice for.
     """
 
-    constants: set[c.Block]
-    observing: set[c.Block]
-    repeated: set[c.Block]
+    constants: set[b.Block]
+    observing: set[b.Block]
+    repeated: set[b.Block]
     room: int
     is_asked: bool
     types: Unifier = field(default_factory=Unifier)
     nodes: list[Typed] = field(default_factory=list)
-    visited: dict[tuple[c.Block, Type], Typed] = field(default_factory=dict)
+    visited: dict[tuple[b.Block, Type], Typed] = field(default_factory=dict)
     items: dict[tuple[Type, int], TypeVariable] = field(default_factory=dict)
     waiting: list[tuple[Typed, Callable[[], bool]]] = field(default_factory=list)
-    declarations: dict[c.ForwardDeclaration, Typed] = field(default_factory=dict)
+    declarations: dict[b.ForwardDeclaration, Typed] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
-    functions: dict[Layer, c.Function] = field(default_factory=dict)
+    functions: dict[Layer, b.Function] = field(default_factory=dict)
     guesses: list[tuple[Typed, Type]] = field(default_factory=list)
     results: dict[tuple[Any, tuple[Type, ...]], tuple[Type, Origins]] = field(
         default_factory=dict
     )
-    calls: dict[tuple[c.Block, Type | None], c.Reference] = field(default_factory=dict)
+    calls: dict[tuple[b.Block, Type | None], b.Reference] = field(default_factory=dict)
     carried: dict[Type, Typed] = field(default_factory=dict)
     cases: dict[Type, Type] = field(default_factory=dict)
 
-    def visit(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
+    def visit(self, block: b.Block, given: Type, where: str) -> Steps[Typed]:
         """Types one use of `block`, and the uses inside it."""
         return self.visit_once(self.called(block, given), given, where)
 
-    def called(self, block: c.Block, given: Type) -> c.Block:
+    def called(self, block: b.Block, given: Type) -> b.Block:
         """The block; once uses are many more than the expression is long, a reference
         to it in its place, so that it is typed and lowered once for all that follow.
 
@@ -111,14 +111,14 @@ class Inference:
             return block
         key = block, None if unknown else type_
         if key not in self.calls:
-            declaration = c.ForwardDeclaration(key[1], name=type(block).__name__)
+            declaration = b.ForwardDeclaration(key[1], name=type(block).__name__)
             declaration.resolve_to(block)
-            self.calls[key] = c.Reference(declaration)
+            self.calls[key] = b.Reference(declaration)
             if block in self.observing:
                 self.observing.add(self.calls[key])
         return self.calls[key]
 
-    def visit_once(self, block: c.Block, given: Type, where: str) -> Steps[Typed]:
+    def visit_once(self, block: b.Block, given: Type, where: str) -> Steps[Typed]:
         """The same, of this block itself."""
         # A bare type, such as `object`, is that of many values; its variable of one.
         if not isinstance(given, TypeVariable | VoidType):
@@ -141,12 +141,12 @@ class Inference:
             self.visited[block, given] = node
         return node
 
-    def given_to(self, block: c.Block, given: Type) -> Type:
+    def given_to(self, block: b.Block, given: Type) -> Type:
         """What a block takes of what it could be given."""
         return VoidType() if block in self.constants else given
 
     def part(
-        self, node: Typed, block: c.Block, given: Type, label: str
+        self, node: Typed, block: b.Block, given: Type, label: str
     ) -> Steps[Typed]:
         """Types a block inside `node`; one that takes no input is given none."""
         where = further(node.where, f'{type(node.block).__name__}{label}')
@@ -155,7 +155,7 @@ class Inference:
     def substitute(
         self,
         node: Typed,
-        block: c.Block | None,
+        block: b.Block | None,
         label: str,
         type_: Type,
         verb: str,
@@ -295,18 +295,18 @@ class Inference:
             fail(node, f'{expected} no names', str(given), 'write them in one order')
 
 
-def _saying(block: c.Block) -> str:
+def _saying(block: b.Block) -> str:
     """How to say types that do not follow."""
-    if isinstance(block, c.RNN) and block.initial_state is None:
+    if isinstance(block, b.RNN) and block.initial_state is None:
         return 'say that of the state, by `initial_state`'
     return 'say them, by `output_type=` of `ForwardDeclaration` or `recursive`'
 
 
-def begin(root: c.Block, is_asked: bool = False) -> Inference:
+def begin(root: b.Block, is_asked: bool = False) -> Inference:
     """The state before anything of an expression is typed."""
     found = users(root)
     composite = {user for each in found.values() for user in each}
-    kinds = c.Reference, c.Share  # which are typed once anyway
+    kinds = b.Reference, b.Share  # which are typed once anyway
     repeated = {x for x in composite if len(found[x]) > 1 and not isinstance(x, kinds)}
     room = FEW_USES + USES_FOR_EACH * sum(map(len, found.values()))
     # Each guess of what an unknown input is has all that waits tried again, so where
@@ -316,12 +316,12 @@ def begin(root: c.Block, is_asked: bool = False) -> Inference:
 
 
 @functools.singledispatch
-def output_type(block: c.Block, node: Typed, state: Inference) -> Type | Steps[Type]:
+def output_type(block: b.Block, node: Typed, state: Inference) -> Type | Steps[Type]:
     """The output type of `node`; sets its parts, which it yields the steps for."""
     raise NotImplementedError(f'type inference has no rule for {block!r}')
 
 
-def _settled(block: c.Block, given: Type | None) -> tuple[Type | None, Type | None]:
+def _settled(block: b.Block, given: Type | None) -> tuple[Type | None, Type | None]:
     """What a block takes and gives, as far as that follows from what it is given."""
     state = begin(block, is_asked=given is None)
     given = state.types.fresh() if given is None else given
@@ -332,12 +332,12 @@ def _settled(block: c.Block, given: Type | None) -> tuple[Type | None, Type | No
     return taken, made
 
 
-def input_type(block: c.Block) -> Type | None:
+def input_type(block: b.Block) -> Type | None:
     """See `Block.input_type`."""
     return _settled(block, None)[0]
 
 
-def result_type(block: c.Block) -> Type | None:
+def result_type(block: b.Block) -> Type | None:
     """See `Block.output_type`."""
     taken, made = _settled(block, None)
     if taken is None and made is None:
@@ -346,7 +346,7 @@ def result_type(block: c.Block) -> Type | None:
     return made
 
 
-def infer(root: c.Block) -> Typing:
+def infer(root: b.Block) -> Typing:
     """Types an expression whose input is a Python object.
 
     Raises:
@@ -363,7 +363,7 @@ def infer(root: c.Block) -> Typing:
         raise
     metrics: dict[str, tuple[Type, bool]] = {}
     for node in state.nodes:
-        if isinstance(node.block, c.Metric):
+        if isinstance(node.block, b.Metric):
             _check_metric(node, metrics)
     # Names follow from the layers of the whole expression, so nodes get them last.
     met = dict.fromkeys(node.layer for node in state.nodes if node.layer)
@@ -381,7 +381,7 @@ def _mark_draws(state: Inference) -> None:
     around: dict[Typed, list[Typed]] = {}
     for node in state.nodes:
         target = None
-        if isinstance(node.block, c.Reference):
+        if isinstance(node.block, b.Reference):
             target = state.declarations[node.block.declaration]
         for part in (*node.parts, target):
             if part is not None:
@@ -404,7 +404,7 @@ def collected_of(given: Type) -> tuple[Type, bool]:
 
 
 def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
-    assert isinstance(node.block, c.Metric)
+    assert isinstance(node.block, b.Metric)
     collected, has_label = collected_of(node.input)
     leaves = list(terminals(collected))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.device import jaxprs
-from jfold.operations import Layer
+from jfold.base import jaxprs
+from jfold.program.operations import Layer
 from jfold.types import KeyType, TensorType, TupleType, Type, pack, tensors
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
-from jfold.result_tables import levels
+from jfold.program.result_tables import levels
 from jfold.types import (
     BroadcastType,
     SequenceType,

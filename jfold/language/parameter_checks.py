@@ -10,12 +10,11 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from jfold.containers import plain, restored
-from jfold.errors import shown
-from jfold.external import shown_rows
-from jfold.kept import kept
-from jfold.operations import Layer
-from jfold.program import Program
+from jfold.base.containers import plain, restored
+from jfold.base.errors import shown
+from jfold.base.memo import kept
+from jfold.blocks.external import shown_rows
+from jfold.program.operations import Layer, Program
 
 Struct: TypeAlias = jax.ShapeDtypeStruct
 Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them

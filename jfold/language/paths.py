@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from jfold.blocks import Block
-from jfold.errors import middle_out
-from jfold.printing import short
+from jfold.base.errors import middle_out
+from jfold.base.printing import short
+from jfold.combinators import Block
 
 
 def path_of(where: str, block: Block) -> str:

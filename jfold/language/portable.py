@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from jfold import combinators as c
+from jfold import blocks as b
+from jfold.blocks.compose import Composition
 from jfold.language.groups import Fill
 from jfold.language.origins import Origins
 from jfold.language.typed import Typed, Typing
-from jfold.operations import Layer
-from jfold.program import Program
-from jfold.wiring import Composition
+from jfold.program.operations import Layer, Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +55,17 @@ def outline(name: str, params: object, *others: Any) -> Layer:
 LAYER = 'name', 'params', 'batched', 'external', 'rngs', 'adds', 'parts'
 
 
-def _fields_of_record(block: c.Record) -> tuple[Any, ...]:
+def _fields_of_record(block: b.Record) -> tuple[Any, ...]:
     return tuple(key for key, _ in block.fields), block.length
 
 
 def _record(keys: tuple[Any, ...], length: int | None) -> Any:
     fields = tuple((key, None) for key in keys)
-    return bare(c.Record, fields=fields, length=length)
+    return bare(b.Record, fields=fields, length=length)
 
 
-def _declaration(name: str, key: Any) -> c.ForwardDeclaration:
-    made = c.ForwardDeclaration(name=name)
+def _declaration(name: str, key: Any) -> b.ForwardDeclaration:
+    made = b.ForwardDeclaration(name=name)
     made.key = key
     return made
 
@@ -97,41 +96,41 @@ def _plain(kind: type[Any], *names: str) -> Codec:
     )
 
 
-def _key_fn(block: c.OneOf) -> tuple[Any, ...]:
-    return (None if isinstance(block.key_fn, c.Block) else block.key_fn,)
+def _key_fn(block: b.OneOf) -> tuple[Any, ...]:
+    return (None if isinstance(block.key_fn, b.Block) else block.key_fn,)
 
 
-def _transform(block: c.InputTransform) -> tuple[Any, ...]:
+def _transform(block: b.InputTransform) -> tuple[Any, ...]:
     fn = dict(block.fn) if isinstance(block.fn, Mapping) else block.fn
     return fn, block.default
 
 
 BLOCKS: dict[type, Codec] = {
-    c.Tensor: Codec(lambda x: (x.shape, x.type.dtype, x.below), c.Tensor),
-    c.InputTransform: Codec(
-        _transform, lambda fn, default: c.InputTransform(fn, **_default(default))
+    b.Tensor: Codec(lambda x: (x.shape, x.type.dtype, x.below), b.Tensor),
+    b.InputTransform: Codec(
+        _transform, lambda fn, default: b.InputTransform(fn, **_default(default))
     ),
-    c.OneHotFromList: Codec(
-        lambda x: (x.items, x.type.dtype, x.strict), c.OneHotFromList
+    b.OneHotFromList: Codec(
+        lambda x: (x.items, x.type.dtype, x.strict), b.OneHotFromList
     ),
-    c.FromTensor: Codec(lambda x: (x.value,), c.FromTensor),
-    c.Zeros: Codec(lambda x: (x.type,), c.Zeros),
-    c.Length: Codec(lambda x: (x.type.dtype,), c.Length),
-    c.Record: Codec(_fields_of_record, _record),
-    c.GetItem: _plain(c.GetItem, 'key', 'default'),
-    c.OneOf: Codec(_key_fn, lambda fn: bare(c.OneOf, key_fn=fn)),
-    c.Metric: _plain(c.Metric, 'name'),
-    c.Reference: _plain(c.Reference, 'declaration'),
-    c.RNN: _plain(c.RNN, 'initial_state_from_input'),
-    c.Padded: _plain(c.Padded, 'length'),
-    c.Zip: _plain(c.Zip, 'strict'),
-    c.NGrams: _plain(c.NGrams, 'n'),
+    b.FromTensor: Codec(lambda x: (x.value,), b.FromTensor),
+    b.Zeros: Codec(lambda x: (x.type,), b.Zeros),
+    b.Length: Codec(lambda x: (x.type.dtype,), b.Length),
+    b.Record: Codec(_fields_of_record, _record),
+    b.GetItem: _plain(b.GetItem, 'key', 'default'),
+    b.OneOf: Codec(_key_fn, lambda fn: bare(b.OneOf, key_fn=fn)),
+    b.Metric: _plain(b.Metric, 'name'),
+    b.Reference: _plain(b.Reference, 'declaration'),
+    b.RNN: _plain(b.RNN, 'initial_state_from_input'),
+    b.Padded: _plain(b.Padded, 'length'),
+    b.Zip: _plain(b.Zip, 'strict'),
+    b.NGrams: _plain(b.NGrams, 'n'),
     **{
         kind: _plain(kind)
         for kind in (
-            *(c.Void, c.Function, c.Identity, c.Pipe, c.AllOf, c.Optional, c.Share),
-            *(Composition, c.Map, c.Fold, c.Reduce, c.Broadcast, c.Nth, c.Chain),
-            *(c.Pick, c.Regroup),
+            *(b.Void, b.Function, b.Identity, b.Pipe, b.AllOf, b.Optional, b.Share),
+            *(Composition, b.Map, b.Fold, b.Reduce, b.Broadcast, b.Nth, b.Chain),
+            *(b.Pick, b.Regroup),
         )
     },
 }
@@ -147,7 +146,7 @@ def _use(*values: Any) -> Typed:
     made = Typed(**given)
     kind = type(made.block).__name__
     is_whole = type(made.parts) is tuple and all(map(_may_be_part, made.parts))
-    if not is_whole or not isinstance(made.block, c.Block):
+    if not is_whole or not isinstance(made.block, b.Block):
         raise TypeError(f'expected the use of a block, got one of {kind}')
     vars(made).update(path=path)
     return made
@@ -165,7 +164,7 @@ CODECS: dict[type, Codec] = {
     Origins: Codec(
         lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins
     ),
-    c.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
+    b.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
     Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
     Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
 }
@@ -174,6 +173,6 @@ CODECS: dict[type, Codec] = {
 def codec_of(value: object) -> tuple[str, Codec] | None:
     """The tag and form of a value that has one."""
     kind = type(value)
-    for each in c.Function, c.Record:  # by whatever name: its use says the rest
+    for each in b.Function, b.Record:  # by whatever name: its use says the rest
         kind = each if isinstance(value, each) else kind
     return (kind.__name__, CODECS[kind]) if kind in CODECS else None

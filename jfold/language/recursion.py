@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 
-from jfold import combinators as c
+from jfold import blocks as b
 from jfold.language.typed import Typed
 from jfold.types import ObjectType, Type
 
@@ -45,7 +45,7 @@ def calls_of(nodes: Iterable[Typed], cases: Mapping[Type, Type]) -> Calls:
       cases: of each variable of a case, that of the value that there is a choice for.
     """
     given: dict[Type, list[int]] = {}
-    references = [each for each in nodes if isinstance(each.block, c.Reference)]
+    references = [each for each in nodes if isinstance(each.block, b.Reference)]
     targets = {_declaration(x).target: id(_declaration(x)) for x in references}
     for each in nodes:
         if each.block in targets:
@@ -61,6 +61,6 @@ def calls_of(nodes: Iterable[Typed], cases: Mapping[Type, Type]) -> Calls:
     return calls
 
 
-def _declaration(node: Typed) -> c.ForwardDeclaration:
-    assert isinstance(node.block, c.Reference)
+def _declaration(node: Typed) -> b.ForwardDeclaration:
+    assert isinstance(node.block, b.Reference)
     return node.block.declaration

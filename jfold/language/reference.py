@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jfold.errors import InputError
-from jfold.functions import neutral
+from jfold.base.errors import InputError
+from jfold.base.functions import neutral
 from jfold.language.expression import Expression, Nothing
 from jfold.language.groups import GROUPS
 from jfold.language.typed import Typed
@@ -28,9 +28,9 @@ from jfold.language.walk import (
     plain,
     tensors_in,
 )
-from jfold.operations import Operations
-from jfold.recurrence import are_recurrent, component_of
-from jfold.result_tables import LENGTH
+from jfold.program.components import are_recurrent, component_of
+from jfold.program.operations import Operations
+from jfold.program.result_tables import LENGTH
 from jfold.types import (
     KeyType,
     Product,

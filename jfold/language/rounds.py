@@ -14,9 +14,9 @@ from jfold.language.names import Names, identifier
 from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Maker, Rows, Tape, Use
 from jfold.language.typed import Typed
-from jfold.operations import Makers, Operation, Operations, Sources
-from jfold.recurrence import component_of, components, results_in
-from jfold.result_tables import Result, in_row
+from jfold.program.components import component_of, components, results_in
+from jfold.program.operations import Makers, Operation, Operations, Sources
+from jfold.program.result_tables import Result, in_row
 from jfold.types import KeyType, TensorType, Type
 
 FEW_SITES = 4

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from jfold.blocks.external import shown_rows
 from jfold.combinators import Function
-from jfold.external import shown_rows
 from jfold.language.flax_modules import check_tied
-from jfold.operations import Layer
+from jfold.program.operations import Layer
 
 if TYPE_CHECKING:
     from chex import ArrayTree

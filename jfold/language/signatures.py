@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from inspect import Parameter
 from typing import Any
 
+from jfold.base.errors import shown
 from jfold.combinators import Function
-from jfold.errors import shown
 
 POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from jfold.operations import Makers
+from jfold.program.operations import Makers
 from jfold.types import (
     BroadcastType,
     ObjectType,

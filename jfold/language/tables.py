@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jfold.language.layers import arguments_of
+from jfold.language.layer_names import arguments_of
 from jfold.language.origins import computing
 from jfold.language.typed import Typed, Typing
-from jfold.operations import Layer, Operation
+from jfold.program.operations import Layer, Operation
 from jfold.types import KeyType, TensorType, TupleType, Type, tensors
 
 

@@ -28,8 +28,8 @@ from dataclasses import replace
 from jfold.language.generate import Generator, settled
 from jfold.language.rounds import Call, Chosen
 from jfold.language.tables import Tables
-from jfold.operations import Operation, Operations, Sources
-from jfold.recurrence import component_of, components, reads, results_in
+from jfold.program.components import component_of, components, reads, results_in
+from jfold.program.operations import Operation, Operations, Sources
 
 
 def without_turns(

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jfold import combinators as c
+from jfold import blocks as b
+from jfold.base.printing import short
 from jfold.language.fields import Order
 from jfold.language.origins import Origins
 from jfold.language.paths import path_of
-from jfold.operations import Layer
-from jfold.printing import short
-from jfold.result_tables import Kind, rows_of
+from jfold.program.operations import Layer
+from jfold.program.result_tables import Kind, rows_of
 from jfold.types import TupleType, Type
 
 
@@ -36,7 +36,7 @@ class Typed:
       facts: what the rules of the block ask of the blocks that it is made of.
     """
 
-    block: c.Block
+    block: b.Block
     where: str
     input: Type
     output: Type
@@ -79,7 +79,7 @@ class Typing:
     """
 
     root: Typed
-    declarations: dict[c.ForwardDeclaration, Typed]
+    declarations: dict[b.ForwardDeclaration, Typed]
     layers: tuple[Layer, ...]
     metrics: dict[str, tuple[Type, bool]]
 

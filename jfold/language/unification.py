@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.fields import merged, without_names
-from jfold.trampoline import Steps, in_turn, run
 from jfold.types import Nested, TupleType, Type
 
 

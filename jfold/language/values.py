@@ -86,7 +86,8 @@ def row_leaves(value: s.Symbol) -> Iterator[Any]:
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
     """Per sequence in a value, the result of its items and those inside of these.
 
-    Sequences are numbered level by level, as `jfold.result_tables.levels` meets them.
+    Sequences are numbered level by level, as
+    `jfold.program.result_tables.levels` meets them.
     """
     rest = iter(numbers[1:])
     root: list[Any] = []

@@ -19,12 +19,12 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from jfold import combinators as c
-from jfold.errors import InputError, instead_of, reason, shown
+from jfold import blocks as b
+from jfold.base.errors import InputError, instead_of, reason, shown
+from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.typed import Typed, Typing
 from jfold.tracing.helpers import field as field_of
 from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
-from jfold.trampoline import Steps, in_turn, run
 from jfold.types import (
     Product,
     SequenceType,
@@ -390,6 +390,6 @@ def _rule(kind: type) -> tuple[Callable[..., Any], bool]:
 
 
 @functools.singledispatch
-def walk(block: c.Block, node: Typed, x: object, state: Walk) -> Any:
+def walk(block: b.Block, node: Typed, x: object, state: Walk) -> Any:
     """The value of one use of a block; walks the blocks inside by steps."""
     raise NotImplementedError(f'walking has no rule for {block!r}')

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, SupportsIndex, cast
 
-from jfold import combinators as c
+from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
 from jfold.language.typed import Typed
@@ -22,7 +22,7 @@ READS_NO_ITEMS = type, len, bool, int, float, str, repr, id, abs
 
 
 @functools.singledispatch
-def write(block: c.Block, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def write(block: b.Block, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     """Writes one use of a block; the symbol of what it gives, or `RETURNED`."""
     raise NotImplementedError(f'writing has no rule for {block!r}')
 

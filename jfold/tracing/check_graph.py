@@ -24,6 +24,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from jfold.base.memo import Owner, kept
 from jfold.graph import (
     Array,
     Graph,
@@ -33,15 +34,14 @@ from jfold.graph import (
     ranges,
     values_before,
 )
-from jfold.kept import Owner, kept
-from jfold.operations import Makers, Operations, check_operations
-from jfold.recurrence import (
+from jfold.program.components import (
     component_of,
     components,
     first_results,
     results_in,
     sources,
 )
+from jfold.program.operations import Makers, Operations, check_operations
 from jfold.types import TensorType
 
 NUMBER = TensorType((), 'int32')  # of levels and values

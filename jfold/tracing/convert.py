@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.errors import (
+from jfold.base.errors import (
     MASKED,
     BadItem,
     instead_of,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.errors import MASKED, some_masked
+from jfold.base.errors import MASKED, some_masked
 
 # What lacks a field raises one of these; what has none, a `TypeError`.
 ABSENT = KeyError, IndexError, AttributeError

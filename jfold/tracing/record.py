@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from jfold.errors import BadItem, InputError, reason
+from jfold.base.errors import BadItem, InputError, reason
+from jfold.base.memo import Owner, kept
 from jfold.graph import Graph
-from jfold.kept import Owner, kept
-from jfold.operations import Operations
+from jfold.program.operations import Operations
 from jfold.tracing import deep
 from jfold.tracing.helpers import HELPERS
 from jfold.tracing.recorder import Recording, graph_of

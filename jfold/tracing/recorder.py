@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from jfold.errors import BadItem
+from jfold.base.errors import BadItem
+from jfold.base.memo import kept
 from jfold.graph import Graph, Table, first_of, number_values, value_parts
-from jfold.kept import kept
-from jfold.operations import Operation, Operations
-from jfold.recurrence import are_recurrent, component_of, results_in, sources
+from jfold.program.components import are_recurrent, component_of, results_in, sources
+from jfold.program.operations import Operation, Operations
 from jfold.tracing.convert import check_below, to_array
 from jfold.types import KeyType, TensorType
 

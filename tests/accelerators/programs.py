@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hlo import Module, parse
 
-from jfold.spec import RECOMPUTE_ALL, SAVE_PRODUCTS
+from jfold.scheduling.spec import RECOMPUTE_ALL, SAVE_PRODUCTS
 
 sys.path.append(str(Path(__file__).parents[2] / 'benchmarks'))
 

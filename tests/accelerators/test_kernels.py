@@ -15,7 +15,7 @@ from programs import MODES, TARGETS, compiled
 from reproducible_models import examples_of, model_of
 
 from jfold.device import xla
-from jfold.spec import SAVE_PRODUCTS
+from jfold.scheduling.spec import SAVE_PRODUCTS
 
 CASES = [(name, mode) for name in PROGRAMS for mode in MODES]
 

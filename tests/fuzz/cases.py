@@ -23,7 +23,7 @@ from ways_in import TRACED, WAYS
 
 import jfold as jf
 from jfold.lower import lower
-from jfold.spec import ONCE, RESIDUALS, STRATEGIES
+from jfold.scheduling.spec import ONCE, RESIDUALS, STRATEGIES
 from jfold.types import TupleType, Type, convert_to_type
 
 DTYPES = 'float32', 'bfloat16', 'float64', 'float16'

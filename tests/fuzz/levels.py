@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import jfold as jf
-from jfold.result_tables import levels
+from jfold.program.result_tables import levels
 from jfold.types import SequenceType, Type, terminals
 
 Rows = list[list[Any]]  # per row its tensors, a sequence's length among them

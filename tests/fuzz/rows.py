@@ -13,7 +13,7 @@ from walked import recorded
 import jfold as jf
 from fuzz.near import Mismatch
 from jfold.lower import lower
-from jfold.spec import ONCE
+from jfold.scheduling.spec import ONCE
 from jfold.tracing.record import trace
 
 

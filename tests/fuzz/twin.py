@@ -20,7 +20,7 @@ from agreement import labels_of, values_of
 
 from fuzz import interpreter
 from jfold.language import eager
-from jfold.language.layers import arguments_of, to_spec
+from jfold.language.layer_names import arguments_of, to_spec
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import in_tuples
 

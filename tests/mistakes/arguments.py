@@ -57,7 +57,7 @@ MISTAKES = [
         'a class of blocks',
         lambda: jf.compile(jf.Identity),
         TypeError,
-        "expected a block, got <class 'jfold.combinators.Identity'> itself: "
+        "expected a block, got <class 'jfold.blocks.control.Identity'> itself: "
         'call it to get one, as in `Identity(...)`',
         lacks='where',
     ),

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading jaxprs: running one, and what in it depends on what.
+
+Only `jax.make_jaxpr`, `jax.extend.core` and what an equation offers are used. Since
+jax 0.11 a closed jaxpr is a jaxpr; `opened` hides the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from jfold.base.arrays import Arrays, Spec, Specs
+
+if TYPE_CHECKING:
+    Atom: TypeAlias = core.Var | core.Literal
+    Result: TypeAlias = jax.Array | Sequence[jax.Array]
+    Environment: TypeAlias = Mapping[core.Var, jax.Array]
+Rule: TypeAlias = 'Callable[[core.JaxprEqn, Arrays], Result]'
+Rules: TypeAlias = Mapping[str, Rule]
+
+
+def opened(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
+    """A jaxpr and the values of its constants [*shape each]."""
+    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, 'consts') else (jaxpr, ())
+
+
+def evaluate(
+    closed: core.ClosedJaxpr,
+    arguments: Iterable[jax.Array],
+    rules: Rules | None = None,
+    known: Environment | None = None,
+) -> Arrays:
+    """Runs a jaxpr on arguments [*shape each], nested `jit`s inlined.
+
+    Args:
+      rules: called as `rule(equation, operands)` for every equation, by the name of its
+        primitive, in place of it; not within other control flow. Gives a list if the
+        primitive has several results.
+      known: variables that need not be computed.
+    """
+    jaxpr, _ = opened(closed)
+    env = environment(closed, arguments) | dict(known or {})
+    return run(jaxpr.eqns, env, jaxpr.outvars, rules)
+
+
+def environment(
+    closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
+) -> dict[core.Var, jax.Array]:
+    """What arguments, only the first ones unless `strict`, and constants stand for."""
+    jaxpr, constants = opened(closed)
+    env = dict(zip(jaxpr.invars, arguments, strict=strict))
+    return env | dict(zip(jaxpr.constvars, constants, strict=True))
+
+
+def run(
+    equations: Iterable[core.JaxprEqn],
+    env: Environment,
+    outputs: Iterable[Atom],
+    rules: Rules | None = None,
+) -> Arrays:
+    """The values of `outputs`: runs equations over an environment, but for those whose
+    results it has."""
+    env = dict(env)
+
+    def read(atom: Atom) -> jax.Array:
+        return atom.val if isinstance(atom, core.Literal) else env[atom]
+
+    for equation in equations:
+        # Without results there are effects, as of a `jax.debug.print`.
+        if equation.outvars and all(v in env for v in equation.outvars):
+            continue
+        values = list(map(read, equation.invars))
+        env |= zip(
+            equation.outvars, _result(equation, values, rules or {}), strict=True
+        )
+    return list(map(read, outputs))
+
+
+def _result(equation: core.JaxprEqn, values: Arrays, rules: Rules) -> Arrays:
+    """The results of an equation [*shape each], of values [*shape each]."""
+    name = equation.primitive.name
+    if name == 'jit':
+        return evaluate(equation.params['jaxpr'], values, rules)
+    if name not in rules:
+        return bind(equation, values)
+    return _listed(equation, rules[name](equation, values))
+
+
+def apply(equation: core.JaxprEqn, operands: Sequence[jax.Array]) -> jax.Array:
+    """The one result [*shape] of an equation, of other operands [*shape each]."""
+    return bind(equation, operands)[0]
+
+
+def bind(equation: core.JaxprEqn, values: Sequence[jax.Array]) -> Arrays:
+    """The results of an equation [*shape each], of other operands [*shape each]."""
+    primitive: Any = equation.primitive
+    params = primitive.get_bind_params(equation.params)
+    return _listed(equation, primitive.bind(*values, **params))
+
+
+def _listed(equation: core.JaxprEqn, result: Any) -> Arrays:
+    return list(result) if equation.primitive.multiple_results else [result]
+
+
+def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
+    """The jaxpr of `fn(*specs)`, a list of arrays, with nested `jit`s inlined."""
+    return inlined(jax.make_jaxpr(fn)(*specs))
+
+
+def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A jaxpr without nested `jit`s: as one equation it would depend on all that any
+    equation within depends on."""
+    jaxpr, _ = opened(closed)
+    if not any(equation.primitive.name == 'jit' for equation in jaxpr.eqns):
+        return closed
+    specs = list(map(spec, jaxpr.invars))
+    return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves))(*specs)
+
+
+def check_rules(closed: core.ClosedJaxpr) -> None:
+    """Refuses a reverse that reads what an enclosing transformation traces.
+
+    What a function closes over is an argument here; what a rule of its own closes over
+    is seen only now, and JAX compiles no loop with it.
+
+    Raises:
+      TypeError: it does.
+    """
+    for constant in opened(closed)[1]:
+        if isinstance(constant, jax.core.Tracer):
+            got = f'{constant.dtype}{list(constant.shape)}'
+            raise TypeError(
+                'expected a rule of `custom_vjp` or `custom_jvp` that closes over '
+                f'numbers, got one that closes over {got}, which an enclosing '
+                'transformation traces; make it an argument of the function'
+            )
+
+
+# ---- equations that say the same -----------------------------------------------------
+
+# None has a size among its parameters, by which two could be the same by chance, for
+# one number of rows.
+_SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
+
+
+def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A jaxpr in which what several simple equations say of the same, one does."""
+    jaxpr, _ = opened(closed)
+    same, first = dict[core.Var, core.Var](), dict[Any, core.Var]()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _SIZELESS:
+            read = (
+                str(v) if isinstance(v, core.Literal) else same.get(v, v)
+                for v in equation.invars
+            )
+            key = equation.primitive, str(equation.params), *read
+            (result,) = equation.outvars
+            same[result] = first.setdefault(key, result)
+
+    def rewritten(*leaves: jax.Array) -> Arrays:
+        env = environment(closed, leaves)
+        for equation in jaxpr.eqns:
+            results = [same.get(v, v) for v in equation.outvars]
+            steps = [equation] if results == equation.outvars else []
+            env |= zip(equation.outvars, run(steps, env, results), strict=True)
+        return run((), env, jaxpr.outvars)
+
+    return jax.make_jaxpr(rewritten)(*map(spec, jaxpr.invars))
+
+
+# ---- dependence ----------------------------------------------------------------------
+
+
+def depends(closed: core.ClosedJaxpr) -> list[set[int]]:
+    """The arguments that each output of a jaxpr depends on; looks into `jit`s."""
+    jaxpr, _ = opened(closed)
+    found = {variable: {place} for place, variable in enumerate(jaxpr.invars)}
+
+    def read(atom: Atom) -> set[int]:
+        return set() if isinstance(atom, core.Literal) else found.get(atom, set())
+
+    for equation in jaxpr.eqns:
+        given = list(map(read, equation.invars))
+        if equation.primitive.name == 'jit':
+            used = depends(equation.params['jaxpr'])
+        else:
+            used = [set(range(len(given)))] * len(equation.outvars)
+        for variable, places in zip(equation.outvars, used, strict=True):
+            found[variable] = set().union(*(given[place] for place in places))
+    return list(map(read, jaxpr.outvars))
+
+
+def passed(closed: core.ClosedJaxpr) -> list[int | None]:
+    """Of each output of a jaxpr, the argument that it is, if it is one; looks into
+    `jit`s."""
+    jaxpr, _ = opened(closed)
+    found = {variable: place for place, variable in enumerate(jaxpr.invars)}
+
+    def read(atom: Atom) -> int | None:
+        return None if isinstance(atom, core.Literal) else found.get(atom)
+
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == 'jit':
+            given = list(map(read, equation.invars))
+            places = passed(equation.params['jaxpr'])
+            for variable, place in zip(equation.outvars, places, strict=True):
+                if place is not None and (argument := given[place]) is not None:
+                    found[variable] = argument
+    return list(map(read, jaxpr.outvars))
+
+
+def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
+    """An output of a jaxpr [*shape] that depends on no argument; `None` if it does on
+    what an enclosing transformation traces."""
+    jaxpr, constants = opened(inlined(closed))
+    known = zip(jaxpr.constvars, constants, strict=True)
+    env = {v: x for v, x in known if not isinstance(x, jax.core.Tracer)}
+    wanted = jaxpr.outvars[output : output + 1]
+    steps = needed(jaxpr.eqns, wanted)
+    made = {v for each in steps for v in each.outvars} | env.keys()
+    read = variables([*wanted, *(v for each in steps for v in each.invars)])
+    if not made.issuperset(read):
+        return None
+    with jax.ensure_compile_time_eval():  # also where a model is made inside of a trace
+        return run(steps, env, wanted)[0]
+
+
+def products(closed: core.ClosedJaxpr) -> list[core.JaxprEqn]:
+    """The products of matrices and vectors in a jaxpr, in their order."""
+    return [e for e in opened(closed)[0].eqns if e.primitive.name == 'dot_general']
+
+
+def is_straight(closed: core.ClosedJaxpr) -> bool:
+    """Whether each equation runs once, and its reverse is JAX's own: there are no
+    loops, cases, checkpoints or reverse rules of a user's inside, and no effects."""
+    return all(
+        not equation.effects
+        and (equation.primitive.name in _INLINED or not inside(equation))
+        and all(map(is_straight, inside(equation)))
+        for equation in opened(closed)[0].eqns
+    )
+
+
+_INLINED = 'jit', 'custom_jvp_call'
+
+
+def inside(equation: core.JaxprEqn) -> list[core.ClosedJaxpr]:
+    """The jaxprs that an equation has inside."""
+    found = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)
+    return list(filter(_is_jaxpr, found))
+
+
+def _is_jaxpr(value: object) -> bool:
+    return hasattr(opened(value)[0], 'eqns')
+
+
+def dependent(
+    jaxpr: core.Jaxpr, sources: Iterable[core.Var]
+) -> tuple[set[core.JaxprEqn], set[core.Var]]:
+    """The equations that depend on some variables or make them, and the variables."""
+    found, equations = set(sources), set()
+    for equation in jaxpr.eqns:
+        if found.intersection((*variables(equation.invars), *equation.outvars)):
+            found.update(equation.outvars)
+            equations.add(equation)
+    return equations, found
+
+
+# Functions that move data, and compute nothing.
+MOVES = frozenset(
+    'broadcast_in_dim concatenate convert_element_type expand_dims reshape rev slice '
+    'split squeeze transpose'.split()
+)
+
+
+def spec(atom: Atom) -> Spec:
+    """Shape and dtype of a variable or a literal."""
+    return cast(Spec, atom.aval)
+
+
+def is_inexact(x: jax.Array | Spec) -> bool:
+    """Whether something of a dtype has a gradient; integers have none."""
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def needed(
+    equations: Sequence[core.JaxprEqn],
+    outputs: Iterable[Atom],
+    known: Container[core.Var] = (),
+    keep: Container[core.JaxprEqn] = (),
+) -> list[core.JaxprEqn]:
+    """The equations that lead to `outputs` or are to be kept, in their order."""
+    live, kept = {v for v in variables(outputs) if v not in known}, []
+    for equation in reversed(equations):
+        if equation in keep or live.intersection(equation.outvars):
+            kept.append(equation)
+            live.update(v for v in variables(equation.invars) if v not in known)
+    return kept[::-1]
+
+
+def variables(atoms: Iterable[Atom]) -> list[core.Var]:
+    """Those of the atoms that are no literals."""
+    return [v for v in atoms if not isinstance(v, core.Literal)]

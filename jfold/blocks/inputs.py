@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks that read data of an example: numbers, arrays, classes, constants."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import MISSING
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeAlias
+
+from jax.typing import DTypeLike
+
+from jfold.base.errors import expect, integer, whole
+from jfold.base.printing import callable_name, shown_table
+from jfold.base.tracebacks import boundary
+from jfold.combinators import (
+    Block,
+    block,
+)
+from jfold.types import TensorType, Type, TypeLike, convert_to_type
+
+# Of the data: a function, or a table of what it gives.
+Transform: TypeAlias = Callable[[Any], Any] | Mapping[Any, Any]
+
+
+@block
+class Tensor(Block):
+    """A Python value as a tensor of exactly this shape and dtype; strict.
+
+    A wrong shape, `None`, a string, a value that the dtype cannot hold (3.7 as int32,
+    300 as int8) is an error that names the example and the path to the value. So is an
+    int that is not below `below`, or negative, where that is given: indices of a table,
+    of which JAX would make NaN or another row.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DTypeLike = 'float32'
+    below: int | None = None
+
+    def __post_init__(self) -> None:
+        type_ = TensorType(self.shape, self.dtype)
+        vars(self).update(type=type_, shape=type_.shape)
+        if self.below is not None:
+            vars(self).update(below=whole('below', self.below, 1))
+            if type_.dtype.kind not in 'iu':
+                raise TypeError(
+                    f'expected a dtype of ints for `below`, got {type_.dtype.name}: '
+                    'write `Scalar("int32", below=...)`'
+                )
+
+    type: ClassVar[TensorType]
+
+    def __repr__(self) -> str:
+        options = repr(self.type.dtype.name)
+        if self.below is not None:
+            options += f', below={self.below}'
+        if len(self.type.shape) > 1:
+            return f'Tensor({self.type.shape}, {options})'
+        size = ''.join(f'{each}, ' for each in self.type.shape)
+        return f'{"Vector" if size else "Scalar"}({size}{options})'
+
+
+@boundary
+def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
+    """A Python number as a tensor []; see `Tensor`.
+
+    >>> print(Scalar('int32').eval(3))
+    3
+    """
+    return Tensor((), dtype, below)
+
+
+@boundary
+def Vector(
+    size: int, dtype: DTypeLike = 'float32', *, below: int | None = None
+) -> Tensor:
+    """A list or array of `size` numbers as a tensor [size]; see `Tensor`."""
+    return Tensor((size,), dtype, below)
+
+
+@block
+class InputTransform(Block):
+    """A Python function of the data, object to object, run while a schedule is built.
+
+    It runs once for each value, and once more in a batch that something is wrong with,
+    to tell what: so it should give the same result for the same data. Millions of
+    values a second pass through a function that is written in C, such as `len`, `type`
+    or `operator.attrgetter('name')`, and through a table, which is copied here.
+
+    Args:
+      fn: a function, or a mapping, which gives the entry of each value.
+      default: what a mapping gives for a value that it lacks; when left out, such a
+        value is an error.
+
+    >>> (InputTransform(len) >> Scalar()).eval('four').item()
+    4.0
+    >>> words = InputTransform({'the': 1, 'cat': 2}, default=0)
+    >>> [words.eval(word) for word in ('the', 'blue', 'cat')]
+    [1, 0, 2]
+
+    Raises:
+      TypeError: `fn` is neither, or is no mapping and has a default; ValueError: no
+        keys and no default.
+    """
+
+    fn: Transform
+    default: tuple[Any, ...]  # holds the one there is
+
+    def __init__(self, fn: Transform, *, default: object = MISSING) -> None:
+        given = () if default is MISSING else (default,)
+        expected = 'a mapping beside `default`' if given else 'a callable or a mapping'
+        if isinstance(fn, Mapping):
+            fn = MappingProxyType(dict(fn))
+            if not fn and not given:
+                raise ValueError('InputTransform: expected at least one key, got none')
+        elif given or not callable(fn) or isinstance(fn, Block):
+            raise TypeError(f'InputTransform: expected {expected}, got {fn!r}')
+        vars(self).update(fn=fn, default=given)
+
+    def __repr__(self) -> str:
+        if not isinstance(self.fn, Mapping):
+            return f'InputTransform({callable_name(self.fn)})'
+        given = ''.join(f', default={value!r}' for value in self.default)
+        return f'InputTransform({shown_table(self.fn)}{given})'
+
+
+@block
+class OneHotFromList(Block):
+    """The vector [n] with a one where a Python value stands among `items`, else zeros.
+
+    All n vectors are constants of the model, so a use costs no more than an index. Of
+    thousands these take a square: there, look a number up by `InputTransform`, and make
+    the vector in a `Function` of `Scalar('int32')`.
+
+    Args:
+      items: n values, all different, as keys of a dict are: `1`, `True` and `1.0` are
+        the same.
+      strict: whether any other value is an error, rather than zeros.
+
+    >>> OneHotFromList('abc', 'int32').eval('b')
+    array([0, 1, 0], dtype=int32)
+
+    Raises:
+      TypeError: an item is not hashable; ValueError: there is none, or one twice.
+    """
+
+    items: tuple[Any, ...]
+    dtype: DTypeLike
+    strict: bool
+
+    def __init__(
+        self, items: Iterable[Any], dtype: DTypeLike = 'float32', strict: bool = True
+    ) -> None:
+        is_several = isinstance(items, Iterable)
+        expect('items', items, is_several, 'a list', 'write `OneHotFromList([...])`')
+        given = tuple(items)
+        if not given:
+            raise ValueError('OneHotFromList: expected at least one item, got none')
+        for item in given:
+            hint = 'make keys of them by an InputTransform before'
+            expect('items', item, isinstance(item, Hashable), 'hashable values', hint)
+        if len(set(given)) < len(given):
+            twice = {repr(x) for x in given if given.count(x) > 1}
+            got = f'{", ".join(sorted(twice))} more than once'
+            raise ValueError(f'OneHotFromList: expected different items, got {got}')
+        type_ = TensorType((len(given),), dtype)
+        vars(self).update(items=given, dtype=dtype, strict=strict, type=type_)
+
+    type: ClassVar[TensorType]
+
+    def __repr__(self) -> str:
+        shown = reprlib.repr(list(self.items))
+        strict = '' if self.strict else ', strict=False'
+        return f'OneHotFromList({shown}, {self.type.dtype.name!r}{strict})'
+
+
+@boundary
+def OneHot(
+    start: int, stop: int | None = None, dtype: DTypeLike = 'float32'
+) -> OneHotFromList:
+    """The vector with a one for each int from `start` up to `stop`, as of `range`.
+
+    >>> OneHot(3).eval(1), OneHot(-1, 1).eval(-1)
+    (array([0., 1., 0.], dtype=float32), array([1., 0.], dtype=float32))
+
+    Raises:
+      ValueError: there is no such int; TypeError: `start` or `stop` is none.
+    """
+    integer('start', start)
+    ints = range(start) if stop is None else range(start, integer('stop', stop))
+    if not ints:
+        raise ValueError(
+            f'OneHot: expected `stop` above `start`, got {ints.start} and {ints.stop}'
+        )
+    return OneHotFromList(ints, dtype)
+
+
+@block
+class Zeros(Block):
+    """Zeros of any type of tensors: recursive in tuples, sequences are empty.
+
+    >>> Zeros(('int32', 2)).eval(None)
+    (array(0, dtype=int32), array([0., 0.], dtype=float32))
+    """
+
+    type: Type
+
+    def __init__(self, type: TypeLike) -> None:
+        vars(self).update(type=convert_to_type(type))
+
+    def __repr__(self) -> str:
+        return f'Zeros({self.type!r})'
+
+
+@block
+class Void(Block):
+    """Drops any value."""
+
+    def __repr__(self) -> str:
+        return 'Void()'

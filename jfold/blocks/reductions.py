@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions of sequences, and what is made of them, of other blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jfold.base.functions import exp_below, ratio, stack
+from jfold.base.tracebacks import boundary
+from jfold.blocks.compose import Wire, compose
+from jfold.blocks.sequences import (
+    Broadcast,
+    Length,
+    Padded,
+    Reduce,
+    ZipWith,
+    check_positive,
+)
+from jfold.combinators import AllOf, Block, Convertible, Function, Pipe
+
+
+def Sum() -> Reduce:
+    """The sum of a sequence of tensors; zeros when empty."""
+    return Reduce(jnp.add, associative=True)
+
+
+@boundary
+def Max(default: Convertible | None = None) -> Reduce:
+    """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
+    return Reduce(jnp.maximum, default, associative=True)
+
+
+@boundary
+def Min(default: Convertible | None = None) -> Reduce:
+    """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
+    return Reduce(jnp.minimum, default, associative=True)
+
+
+def Mean() -> Pipe:
+    """The mean of a sequence of tensors; zeros when empty. Ints give a float32."""
+    return AllOf(Sum(), Length()) >> Function(ratio, name='mean')
+
+
+@boundary
+def Stack(length: int) -> Pipe:
+    """A sequence of tensors [*shape] as one tensor [length, *shape], zeros at its end.
+
+    Tuples of tensors give tuples. A longer sequence is an error.
+
+    >>> from jfold import Map, Scalar
+    >>> (Map(Scalar()) >> Stack(3)).eval([1, 2]).tolist()
+    [1.0, 2.0, 0.0]
+
+    Raises:
+      TypeError: `length` is no int; ValueError: it is not positive.
+    """
+    check_positive('Stack', 'length', length)
+    return Padded(length) >> Function(stack)
+
+
+def Softmax() -> Block:
+    """Shares of a sequence of tensors, elementwise: `exp` of each over the sum of all.
+
+    The largest is subtracted first, so that nothing overflows.
+
+    >>> from jfold import Map, Scalar
+    >>> shares = (Map(Scalar()) >> Softmax()).eval([1000, 1000, 999])
+    >>> [round(x.item(), 3) for x in shares]
+    [0.422, 0.422, 0.155]
+    """
+
+    @compose
+    def softmax(x: Wire) -> Any:
+        weights = ZipWith(Function(exp_below))(x, Broadcast()(Max()(x)))
+        return ZipWith(jnp.divide)(weights, Broadcast()(Sum()(weights)))
+
+    return softmax

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks over a graph: values of all nodes, and where one is not finite."""

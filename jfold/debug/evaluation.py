@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`eval`: the eager twin with parameters that were checked, and keys to draw with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jfold import blocks as b
+from jfold.base.errors import expect
+from jfold.base.keys import Drawing, key_of
+from jfold.device.random_keys import make_draws
+from jfold.language import eager
+
+# Rules of all blocks are needed to type one.
+from jfold.lower import FAMILIES
+from jfold.program.operations import Layer
+
+
+def evaluate(
+    block: b.Block,
+    example: object,
+    params: Mapping[str, Any] | None,
+    external: Mapping[str, Any] | None,
+    drawing: Drawing,
+) -> Any:
+    """See `Block.eval`."""
+    assert FAMILIES
+    typing = eager.typing_of(block)
+    _check(typing.layers, example, params)
+    rngs, id_, deterministic = drawing
+    draws = make_draws(typing.layers, 1, rngs, np.array([id_]), deterministic)
+    if draws is None or draws.evaluates:
+        return eager.evaluate(typing, example, params, external)
+    assert draws.ids is not None
+    seeds, identity = draws.seeds, draws.ids[0]
+
+    def key(stream: str, number: int) -> Any:
+        return key_of(seeds[stream], identity, number)
+
+    return eager.evaluate(typing, example, params, external, key)
+
+
+def _check(layers: Sequence[Layer], example: object, params: object) -> None:
+    """Refuses what are no parameters, and those that are given for the example."""
+    is_dict = params is None or isinstance(params, Mapping)
+    hint = 'call `eval(example, params)`'
+    expect('params', params, is_dict, 'a dict of parameters by layers', hint)
+    names = {layer.name for layer in layers if layer.params is not None}
+    if names and isinstance(example, Mapping) and names <= example.keys():
+        if params is None or names.isdisjoint(params):  # type: ignore[arg-type]
+            raise TypeError(
+                f'expected `example` and then `params`, got those of {sorted(names)}'
+                f' as the example: {hint}'
+            )

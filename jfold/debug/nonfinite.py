@@ -1,0 +1,490 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first NaN or infinity: of which operation, in which example, on what.
+
+The graph is run as it is, operation by operation in the order of levels, and then in
+reverse, with gradients row by row; so each row of each operation can be looked at.
+
+    parameters -> constants of the data -> nodes, from the first level to the last
+                                             -> the loss, and its gradient
+                                           nodes, from the last level to the first
+
+What is found first in this order is told: all that comes after may come of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jfold.base.errors import expect, several
+from jfold.base.tracebacks import boundary
+from jfold.data.scheduler import build
+from jfold.debug.losses import loss_of, sum_of_floats
+from jfold.debug.rowwise import (
+    Runner,
+    chunks,
+    filled_up,
+    first_bad,
+    is_inexact,
+    kind_of,
+    padded,
+    worst,
+    zeros_behind,
+)
+from jfold.debug.visit import make_walk
+from jfold.device.linear import Sparse
+from jfold.device.plan import Plan, make_plan
+from jfold.device.random_keys import drawing_nothing
+from jfold.device.returned import returned
+from jfold.graph import Graph, Table
+from jfold.language.parameter_checks import check_params, with_external
+from jfold.language.reference import CONSTANTS, NODES, where_made
+from jfold.lower import lower
+from jfold.models.model import Model
+from jfold.program.operations import Program
+from jfold.scheduling.demands import capacity, demands
+from jfold.scheduling.layout import has_gradient
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.spec import Spec
+from jfold.tracing.record import trace
+
+Array = np.ndarray[Any, Any]
+Arrays = list[Array]
+
+
+@dataclass(frozen=True, eq=False)
+class NonFinite:
+    """The first number that is none; made by `jfold.find_nan`, and printed readably.
+
+    Attributes:
+      message: what is wrong.
+      example: the number of the example; `None` if parameters are.
+      path: how what the operation is about is reached in the example, as
+        `['left'][0]`; that of the last data that all of it was made of.
+      block: the path of the block in the expression, as in an `InputError`.
+      layer: the name of the function's parameters; '' where there is none.
+      inputs: what the operation was given [*shape] each.
+    """
+
+    message: str
+    example: int | None = None
+    path: str = ''
+    block: str = ''
+    layer: str = ''
+    inputs: tuple[Array, ...] = ()
+
+    def __repr__(self) -> str:
+        if self.example is None:
+            return self.message
+        place = f'example {self.example}' + (f', at {self.path}' if self.path else '')
+        return f'{place}: {self.message}' + (f'; in {self.block}' if self.block else '')
+
+
+class _Found(NamedTuple):
+    """A row at fault: of a table of the graph, and what is wrong with it."""
+
+    kind: str
+    number: int
+    row: int
+    message: str
+    inputs: tuple[Array, ...] = ()
+
+
+@boundary
+def find_nan(
+    model: Model,
+    params: Mapping[str, Any],
+    examples: Iterable[Any],
+    *,
+    loss: Callable[[Any], Any] | None = None,
+    external: Mapping[str, Any] | None = None,
+) -> NonFinite | None:
+    """Looks for the first NaN or infinity, in values and then in gradients.
+
+    Operations run one by one, on examples of the size of a batch or less; that is slow,
+    but compiles nothing large. What an operation makes of numbers that are infinite
+    already does not count, unless it is NaN. An index outside an array, of which JAX
+    makes NaN or another row, is found too. Layers that draw draw nothing. Gradients are
+    those of a step of training: what the loss does not read has none.
+
+    Args:
+      model: as `jfold.compile` returns it.
+      params: as of `Model.apply`.
+      examples: those of a batch.
+      loss: takes what `Model.apply` returns for them; the sum of all floats if it is
+        left out. Gradients are those of parameters, and what they come through.
+      external: as of `Model.apply`.
+
+    Returns:
+      What was found: print it; `None` if all is finite.
+
+    Raises:
+      TypeError: `model` is none, or `loss` no function; and, as InputError, what
+        `Model.schedule` and `Model.apply` raise.
+
+    >>> import jax.numpy as jnp, jfold as jf
+    >>> model = jf.compile(jf.Map(jf.Scalar() >> jf.Function(jnp.log)) >> jf.Sum())
+    >>> jf.find_nan(model, {}, [[1, 2], [3, -4]])
+    example 1, at [1]: expected finite values of log(float32[]) -> float32[], got nan \
+of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
+    """
+    is_model = isinstance(model, Model)
+    expect('model', model, is_model, 'a model', 'pass what `jfold.compile` returns')
+    is_function = loss is None or callable(loss)
+    expect('loss', loss, is_function, 'a function of what `Model.apply` returns')
+    # Each function is looked at, so none is one with others.
+    program = lower(model.block, fuses=False)
+    params = with_external(program.layers, params, external)
+    check_params(program.layers, params)
+    if (bad := _bad_parameter(program, params)) is not None:
+        return bad
+    items = list(several(examples))
+    search = Search(program, params, trace(program, items))
+    found = search.first(loss or sum_of_floats)
+    if not isinstance(found, _Found):
+        return found
+    return search.told(found, items)
+
+
+def _bad_parameter(program: Program, params: Mapping[str, Any]) -> NonFinite | None:
+    for layer in program.layers:
+        own = params[layer.name] if layer.params is not None else None
+        for path, leaf in jax.tree_util.tree_leaves_with_path(own):
+            if (kind := kind_of(np.asarray(leaf))) is not None:
+                place = f'{layer.name!r}{jax.tree_util.keystr(path)}'
+                message = f'expected finite parameters, got {kind} in {place}'
+                return NonFinite(message, layer=layer.name)
+    return None
+
+
+# ---- the search ----------------------------------------------------------------------
+
+
+class Search:
+    """The values of a graph, and their gradients.
+
+    Attributes:
+      values: per type [values, *shape].
+      read: per type, which values a result is made of [values] bool.
+      trained: per type, which values depend on parameters [values] bool.
+      made: per operation and output, the value that each node makes [nodes].
+      totals: by layer, the gradients of its float parameters [*shape each], so far.
+    """
+
+    def __init__(self, program: Program, params: Any, graph: Graph) -> None:
+        self.program, self.walk = program, make_walk(program, graph)
+        self.made, self.params = self.walk.made, params
+        self.totals: dict[str, Arrays] = {}
+        self.runners = [
+            Runner(x, x.layer.own(params)) for x in drawing_nothing(program).operations
+        ]
+        self.values = [
+            np.zeros((count, *t.shape), jax.dtypes.canonicalize_dtype(t.dtype))
+            for t, count in zip(program.types, self.walk.counts, strict=True)
+        ]
+        self.trained = [np.zeros(len(x), bool) for x in self.values]
+        self.read = self.walk.read()
+        for t, rows, given in (*self.walk.shared(), *self.walk.own()):
+            self.values[t][rows] = given
+
+    def first(self, loss: Callable[[Any], Any]) -> _Found | NonFinite | None:
+        """What is found first."""
+        waves = list(self.walk.waves())
+        found = self._in_data()
+        # Kept back until no value is at fault: where JAX makes NaN of an index outside,
+        # that is found as a value, with the index as its cause.
+        outside = None
+        for o, nodes in waves:
+            if found is None:
+                found, index = self._forward(o, nodes)
+                outside = outside or index
+        if found or outside:
+            return found or outside
+        return self._in_gradients(loss, waves)
+
+    def _in_gradients(
+        self, loss: Callable[[Any], Any], waves: list[tuple[int, Array]]
+    ) -> _Found | NonFinite | None:
+        """What is found first on the way to a gradient that is not finite."""
+        schedule, results = self.results()
+        value, grads = loss_of(
+            lambda results: loss(returned(self.program, schedule, results)), results
+        )
+        if (kind := kind_of(np.asarray(value))) is not None:
+            return NonFinite(f'expected a finite loss, got {kind}')
+        found: _Found | NonFinite | None
+        cotangents, found = self._of_results(grads)
+        flows = self._plan(schedule).flows([x is not None for y in grads for x in y])
+        for o, nodes in reversed(waves):
+            if o in flows:
+                bad = self._backward(o, nodes, cotangents, flows[o].live)
+                found = found or bad
+        # A function may stop a gradient, whatever that is, from coming to parameters.
+        in_sum = self._of_sums()
+        return in_sum and (found or in_sum)
+
+    def _in_data(self) -> _Found | None:
+        for t, numbers, given in self.walk.own():
+            if (row := _first_bad_of(given, self.read[t][numbers])) is not None:
+                kind = kind_of(given[row])
+                message = f'expected finite numbers, got {kind} in the data'
+                return _Found(CONSTANTS, t, row, message)
+        return None
+
+    # ---- values
+
+    def _forward(self, o: int, nodes: Array) -> tuple[_Found | None, _Found | None]:
+        """Runs nodes of an operation; what is no number, and what index is outside."""
+        runner, outside = self.runners[o], None
+        for rows in chunks(nodes):
+            inputs = self._inputs(o, rows)
+            error, outputs = runner.forward(runner.params, *map(filled_up, inputs))
+            made = [np.array(x)[: len(rows)] for x in outputs]
+            # Noted on the way, for the reverse: what depends on no parameter has no
+            # gradient that anybody asks for, and an infinite one there is no fault.
+            trained = self._depend(o, rows)
+            types = runner.operation.outputs
+            for t, numbers, x in zip(types, self.made[o], made, strict=True):
+                self.values[t][numbers[rows]] = x
+                self.trained[t][numbers[rows]] = trained & is_inexact(x)
+                x[~self.read[t][numbers[rows]]] = 0  # whatever it is, no fault
+            text = error.get()
+            row = first_bad(made, inputs)
+            if row is not None:
+                kind = worst([x[row] for x in made])
+                what = f'finite values of {runner.operation!r}, got {kind}'
+                if text is not None:  # of some row of these; asked again of this one
+                    text = self._index_error(runner, [x[row : row + 1] for x in inputs])
+                return self._at_node(o, int(rows[row]), what, text), outside
+            if text is not None and outside is None:
+                outside = self._outside(o, rows, inputs)
+        return None, outside
+
+    def _outside(self, o: int, rows: Array, inputs: Arrays) -> _Found:
+        """The first of some rows that takes an index outside."""
+        # JAX tells that there is one, not where: the rows are asked one by one.
+        runner, row, text = self.runners[o], 0, None
+        while text is None and row < len(rows):
+            text = self._index_error(runner, [x[row : row + 1] for x in inputs])
+            row += 1
+        what = f'an index within its array in {runner.operation!r}, got another'
+        return self._at_node(o, int(rows[row - 1]), what, text)
+
+    def _index_error(self, runner: Runner, inputs: Arrays) -> str | None:
+        error, _ = runner.forward(runner.params, *map(filled_up, inputs))
+        text: str | None = error.get()
+        # Further lines tell where in the code, with the frames of this file.
+        return text and text.partition('\n')[0].strip()
+
+    def _inputs(self, o: int, rows: Array) -> Arrays:
+        types = self.program.operations[o].inputs
+        uses = self.walk.inputs[o]
+        return [self.values[t][x[rows]] for t, x in zip(types, uses, strict=True)]
+
+    def _depend(self, o: int, rows: Array) -> Array:
+        """Which nodes [rows] depend on parameters."""
+        result = np.full(len(rows), has_gradient(self.program.operations[o]))
+        for each in self._trained_inputs(o, rows):
+            result |= each
+        return result
+
+    def _trained_inputs(self, o: int, rows: Array) -> Arrays:
+        types = self.program.operations[o].inputs
+        uses = self.walk.inputs[o]
+        return [self.trained[t][x[rows]] for t, x in zip(types, uses, strict=True)]
+
+    # ---- gradients
+
+    def _of_results(self, grads: list[Sparse]) -> tuple[Arrays, NonFinite | None]:
+        """The cotangents of all values, of those of results alone."""
+        cotangents, bad = [np.zeros_like(x) for x in self.values], None
+        for r, result in enumerate(self.program.results):
+            table = self.walk.graph.results[r]
+            tensors = zip(result.tensors, self.walk.results[r], grads[r], strict=True)
+            for t, uses, grad in tensors:
+                if grad is not None:
+                    own = np.asarray(grad)[: len(uses)]
+                    _add_at(cotangents[t], uses, own)
+                    bad = bad or _bad_loss(own, self.trained[t][uses], table)
+        return cotangents, bad
+
+    def _plan(self, schedule: Schedule) -> Plan:
+        """What a step of training does with the operations that have nodes."""
+        spec = schedule.spec.replaced(program=drawing_nothing(self.program))
+        return make_plan(spec, self.params)
+
+    def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
+        """The tensors of each result, with spare rows of zeros where there are any, and
+        a schedule that they are of."""
+        # What a model returns takes masks and examples of rows from a schedule, so one
+        # is built, though nothing runs by it.
+        selection = self.walk.selection
+        need = capacity(self.program, demands(selection), len(selection))
+        schedule, made = build([selection], Spec(self.program, need)), []
+        for r, result in enumerate(self.program.results):
+            uses = self.walk.results[r]
+            tensors = [
+                self.values[t][x] for t, x in zip(result.tensors, uses, strict=True)
+            ]
+            rows = len(schedule.owners(r))  # none where each example has one
+            made.append([jnp.asarray(padded(x, rows)) for x in tensors])
+        return schedule, made
+
+    def _backward(
+        self, o: int, nodes: Array, cotangents: Arrays, live: tuple[int, ...]
+    ) -> _Found | None:
+        """Runs nodes of an operation in reverse, of outputs with a cotangent."""
+        types, nodes = self.program.operations[o].outputs, nodes[self._depend(o, nodes)]
+        found: _Found | None = None
+        for rows in chunks(nodes):
+            inputs = self._inputs(o, rows)
+            own = [cotangents[types[k]][self.made[o][k][rows]] for k in live]
+            of_inputs, of_params = self._reverse(o, live, inputs, own)
+            # Inputs first: a gradient that is infinite there makes that of parameters
+            # infinite too, and tells more of where it comes from.
+            bad = self._add(o, rows, of_inputs, cotangents)
+            found = found or bad
+            if found is None and not all(np.isfinite(x).all() for x in of_params):
+                found = self._of_params(o, live, rows, inputs, own)
+            name = self.program.operations[o].layer.name
+            with np.errstate(all='ignore'):  # which is found in the end
+                total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
+                self.totals[name] = list(map(np.add, total, of_params))
+        return found
+
+    def _reverse(
+        self, o: int, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays
+    ) -> tuple[list[Any], Arrays]:
+        """As `Runner.reverse`."""
+        runner = self.runners[o]
+        given = list(map(filled_up, inputs)), list(map(zeros_behind, cotangents))
+        of_inputs, of_params = runner.reverse(live, runner.params, *given)
+        return of_inputs, list(map(np.asarray, of_params))
+
+    def _add(
+        self, o: int, rows: Array, of_inputs: list[Any], cotangents: Arrays
+    ) -> _Found | None:
+        """Adds the gradients of inputs that depend on parameters to cotangents."""
+        operation, grads = self.program.operations[o], iter(of_inputs)
+        trained = self._trained_inputs(o, rows)
+        for a, t in enumerate(operation.inputs):
+            if not is_inexact(self.values[t]):
+                continue
+            own = np.asarray(next(grads))[: len(rows)]
+            places = self.walk.inputs[o][a][rows]
+            _add_at(cotangents[t], places[trained[a]], own[trained[a]])
+            if (row := _first_bad_of(own, trained[a])) is not None:
+                what = f'a finite gradient of input {a} of {operation!r}'
+                message = f'{what}, got {kind_of(own[row])}'
+                return self._at_node(o, int(rows[row]), message)
+        return None
+
+    def _of_params(
+        self,
+        o: int,
+        live: tuple[int, ...],
+        rows: Array,
+        inputs: Arrays,
+        cotangents: Arrays,
+    ) -> _Found | None:
+        """The first row that gives a parameter a gradient that is not finite."""
+        layer = self.program.operations[o].layer
+        # Gradients of parameters are sums over rows, so which row it was is not known
+        # of the sum; and finite rows may overflow together, of which none is at fault.
+        for number, node in enumerate(rows.tolist()):
+            alone = slice(number, number + 1)
+            given = [[x[alone] for x in y] for y in (inputs, cotangents)]
+            _, of_params = self._reverse(o, live, *given)
+            for path, x in zip(_float_paths(layer.params), of_params, strict=True):
+                if (kind := kind_of(x)) is not None:
+                    what = f'a finite gradient of layer {layer.name!r}{path}'
+                    return self._at_node(o, node, f'{what}, got {kind}')
+        return None
+
+    def _of_sums(self) -> NonFinite | None:
+        """The first parameter whose gradient is finite of each node, and not in sum."""
+        layers = {x.layer.name: x.layer for x in self.program.operations}
+        for name, total in self.totals.items():
+            for path, x in zip(_float_paths(layers[name].params), total, strict=True):
+                if (kind := kind_of(x)) is not None:
+                    what = f'a finite gradient of layer {name!r}{path}, got {kind}'
+                    message = f'expected {what} in sum, though of no node alone'
+                    return NonFinite(message, layer=name)
+        return None
+
+    # ---- what is told
+
+    def _at_node(
+        self, o: int, node: int, what: str, cause: str | None = None
+    ) -> _Found:
+        inputs = tuple(x[0] for x in self._inputs(o, np.array([node])))
+        shown = ', '.join(map(_shown, inputs)) or 'no inputs'
+        message = f'expected {what} of {shown}' + (f': {cause}' if cause else '')
+        return _Found(NODES, o, node, message, inputs)
+
+    def told(self, found: _Found, items: list[Any]) -> NonFinite:
+        """What was found, with the example, the path and the block."""
+        of_nodes = found.kind == NODES
+        tables = self.walk.graph.operations if of_nodes else self.walk.graph.constants
+        table = tables[found.number]
+        example = _owner(table, found.row)
+        # The example is traced again, alone, where its rows are counted from 0.
+        row = found.row - int(table.first[example])
+        given = found.kind, found.number, row
+        made = where_made(self.program, items[example], *given)
+        operation = self.program.operations[found.number] if of_nodes else None
+        return NonFinite(
+            found.message,
+            example,
+            made.path if made else '',
+            made.block if made else '',
+            operation.layer.name if operation else '',
+            found.inputs,
+        )
+
+
+def _add_at(array: Array, places: Array, rows: Array) -> None:
+    """Adds rows [n, *shape] in an array; unbuffered, for several may be of a place."""
+    with np.errstate(all='ignore'):  # too large a sum is found where it is read
+        np.add.at(array, places, rows)
+
+
+def _float_paths(params: object) -> list[str]:
+    """Where floats are in the parameters of a layer."""
+    pairs = jax.tree_util.tree_leaves_with_path(params)
+    return [jax.tree_util.keystr(path) for path, leaf in pairs if is_inexact(leaf)]
+
+
+def _bad_loss(grads: Array, trained: Array, table: Table) -> NonFinite | None:
+    """What is wrong with gradients [rows, ...], where a step asks for them [rows]."""
+    row = _first_bad_of(grads, trained)
+    if row is None:
+        return None
+    message = f'expected a loss with a finite gradient, got {kind_of(grads[row])}'
+    return NonFinite(message, _owner(table, row))
+
+
+def _first_bad_of(x: Array, chosen: Array) -> int | None:
+    """The first row of `x` [rows, ...] that is not finite, of those chosen [rows]."""
+    row = first_bad([x[chosen]])
+    return None if row is None else int(np.flatnonzero(chosen)[row])
+
+
+def _owner(table: Table, row: int) -> int:
+    """The example of a row."""
+    return int(np.searchsorted(table.first, row, side='right')) - 1
+
+
+def _shown(x: Array) -> str:
+    """A number, or what is told of an array."""
+    if not x.ndim:
+        return str(x.item() if x.dtype.kind in 'biuf' else x)
+    text = f'{x.dtype}{list(x.shape)}'
+    if is_inexact(x) and x.size and np.isfinite(x).all() and x.dtype.kind != 'c':
+        text += f' from {float(x.min()):.4g} to {float(x.max()):.4g}'
+    return text

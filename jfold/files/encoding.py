@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions as JSON and arrays, without pickle.
+
+A value is an atom (`None`, a bool, a string, a number) or the number of a record in a
+list, `[7]`. A record is a tag with the values that something is made of, all of which
+come before it:
+
+    ["tuple", 1, 2]   ["dict", "a", [3]]   ["name", "operator", "itemgetter"]
+    ["TensorType", [2], [3]]   ["GetItem", "x", [4]]   ["Pipe"]
+
+Tags are a closed set: some kinds of plain values, modules, functions and classes that
+can be imported, by name, and jfold's own classes, field by field. What is the same
+object is so again. Nothing is called to read them but constructors that are known here.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jfold import types as t
+from jfold.base.containers import plain
+from jfold.base.structs import StructForm
+from jfold.base.trampoline import Steps, in_turn, run
+from jfold.files.naming import name_of, named, told
+from jfold.files.storage import EXTENDED, holds
+from jfold.language.portable import CODECS, Codec, codec_of
+from jfold.language.typed import Typed
+from jfold.program.operations import Layer
+
+Array = np.ndarray[Any, Any]
+Json: TypeAlias = Any  # an atom, or `[n]`
+Record: TypeAlias = list[Json]
+Parts: TypeAlias = Iterable[Any]  # of a value
+
+LARGEST = 1 << 63  # longer numbers are written in another way: JSON's have a limit
+PLAIN = 'None, numbers, strings, bytes, arrays, tuples, lists, dicts, sets, slices'
+
+
+# ---- the classes of expressions ------------------------------------------------------
+
+_TYPES: dict[type, Codec] = {
+    t.TensorType: Codec(lambda x: (x.shape, x.dtype), t.TensorType),
+    t.SequenceType: Codec(lambda x: (x.item,), t.SequenceType),
+    t.BroadcastType: Codec(lambda x: (x.item,), t.BroadcastType),
+    t.ObjectType: Codec(lambda x: (), t.ObjectType),
+    t.VoidType: Codec(lambda x: (), t.VoidType),
+    t.KeyType: Codec(lambda x: (x.name,), t.KeyType),
+    t.TupleType: Codec(lambda x: (x.items,), lambda items: t.TupleType(*items)),
+    t.StructType: Codec(lambda x: (x.form, x.items), t.StructType),
+    StructForm: Codec(lambda x: (x.name, x.keys), StructForm.of_keys),
+}
+_BY_NAME = {kind.__name__: form for kind, form in {**CODECS, **_TYPES}.items()}
+
+
+def tags() -> list[str]:
+    """The classes that there are, which another version may not have."""
+    return sorted(_BY_NAME)
+
+
+# ---- writing -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """An object that is written as it is."""
+
+    value: object
+
+
+@dataclass(eq=False)
+class Encoder:
+    """Writes values as records and arrays.
+
+    Attributes:
+      by_name: whether functions and classes are written by name, and what has none is
+        refused; if not they are records as they are, which pickle has to know.
+      records: each of what comes before it.
+      refused: what cannot be written, each with the path of the block that holds it.
+    """
+
+    by_name: bool = True
+    records: list[Record] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    _pools: dict[str, list[Array]] = field(default_factory=dict)
+    _ends: Counter[str] = field(default_factory=Counter)  # of the pools
+    # By id, with the value, so that no other gets its id; `None` while it is written.
+    _known: dict[int, tuple[object, Json]] = field(default_factory=dict)
+
+    def encode(self, value: object, where: str = '') -> Json:
+        """What stands for a value, whose records are added.
+
+        Args:
+          where: the block that it belongs to; uses of blocks say theirs.
+        """
+        return run(self._encoded(value, where))
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All arrays of a dtype one after another, by its name."""
+        return {name: np.concatenate(x) for name, x in self._pools.items()}
+
+    def _encoded(self, value: object, where: str) -> Steps[Json]:
+        if _is_atom(value) or isinstance(value, _Given):
+            return value
+        if id(value) in self._known:
+            _, code = self._known[id(value)]
+            if code is None:
+                self.refused.append((where, f'a {type(value).__name__} inside itself'))
+            return code
+        self._known[id(value)] = value, None
+        where = str(value) if isinstance(value, Typed) else where
+        tag, parts = self._taken(value, where)
+        codes = yield in_turn(self._encoded(each, where) for each in parts)
+        self._known[id(value)] = value, (code := [len(self.records)])
+        self.records.append([tag, *codes])
+        return code
+
+    def _taken(self, value: Any, where: str) -> tuple[str, Parts]:
+        """The tag of a value, and its parts."""
+        kind = type(value)
+        if kind in _TYPES:
+            return kind.__name__, _TYPES[kind].parts(value)
+        if found := codec_of(value):
+            tag, form = found
+            parts = form.parts(value)
+            return tag, map(plain, parts) if kind is Layer else parts
+        if kind is np.ndarray and holds(value.dtype):
+            return 'array', self._placed(value)
+        if kind in _WRITERS:
+            return _WRITERS[kind](value)
+        if isinstance(value, enum.Enum) and value.name in kind.__members__:
+            return 'enum', (kind, value.name)  # several flags at once have no name
+        if isinstance(value, np.dtype) and _is_scalar(value):
+            return 'dtype', [_dtype_name(value)]
+        if isinstance(value, jax.Array) and holds(value.dtype):
+            return 'of jax', [np.asarray(value)]
+        if isinstance(value, np.generic) and _is_scalar(value.dtype):
+            return 'scalar', (value.dtype, value.item())
+        if not self.by_name:
+            return 'itself', [_Given(value)]
+        if name := name_of(value):
+            return 'name', name
+        self.refused.append((where, told(value)))
+        return 'tuple', ()
+
+    def _placed(self, array: Array) -> Parts:
+        """Puts an array behind others of its dtype; says where it is."""
+        name = _dtype_name(array.dtype)
+        self._pools.setdefault(name, []).append(array.reshape(-1))
+        start = self._ends[name]
+        self._ends[name] += array.size
+        return name, start, *array.shape
+
+
+def _is_atom(value: object) -> bool:
+    """Whether JSON has it; of other classes it would make something else."""
+    kind = type(value)
+    if kind is int:
+        return abs(value) < LARGEST  # type: ignore[arg-type]
+    if kind is float:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    return value is None or kind in (bool, str)
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return dtype.name if dtype.name in EXTENDED else dtype.str
+
+
+def _is_scalar(dtype: np.dtype[Any]) -> bool:
+    """Whether Python has its numbers or strings."""
+    return dtype.kind in 'US' or (holds(dtype) and dtype.char not in 'gG')
+
+
+def _methodcaller(value: Any) -> tuple[str, Parts]:
+    fn, args = value.__reduce__()
+    if isinstance(fn, functools.partial):  # it has arguments by name
+        return 'methodcaller', ((*fn.args, *args), dict(fn.keywords))
+    return 'methodcaller', (args, {})
+
+
+_WRITERS: dict[type, Callable[[Any], tuple[str, Parts]]] = {
+    int: lambda x: ('int', [hex(x)]),
+    float: lambda x: ('float', [repr(x)]),
+    complex: lambda x: ('complex', [x.real, x.imag]),
+    bytes: lambda x: ('bytes', [x.decode('latin-1')]),
+    tuple: lambda x: ('tuple', x),
+    list: lambda x: ('list', x),
+    dict: lambda x: ('dict', [each for pair in x.items() for each in pair]),
+    set: lambda x: ('set', sorted(x, key=repr)),
+    frozenset: lambda x: ('frozenset', sorted(x, key=repr)),
+    slice: lambda x: ('slice', [x.start, x.stop, x.step]),
+    range: lambda x: ('range', [x.start, x.stop, x.step]),
+    type(...): lambda _: ('ellipsis', []),
+    functools.partial: lambda x: ('partial', [x.func, x.args, dict(x.keywords)]),
+    operator.itemgetter: lambda x: ('itemgetter', x.__reduce__()[1]),
+    operator.attrgetter: lambda x: ('attrgetter', x.__reduce__()[1]),
+    operator.methodcaller: _methodcaller,
+    jax.ShapeDtypeStruct: lambda x: ('struct', [x.shape, np.dtype(x.dtype)]),
+}
+
+
+# ---- reading -------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Decoder:
+    """Reads what an `Encoder` wrote.
+
+    Attributes:
+      arrays: as `Encoder.arrays` has them.
+    """
+
+    arrays: Mapping[str, Array]
+    _made: list[Any] = field(default_factory=list)
+
+    def read(self, records: Iterable[Record]) -> None:
+        """Makes what records say, in their order.
+
+        Raises:
+          ValueError, TypeError, ...: they are none that an encoder writes.
+          ImportError, AttributeError: a module or a name in it is not there.
+        """
+        for tag, *codes in records:
+            parts = list(map(self.value, codes))
+            self._made.append(self._make(tag, parts))
+
+    def value(self, code: Json) -> Any:
+        """What stands behind an atom or the number of a record that was read."""
+        if not isinstance(code, list):
+            return code
+        (number,) = code
+        if type(number) is not int or number not in range(len(self._made)):
+            raise ValueError(f'expected the number of a record before, got {number!r}')
+        return self._made[number]
+
+    def _make(self, tag: str, parts: list[Any]) -> object:
+        if tag == 'array':
+            return self._array(*parts)
+        if tag in _BY_NAME:
+            return _BY_NAME[tag].make(*parts)
+        if tag in _READERS:
+            _check_parts(tag, parts)
+            return _READERS[tag](*parts)
+        raise ValueError(f'expected a tag that is known, got {tag!r}')
+
+    def _array(self, name: str, start: int, *shape: int) -> Array:
+        stop = start + math.prod(shape)
+        return self.arrays[name][start:stop].reshape(shape)
+
+
+def _check_parts(tag: str, parts: list[Any]) -> None:
+    """Refuses what is of another class, whose methods the file would have called."""
+    kinds = _KINDS_OF_PARTS.get(tag)
+    if kinds is None:
+        return
+    for part, kind in zip(parts, kinds, strict=True):
+        if not isinstance(part, kind):
+            raise TypeError(f'expected parts of {tag!r} as {kind}, got {type(part)}')
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return EXTENDED[name] if name in EXTENDED else np.dtype(name)
+
+
+def _pairs(*parts: object) -> Iterator[tuple[Any, Any]]:
+    yield from zip(parts[::2], parts[1::2], strict=True)
+
+
+def _struct(shape: Sequence[int], dtype: np.dtype[Any]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+
+_READERS: dict[str, Callable[..., Any]] = {
+    'int': lambda text: int(text, 16),
+    'float': float,
+    'complex': complex,
+    'bytes': lambda text: text.encode('latin-1'),
+    'tuple': lambda *parts: parts,
+    'list': lambda *parts: [*parts],
+    'dict': lambda *parts: dict(_pairs(*parts)),
+    'set': lambda *parts: {*parts},
+    'frozenset': lambda *parts: frozenset(parts),
+    'slice': slice,
+    'range': range,
+    'ellipsis': lambda: ...,
+    'partial': lambda fn, args, options: functools.partial(fn, *args, **options),
+    'itemgetter': operator.itemgetter,
+    'attrgetter': operator.attrgetter,
+    'methodcaller': lambda args, options: operator.methodcaller(*args, **options),
+    'struct': _struct,
+    'dtype': _dtype,
+    'scalar': lambda dtype, item: dtype.type(item),
+    'enum': operator.getitem,
+    'name': named,
+    'of jax': jnp.asarray,
+    'itself': lambda given: given.value,
+}
+# Without those that take anything as it is.
+_KINDS_OF_PARTS: dict[str, tuple[Any, ...]] = {
+    'int': (str,),
+    'float': (str,),
+    'complex': (float, float),
+    'bytes': (str,),
+    'range': (int, int, int),
+    'ellipsis': (),
+    'partial': (object, tuple, dict),
+    'methodcaller': (tuple, dict),
+    'struct': (tuple, np.dtype),
+    'dtype': (str,),
+    'scalar': (np.dtype, bool | int | float | complex | str | bytes),
+    'enum': (enum.EnumMeta, str),
+    'name': (str, str),
+    'of jax': (np.ndarray,),
+    'itself': (_Given,),
+}

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions and classes by the names under which anybody can import them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from types import BuiltinMethodType, FunctionType, MethodType
+from typing import Any, TypeAlias
+
+from jfold.base.errors import reason
+
+Name: TypeAlias = tuple[str, str]  # of a module, and within it
+
+MAIN = '__main__', '__mp_main__'  # the latter in the workers of `multiprocessing`
+
+# Classes that no module holds under their own name, such as that of `None`.
+_ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
+
+
+def name_of(value: object) -> Name | None:
+    """The name by which a value is found in another process; `None` if it has none.
+
+    What is in `__main__` has none: there that is another program.
+
+    >>> import json
+    >>> name_of(json.loads), name_of(str.lower), name_of(lambda x: x)
+    (('json', 'loads'), ('builtins', 'str.lower'), None)
+    """
+    for module, name in _names(value):
+        if module not in MAIN and '<' not in name and _is_there(value, module, name):
+            return module, name
+    return None
+
+
+def _names(value: object) -> Iterator[Name]:
+    """The names that a value may have."""
+    name = getattr(value, '__qualname__', None) or getattr(value, '__name__', None)
+    if not isinstance(name, str):
+        return
+    # Methods of C say which class they are of, and bound ones which module or class.
+    owners = (getattr(value, x, None) for x in ('__objclass__', '__self__'))
+    for each in (value, *owners, type(value)):
+        module = getattr(each, '__module__', None) or getattr(each, '__name__', None)
+        if isinstance(module, str):
+            yield module, name
+    if isinstance(value, type) and value in _ELSEWHERE:
+        yield 'types', _ELSEWHERE[value]
+
+
+def _is_there(value: object, module: str, name: str) -> bool:
+    try:
+        found = named(module, name)
+    except ImportError:
+        return False
+    # A class makes its bound methods anew whenever it is asked for them.
+    is_bound = isinstance(value, MethodType | BuiltinMethodType)
+    return found is value or (is_bound and bool(found == value))
+
+
+def named(module: str, name: str) -> Any:
+    """The value of a name; the inverse of `name_of`.
+
+    Raises:
+      ImportError: there is no such module, it cannot be imported, or lacks the name.
+    """
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever a module may raise
+        raise ImportError(
+            f'expected a module {module!r}, for `{name}`, got {reason(error)}: install '
+            'it where this program runs, or put it on the path'
+        ) from error
+    try:
+        return functools.reduce(getattr, name.split('.'), found)
+    except AttributeError:
+        raise ImportError(
+            f'expected `{name}` in module {module!r}, got a module without: use the '
+            'version that has it'
+        ) from None
+
+
+def told(value: object) -> str:
+    """What a value without a name is, for messages."""
+    name = str(getattr(value, '__qualname__', type(value).__qualname__))
+    if isinstance(value, MethodType | BuiltinMethodType):
+        return f'the method `{name}` of an object'
+    if isinstance(value, FunctionType):
+        code = value.__code__
+        file = f'{Path(code.co_filename).name}:{code.co_firstlineno}'
+        if '<lambda>' in name:
+            return f'a lambda ({file})'
+        if '<locals>' in name:
+            return f'`{name.rpartition(".")[2]}`, defined in a function ({file})'
+    module = getattr(value, '__module__', None)
+    if module in MAIN and callable(value):
+        return f'`{name}` of the program that runs, `{module}`'
+    kind = type(value)
+    return f'an object of {kind.__module__}.{kind.__qualname__}'

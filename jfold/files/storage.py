@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays and JSON metadata in one file, which is mapped into memory when read.
+
+The file begins with 64 bytes that say where its JSON document is. An `.npy` for each
+array follows, as `np.save` writes it, and at the end the document,
+
+    {"arrays": {name: [dtype, shape, offset, checksum]}, "metadata": {...}}
+
+with the offset of the data of each array, a multiple of 64 bytes; they are in C order.
+A dtype is written as `np.dtype.str` gives it, one of `ml_dtypes` by its name, and in
+its `.npy` as raw bytes (`|V2`). The checksum of an array is the CRC-32 of all bytes
+from the end of the one before to its own, so each byte of the file is in a checksum.
+Offsets are all that a file says of places: it holds no paths.
+
+A later version may change all but the first 24 bytes. `long double` keeps the layout
+of the machine that wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import mmap
+import os
+import re
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import IO, Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from jfold.files.formats import DamagedError, UnknownFormatError, malformed, replacing
+
+Array = np.ndarray[Any, Any]
+Path: TypeAlias = str | os.PathLike[str]
+
+VERSION = 2
+EXTENDED = {
+    np.dtype(each).name: np.dtype(each)
+    for each in vars(ml_dtypes).values()
+    if isinstance(each, type) and issubclass(each, np.generic)
+}
+
+_MAGIC = b'jfold.arrays'.ljust(16)
+_HEADER = struct.Struct('<16s4Q16x')  # magic, version, the document: start, end, CRC-32
+_ALIGNMENT = _HEADER.size  # 64 bytes, as of the data of an `.npy`
+_CHUNK = 1 << 20  # bytes that are read or written at a time
+
+
+# ---- writing -------------------------------------------------------------------------
+
+
+def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> None:
+    """Write arrays of numbers or bools and JSON metadata to a file, all or nothing.
+
+    They go to a new file in the same folder, which then takes the place of `path`:
+    whenever this is interrupted, `path` holds the old content or the new one, and maps
+    of the old one stay valid. Any number of processes may do this at the same time.
+
+    Raises:
+      TypeError: an array has another dtype (nothing is ever pickled), or JSON has no
+        such metadata. ValueError: JSON has no such number.
+      OSError: as of `replacing`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(f'{folder}/a', {'w': np.eye(2)}, {'step': 3})
+    ...     arrays, metadata = read(f'{folder}/a')
+    >>> arrays['w'].tolist(), metadata
+    ([[1.0, 0.0], [0.0, 1.0]], {'step': 3})
+    """
+    plain = {name: _plain(name, each) for name, each in arrays.items()}
+    with replacing(path) as file:
+        file.write(bytes(_HEADER.size))
+        entries = {name: _append(file, each) for name, each in plain.items()}
+        document = {'arrays': entries, 'metadata': metadata}
+        text, start = json.dumps(document, allow_nan=False).encode(), file.tell()
+        file.write(text)
+        file.seek(0)
+        file.write(_header(start, text))
+
+
+def _header(start: int, text: bytes) -> bytes:
+    """Return what a file with such a document begins with [64 bytes]."""
+    place = _MAGIC, VERSION, start, start + len(text)
+    return _HEADER.pack(*place, zlib.crc32(text))
+
+
+def _plain(name: str, value: object) -> Array:
+    array = np.asarray(value)
+    if not holds(array.dtype):
+        hint = '' if array.dtype != object else '; objects would have to be pickled'
+        raise TypeError(
+            f'array {name!r}: expected numbers or bools, got dtype {array.dtype}{hint}'
+        )
+    return array
+
+
+def holds(dtype: object) -> bool:
+    """Return whether a file holds arrays of a dtype, which may be one of JAX alone."""
+    if not isinstance(dtype, np.dtype):
+        return False
+    if dtype.name in EXTENDED:
+        return dtype == EXTENDED[dtype.name]  # in the order of this machine
+    return dtype.kind in 'biufc'
+
+
+def _append(file: IO[bytes], array: Array) -> list[Any]:
+    """Write an array at the end of a file; return its entry in the document."""
+    is_extended, head = array.dtype.name in EXTENDED, io.BytesIO()
+    descr = f'|V{array.itemsize}' if is_extended else array.dtype.str
+    header = {'descr': descr, 'fortran_order': False, 'shape': array.shape}
+    np.lib.format.write_array_header_1_0(head, header)
+    start = bytes(-file.tell() % _ALIGNMENT) + head.getvalue()
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    file.write(start)
+    offset, checksum = file.tell(), zlib.crc32(start)
+    for at in range(0, len(data), _CHUNK):  # one write of 1 GB may stall for seconds
+        file.write(data[at : at + _CHUNK])
+        checksum = zlib.crc32(data[at : at + _CHUNK], checksum)
+    name = array.dtype.name if is_extended else descr
+    return [name, array.shape, offset, checksum]
+
+
+# ---- reading -------------------------------------------------------------------------
+
+
+def read(path: Path, *, verify: bool = True) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays that `write` wrote, as read-only maps, and the metadata.
+
+    With `verify`, data are compared with their checksums, 1 MB at a time: all of them
+    now, since nobody is told when a page of a map is first used. The rest is checked in
+    any case. `write` never changes a file in place; who does changes the arrays.
+
+    Raises:
+      DamagedError: the file is cut short, altered, or was never of this format.
+      UnknownFormatError: it is intact, but this version of jfold cannot read it.
+      OSError: it cannot be opened; `FileNotFoundError` where there is none.
+    """
+    with open(path, 'rb') as file:
+        text = _document(path, file)
+        with malformed(path):
+            document = json.loads(text)
+            entries, metadata = document['arrays'].items(), dict(document['metadata'])
+            kinds = {name: str(dtype) for name, (dtype, _, _, _) in entries}
+        dtypes = {name: _dtype(path, name, kind) for name, kind in kinds.items()}
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with malformed(path):
+            arrays = {
+                name: _mapped(content, dtypes[name], shape, offset)
+                for name, (_, shape, offset, _) in entries
+            }
+        start = _ALIGNMENT
+        for name, (_, _, offset, checksum) in entries if verify else ():
+            end = offset + arrays[name].nbytes
+            if checksum != (got := _checksum(file, start, end)):
+                wrong = f'wrong checksum: expected {checksum!r}, got {got}'
+                raise _damaged(path, f'array {name!r}: {wrong}')
+            start = end
+    return arrays, metadata
+
+
+def _document(path: Path, file: IO[bytes]) -> bytes:
+    """Return the JSON of a file, compared with its checksum."""
+    size, header = os.fstat(file.fileno()).st_size, file.read(_HEADER.size)
+    is_old = header.startswith(b'PK\3\4') and b'metadata.json' in header
+    if not is_old and not _MAGIC.startswith(header[: len(_MAGIC)]):
+        hint = 'expected one that `Corpus.save` or `jf.save` wrote'
+        raise _damaged(path, f'not a file of this format: {hint}')
+    if size < _HEADER.size:
+        raise _damaged(path, f'truncated: expected {_HEADER.size} bytes or more')
+    _, version, start, end, checksum = _HEADER.unpack(header)
+    if is_old or version != VERSION:
+        raise UnknownFormatError(
+            f'{path}: expected version {VERSION} of the format of files, got version '
+            f'{1 if is_old else version}: write it anew with this version of jfold, or '
+            'read it with the one that wrote it'
+        )
+    if size != end:
+        what = 'truncated' if size < end else 'malformed'
+        raise _damaged(path, f'{what}: expected {end} bytes, got {size}')
+    file.seek(min(start, end))
+    text = file.read()
+    if header != _header(start, text):
+        wrong = f'wrong checksum: expected {checksum}, got {zlib.crc32(text)}'
+        raise _damaged(path, f'document: {wrong}')
+    return text
+
+
+def _dtype(path: Path, array: str, name: str) -> np.dtype[Any]:
+    dtype = EXTENDED.get(name)
+    if dtype is None and re.fullmatch(r'[<>|][biufc]\d+', name):
+        with contextlib.suppress(TypeError):
+            dtype = np.dtype(name)
+    if dtype is None or name not in (dtype.str, dtype.name):
+        raise UnknownFormatError(
+            f'{path}: array {array!r}: expected a dtype of numpy or ml_dtypes, got '
+            f'{name!r}; update ml_dtypes, or read it where it was written'
+        )
+    return dtype
+
+
+def _mapped(content: mmap.mmap, dtype: np.dtype[Any], shape: Any, at: int) -> Array:
+    """Return an array in a map, whose end NumPy compares with the end of the map."""
+    if at < _ALIGNMENT:  # but not its begin
+        raise ValueError(f'expected data behind the header, got an offset of {at}')
+    return np.ndarray(shape, dtype, content, at)
+
+
+def _checksum(file: IO[bytes], start: int, end: int) -> int:
+    """Return the CRC-32 of some bytes of a file."""
+    file.seek(start)
+    checksum = 0
+    for at in range(start, end, _CHUNK):
+        checksum = zlib.crc32(file.read(min(_CHUNK, end - at)), checksum)
+    return checksum
+
+
+def _damaged(path: Path, what: str) -> DamagedError:
+    return DamagedError(f'{path}: {what}; write it again')

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention: a mean over a sequence, weighed by how much each item matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jfold.base.errors import whole
+from jfold.base.tracebacks import boundary
+from jfold.blocks.compose import compose
+from jfold.blocks.sequences import Broadcast, Map, Reduce, ZipWith
+from jfold.combinators import Block, Function
+from jfold.flax.layers.dense import vector
+
+
+@boundary
+def Attend() -> Block:
+    """The mean of values, weighed by the softmax of scores.
+
+    From a sequence of pairs, a score [] and a value [n], to a vector [n]; zeros where
+    there is no item, as which one counts that has a score of -inf. One reduction, whose
+    depth is the logarithm of the length: parts are merged by their largest score, so
+    that no `exp` overflows.
+
+    >>> import jfold as jf
+    >>> pair = jf.Record((jf.Scalar(), jf.Vector(2)))
+    >>> pairs = [(0, [1, 0]), (0, [0, 1]), (-1000, [5, 5])]
+    >>> (jf.Map(pair) >> Attend()).eval(pairs).tolist()
+    [0.5, 0.5]
+    """
+    merge = Function(_merge, name='merge')
+    return Map(Function(_alone)) >> Reduce(merge, associative=True) >> _mean
+
+
+Part = tuple[jax.Array, jax.Array, jax.Array]  # largest score, weight, weighed sum
+
+
+def _alone(score: jax.Array, value: jax.Array) -> Part:
+    # What parts are merged to is a float that holds both.
+    kind = jnp.result_type(score, value, float)
+    score, value = score.astype(kind), value.astype(kind)
+    return score, jnp.ones_like(score), value
+
+
+def _merge(left: Part, right: Part) -> Part:
+    (a, s, v), (b, t, w) = left, right
+    # Any constant may be taken out of both exponents: no gradient flows through it.
+    largest = jax.lax.stop_gradient(jnp.maximum(a, b))
+    base = jnp.where(largest == -jnp.inf, 0, largest)  # else they differ by NaN
+    x, y = jnp.exp(a - base), jnp.exp(b - base)
+    return largest, x * s + y * t, x * v + y * w
+
+
+def _mean(largest: jax.Array, weight: jax.Array, total: jax.Array) -> jax.Array:
+    mean = total / jnp.where(weight == 0, 1, weight)
+    return jnp.where(largest == -jnp.inf, 0, mean)
+
+
+class Query(nn.Module):
+    """What is looked for [features], scaled as keys are compared with it."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(self.features)(vector(x)) / jnp.sqrt(self.features)
+
+
+class KeyAndValue(nn.Module):
+    """How well an item answers a query, and what it has to say [features]."""
+
+    features: int
+
+    @nn.compact
+    def __call__(
+        self, query: jax.Array, item: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        key = nn.Dense(self.features, name='key')(vector(item))
+        value = nn.Dense(self.features, name='value')(item)
+        return jnp.vdot(query, key), value
+
+
+@boundary
+def Attention(features: int) -> Block:
+    """Scaled dot-product attention (Vaswani et al. 2017, equation 1) of one query.
+
+    From a pair of a vector and a sequence of vectors to a vector [features]; zeros
+    where the sequence is empty. Query, keys and values are affine in what is given.
+
+    >>> import jax, jfold as jf
+    >>> pair = jf.Record((jf.Vector(3), jf.Map(jf.Vector(2))))
+    >>> model = jf.compile(pair >> Attention(4))
+    >>> params = model.init(jax.random.key(0))
+    >>> model.apply(params, model.schedule([([1, 2, 3], [[1, 2], [3, 4]])])).shape
+    (1, 4)
+    """
+    features = whole('features', features, 1)
+    query = Function(Query(features), name='query')
+    answer = Function(KeyAndValue(features), name='key_and_value')
+
+    @compose
+    def attention(asked: object, items: object) -> Any:
+        looked_for = Broadcast()(query(asked))
+        return Attend()(ZipWith(answer)(looked_for, items))
+
+    return attention

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of trees, from their leaves up.
+
+The state of a tree-LSTM is a pair (c, h) of vectors [features], its memory and its
+output (Tai, Socher and Manning 2015; their equations are named as they number them).
+With `recurrent_dropout`, in training every number of the candidate u is left out with
+that probability, and what stays is scaled up; gates and the memory of children are not
+touched (Semeniuta, Severyn and Barth 2016, equation 9).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jfold.base.errors import whole
+from jfold.base.tracebacks import boundary
+from jfold.blocks.compose import compose
+from jfold.blocks.declarations import ForwardDeclaration
+from jfold.blocks.reductions import Sum
+from jfold.blocks.sequences import Broadcast, GetItem, Map, ZipWith
+from jfold.combinators import AllOf, Block, Convertible, Function, Pipe
+from jfold.flax.layers.dense import vector
+from jfold.flax.layers.recurrent import dropped
+from jfold.types import TypeLike
+
+State = tuple[jax.Array, jax.Array]
+
+
+@boundary
+def Tree(
+    value: Convertible,
+    children: Convertible,
+    combine: Convertible,
+    output_type: TypeLike | None = None,
+) -> Block:
+    """Runs over a tree: what a node comes to, of its own value and its children.
+
+    Args:
+      value: from a node of the data to a tensor.
+      children: from a node to a list of nodes, or another iterable.
+      combine: from a pair, that value and the sequence of what the children came to, to
+        what the node comes to; as `ChildSumTreeLSTM`.
+      output_type: of that, where it does not follow from `combine` alone: a sum over
+        no children is of the type of what it would add up.
+
+    >>> import jfold as jf
+    >>> total = jf.AllOf(jf.GetItem(0), jf.GetItem(1) >> jf.Sum()) >> jnp.add
+    >>> value, children = jf.GetItem('n') >> jf.Scalar(), jf.GetItem('below')
+    >>> leaf = {'n': 2, 'below': []}
+    >>> Tree(value, children, total, []).eval({'n': 1, 'below': [leaf, leaf]}).item()
+    5.0
+    """
+    tree = ForwardDeclaration(output_type=output_type, name='Tree')
+    below = Pipe(children, Map(tree()))
+    tree.resolve_to(Pipe(AllOf(value, below), combine))
+    root: Block = tree()
+    return root
+
+
+# ---- tree-LSTMs ----------------------------------------------------------------------
+
+
+class TreeLSTMLeaf(nn.Module):
+    """The state of a leaf, of a vector [n]: equations 2 to 8 without children.
+
+    Attributes:
+      features: of the state.
+      recurrent_dropout: see above.
+    """
+
+    features: int
+    recurrent_dropout: float = 0.0
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> State:
+        i, o, u = jnp.split(nn.Dense(3 * self.features)(vector(x)), 3)
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), 0.0)
+
+
+class TreeLSTMCell(nn.Module):
+    """The N-ary tree-LSTM: equations 9 to 14.
+
+    Called with the states of the children, from left to right, or with an input, a
+    vector [n], before them. Each place has weights of its own, so there are as many
+    children at every node. A missing one has the state zero: `jf.Optional(tree())`.
+
+    Attributes:
+      features: of the state.
+      forget_bias: added to every forget gate, so that much is kept at first.
+      recurrent_dropout: see above.
+
+    >>> import jax, jfold as jf
+    >>> word = jf.Scalar('int32') >> jf.layers.Embed(10, 4) >> TreeLSTMLeaf(3)
+    >>> cell = jf.Function(TreeLSTMCell(3))
+    >>> tree = jf.ForwardDeclaration()
+    >>> pair = jf.Record((tree(), tree())) >> cell
+    >>> tree.resolve_to(jf.OneOf(type, {int: word, tuple: pair}))
+    >>> model = jf.compile(tree() >> jf.GetItem(1))
+    >>> params = model.init(jax.random.key(0))
+    >>> model.apply(params, model.schedule([(1, (2, 3)), 4])).shape
+    (2, 3)
+    """
+
+    features: int
+    forget_bias: float = 1.0
+    recurrent_dropout: float = 0.0
+
+    @nn.compact
+    def __call__(self, *given: Any) -> State:
+        children = [each for each in given if isinstance(each, tuple)]
+        before = [vector(each) for each in given if not isinstance(each, tuple)]
+        count = len(children)
+        heard = jnp.concatenate([*before, *(h for _, h in children)])
+        gates = nn.Dense((3 + count) * self.features)(heard)
+        i, o, u, *forget = jnp.split(gates, 3 + count)
+        kept = sum(
+            jax.nn.sigmoid(f + self.forget_bias) * c
+            for f, (c, _) in zip(forget, children, strict=True)
+        )
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
+
+
+def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
+    """What may be new and what was kept: equations 7 and 8."""
+    c = jax.nn.sigmoid(i) * new + kept
+    return c, jax.nn.sigmoid(o) * jnp.tanh(c)
+
+
+class _Forget(nn.Module):
+    """How much of a child's memory a node keeps: equation 4, times the memory."""
+
+    features: int
+    forget_bias: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, child: State) -> jax.Array:
+        c, h = child
+        gate = nn.Dense(self.features)(jnp.concatenate([vector(x), h]))
+        return jax.nn.sigmoid(gate + self.forget_bias) * c
+
+
+class _Join(nn.Module):
+    """The state of a node: equations 3 and 5 to 8."""
+
+    features: int
+    recurrent_dropout: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array, heard: jax.Array, kept: jax.Array) -> State:
+        gates = nn.Dense(3 * self.features)(jnp.concatenate([vector(x), heard]))
+        i, o, u = jnp.split(gates, 3)
+        return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
+
+
+@boundary
+def ChildSumTreeLSTM(
+    features: int, forget_bias: float = 1.0, recurrent_dropout: float = 0.0
+) -> Block:
+    """The child-sum tree-LSTM: equations 2 to 8. Any number of children, in no order.
+
+    From a pair, a vector [n] and the sequence of the children's states, to a state.
+
+    Args:
+      features: of the state.
+      forget_bias: added to every forget gate, so that much is kept at first.
+      recurrent_dropout: the probability that a number of the candidate is dropped.
+
+    >>> import jax, jfold as jf
+    >>> value, children = jf.GetItem(0) >> jf.Vector(2), jf.GetItem(1)
+    >>> tree = Tree(value, children, ChildSumTreeLSTM(3), ([3], [3]))
+    >>> model = jf.compile(tree >> jf.GetItem(1))
+    >>> params = model.init(jax.random.key(0))
+    >>> leaf = ([1, 2], [])
+    >>> model.apply(params, model.schedule([leaf, ([3, 4], [leaf, leaf])])).shape
+    (2, 3)
+    """
+    features = whole('features', features, 1)
+    forget = Function(_Forget(features, forget_bias), name='forget')
+    join = Function(_Join(features, recurrent_dropout), name='join')
+
+    @compose
+    def child_sum(x: object, children: object) -> Any:
+        heard = Sum()(Map(GetItem(1))(children))
+        kept = Sum()(ZipWith(forget)(Broadcast()(x), children))
+        return join(x, heard, kept)
+
+    return child_sum
+
+
+# ---- tree-GRU ------------------------------------------------------------------------
+
+
+class _Reset(nn.Module):
+    """What a node hears of a child [features]."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, h: jax.Array) -> jax.Array:
+        return (
+            jax.nn.sigmoid(nn.Dense(self.features)(jnp.concatenate([vector(x), h]))) * h
+        )
+
+
+class _Update(nn.Module):
+    """The state of a node: between what the children say and what is new."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array, total: jax.Array, heard: jax.Array) -> jax.Array:
+        z = jax.nn.sigmoid(nn.Dense(self.features)(jnp.concatenate([vector(x), total])))
+        new = jnp.tanh(nn.Dense(self.features)(jnp.concatenate([vector(x), heard])))
+        return z * total + (1 - z) * new
+
+
+@boundary
+def ChildSumTreeGRU(features: int) -> Block:
+    """The child-sum tree-GRU (Kokkinos and Potamianos 2017, equations 9 to 12).
+
+    From a pair, a vector [n] and the sequence of the children's states, to a state, a
+    vector [features].
+    """
+    features = whole('features', features, 1)
+    reset = Function(_Reset(features), name='reset')
+    update = Function(_Update(features), name='update')
+
+    @compose
+    def child_sum(x: object, children: object) -> Any:
+        heard = Sum()(ZipWith(reset)(Broadcast()(x), children))
+        return update(x, Sum()(children), heard)
+
+    return child_sum

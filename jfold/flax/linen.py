@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jfold within Flax Linen: `jf.linen.Fold`, a module whose parameters are a model's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+from flax import linen
+from flax.core import meta
+from jax.typing import ArrayLike
+
+from jfold.base.tracebacks import boundary
+from jfold.combinators import Block, convert_to_block
+from jfold.models.model import Model, model_of
+from jfold.scheduling.schedule import Schedule
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
+
+class Fold(linen.Module):
+    """A block as a Linen module, called with a schedule.
+
+    What its layers draw is drawn of the streams of `rngs`, and nothing while parameters
+    are. Make the block once, outside of methods: its model lives with it. Modules in it
+    have parameters of their own, also where the network holds them elsewhere: what is
+    to be tied is used in the block alone, or is passed to it as `external`.
+
+    Attributes:
+      block: what `jfold.compile` takes.
+      max_programs: as of `jfold.compile`.
+
+    >>> import jax, jfold as jf
+    >>> from flax import linen as nn
+    >>> class Net(nn.Module):
+    ...     fold: nn.Module
+    ...
+    ...     @nn.compact
+    ...     def __call__(self, schedule):
+    ...         return nn.Dense(2)(self.fold(schedule))
+    >>> fold = jf.linen.Fold(
+    ...     jf.Map(jf.Vector(3) >> jf.Function(nn.Dense(4))) >> jf.Sum()
+    ... )
+    >>> schedule = fold.model.schedule([[[1, 2, 3], [4, 5, 6]], []])
+    >>> variables = Net(fold).init(jax.random.key(0), schedule)
+    >>> Net(fold).apply(variables, schedule).shape
+    (2, 2)
+    """
+
+    block: Block
+    max_programs: int | None = None
+
+    def __post_init__(self) -> None:
+        self.block = convert_to_block(self.block)
+        super().__post_init__()
+
+    @property
+    @boundary
+    def model(self) -> Model:
+        """The compiled block; `model.schedule(examples)` makes schedules."""
+        return model_of(self.block, self.max_programs)
+
+    @linen.compact
+    def __call__(
+        self,
+        schedule: Schedule,
+        external: Mapping[str, Any] | None = None,
+        *,
+        ids: ArrayLike | None = None,
+        deterministic: bool = False,
+    ) -> Any:
+        """As `Model.apply`, with the parameters of the module."""
+        layers = self.model.program.layers
+        params = {
+            x.name: _boxed(x.params, self.param(x.name, x.init, unbox=False))
+            for x in layers
+            if x.init
+        }
+        # Those of no layer are told too.
+        params = {**self.variables.get('params', {}), **params}
+        options: dict[str, Any] = {'ids': ids, 'deterministic': deterministic}
+        if self.is_initializing():
+            options['deterministic'] = True
+        if not options['deterministic']:
+            streams = {name for layer in layers for name in layer.rngs}
+            options['rngs'] = {name: self.make_rng(name) for name in sorted(streams)}
+        with _noted(schedule, self.model):
+            return self.model.apply(params, schedule, external, **options)
+
+
+@contextlib.contextmanager
+def _noted(schedule: object, model: Model) -> Iterator[None]:
+    """Says in errors about a schedule of another model how that may come."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(schedule, Schedule) and schedule.spec.program != model.program:
+            error.add_note(
+                'in `Fold`: expected a block that is made once, got one of another '
+                'schedule: make the block outside of methods, which make another at '
+                'each call, and schedules by `fold.model` of it'
+            )
+        raise
+
+
+def _boxed(spec: ArrayTree, params: ArrayTree) -> ArrayTree:
+    """Parameters in the boxes that say how arrays are spread over devices, as layers
+    have them, whether they were taken out, by `linen.unbox`, or not."""
+
+    def put(box: Any, given: Any) -> Any:
+        there = _is_box(given) or not _is_box(box)
+        return given if there else box.replace_boxed(given)
+
+    structure: Any = jax.tree.structure(spec, is_leaf=_is_box)
+    if structure != jax.tree.structure(params, is_leaf=_is_box):
+        return params  # which is refused where it is applied
+    return jax.tree.map(put, spec, params, is_leaf=_is_box)
+
+
+def _is_box(value: object) -> bool:
+    return isinstance(value, meta.AxisMetadata)

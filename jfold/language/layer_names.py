@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a `Function` may hold, made uniform: `call(params, *inputs)` and `init(key)`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import types
+from collections.abc import (
+    Callable,
+    Hashable,
+    Sequence,
+)
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from jfold.base.keys import as_key
+from jfold.base.printing import callable_name
+from jfold.base.structs import StructForm, is_struct, opened
+from jfold.blocks.external import Rows
+from jfold.combinators import Function
+from jfold.language.flax_modules import (
+    Called,
+    called,
+    check_closed_over,
+    is_module,
+    module_of,
+)
+from jfold.language.origins import Origins, origins_of
+from jfold.language.signatures import call_hint, check_init, takes_specs
+from jfold.program.operations import PROBES, Layer
+from jfold.types import (
+    KeyType,
+    Product,
+    StructType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+)
+
+if TYPE_CHECKING:
+    from chex import ArrayTree
+
+Init: TypeAlias = Callable[..., Any]
+Struct: TypeAlias = jax.ShapeDtypeStruct
+Specs: TypeAlias = Any  # of a value: a `Struct`, or several in what holds arrays
+Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
+ADDITIONS = jnp.add, operator.add
+TUPLES = (
+    'take an item of a tuple by its place, as `x[0]`, or give it what a function '
+    'returns as a dict'
+)
+
+
+def identity(function: Function) -> Hashable:
+    """What makes two `Function` blocks one layer: callables, name and options."""
+    callables = map(_callable_key, (function.fn, function.init))
+    return *callables, function.name, function.batched, function.rngs
+
+
+def _callable_key(fn: object) -> Hashable:
+    if isinstance(fn, Rows):
+        return fn
+    # A bound method is a new object at each access; its parts are not.
+    if isinstance(fn, types.MethodType):
+        return id(fn.__self__), fn.__func__
+    return id(fn)
+
+
+def adapt(function: Function) -> Called:
+    """How a function is called, with parameters and keys."""
+    fn, init = function.fn, function.init
+    if isinstance(fn, Rows):
+        return Called(lambda params, inputs, keys: fn(params, *inputs), None)
+    module = called(fn)
+    made = module or Called(lambda _, inputs, keys: fn(*inputs, **keys), None)
+    if init is not None and module is None:
+        call = lambda params, inputs, keys: fn(params, *inputs, **keys)  # noqa: E731
+        made = Called(call, None)
+    if init is not None:
+        takes = takes_specs(init)
+        drawn = init if takes else lambda key, *_: init(key)
+        made = dataclasses.replace(made, init=drawn)
+    if rngs := tuple(function.rngs):
+        made = dataclasses.replace(made, draws=lambda *_: rngs)
+    owner = None if module is None else (module.owner, function.name)
+    return dataclasses.replace(made, owner=owner)
+
+
+def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
+    """The layer of a function that is first used on inputs of these types."""
+    check_init(function, len(arguments))
+    if function.init is None:
+        check_closed_over(function.fn)
+    name = function.name or callable_name(module_of(function.fn))
+    found = adapt(function)
+    if isinstance(function.fn, Rows):
+        spec, call = function.fn.spec, _layer_call(found, ())
+        return Layer(name, call, None, spec, external=True)
+    specs = [to_spec(argument) for argument in arguments]
+    found, params = _parameters(found, specs)
+    rows = 2 if function.batched else None  # any number does
+    keyless = _layer_call(found, ())
+    given = [to_spec(argument, rows) for argument in arguments]
+    rngs = found.draws(keyless, params, given)
+    _check_batched(function, found, rngs)
+    return Layer(
+        name,
+        _layer_call(found, rngs) if rngs else keyless,
+        None if found.init is None else functools.partial(_draw, found.init, specs),
+        params,
+        function.batched,
+        rngs=rngs,
+        evaluating=_layer_call(found, rngs, evaluates=True) if rngs else None,
+        owner=found.owner,
+        adds=function.init is None and any(function.fn is add for add in ADDITIONS),
+    )
+
+
+def _parameters(found: Called, specs: Sequence[Specs]) -> tuple[Called, Any]:
+    """The parameters that a callable asks for, `None` if it has none."""
+    init, call = found.init, found.call
+    if init is None:
+        return found, None
+    params = jax.eval_shape(lambda key: init(key, *specs), jax.random.key(0))
+    if jax.tree.leaves(params):
+        return found, params
+    draws = found.draws
+    bare = Called(
+        lambda _, inputs, keys: call(params, inputs, keys),
+        None,
+        lambda keyless, _, inputs: draws(keyless, params, inputs),
+        is_module=found.is_module,
+    )
+    return bare, None
+
+
+def _check_batched(function: Function, found: Called, rngs: tuple[str, ...]) -> None:
+    if function.batched and found.is_module and rngs:
+        raise TypeError(
+            f'expected a module that draws, {list(rngs)}, on one example, got '
+            '`batched=True`, where each row has a key of its own: leave it out'
+        )
+
+
+def _layer_call(
+    found: Called, rngs: tuple[str, ...], evaluates: bool = False
+) -> Callable[..., Any]:
+    """A callable of parameters, the keys of streams as numbers, and inputs."""
+
+    def call(params: ArrayTree, *given: jax.Array) -> ArrayTree:
+        data = zip(rngs, given, strict=False)
+        keys = {name: None if evaluates else as_key(x) for name, x in data}
+        return found.call(params, given[len(rngs) :], keys)
+
+    return call
+
+
+def _draw(init: Init, specs: list[Specs], key: jax.Array) -> object:
+    return jax.tree.map(jnp.asarray, init(key, *specs))
+
+
+# ---- types and arrays ----------------------------------------------------------------
+
+
+def to_spec(type_: Type, rows: int | None = None) -> Specs:
+    """A type as `jax.ShapeDtypeStruct`s in tuples, with a leading axis if `rows`."""
+    if isinstance(type_, Product):
+        return type_.form.closed(to_spec(item, rows) for item in type_)
+    assert isinstance(type_, TensorType)
+    leading = () if rows is None else (rows,)
+    return Struct(leading + type_.shape, type_.dtype)  # type: ignore[no-untyped-call]
+
+
+def to_type(value: object, rows: int | None = None) -> Type:
+    """The type of arrays in tuples, lists and structs; the inverse of `to_spec`.
+
+    Raises:
+      TypeError: something else is in there, or the leading axis is not `rows` long.
+    """
+    if isinstance(value, tuple | list) and value:
+        return TupleType(to_type(item, rows) for item in value)
+    if is_struct(value) and (parts := opened(value)[0]):
+        return StructType(StructForm.of(value), (to_type(x, rows) for x in parts))
+    if not hasattr(value, 'shape') or not hasattr(value, 'dtype'):
+        raise TypeError(
+            f'expected arrays, or tuples or dicts of arrays, got {value!r}; return '
+            'arrays'
+        )
+    if rows is None:
+        return TensorType(value.shape, value.dtype)
+    if value.shape[:1] != (rows,):
+        raise TypeError(
+            f'expected arrays with a leading axis of {rows} rows, got {value.shape}; '
+            'give a row for each row, or leave out `batched=True`'
+        )
+    return TensorType(value.shape[1:], value.dtype)
+
+
+def arguments_of(type_: Type) -> tuple[Type, ...]:
+    """A function's arguments: a tuple is unpacked, void is none."""
+    if isinstance(type_, TupleType):
+        return type_.items
+    return () if isinstance(type_, VoidType) else (type_,)
+
+
+def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Origins]:
+    """The type that a layer gives, and where it comes from, found without computing.
+
+    A function of whole tiles is tried on tiles of several numbers of rows, since a
+    result may have an axis that is just as long as one of them.
+
+    Raises:
+      TypeError: it gives something else than arrays, or no row for each row.
+    """
+    found, traces = {}, []
+    keys = tuple(map(KeyType, layer.rngs))
+    for rows in PROBES if layer.batched else (None,):
+        specs = [to_spec(each, rows) for each in (*keys, *arguments)]
+        trace = jax.make_jaxpr(layer.call, return_shape=True)
+        closed, made = trace(layer.params, *specs)
+        found[rows] = to_type(made, rows)
+        traces.append(closed)
+    if len(set(found.values())) > 1:
+        given = ', '.join(f'{type_} of {rows}' for rows, type_ in found.items())
+        raise TypeError(
+            f'expected rows of one type for any number of rows, got {given}; make each '
+            'row of the same row of the inputs alone, or leave out `batched=True`'
+        )
+    result = next(iter(found.values()))
+    return result, origins_of(layer, traces, arguments, result)
+
+
+# What to do about errors of Python and JAX, by what they say.
+ADVICE = {
+    'on unbound modules': 'give Function the module itself, as `Function(Dense(3))`, '
+    'or write a module that calls it',
+    'sorting pytree dictionary keys': 'write keys that can be sorted, such as names',
+    'is not a valid JAX type': 'return arrays, in tuples or dicts, or in a class that '
+    'JAX knows, as by `jax.tree_util.register_dataclass`',
+    'must be an integer or unsigned integer': "make it an int: write `Scalar('int32')`",
+    'must have ndim at least 1': 'give it a vector: write `Vector(n)` for `Scalar()`',
+    "<class 'dict'>": 'take an item of a dict by its key in a function of your own',
+    'tuple indices must be': TUPLES,
+    "'tuple' object has no attribute": TUPLES,
+}
+
+
+def hint(error: Exception, function: Function, given: Type) -> str:
+    """What to do about a function that raised on inputs of type `given`."""
+    if isinstance(given, VoidType):
+        sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
+        return f'put a sink beside the value, as in `{sink}`'
+    if isinstance(function.fn, type) and function.init is None:
+        return f'pass what it makes, `{callable_name(function.fn)}(...)`'
+    if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+        return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
+    if isinstance(given, StructType) and isinstance(error, TypeError | AttributeError):
+        return (
+            'it is one argument, as in `fn(x)`: take an item by '
+            f'{given.form.getter()}, or several by a Record with their keys'
+        )
+    if found := next((x for x in ADVICE if x in str(error)), ''):
+        return ADVICE[found]
+    arguments = arguments_of(given)
+    told = str(error).startswith('expected ')  # by jfold, which says what to do
+    if TensorType([]) in arguments and is_module(module_of(function.fn)) and not told:
+        return 'give it a vector: write `Vector(n)`, with n=1 for a number'
+    return call_hint(error, function, len(arguments), isinstance(given, TupleType))

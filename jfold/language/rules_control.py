@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of dispatch, of declarations, and of what is collected on the way."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from jfold import blocks as b
+from jfold.base.errors import middle_out
+from jfold.base.printing import callable_name
+from jfold.base.trampoline import Steps
+from jfold.language import symbols as s
+from jfold.language.inference import (
+    Inference,
+    output_type,
+)
+from jfold.language.lines import INDENT, Lines
+from jfold.language.paths import fail
+from jfold.language.typed import Typed
+from jfold.language.walk import (
+    EXAMPLE,
+    At,
+    Misfit,
+    Walk,
+    one_of,
+    path_of,
+    refuse,
+    walk,
+    zero_of,
+)
+from jfold.language.writing import (
+    PLAIN,
+    Branches,
+    as_object,
+    read_by,
+    write,
+)
+from jfold.types import (
+    ObjectType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+    terminals,
+)
+
+NO_CASE = 'give it a case, or pass `default=`'
+
+# ---- OneOf ---------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.OneOf, node: Typed, state: Inference) -> Steps[Type]:
+    key = pre = None
+    if isinstance(block.key_fn, b.Block):
+        key = yield state.part(node, block.key_fn, node.input, '.key_fn')
+        state.when_head(node, functools.partial(_check_key, key, state), key.output)
+    else:
+        hint = (
+            'put it where values are of Python, choose by one of several values as by '
+            '`OneOf(GetItem(1), ...)`, or use jnp.where in a Function'
+        )
+        state.objects(node, hint)
+    given = node.input
+    if block.pre_block is not None:
+        pre = yield state.part(node, block.pre_block, given, '.pre_block')
+        given = pre.output
+    # A block under several keys is one case: its values are computed together.
+    cases: dict[int, Typed] = {}
+    named = [(f'[{name!r}]', each) for name, each in block.cases]
+    named += [] if block.default is None else [('.default', block.default)]
+    for name, each in named:
+        if id(each) not in cases:
+            some = state.types.named(given)  # the values of this case alone
+            state.cases[some] = given
+            case = yield state.part(node, each, some, name)
+            # With the first alone: each with each would take a square of the cases.
+            for first in list(cases.values())[:1]:
+                hint = 'give all cases one type'
+                state.equal(case, case.output, first.output, 'to give', hint)
+            cases[id(each)] = case
+    node.parts = (key, pre, *cases.values())
+    number = {each: k for k, each in enumerate(cases)}
+    case_of = {each: number[id(target)] for each, target in block.targets.items()}
+    other = None if block.default is None else number[id(block.default)]
+    node.facts = case_of, other
+    return next(iter(cases.values())).output
+
+
+def _check_key(key: Typed, state: Inference, head: Type) -> None:
+    given = state.types.resolve(head)
+    if not given.of_objects:
+        hint = 'leave the key as it is in the data, as `GetItem(...)` does'
+        fail(key, 'to give an object, the key', str(given), hint)
+
+
+@walk.register
+def _(block: b.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+    key, pre, *cases = node.parts
+    if key is not None:
+        chosen = state.object((yield state.part(key, x)))
+    else:
+        given = state.object(x)
+        made = state.apply(node, block.key_fn, given, 'what its function takes')
+        chosen = At(made, given.path)
+    case_of, other = node.facts
+    expected = one_of if other is None else _hashable
+    default = () if other is None else (other,)
+    case = state.lookup(node, case_of, chosen, expected, default, NO_CASE)
+    given = x if pre is None else (yield state.part(pre, x))
+    return (yield state.part(cases[case], given))
+
+
+@write.register
+def _(block: b.OneOf, node: Typed, value: Any, w: Lines) -> Any:
+    key, pre, *cases = node.parts
+    value = w.held(value, 'value')
+    if key is not None:
+        text = as_object(w.part(key, value), w).text
+    else:
+        x = as_object(value, w).text
+        fn = callable_name(block.key_fn).replace('<lambda>', 'choose')
+        text = f'{w.g.given(fn, block.key_fn)}({read_by(block.key_fn, x)})'
+    if pre is not None:
+        value = w.held(w.part(pre, value), 'value')
+    case_of, other = node.facts
+    keys_of: dict[int, list[Any]] = {}
+    for each, number in case_of.items():
+        keys_of.setdefault(number, []).append(each)
+    keys_of.pop(other, None)
+    by_type = block.key_fn is type
+    tests, last = _tests(text, keys_of, by_type, w)
+    branches = Branches(node, w)
+    for n, test in tests.items():
+        w.line(test)
+        kinds = keys_of[n]
+        kind = kinds[0] if by_type and pre is None and len(kinds) == 1 else None
+        given = s.Object(value.text, kind) if isinstance(value, s.Object) else value
+        branches.add(cases[n], given)
+    if other is not None:
+        w.line('else:' if tests else 'if True:')
+        if not by_type:
+            w.line(f'{INDENT}hash({text})  # refuses what can be no key')
+        branches.add(cases[other], value)
+    elif last:
+        w.line('else:')
+        w.line(f'{INDENT}raise KeyError({last})')
+    return branches.result()
+
+
+# ---- Optional ------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Optional, node: Typed, state: Inference) -> Steps[Type]:
+    state.objects(node, 'put it before any block that gives tensors')
+    some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
+    given = node, block.none_case, '.none_case', some.output, 'to give'
+    none = yield state.substitute(*given, 'give both cases one type')
+    node.parts = (some, none)
+    return some.output
+
+
+@walk.register
+def _(block: b.Optional, node: Typed, x: object, state: Walk) -> Steps[Any]:
+    some, none = node.parts
+    given = state.object(x)
+    if given.value is not None:
+        return (yield state.part(some, given))
+    if none is None:
+        return zero_of(node.output, node, state)
+    return (yield state.part(none, None))
+
+
+@write.register
+def _(block: b.Optional, node: Typed, value: Any, w: Lines) -> Any:
+    x = w.held(as_object(value, w), 'value')
+    assert isinstance(x, s.Object)
+    some, none = node.parts
+    branches = Branches(node, w)
+    w.line(f'if {x.text} is not None:')
+    branches.add(some, x)
+    w.line('else:')
+    branches.add(none, None)
+    return branches.result()
+
+
+# ---- Reference -----------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Reference, node: Typed, state: Inference) -> Steps[Type]:
+    declaration = block.declaration
+    if declaration.target is None and not state.is_asked:
+        got = f'{declaration!r}, which is not'
+        fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
+    if declaration not in state.declarations:
+        given = _declared(declaration.input_type, state)
+        output = _declared(declaration.output_type, state)
+        body = Typed(b.Identity(), declaration.name, given, output)
+        # Known before its target is typed, in which it may be used again.
+        state.declarations[declaration] = body
+        if declaration.target is not None:
+            inner = yield state.visit_once(declaration.target, given, declaration.name)
+            state.equal(inner, inner.output, output, 'to give')
+            state.nodes.append(body)
+            body.parts = (inner,)
+    body = state.declarations[declaration]
+
+    def link() -> bool:
+        given = state.types.resolve(node.input)
+        if not state.types.known(given):
+            return False
+        if given.of_objects and declaration.input_type is None:
+            given = ObjectType()  # a tuple of objects here may be a list elsewhere
+        state.equal(node, given, body.input, 'an input')
+        return True
+
+    state.guesses.append((node, body.input))
+    state.when(node, link)
+    return body.output
+
+
+def _declared(type_: Type | None, state: Inference) -> Type:
+    """A declared type; of a tuple a variable, to which names of fields may come."""
+    if type_ is None:
+        return state.types.fresh()
+    return state.types.named(type_) if isinstance(type_, TupleType) else type_
+
+
+@walk.register
+def _(block: b.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
+    body = state.typing.declarations[block.declaration]
+    if isinstance(body.input, ObjectType):
+        x = state.object(x)
+    if block.declaration.key is not None:
+        return (yield _once(block.declaration, node, x, state))
+    call = block.declaration, *_identities(x)
+    if call in state.calls:
+        _refuse_circle(node, x, state)
+    state.calls[call] = path_of(x) or EXAMPLE
+    if len(state.calls) > MAX_DEPTH:
+        text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
+        refuse(node, text, x)
+    try:
+        # The same uses see other values in a call, so nothing known is passed on.
+        return (yield state.anew(body.parts[0], x))
+    finally:
+        del state.calls[call]
+
+
+@write.register
+def _(block: b.Reference, node: Typed, value: Any, w: Lines) -> Any:
+    declaration = block.declaration
+    body = w.g.typing.declarations[declaration]
+    if isinstance(body.input, ObjectType):
+        value = as_object(value, w)
+    inner = body.parts[0]
+    assert inner is not None
+    return w.g.call(declaration, declaration.name, inner, value, w)
+
+
+# ---- Share ---------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Share, node: Typed, state: Inference) -> Steps[Type]:
+    state.objects(node, 'put it before any block that gives tensors')
+    part: Typed = yield state.visit(block.reference, node.input, node.where)
+    node.parts = (part,)
+    state.when(node, functools.partial(_check_shared, node, part, state))
+    return part.output
+
+
+def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
+    """Refuses what gives something else than tensors; once that is known."""
+    type_ = state.types.resolve(part.output)
+    if type_.ground and not all(isinstance(x, TensorType) for x in terminals(type_)):
+        hint = 'put it around what each item, or the whole, becomes'
+        fail(node, 'a block that gives tensors', str(type_), hint)
+    return type_.ground
+
+
+@walk.register
+def _(block: b.Share, node: Typed, x: object, state: Walk) -> Steps[Any]:
+    return (yield state.part(node.parts[0], x))
+
+
+@write.register
+def _(block: b.Share, node: Typed, value: Any, w: Lines) -> Any:
+    return w.part(node.parts[0], value, tail=True)
+
+
+# ---- Metric --------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Metric, node: Typed, state: Inference) -> Type:
+    return VoidType()
+
+
+@walk.register
+def _(block: b.Metric, node: Typed, x: object, state: Walk) -> None:
+    state.tensors.observe(node, block.name, x)
+
+
+@write.register
+def _(block: b.Metric, node: Typed, value: Any, w: Lines) -> Any:
+    typing = w.g.typing
+    r = typing.metric_numbers[block.name]
+    _, has_label = typing.metrics[block.name]
+    if has_label:
+        value, label = value
+        w.g.label(r, as_object(label, w).text, w)
+    w.g.observe(r, [x for x in s.leaves(value) if isinstance(x, s.Tensor)], w)
+    return None
+
+
+MAX_DEPTH = 250_000  # beyond it, data that functions make without end fill the memory
+
+
+def _hashable(table: Mapping[Any, Any], hashable: bool) -> str:
+    return 'a hashable key'
+
+
+def _identities(x: object) -> Iterator[int]:
+    """The ids of all that decides how a call goes on: of the objects in its input."""
+    if isinstance(x, At):
+        yield id(x.value)
+    elif isinstance(x, tuple | list):
+        for each in x:
+            yield from _identities(each)
+
+
+def _refuse_circle(node: Typed, x: object, state: Walk) -> NoReturn:
+    """Refuses an object that is met inside of itself."""
+    before = state.calls[node.block.declaration, *_identities(x)]  # type: ignore[attr-defined]
+    for (declaration, _), (first, found) in state.once.items():
+        if not found and str(first.path).startswith(str(before)):
+            _refuse_shared_circle(declaration, first)
+    given = next(_objects_in(x), At(None))
+    way = middle_out(str(given.path).removeprefix(str(before))) or 'it is'
+    kind = type(given.value).__name__
+    text = f'expected data that end, got {kind} that contains itself, as {way}'
+    raise Misfit(text, str(node), before)
+
+
+def _objects_in(x: object) -> Iterator[At]:
+    if isinstance(x, At):
+        yield x
+    elif isinstance(x, tuple | list):
+        for each in x:
+            yield from _objects_in(each)
+
+
+def _once(declaration: Any, node: Typed, x: At, state: Walk) -> Steps[Any]:
+    """The value of what runs once for each object."""
+    key = id(x.value)
+    if declaration.key is not id:
+        given = state.apply(node, declaration.key, x, 'what its key takes')
+        what = 'a key that is hashable'
+        state.lookup(node, {}, At(given, x.path), lambda *_: what, (None,))
+        key = given
+    known = declaration, key
+    if known not in state.once:
+        state.once[known] = x, ()  # which keeps its id its own
+        body = state.typing.declarations[declaration]
+        state.once[known] = x, ((yield state.anew(body.parts[0], x)),)
+    first, found = state.once[known]
+    if not found:
+        _refuse_shared_circle(declaration, first)
+    return found[0]
+
+
+def _refuse_shared_circle(declaration: Any, first: At) -> NoReturn:
+    """Refuses an object whose value needs itself."""
+    kind = type(first.value).__name__
+    by = '' if declaration.key is id else _by(declaration.key)
+    text = (
+        f'expected data that end, got {kind} that leads back to itself{by}; write '
+        'a block for each round of a graph with circles, which reads the one before'
+    )
+    raise Misfit(text, declaration.name, first.path)
+
+
+def _by(key: object) -> str:
+    """What is meant by the same object."""
+    return f', or to another of the same `{callable_name(key)}`'
+
+
+FEW = 16  # cases that are told apart one after another
+
+
+def _tests(
+    text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
+) -> tuple[dict[int, str], str]:
+    """The line that begins each case, and the text of the key, if none may fit."""
+    shown = {n: [_shown_key(key, w) for key in keys] for n, keys in keys_of.items()}
+    flat = [each for keys in shown.values() for each in keys]
+    if text.startswith('bool(') and sorted(map(str, flat)) == ['False', 'True']:
+        if len(shown) == 1:
+            return dict.fromkeys(shown, f'if {text} in (True, False):'), ''
+        first = next(iter(shown))
+        test = text if shown[first] == ['True'] else f'not {text}'
+        return {n: f'if {test}:' if n == first else 'else:' for n in shown}, ''
+    key = text if text.isidentifier() else w.variable('kind')
+    if None in flat or len(flat) > FEW:
+        table = {each: n for n, keys in keys_of.items() for each in keys}
+        key = w.variable('case')
+        w.line(f'{key} = {w.g.given("case_of", w.g.copied(table))}.get({text})')
+        tests = {n: f'{key} == {n}' for n in keys_of}
+    else:
+        if key != text:
+            w.line(f'{key} = {text}')
+        same = 'is' if by_type else '=='
+        tests = {
+            n: f'{key} {same} {keys[0]}'
+            if len(keys) == 1
+            else f'{key} in ({", ".join(map(str, keys))})'
+            for n, keys in shown.items()
+        }
+    lines: dict[int, str] = {}
+    for n, test in tests.items():
+        lines[n] = f'{"elif" if lines else "if"} {test}:'
+    return lines, key
+
+
+def _shown_key(key: object, w: Lines) -> str | None:
+    if isinstance(key, type):
+        return w.g.given(key.__name__, key)
+    return repr(key) if type(key) in PLAIN else None

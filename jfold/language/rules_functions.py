@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of functions of tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from jfold import blocks as b
+from jfold.base.errors import reason, shown
+from jfold.language import symbols as s
+from jfold.language.cells import check_order
+from jfold.language.fields import order_for
+from jfold.language.inference import TO_TENSORS, Inference, output_type
+from jfold.language.layer_names import arguments_of, hint, identity, make_layer, traced
+from jfold.language.lines import Lines
+from jfold.language.paths import fail
+from jfold.language.signatures import settings_of
+from jfold.language.typed import Typed
+from jfold.language.walk import Walk, in_tuples, walk
+from jfold.language.writing import write
+from jfold.types import (
+    Product,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+    terminals,
+)
+
+OF_PYTHON = (
+    ', or write `InputTransform(fn)` for a function of Python values, `compose(fn)` '
+    'for one that calls blocks'
+)
+OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
+
+
+# ---- Function ------------------------------------------------------------------------
+
+
+@output_type.register
+def type_function(block: b.Function, node: Typed, state: Inference) -> Type:
+    """The type that a function gives, once the types of its arguments are known."""
+    output = state.types.fresh()
+
+    def constraint() -> bool:
+        check_order(node, block, state)
+        # Tracing needs shapes, so of a type that is known in part nothing follows yet.
+        if not state.types.known(node.input):
+            return False
+        given = state.types.resolve(node.input)
+        for leaf in terminals(given):
+            if not isinstance(leaf, TensorType):
+                sequence = isinstance(leaf, SequenceType)
+                hint = OF_SEQUENCES if sequence else TO_TENSORS
+                if not sequence and inspect.isfunction(block.fn):
+                    hint += OF_PYTHON
+                fail(node, 'tensors or tuples of tensors', str(given), hint)
+        if _has_void(given):
+            hint = 'take what a sink stands beside by `>> GetItem(...)` first'
+            fail(node, 'tensors or tuples of tensors', str(given), hint)
+        node.order = order_for(node, block, given)
+        taken = TupleType(node.arranged(given)) if node.order else given
+        taken = state.types.plain(taken)
+        state.equal(node, apply_layer(node, taken, block, state), output, 'to give')
+        return True
+
+    state.when(node, constraint)
+    return output
+
+
+def _has_void(type_: Type) -> bool:
+    """Whether nothing stands somewhere inside of a tuple."""
+    waiting = [type_]
+    while waiting:
+        parts = each.items if isinstance(each := waiting.pop(), Product) else ()
+        if any(isinstance(part, VoidType) for part in parts):
+            return True
+        waiting.extend(parts)
+    return False
+
+
+def apply_layer(
+    node: Typed, given: Type, function: b.Function, state: Inference
+) -> Type:
+    """Finds or makes the layer of a function, and the type that it gives."""
+    # One layer for all uses of a callable, and one trace for each type of its inputs:
+    # of two thousand cases that end in one function, it is traced once.
+    arguments, key = arguments_of(given), identity(function)
+    if (key, arguments) not in state.results:
+        _check_settings(node, given, function)
+        try:
+            if key not in state.layers:
+                state.layers[key] = make_layer(function, arguments)
+                state.functions[state.layers[key]] = function
+            state.results[key, arguments] = traced(state.layers[key], arguments)
+        except Exception as error:
+            shown = ', '.join(map(repr, arguments))
+            advice = hint(error, function, given)
+            raise TypeError(
+                f'{node}: expected to run on inputs ({shown}), got {reason(error)}'
+                f'{advice and f"; {advice}"}'
+            ) from error
+    node.layer = state.layers[key]
+    result, node.origins = state.results[key, arguments]
+    return result
+
+
+def _check_settings(node: Typed, given: Type, function: b.Function) -> None:
+    """Refuses a tuple of which an item would replace a default."""
+    count = len(given) if isinstance(given, TupleType) else 1
+    for each in settings_of(function, count):
+        fail(
+            node,
+            'an input for each argument without a default',
+            f'the tuple {given}, of which an item would be '
+            f'`{each.name}={shown(each.default)}`',
+            'items are arguments of their own: take one by `GetItem`, or write a '
+            f'function that takes {count} inputs, as `lambda *inputs: ...`',
+        )
+
+
+@walk.register
+def _(block: b.Function, node: Typed, x: object, state: Walk) -> object:
+    return state.tensors.call(node, x)
+
+
+@write.register(b.Function)
+def _(block: b.Function, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    return layer(node, value, w)
+
+
+# ---- Concat: a function, as far as values go -----------------------------------------
+
+
+@output_type.register
+def _(block: b.Concat, node: Typed, state: Inference) -> Type:
+    def check(head: Type) -> None:
+        if isinstance(head, TensorType):
+            hint = 'make one of all that is joined, as in `AllOf(a, b) >> Concat()`'
+            fail(node, 'a tuple of tensors', str(head), hint)
+        if isinstance(head, SequenceType):
+            hint = 'make a tuple of a fixed length of it by Padded'
+            fail(node, 'a tuple of tensors', str(state.types.resolve(head)), hint)
+
+    state.when_head(node, check)
+    return type_function(block, node, state)
+
+
+def layer(node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    """What a layer computes; the rest of its result is where it was."""
+    assert node.layer is not None and node.origins is not None
+    origins = node.origins
+    given: list[s.Leaf] = [*w.keys(node.layer.rngs)]
+    given += s.leaves(node.arranged(value))
+    made: Iterator[Any] = iter(())
+    if origins.computed:
+        read = (given[i] for i in origins.reads)
+        inputs = [x for x in read if isinstance(x, s.Tensor)]
+        made = iter(w.apply(w.g.tables.computing(node), inputs))
+    outputs: list[Any] = []
+    for origin in origins.outputs:
+        if isinstance(origin, np.ndarray):
+            key = origin.dtype, origin.shape, origin.tobytes()
+            outputs.append(w.constant(w.g.tables.constant(key, origin)))
+        else:
+            outputs.append(next(made) if origin is None else given[origin])
+    result: s.Symbol = in_tuples(node.output, iter(outputs))
+    return result

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of blocks at the boundary of the data: what comes in, and constants."""
+
+from __future__ import annotations
+
+import itertools
+import reprlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jfold import blocks as b
+from jfold.base.printing import callable_name
+from jfold.language import symbols as s
+from jfold.language.inference import (
+    Inference,
+    check_dtype,
+    check_zeros,
+    output_type,
+)
+from jfold.language.lines import Lines
+from jfold.language.paths import fail
+from jfold.language.typed import Typed
+from jfold.language.unification import Mismatch
+from jfold.language.walk import (
+    At,
+    Walk,
+    walk,
+    zero_of,
+)
+from jfold.language.writing import (
+    as_object,
+    listed,
+    literal,
+    looked_up,
+    read_by,
+    reads_no_items,
+    write,
+    zeros_written,
+)
+from jfold.tracing.helpers import Numbers
+from jfold.types import (
+    ObjectType,
+    Type,
+    VoidType,
+)
+
+Array = np.ndarray[Any, Any]
+
+# ---- Tensor --------------------------------------------------------------------------
+
+NO_ENTRY = 'pass `default=` for what a table lacks'
+NO_CLASS = 'pass `strict=False` to make zeros of others'
+
+
+@output_type.register
+def _(block: b.Tensor | b.OneHotFromList, node: Typed, state: Inference) -> Type:
+    state.objects(node, 'put it before any block that gives tensors')
+    check_dtype(node, block.type)
+    return block.type
+
+
+@walk.register
+def _(block: b.Tensor, node: Typed, x: object, state: Walk) -> object:
+    return state.tensors.tensor(node, state.object(x), block.type, block.below)
+
+
+@write.register(b.Tensor)
+def _(block: b.Tensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    return w.constants(block.type, as_object(value, w).text, block.below, node)
+
+
+# ---- InputTransform ------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.InputTransform, node: Typed, state: Inference) -> Type:
+    state.objects(node, 'use Function to compute with tensors')
+    return ObjectType()
+
+
+@walk.register
+def _(block: b.InputTransform, node: Typed, x: object, state: Walk) -> At:
+    given = state.object(x)
+    if isinstance(block.fn, Mapping):
+        made = state.lookup(node, block.fn, given, _known, block.default, NO_ENTRY)
+    else:
+        made = state.apply(node, block.fn, given, 'what its function takes')
+    return At(made, given.path)
+
+
+@write.register(b.InputTransform)
+def _(block: b.InputTransform, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    x = as_object(value, w).text
+    if not isinstance(block.fn, Mapping):
+        fn = w.g.given(
+            callable_name(block.fn).replace('<lambda>', 'function'), block.fn
+        )
+        if w.count is None:
+            return w.held(s.Object(f'{fn}({read_by(block.fn, x)})'), 'value')
+        given = x if reads_no_items(block.fn) else f'all_readable({x})'
+        return listed(f'[*map({fn}, {given})]', w)
+    table = w.g.given('table', w.g.copied(block.fn))
+    return looked_up(table, x, [literal(each, w) for each in block.default], w)
+
+
+# ---- OneHotFromList ------------------------------------------------------------------
+
+
+@walk.register
+def _(block: b.OneHotFromList, node: Typed, x: object, state: Walk) -> object:
+    numbers = {item: number for number, item in enumerate(block.items)}
+    default = () if block.strict else (-1,)
+    number = state.lookup(node, numbers, state.object(x), _known, default, NO_CLASS)
+    row = [k == number for k in range(len(numbers))]
+    return state.tensors.constant(node, np.array(row, block.type.dtype))
+
+
+def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """The rows of the identity [size, size], all in one array of twice the size."""
+    line = np.zeros(2 * size - 1, dtype)
+    line[size - 1] = 1
+    line.flags.writeable = False
+    return (line[size - 1 - k : 2 * size - 1 - k] for k in range(size))
+
+
+@write.register(b.OneHotFromList)
+def _(block: b.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    tables, dtype = w.g.tables, block.type.dtype
+    size = len(block.items)
+
+    def number(key: object, row: Array) -> int:
+        index = tables.constant(key, row)
+        w.g.constant_name(index, 'ONE_HOT')
+        return w.g.constant_place(index)[1]
+
+    rows = enumerate(_one_hot(size, dtype))
+    numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
+    table = Numbers(zip(block.items, numbers, strict=True))
+    found, other = w.g.given('one_hot', table), []
+    if not block.strict:
+        index = tables.constant(block.type, np.zeros(size, dtype))
+        other = [w.g.constant_name(index, 'ZEROS')]
+    vector = looked_up(found, as_object(value, w).text, other, w)
+    return s.Tensor(vector.text, tables.type_number(block.type))
+
+
+# ---- constants: FromTensor, Zeros ----------------------------------------------------
+
+
+def takes_nothing(node: Typed, state: Inference) -> None:
+    """Demands that there is no input."""
+    try:
+        state.types.unify(node.input, VoidType())
+    except Mismatch:
+        got = state.types.resolve(node.input)
+        fail(node, 'no input', str(got), 'drop it first, by Void()')
+
+
+@output_type.register
+def _(block: b.FromTensor, node: Typed, state: Inference) -> Type:
+    takes_nothing(node, state)
+    check_dtype(node, block.type)
+    return block.type
+
+
+@walk.register
+def _(block: b.FromTensor, node: Typed, x: None, state: Walk) -> object:
+    return state.tensors.constant(node, block.value)
+
+
+@write.register(b.FromTensor)
+def _(block: b.FromTensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    return w.constant(w.g.tables.constant(id(block.value), block.value))
+
+
+@output_type.register
+def _(block: b.Zeros, node: Typed, state: Inference) -> Type:
+    takes_nothing(node, state)
+    check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
+    check_dtype(node, block.type)
+    return block.type
+
+
+@walk.register
+def _(block: b.Zeros, node: Typed, x: None, state: Walk) -> object:
+    return zero_of(block.type, node, state)
+
+
+@write.register(b.Zeros)
+def _(block: b.Zeros, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    return zeros_written(block.type, w)
+
+
+# ---- Void ----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Void, node: Typed, state: Inference) -> Type:
+    return VoidType()
+
+
+@walk.register
+def _(block: b.Void, node: Typed, x: object, state: Walk) -> None:
+    return None
+
+
+@write.register(b.Void)
+def _(block: b.Void, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    return None
+
+
+def _known(table: Mapping[Any, Any], hashable: bool) -> str:
+    """What a value had to be to be in a table."""
+    if not hashable:
+        return 'a hashable value, to look it up'
+    first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))
+    more = f' and {len(table) - 5:,} more' if len(table) > 5 else ''
+    return f'one of the keys {first}{more}'

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of blocks over sequences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from jfold import blocks as b
+from jfold.base.trampoline import Steps, in_turn
+from jfold.language import symbols as s
+from jfold.language.bulk import in_lists, map_at_once
+from jfold.language.cells import check_end
+from jfold.language.inference import (
+    Inference,
+    check_dtype,
+    output_type,
+)
+from jfold.language.lines import Lines
+from jfold.language.paths import fail
+from jfold.language.typed import Typed
+from jfold.language.walk import (
+    Walk,
+    walk,
+    zero_of,
+)
+from jfold.language.writing import (
+    counted,
+    finite,
+    parts_of,
+    sequence,
+    write,
+    zeros_written,
+)
+from jfold.types import (
+    BroadcastType,
+    ObjectType,
+    SequenceType,
+    TensorType,
+    TupleType,
+    Type,
+    VoidType,
+)
+
+Array = np.ndarray[Any, Any]
+
+# ---- what they take ------------------------------------------------------------------
+
+UNLIKE = 'make them alike by a Record, which has a block for each item'
+
+
+def why_no_items(given: Type) -> str:
+    """What to do about a value that has no items, or no end of them."""
+    if isinstance(given, BroadcastType):
+        return 'put it beside a sequence, by ZipWith'
+    if isinstance(given, TensorType):
+        return (
+            'use a Function for what is in one tensor, and Map for a list of the data'
+        )
+    return ''
+
+
+def items(
+    node: Typed,
+    state: Inference,
+    item: Type,
+    broadcast: bool = False,
+    of: Type | None = None,
+) -> None:
+    """Links `item` to the items of the input, or of another type."""
+
+    def link(head: Type) -> None:
+        if isinstance(head, ObjectType):
+            state.equal(node, ObjectType(), item, 'items of type')
+        elif isinstance(head, SequenceType) or (
+            broadcast and isinstance(head, BroadcastType)
+        ):
+            state.equal(node, head.item, item, 'items of type')
+        # An empty tuple would leave the type of the items open for good.
+        elif isinstance(head, TupleType) and head.items:
+            for each in head:
+                state.equal(node, each, item, 'items of one type,', UNLIKE)
+        else:
+            expected = 'a sequence, a non-empty tuple of one type, or an object'
+            got = state.types.resolve(head)
+            fail(node, expected, str(got), why_no_items(got))
+
+    state.when_head(node, link, of)
+
+
+def sequence_as_given(node: Typed, state: Inference, item: Type) -> Type:
+    """The type of a sequence of `item`, repeated without end where the input is."""
+    output = state.types.fresh()
+
+    def link(head: Type) -> None:
+        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
+        state.equal(node, kind(item), output, 'to give')
+
+    state.when_head(node, link)
+    return output
+
+
+# ---- Map -----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Map, node: Typed, state: Inference) -> Steps[Type]:
+    item = state.types.fresh()
+    items(node, state, item, broadcast=True)
+    fn = yield state.part(node, block.fn, item, '')
+    node.parts = (fn,)
+    return sequence_as_given(node, state, fn.output)
+
+
+@walk.register
+def _(block: b.Map, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]:
+    if isinstance(node.input, BroadcastType):
+        item = yield state.anew(node.parts[0], next(iter(x)))
+        return itertools.repeat(item)
+    items = state.items(node, x)
+    return (yield in_turn(state.anew(node.parts[0], item) for item in items))
+
+
+@write.register(b.Map)
+def _(block: b.Map, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    (part,) = node.parts
+    assert part is not None
+    given = sequence(value, w)
+    if isinstance(given, s.Endless):
+        return s.Endless(w.part(part, given.item))
+    if in_lists(part, given.items, w):
+        return map_at_once(part, counted(given, w), w)
+    name = 'item'
+    items = w.loop(given, name, lambda item: w.part(part, item), 'value')
+    lists = list(s.leaves(items))
+    n = given.n
+    if not n.isidentifier() and not n.isdigit() and lists:
+        n = f'len({lists[0].text})'
+    return s.Items(items, n)
+
+
+# ---- Fold ----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Fold, node: Typed, state: Inference) -> Steps[Type]:
+    item = state.types.fresh()
+    items(node, state, item)
+    start: Typed = yield state.part(node, block.start, VoidType(), '.start')
+    # The state is another value in each round, though always of the type of the start.
+    given = TupleType(state.carries(node, start.output), item)
+    combine = yield state.part(node, block.combine, given, '.combine')
+    hint = 'make `start` of the type that `combine` gives, which is always the same'
+    state.equal(combine, combine.output, start.output, 'to give its state,', hint)
+    node.parts = (start, combine)
+    return start.output
+
+
+@walk.register
+def _(block: b.Fold, node: Typed, x: object, state: Walk) -> Steps[Any]:
+    start, combine = node.parts
+    items = state.items(node, x)
+    value = yield state.part(start, None)
+    for item in items:
+        value = yield state.anew(combine, (value, item))
+    return value
+
+
+@write.register(b.Fold)
+def _(block: b.Fold, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    start, combine = node.parts
+    assert combine is not None
+    given = finite(value, w)
+    first = w.part(start, None)
+    w.g.loops_written.append(str(node))
+    state = w.joined((node, 'state'), w.assigned('state', first))
+
+    def body(item: s.Symbol) -> None:
+        made = w.part(combine, (state, item))
+        w.joined((node, 'state'), made)
+        w.assign(state, made)
+
+    w.loop(given, 'item', body)
+    return w.joined((node, 'state'), state)
+
+
+# ---- RNN -----------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.RNN, node: Typed, state: Inference) -> Steps[Type]:
+    check_end(node, block.cell)
+    item, carried, made = (state.types.fresh() for _ in range(3))
+    if block.initial_state_from_input:
+        given = TupleType(state.types.fresh(), carried)
+        expected = 'a pair of a sequence and a state,'
+        state.equal(node, node.input, given, expected, 'give both, as by a Record')
+        items(node, state, item, of=given[0])
+        start = None
+    else:
+        items(node, state, item)
+        begin = node, block.initial_state, '.initial_state', carried
+        hint = 'make it one of the type of the states that the cell gives'
+        start = yield state.substitute(*begin, 'to give a state,', hint)
+    pair = TupleType(item, state.carries(node, carried))
+    cell = yield state.part(node, block.cell, pair, '.cell')
+    both = TupleType(made, carried)
+    hint = 'return a pair, of which the second is of the type of the initial state'
+    state.equal(cell, cell.output, both, 'to give an output and a state,', hint)
+    node.parts = (start, cell)
+    return TupleType(SequenceType(made), carried)
+
+
+@walk.register
+def _(block: b.RNN, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]:
+    start, cell = node.parts
+    assert isinstance(node.output, TupleType)
+    given: object = x
+    if block.initial_state_from_input:
+        given, carried = x
+    elif start is None:
+        carried = zero_of(node.output[1], node, state)
+    else:
+        carried = yield state.part(start, None)
+    outputs: list[Any] = []
+    for item in state.items(node, given):
+        made, carried = yield state.anew(cell, (item, carried))
+        outputs.append(made)
+    return outputs, carried
+
+
+@write.register(b.RNN)
+def _(block: b.RNN, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    start, cell = node.parts
+    assert isinstance(node.output, TupleType)
+    if block.initial_state_from_input:
+        value, first = parts_of(value)
+    elif start is None:
+        first = zeros_written(node.output[1], w)
+    else:
+        first = w.part(start, None)
+    given = finite(value, w)
+    w.g.loops_written.append(str(node))
+    state = w.joined((node, 'state'), w.assigned('state', first))
+
+    after: list[s.Symbol] = []
+
+    def body(item: s.Symbol) -> s.Symbol:
+        made, carried = parts_of(w.part(cell, (item, state)))
+        w.joined((node, 'state'), carried)
+        after.append(carried)
+        return made
+
+    outputs = w.loop(given, 'item', body, 'output', lambda: w.assign(state, after[0]))
+    return s.Items(outputs, given.n), w.joined((node, 'state'), state)
+
+
+# ---- Length --------------------------------------------------------------------------
+
+
+@output_type.register
+def _(block: b.Length, node: Typed, state: Inference) -> Type:
+    def check(head: Type) -> None:
+        if not isinstance(head, ObjectType | SequenceType | TupleType):
+            got = state.types.resolve(head)
+            expected = 'a sequence, a tuple or an object'
+            fail(node, expected, str(got), why_no_items(got))
+
+    state.when_head(node, check)
+    check_dtype(node, block.type)
+    return block.type
+
+
+@walk.register
+def _(block: b.Length, node: Typed, x: object, state: Walk) -> object:
+    return state.tensors.length(node, state.length(node, x), block.type)
+
+
+@write.register(b.Length)
+def _(block: b.Length, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    if isinstance(value, s.Items):
+        n = value.n
+    else:
+        n = str(len(value)) if isinstance(value, tuple) else f'len({s.packed(value)})'
+    return w.constants(block.type, n, None, node)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step compiled ahead of time, and which schedules it takes."""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from jfold.base.errors import expect
+from jfold.base.memo import Recent
+from jfold.base.tracebacks import boundary
+from jfold.data.adoption import with_spec
+from jfold.language.flax_modules import is_graph
+from jfold.scheduling.schedule import Schedule, abstract
+from jfold.scheduling.spec import Capacity, Spec
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompiledStep:
+    """A step that was compiled ahead of time; made by `Model.precompile`.
+
+    Attributes:
+      compiled: what JAX made, with its text, its costs and the memory it takes.
+      specs: of the schedules it takes.
+    """
+
+    compiled: jax.stages.Compiled
+    specs: tuple[Spec, ...]
+    _recipe: _Recipe
+    _others: Recent[jax.stages.Compiled] = field(default_factory=Recent)
+
+    @boundary
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Runs the step.
+
+        Schedules for which there was no room in the capacity it was compiled for have a
+        larger one: for these it is compiled another time, once, with a warning. Of many
+        such programs those are dropped that are not used for long.
+
+        Raises:
+          ValueError: a schedule is of another model, or has another number of rows.
+          TypeError: other arguments differ from those it was compiled for.
+        """
+        specs = self._recipe.specs_of(args, options)
+        if len(specs) != len(self.specs):  # static arguments are left out before them
+            specs = _specs_in((args, options))
+        pairs = zip(self.specs, specs, strict=False)
+        if any(x.program is not y.program for x, y in pairs):
+            args, options = self._adopted(args, options)
+            specs = _specs_in((args, options))
+        compiled = self.compiled
+        if specs != self.specs:
+            for expected, got in zip(self.specs, specs, strict=False):
+                _check_kind(expected, got)
+            if len(specs) == len(self.specs):
+                make = functools.partial(self._compiled_for, specs)
+                compiled = self._others.get(tuple(x.key for x in specs), make)
+        return compiled(*args, **options)
+
+    def _adopted(self, *tree: Any) -> Any:
+        """Arguments, with schedules of a model that was the same as if of this."""
+        # A module of NNX stays the one that the step is to change.
+        leaves, structure = jax.tree.flatten(
+            tree, is_leaf=lambda x: _is_schedule(x) or is_graph(x)
+        )
+        rest = iter(self.specs)
+        made = [
+            with_spec(x, next(rest).replaced(capacity=x.capacity)) or x
+            if _is_schedule(x)
+            else x
+            for x in leaves
+        ]
+        return jax.tree.unflatten(structure, made)
+
+    def _compiled_for(self, specs: tuple[Spec, ...]) -> jax.stages.Compiled:
+        begin = time.perf_counter()
+        compiled = self._recipe.compiled(specs)
+        changes = ', '.join(map(_changes, self.specs, specs))
+        warnings.warn(
+            'expected schedules of the capacity that the step was compiled for, got '
+            f'one with {changes}: compiled the step for it too, in '
+            f'{time.perf_counter() - begin:.1f} s. Reserve that much by '
+            '`model.reserve` before `model.precompile`',
+            RuntimeWarning,
+            stacklevel=5,
+        )
+        return compiled
+
+    def __repr__(self) -> str:
+        return f'CompiledStep({", ".join(str(x.capacity) for x in self.specs)})'
+
+
+@dataclass(frozen=True, eq=False)
+class _Recipe:
+    """How a step is compiled, for capacities of any size.
+
+    Attributes:
+      step: what has `lower`.
+      leaves: its arguments, as shapes, with a capacity in place of each schedule; what
+        is of NNX as it is, for arrays may be in several places of it.
+      tree: their structure.
+      holders: which positions and names of arguments are, or hold, schedules.
+    """
+
+    step: Any
+    leaves: list[Any]
+    tree: Any
+    holders: tuple[int | str, ...]
+
+    def compiled(self, specs: Iterable[Spec]) -> jax.stages.Compiled:
+        """The step for schedules of these specs."""
+        rest = iter(specs)
+        made = [abstract(next(rest)) if _is_capacity(x) else x for x in self.leaves]
+        args, options = jax.tree.unflatten(self.tree, made)
+        result: jax.stages.Compiled = self.step.lower(*args, **options).compile()
+        return result
+
+    def specs_of(
+        self, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[Spec, ...]:
+        """The specs of the schedules among arguments."""
+        held = [
+            args[x] if isinstance(x, int) else options.get(x)
+            for x in self.holders
+            if isinstance(x, str) or x < len(args)
+        ]
+        return _specs_in(held)
+
+
+def _specs_in(tree: object) -> tuple[Spec, ...]:
+    """The specs of the schedules in a pytree."""
+    leaves = jax.tree.leaves(tree, is_leaf=_is_schedule)
+    return tuple(x.spec for x in leaves if _is_schedule(x))
+
+
+def compile_step(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    adopt: Callable[[Capacity], Spec],
+) -> CompiledStep:
+    """See `Model.precompile`; `adopt` makes a capacity the model's own."""
+    expect('step', step, callable(step), 'a function', 'pass it first')
+    leaves, tree = jax.tree.flatten((args, options), is_leaf=_is_whole)
+    if not any(map(_is_capacity, leaves)):
+        raise TypeError(
+            'expected a `Capacity` among the arguments, in place of the schedule, '
+            'got none: call '
+            '`model.precompile(step, params, corpus.capacities(batch_size))`'
+        )
+    specs = tuple(adopt(x) for x in leaves if _is_capacity(x))
+    compilable: Any = step if hasattr(step, 'lower') else jax.jit(step)
+    holders = tuple(x for x, held in _named(args, options) if _holds_capacity(held))
+    recipe = _Recipe(compilable, [*map(_shape_of, leaves)], tree, holders)
+    return CompiledStep(recipe.compiled(specs), specs, recipe)
+
+
+def _named(
+    args: tuple[Any, ...], options: dict[str, Any]
+) -> Iterator[tuple[int | str, Any]]:
+    yield from enumerate(args)
+    yield from options.items()
+
+
+def _holds_capacity(value: object) -> bool:
+    return any(map(_is_capacity, jax.tree.leaves(value, is_leaf=_is_capacity)))
+
+
+def _shape_of(leaf: object) -> object:
+    """What compiling needs of an argument, without its data; others as they are."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return leaf
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        leaf.shape,
+        leaf.dtype,
+        sharding=leaf.sharding if leaf.committed else None,
+        weak_type=getattr(leaf, 'weak_type', False),  # keys have none
+    )
+
+
+def _is_whole(value: object) -> bool:
+    return _is_capacity(value) or is_graph(value)
+
+
+def _is_capacity(value: object) -> bool:
+    return isinstance(value, Capacity)
+
+
+def _is_schedule(value: object) -> bool:
+    return isinstance(value, Schedule)
+
+
+def _check_kind(expected: Spec, got: Spec) -> None:
+    """Refuses what is not of the same model, shards and number of rows.
+
+    Raises:
+      ValueError: it is not.
+    """
+    if expected.program is not got.program:
+        raise ValueError(
+            'expected `schedule` of the model that compiled the step, got one of '
+            'another: make it by the first'
+        )
+    if got.shards != expected.shards:
+        shards = expected.shards
+        raise ValueError(
+            f'expected a schedule of {shards or "no shards"}, for which the step was '
+            f'compiled, got one of {got.shards or "none"}: make it with '
+            f'`sharding={shards and shards.sharding}`'
+        )
+    rows, found = expected.capacity.results, got.capacity.results
+    if found != rows:
+        raise ValueError(
+            f'expected a schedule of {rows} rows of results, for which the step was '
+            f'compiled, got one of {found}: make it with `size={rows}`'
+        )
+
+
+def _changes(old: Spec, new: Spec) -> str:
+    """What is of another size in a new spec."""
+    pairs = zip(old.capacity.dimensions(), new.capacity.dimensions(), strict=True)
+    return ', '.join(f'{n} from {a} to {b}' for (n, a), (_, b) in pairs if a != b)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A readable account of a schedule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from jfold.program.operations import Operation
+from jfold.runtime import residual_bytes
+from jfold.scheduling.layout import layout, running
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.shards import Shards
+from jfold.scheduling.spec import Spec
+
+SHOWN_LEVELS = 12
+Row: TypeAlias = tuple[str, ...]  # its cells
+
+
+def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
+    """Levels by operations, spare rows, capacities, bytes, compiled programs, time."""
+    summary = _summary(schedule, programs, max_programs)
+    fullest = max(schedule.parts, key=lambda part: int(part.counts.sum()))
+    tables = [_operations(fullest), _levels(fullest), _memory(fullest)]
+    if schedule.spec.shards is not None:
+        tables.insert(0, _shards(schedule.spec.shards, schedule.parts))
+    return '\n\n'.join([summary, *map('\n'.join, tables)])
+
+
+def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
+    """What each shard of this process has to do, and how much more the fullest has than
+    the mean."""
+    nodes = [int(part.counts.sum()) for part in parts]
+    rows = [
+        (f'{k}', f'{int(part.mask.sum())}', f'{count}', f'{part.depth}')
+        for k, part, count in zip(shards.own, parts, nodes, strict=True)
+    ]
+    mean = sum(nodes) / len(nodes)
+    more = max(nodes) / mean if mean else 1.0
+    text = f'the fullest shard has {more:.2f} times the mean; what follows is of it'
+    whose = f'this process has {len(nodes)} of {shards.count} shards'
+    own = [] if shards.is_local else [whose]
+    return [*_table(('shard', 'examples', 'nodes', 'depth'), rows), *own, text]
+
+
+def _summary(schedule: Schedule, programs: int, max_programs: int | None) -> str:
+    counts = schedule.counts
+    built = '' if schedule.seconds is None else f', built in {_time(schedule.seconds)}'
+    shards = schedule.spec.shards
+    here = '' if shards is None or shards.is_local else ' of this process'
+    limit = '' if max_programs is None else f' of at most {max_programs}'
+    fixed = ', sums in a fixed order' if schedule.spec.reproducible else ''
+    return (
+        f'{schedule.examples} examples, {int(counts.sum())} nodes{here}, depth '
+        f'{schedule.depth}{built}; programs so far: {programs}{limit}{fixed}'
+    )
+
+
+def _operations(schedule: Schedule) -> list[str]:
+    rows = []
+    spec = schedule.spec
+    for o, operation in enumerate(spec.program.operations):
+        widths, nodes = layout(spec).widths[o], int(schedule.counts[o])
+        tiles = schedule.tiles(o)[:, 2:].sum(axis=0)
+        computed = int(tiles @ np.array(widths))
+        spare = 1 - nodes / computed if computed else 0.0
+        rows.append(
+            (
+                repr(operation),
+                f'{nodes}',
+                f'{spec.capacity.rows[o]}',
+                ' '.join(f'{n}x{w}' for n, w in zip(tiles, widths, strict=True)),
+                f'{spare:.0%}',
+            )
+        )
+    return _table(('operation', 'nodes', 'capacity', 'tiles', 'spare rows'), rows)
+
+
+def _levels(schedule: Schedule) -> list[str]:
+    program = schedule.spec.program
+    names = _headings(program.operations)
+    counts = np.zeros((schedule.depth, len(names)), int)
+    before = 0
+    for component, depth in zip(running(schedule.spec), schedule.depths, strict=True):
+        for o in component.operations:
+            done = schedule.tiles(o)[:, 1]
+            counts[before : before + depth, o] = np.diff(done, prepend=0)
+        before += depth
+    rows = [
+        (f'{level}', *(f'{n or "."}' for n in of_level))
+        for level, of_level in enumerate(counts.tolist(), 1)
+    ]
+    if len(rows) > SHOWN_LEVELS:
+        half = SHOWN_LEVELS // 2
+        dots = tuple('...' for _ in range(len(names) + 1))
+        rows = [*rows[:half], dots, *rows[-half:]]
+    return _table(('level', *names), rows)
+
+
+def _headings(operations: Sequence[Operation]) -> list[str]:
+    """The names of operations, with how many inputs where others have the same name."""
+    uses = Counter(operation.layer.name for operation in operations)
+    return [
+        f'{x.layer.name}/{len(x.inputs)}' if uses[x.layer.name] > 1 else x.layer.name
+        for x in operations
+    ]
+
+
+def _memory(schedule: Schedule) -> list[str]:
+    spec, places = schedule.spec, layout(schedule.spec)
+    rows, values, edges = [], 0, 0
+    for t, type_ in enumerate(spec.program.types):
+        size = type_.size * type_.dtype.itemsize
+        of_values = places.value_rows[t] * size
+        of_edges = places.edge_rows[t] * size if spec.capacity.fans[t] else 0
+        values, edges = values + of_values, edges + of_edges
+        constants = f'{spec.capacity.constants[t]}'
+        rows.append((repr(type_), constants, _bytes(of_values), _bytes(of_edges)))
+    header = ('buffer of', 'constants', 'values', 'edges (in training)')
+    return [
+        *_table(header, rows),
+        *_training(spec, values, edges),
+        f'indices: {_bytes(4 * places.sections.size)}',
+    ]
+
+
+def _training(spec: Spec, values: int, edges: int) -> list[str]:
+    try:
+        kept = residual_bytes(spec)
+    except Exception:  # whatever a function of the user's raises that has no gradient
+        return []
+    return [
+        f'residuals of training ({spec.residuals}): {_bytes(kept)}',
+        f'together: {_bytes(values)}, in training {_bytes(values + edges + kept)}',
+    ]
+
+
+def _table(header: Row, rows: Sequence[Row]) -> list[str]:
+    lines = [header, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return [
+        '  '.join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _bytes(number: float) -> str:
+    for unit in ('B', 'kB', 'MB'):
+        if number < 1000:
+            return f'{number:.3g} {unit}'
+        number /= 1000
+    return f'{number:.3g} GB'
+
+
+def _time(seconds: float) -> str:
+    return f'{seconds * 1e3:.3g} ms' if seconds < 1 else f'{seconds:.3g} s'

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that was read from a file: it schedules and predicts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+import jax
+from jax.custom_batching import custom_vmap
+from jax.export import Exported
+
+from jfold.base.containers import plain
+from jfold.base.errors import expect, several, whole
+from jfold.base.tracebacks import boundary
+from jfold.data.corpus import Corpus
+from jfold.data.joining import join
+from jfold.data.predict import predictions
+from jfold.data.recording import trace_corpus
+from jfold.data.scheduler import Scheduler, build
+from jfold.data.traced import Traced
+from jfold.data.tracer import Tracer, make_tracer
+from jfold.language.parameter_checks import check_kept, check_params
+from jfold.program.operations import Program
+from jfold.scheduling.deals import deal_in_order
+from jfold.scheduling.schedule import Schedule, check_one
+from jfold.scheduling.spec import Capacity, Spec
+
+# What a file holds of `apply`: leaves of parameters, indices, constants to results.
+Step: TypeAlias = Callable[[list[Any], Any, Any], Any]
+
+
+def make_step(program: Exported) -> Step:
+    """What runs a program, and refuses transformations that it was not written for."""
+    step = jax.custom_jvp(program.call)
+    step.defjvp(functools.partial(_refuse, 'gradients', 'what `jf.compile` returned'))
+    mapped = custom_vmap(step)
+    mapped.def_vmap(functools.partial(_refuse, '`jax.vmap`', 'a loop'))
+    return jax.jit(mapped)
+
+
+def _refuse(what: str, instead: str, *_: object) -> NoReturn:
+    raise NotImplementedError(
+        f'expected a loaded model to be applied as it was saved, got {what} of it, '
+        f'which its file does not hold: use {instead}'
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LoadedModel:
+    """A model without the code that built it; read by `jfold.load`.
+
+    Its programs are those in the file, one for each of `capacities`: what fits none of
+    them is an error. It predicts, and has neither gradients nor `jax.vmap`.
+
+    Attributes:
+      scheduler: makes its schedules, of the capacities in the file.
+      params: as they were saved, for `apply`.
+      platforms: on which it runs, as of `jfold.save`.
+    """
+
+    scheduler: Scheduler
+    params: dict[str, Any]
+    platforms: tuple[str, ...]
+    _steps: Mapping[Spec, Step]
+
+    @property
+    def program(self) -> Program:
+        """The half of the expression that runs on the host; printable."""
+        return self.scheduler.program
+
+    @property
+    def capacities(self) -> tuple[Capacity, ...]:
+        """What has room in its programs, from small to large."""
+        return tuple(spec.capacity for spec in self._steps)
+
+    @boundary
+    def schedule(
+        self, examples: Iterable[Any] | Traced, *, size: int | None = None
+    ) -> Schedule:
+        """Turns examples into arrays, of the smallest capacity that holds them.
+
+        Args:
+          examples: as of `Model.schedule`.
+          size: how many rows the results get, a number of examples of some capacity;
+            when left out, any that is large enough: `Schedule.mask` tells which rows
+            are examples.
+
+        Raises:
+          TypeError, InputError: as of `Model.schedule`.
+          ValueError: no capacity holds the examples, with results of `size` rows; or
+            they were traced for another expression.
+        """
+        if size is not None:
+            size = self._checked(size)
+        selection = self.scheduler.select(examples)
+        made = self.scheduler.schedule(selection, deal_in_order(len(selection), size))
+        if size not in (None, made.examples):
+            raise ValueError(
+                f'expected examples that fit a capacity of {size} rows, got some that '
+                f'need one of {made.examples}: leave `size` out, or save the model '
+                'with a larger one, `jf.save(path, model, params, capacities=[...])`'
+            )
+        return made
+
+    def _checked(self, size: int) -> int:
+        """A number of rows that there is a program for."""
+        rows = whole('size', size, 0)
+        known = sorted({each.examples for each in self.capacities})
+        if rows not in known:
+            told = ' or '.join(map(str, known))
+            raise ValueError(
+                f'expected `size` as {told}, with which the model was saved, got {rows}'
+            )
+        return rows
+
+    @boundary
+    def apply(self, params: Mapping[str, Any], schedule: Schedule) -> Any:
+        """Runs a batch, as `Model.apply` with `deterministic=True`.
+
+        Args:
+          params: those of `params`, or others of the same shapes, in any containers
+            that `jfold.save` takes.
+          schedule: as `schedule` returns it.
+
+        Returns:
+          What `Model.apply` returns, to the bit.
+
+        Raises:
+          ValueError: the schedule is another model's.
+          TypeError: `params` are not such as were saved.
+          NotImplementedError: it is differentiated, or under `jax.vmap`.
+        """
+        hint = 'call `loaded.apply(loaded.params, loaded.schedule(examples))`'
+        is_schedule = isinstance(schedule, Schedule)
+        expect('schedule', schedule, is_schedule, 'a schedule', hint)
+        check_one(schedule)
+        step = self._steps.get(schedule.spec)
+        if step is None:
+            raise ValueError(
+                f'expected a schedule made by this model, got one of another: {hint}'
+            )
+        saved: Any = jax.tree.structure(self.params)
+        if jax.tree.structure(params) != saved:
+            params = plain(params)  # others may have their leaves in another order
+        check_kept(self.program)
+        check_params(self.program.layers, params)
+        return step(jax.tree.leaves(params), schedule.indices, schedule.constants)
+
+    @boundary
+    def predict(
+        self, source: object, *, batch_size: int | None = None, progress: bool = True
+    ) -> Any:
+        """The results of all examples, in their order, as `Model.predict` gives them.
+
+        Args:
+          source, progress: as of `Model.predict`.
+          batch_size: examples of a batch; as many as the largest capacity has rows when
+            left out.
+
+        Raises:
+          InputError, TypeError: as of `Model.predict`.
+          ValueError: no capacity holds some batch.
+        """
+        size = self.capacities[-1].examples if batch_size is None else batch_size
+
+        def run_batch(schedule: Schedule) -> Any:
+            return self.apply(self.params, schedule)
+
+        return predictions(self, run_batch, source, size, None, progress)
+
+    @boundary
+    def precompile(self) -> None:
+        """Compiles all programs now, and not when each is first needed."""
+        nothing = self.scheduler.select([])
+        for spec in self._steps:
+            made = self.apply(self.params, build([nothing], spec))
+            jax.block_until_ready(made)  # type: ignore[no-untyped-call]
+
+    @boundary
+    def trace(
+        self,
+        examples: Iterable[Any],
+        *,
+        skip_errors: bool = False,
+        progress: bool = True,
+    ) -> Corpus:
+        """Turns examples into arrays once; see `Model.trace`."""
+        return trace_corpus(self.scheduler, several(examples), skip_errors, progress)
+
+    @boundary
+    def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
+        """Puts examples together that were traced apart; see `Model.join`."""
+        return join(self.scheduler, parts)
+
+    def tracer(self) -> Tracer:
+        """Tracing alone, for other processes; see `Model.tracer`."""
+        return make_tracer(self.scheduler)
+
+    def __repr__(self) -> str:
+        sizes = ', '.join(str(each.examples) for each in self.capacities)
+        where = ', '.join(self.platforms)
+        return (
+            f'LoadedModel({self.program.output!r}, capacities of {sizes} examples, '
+            f'for {where})'
+        )

@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model: an expression, compiled, with the capacities it has grown so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.typing import ArrayLike
+
+from jfold.base.errors import expect, several, whole
+from jfold.base.keys import Rngs, check_key
+from jfold.base.memo import Recent, Stays, kept
+from jfold.base.tracebacks import boundary
+from jfold.combinators import Block, Convertible, convert_to_block
+from jfold.data.adoption import of_model
+from jfold.data.batches import batches as make_batches
+from jfold.data.corpus import Corpus
+from jfold.data.joining import join
+from jfold.data.predict import predict as make_predict
+from jfold.data.recording import trace_corpus
+from jfold.data.scheduler import Scheduler
+from jfold.data.sources import schedule_part
+from jfold.data.traced import Traced
+from jfold.data.tracer import Tracer, make_tracer
+from jfold.device.random_keys import make_draws
+from jfold.device.returned import returned
+from jfold.language.parameter_checks import check_kept, check_params, with_external
+from jfold.lower import lower
+from jfold.models import explain as explaining
+from jfold.models.compile_times import note
+from jfold.models.compiled import CompiledStep, compile_step
+from jfold.program.operations import Program
+from jfold.runtime import make_execute
+from jfold.scheduling.budget import Budget
+from jfold.scheduling.deals import deal_in_order
+from jfold.scheduling.schedule import Schedule, on_device
+from jfold.scheduling.shards import Sharding, make_shards
+from jfold.scheduling.spec import ONCE, RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
+
+
+@dataclass(eq=False)
+class Model(Stays):
+    """A compiled expression; made by `jfold.compile`.
+
+    Attributes:
+      block: the expression.
+      program: what it was lowered to; printable.
+      max_programs: how many shapes of schedule there may be; `None`: any number.
+      residuals: what the forward pass keeps for the reverse; see `jfold.compile`.
+      strategy: how often loops run; likewise. `None`: as suits the backend.
+      reproducible: whether sums have a fixed order; likewise.
+      budget: the shapes of schedule that there were.
+      scheduler: makes schedules, within the budget.
+    """
+
+    _instead = (
+        'a `Model`',
+        'write it by `jf.save(path, model, params)`, or pickle `model.tracer()`',
+    )
+    block: Block
+    program: Program
+    max_programs: int | None = None
+    residuals: str = SAVE_PRODUCTS
+    strategy: str | None = None
+    reproducible: bool = False
+    budget: Budget = field(init=False, repr=False)
+    scheduler: Scheduler = field(init=False, repr=False)
+
+    batches = make_batches
+    predict = make_predict
+
+    def __post_init__(self) -> None:
+        # A function for each shape: JAX frees what it has compiled with that.
+        self._applied = Recent[Callable[..., Any]]()
+        options = self.residuals, self.strategy, self.reproducible
+        self.budget = Budget(self.program, self.max_programs, *options)
+        self.scheduler = Scheduler(self.program, self.budget)
+
+    @property
+    def programs(self) -> int:
+        """How many shapes of schedule there were so far: programs to compile."""
+        return len(self.budget.specs)
+
+    @property
+    def source(self) -> str:
+        """The function in Python that records examples."""
+        return str(self.program.source)
+
+    @boundary
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """Draws the parameters: a plain pytree, {layer name: parameters}.
+
+        Args:
+          key: as of `jax.random.key`.
+
+        Raises:
+          TypeError: `key` is no key, or several.
+        """
+        check_key('key', key)
+        inits = {x.name: x.init for x in self.program.layers if x.init is not None}
+        keys = jax.random.split(key, max(len(inits), 1))
+        return {
+            name: init(each)
+            for (name, init), each in zip(inits.items(), keys, strict=False)
+        }
+
+    @boundary
+    def schedule(
+        self,
+        examples: Iterable[Any] | Traced,
+        *,
+        size: int | None = None,
+        sharding: Sharding | None = None,
+    ) -> Schedule:
+        """Turns examples into the arrays that drive the compiled program.
+
+        Runs on the host. Shapes are kept from batch to batch, per number of examples,
+        and only grow, so that a stationary stream compiles a handful of programs.
+
+        Args:
+          examples: a list, or any other iterable, of what the expression takes; or what
+            `tracer` made of it.
+          size: how many rows the results get; as many as examples when left out. Rows
+            beyond repeat the last example, and no gradient flows through them;
+            `Schedule.mask` tells them apart. Batches of different numbers of examples
+            and one size share their compiled program.
+          sharding: deals examples to devices, in order: how an array [examples] would
+            lie, `NamedSharding(mesh, jax.P('data'))`; or `jax.P('data')` alone, on the
+            mesh of `jax.set_mesh`. Each shard has as many rows, `size` by their number.
+            `apply` then runs each where it lies, and gradients are summed over all.
+            Where other processes have some of the devices, each gives the examples of
+            its own shards, the same as those that share them, and all call this
+            together.
+
+        Raises:
+          TypeError: `examples` is a tuple, dict or string, which may be one example;
+            `sharding` is none.
+          ValueError: there are more examples than `size`, or a million rows fewer, or
+            they were traced for another expression; `size` is no multiple of the
+            number of shards, or `sharding` no sharding of the axis of examples.
+          InputError: an example does not fit the expression.
+          RuntimeError: it did not, and did when it was read again, as one must be to
+            tell what is wrong with it; or another process has no schedule.
+          ProgramBudgetError: one more shape would exceed `max_programs`. In both cases
+            the model is as it was before.
+        """
+        scheduler, begin = self.scheduler, time.perf_counter()
+        shards = None if sharding is None else make_shards(sharding)
+        if shards is not None and not shards.is_local:
+            talk = scheduler.agreement.among(shards)
+            return schedule_part(scheduler, examples, size, shards, talk, begin)[0]
+        selection = scheduler.select(examples)
+        deal = deal_in_order(len(selection), size, shards)
+        made = scheduler.schedule(selection, deal, begin)
+        return made if shards is None else on_device(made)
+
+    @boundary
+    def schedules(
+        self, batches: Iterable[Iterable[Any] | Traced], *, size: int | None = None
+    ) -> list[Schedule]:
+        """Schedules of several batches, all of one capacity, for `Schedule.stack`.
+
+        So a compiled program may run several steps of training, by `lax.scan`.
+
+        Args:
+          batches: each as `schedule` takes it.
+          size: how many rows the results of each get; as many as the largest batch has
+            examples when left out.
+
+        Raises:
+          What `schedule` raises.
+        """
+        is_several = isinstance(batches, Iterable)
+        expect('batches', batches, is_several, 'a list of lists of examples')
+        selections = list(map(self.scheduler.select, batches))
+        return self.scheduler.schedules(selections, size)
+
+    @boundary
+    def trace(
+        self,
+        examples: Iterable[Any],
+        *,
+        skip_errors: bool = False,
+        progress: bool = True,
+    ) -> Corpus:
+        """Turns examples into arrays once, from which any batch is put together.
+
+        Args:
+          examples: a list or any other iterable; read in chunks, so it may be larger
+            than memory.
+          skip_errors: leaves out examples that do not fit the expression, and keeps
+            account of them in `Corpus.skipped`. Those beside them are read again, so
+            functions of the expression must not use up what they are given.
+          progress: shows a progress bar, on a terminal or in a notebook, if it takes a
+            few seconds.
+
+        Raises:
+          TypeError: `examples` is a tuple, dict or string, which may be one example.
+          InputError: an example does not fit; its number is that among all examples.
+          RuntimeError: one did not, and did when it was read again.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> corpus = model.trace([[1, 2], [], [3]])
+        >>> model.apply({}, corpus.schedule([2, 0])).tolist()
+        [3.0, 3.0]
+        """
+        return trace_corpus(self.scheduler, several(examples), skip_errors, progress)
+
+    @boundary
+    def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
+        """Puts examples together that were traced apart.
+
+        Batches are put together from all of them, or one is made of them all: it is to
+        the bit that of the same examples traced together.
+
+        Args:
+          parts: corpora, of this model or of another of the same expression, and what
+            tracers made. `Corpus.source` and `skipped` count on from part to part.
+
+        Raises:
+          TypeError: a part is neither; ValueError: it is of another expression, or
+            there is none.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> both = model.join([model.trace([[1, 2]]), model.tracer()([[3], []])])
+        >>> model.apply({}, both.schedule([2, 0, 1])).tolist()
+        [0.0, 3.0, 3.0]
+        """
+        return join(self.scheduler, parts)
+
+    def tracer(self) -> Tracer:
+        """Tracing alone, as a callable to send to other processes.
+
+        There it runs on NumPy; `schedule` takes what it returns and gives the same
+        schedule, to the bit, as of the examples themselves. With `import grain`:
+
+            source = grain.MapDataset.source(examples).shuffle(seed=0)
+            batches = source.batch(64, batch_fn=list).map(model.tracer())
+            options = grain.multiprocessing.MultiprocessingOptions(num_workers=4)
+            for traced in batches.to_iter_dataset().mp_prefetch(options):
+                schedule = model.schedule(traced)
+
+        >>> import jfold as jf, pickle
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> tracer = pickle.loads(pickle.dumps(model.tracer()))
+        >>> model.apply({}, model.schedule(tracer([[1, 2], [3]]))).tolist()
+        [3.0, 3.0]
+        """
+        return make_tracer(self.scheduler)
+
+    @boundary
+    def precompile(
+        self, step: Callable[..., Any], /, *args: Any, **options: Any
+    ) -> CompiledStep:
+        """Compiles a step ahead of time for schedules of a known capacity.
+
+        Args:
+          step: what a batch is given to: a function, jitted or not.
+          *args: its arguments, with a `Capacity` (of `Corpus.capacities` or
+            `Batches.capacities`) in place of the schedule; the others as they will be
+            or as `jax.ShapeDtypeStruct`.
+          **options: likewise, by name.
+
+        Returns:
+          The compiled step, to be called with schedules in place of the capacity, which
+          is reserved; see `reserve`.
+
+        Raises:
+          TypeError: there is no `Capacity` among the arguments.
+          ValueError: one is of another expression.
+          ProgramBudgetError: the capacity would be one program too many.
+
+        >>> import jax, jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> corpus = model.trace([[1, 2], [], [3]])
+        >>> step = model.precompile(model.apply, {}, corpus.capacities(2))
+        >>> step({}, corpus.schedule([0, 2])).tolist()
+        [3.0, 3.0]
+        """
+        return compile_step(step, args, options, self.budget.adopt)
+
+    @boundary
+    def reserve(self, capacity: Capacity) -> Capacity:
+        """Makes room: from now on all batches that fit have schedules of one capacity.
+
+        Batches that do not fit have another program, with a warning, and those
+        that do keep theirs. Nothing is compiled; `precompile` reserves by itself.
+
+        Args:
+          capacity: of `Corpus.capacities`, of a few examples of all kinds, the largest
+            among them; of `Schedule.capacity`; or what holds either of two, `a | b`.
+            What none of these examples runs has no room.
+
+        Returns:
+          What schedules of such batches have: `capacity`, or more if more was reserved
+          for batches of this size before.
+
+        Raises:
+          TypeError: `capacity` is none; ValueError: it is of another expression.
+          ProgramBudgetError: it would be one program too many.
+
+        >>> import jfold as jf
+        >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+        >>> largest = model.trace([[1] * n for n in range(100)]).capacities(4)
+        >>> room = model.reserve(largest)
+        >>> model.schedule([[1, 2], [3]], size=4).capacity == room
+        True
+        """
+        return self.budget.adopt(capacity).capacity
+
+    @boundary
+    def apply(
+        self,
+        params: Mapping[str, Any],
+        schedule: Schedule,
+        external: Mapping[str, Any] | None = None,
+        *,
+        rngs: Rngs = None,
+        ids: ArrayLike | None = None,
+        deterministic: bool = False,
+    ) -> Any:
+        """Runs a batch: pure, and composes with JAX's transformations.
+
+        Args:
+          params: as `init` returns them, in any mapping.
+          schedule: as `schedule` returns it; data, no gradient flows to it.
+          external: by name, the arrays [rows, *shape] that `External` blocks pick rows
+            of; gradients flow to them.
+          rngs: a key of `jax.random`, or one by stream, where functions draw: dropout,
+            samples. What a node draws depends on the key, the id of its example, and
+            its place in that alone.
+          ids: [examples] integers, which example each row is, as `batch.indices`; the
+            numbers of the rows when left out.
+          deterministic: draws nothing, to evaluate.
+
+        Returns:
+          The result with a leading axis of examples: arrays [examples, ...] in tuples,
+          `Ragged` for sequences, `None` for void. With `Metric` blocks in the
+          expression, a pair of that and a dict of `MetricValues`, in whose rows
+          `Schedule.labels` says where they come from.
+
+        A function of yours under `jax.jit` keeps the programs that it was traced with,
+        and the data in them, as long as it lives itself, or until its `clear_cache()`;
+        nothing else outlives the model and its schedules.
+
+        Raises:
+          ValueError: the schedule is another model's, and not of one that was defined
+            in the same way.
+          TypeError: `params` lacks a layer or has others, or one differs from `init`
+            in structure, shape or dtype; or so does an array of `external`; or a layer
+            draws and has no key.
+        """
+        params = with_external(self.program.layers, params, external)
+        schedule = self._own(schedule)
+        check_kept(self.program)
+        check_params(self.program.layers, params)
+        rows, layers = schedule.examples, self.program.layers
+        draws = make_draws(layers, rows, rngs, ids, deterministic)
+        note(self.budget, schedule.spec)
+        run = self._applied.get(schedule.spec.key, lambda: jax.jit(make_execute()))
+        return returned(self.program, schedule, run(params, schedule, draws))
+
+    def _own(self, schedule: Schedule) -> Schedule:
+        """A schedule of this model, or of one that was the same, as one of this."""
+        if not isinstance(schedule, Schedule):
+            raise TypeError(
+                f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
+                'call `model.apply(params, model.schedule(examples))`'
+            )
+        if schedule.spec.program is self.program:
+            return schedule
+        return of_model(schedule, self.budget.spec_of, self.program)
+
+    @boundary
+    def eval(
+        self,
+        example: object,
+        params: Mapping[str, Any] | None = None,
+        external: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
+        return self.block.eval(example, params, external, **options)
+
+    @boundary
+    def explain(self, schedule: Schedule | None = None) -> str:
+        """A readable account of the program, or of one schedule.
+
+        Levels by operations, rows, tiles, spare rows, capacities, bytes, build time.
+        """
+        if schedule is None:
+            return str(self.program)
+        is_schedule = isinstance(schedule, Schedule)
+        hint = 'pass what `model.schedule(examples)` returns'
+        expect('schedule', schedule, is_schedule, 'a schedule', hint)
+        return explaining.explain(schedule, self.programs, self.max_programs)
+
+    def __repr__(self) -> str:
+        layers = ', '.join(layer.name for layer in self.program.layers)
+        return f'Model({self.program.output!r}, layers: {layers or "none"})'
+
+
+@boundary
+def compile(
+    block: Convertible,
+    max_programs: int | None = None,
+    *,
+    residuals: str = SAVE_PRODUCTS,
+    strategy: str | None = None,
+    reproducible: bool = False,
+) -> Model:
+    """Compiles an expression: checks its types and lowers it.
+
+    Args:
+      block: a block, or what converts to one; takes one example, gives tensors, in
+        tuples and sequences.
+      max_programs: how many shapes of schedule, and so compiled programs, there may be;
+        exceeding it is an error, but for `predict`. When left out there may be any
+        number: capacities then grow so that data which grow need few, a warning says
+        once what to reserve, and what was compiled for `apply` by itself is dropped if
+        it is not used for long. (What functions of yours under `jax.jit` have compiled
+        stays until their `clear_cache()`.)
+      residuals: what the forward pass keeps for the reverse: 'save products', matrix
+        products, from which the rest is computed again; or 'recompute all', which
+        takes less memory and runs each product twice more. `Model.explain` tells how
+        much memory either takes.
+      strategy: how often loops of the compiled program run: 'counted', as often as the
+        batch needs, which suits the CPU; or 'fixed', as often as the capacity allows,
+        which suits devices that would wait for the host after every round: a few loops
+        over tiles of different widths, as batches so far have had wide and narrow
+        levels. The default goes by the backend. 'once' is for expressions without
+        recursion and loops, as of messages along the edges of a graph: each operation
+        runs once, on all rows that there is room for, as plain JAX. On a CPU that is
+        about twice as fast, but takes as long for any batch as for one that fills the
+        capacity; on accelerators the order of sums differs from run to run.
+      reproducible: sums in a fixed order, to the last bit: the result of an example is
+        the same whatever batch it is in, and the gradients of a batch are the same in
+        every run and process and with any number of threads. All rows of an operation
+        are then computed by tiles of one width, which takes longer, most of all where
+        levels are narrow; `docs/reproducible.md` says how much, and what is not
+        promised.
+
+    Raises:
+      ValueError: `residuals` or `strategy` is none of these.
+      TypeError: `reproducible` is no bool; or types clash or cannot be determined, or
+        'once' is for no such expression, and the message names the path of the block
+        at fault, what it expects and what it gets.
+
+    >>> import jax.numpy as jnp
+    >>> from jfold import Function, Scalar
+    >>> model = compile({'x': Scalar(), 'y': Scalar()} >> Function(jnp.add))
+    >>> model.apply({}, model.schedule([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}])).tolist()
+    [3.0, 7.0]
+    """
+    max_programs = _most(max_programs)
+    _check_choice('residuals', residuals, RESIDUALS)
+    _check_choice('strategy', strategy, (*STRATEGIES, ONCE, None))
+    _check_reproducible(reproducible, strategy)
+    root = convert_to_block(block)
+    program = lower(root, once=strategy == ONCE)
+    return Model(root, program, max_programs, residuals, strategy, reproducible)
+
+
+def _most(max_programs: int | None) -> int | None:
+    """How many programs there may be, checked."""
+    hint = 'write `jf.compile(a >> b)` for one block after another'
+    is_no_block = not isinstance(max_programs, Block)
+    expect('max_programs', max_programs, is_no_block, 'int', hint)
+    return None if max_programs is None else whole('max_programs', max_programs, 1)
+
+
+def _check_reproducible(reproducible: object, strategy: str | None) -> None:
+    hint = 'say `True` for sums in a fixed order'
+    is_bool = isinstance(reproducible, bool)
+    expect('reproducible', reproducible, is_bool, 'a bool', hint)
+    if reproducible:
+        _check_choice('strategy', strategy, (*STRATEGIES, None), '`reproducible=True`')
+
+
+@kept
+def model_of(block: Block, max_programs: int | None) -> Model:
+    """The model of a block, compiled once, for modules that are copied."""
+    return compile(block, max_programs)
+
+
+def _check_choice(
+    name: str, value: object, choices: tuple[object, ...], beside: str = ''
+) -> None:
+    if value not in choices:
+        names, where = ' or '.join(map(repr, choices)), beside and f' beside {beside}'
+        raise ValueError(f'expected `{name}` as {names}{where}, got {value!r}')

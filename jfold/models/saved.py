@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in files: `save` writes all that predicting takes, `load` reads it.
+
+A file of `jfold.files.storage` holds the expression as records, the parameters, and
+for each capacity what `jax.export` makes of `apply`. None of it is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+import jfold
+from jfold.base.containers import leaves_of, plain, restored
+from jfold.base.errors import expect, reason, shown
+from jfold.base.tracebacks import boundary
+from jfold.data.fingerprint import differences, fingerprint
+from jfold.data.scheduler import Scheduler
+from jfold.files import storage
+from jfold.files.encoding import PLAIN, Decoder, Encoder, tags
+from jfold.files.formats import UnknownFormatError, check_path, malformed, noted
+from jfold.language.parameter_checks import as_asked, check_params
+from jfold.language.portable import Portable, portable
+from jfold.lower import lower_portable
+from jfold.models.loaded import LoadedModel, make_step
+from jfold.models.model import Model
+from jfold.program.operations import Program
+from jfold.program.result_tables import check_classes
+from jfold.scheduling.budget import FixedBudget
+from jfold.scheduling.layout import layout
+from jfold.scheduling.schedule import Schedule, abstract
+from jfold.scheduling.spec import ONCE, RESIDUALS, STRATEGIES, Capacity, Spec
+
+Array = np.ndarray[Any, Any]
+Path = str | os.PathLike[str]
+FORMAT = 2
+POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # arrays, by their names
+
+
+# ---- saving --------------------------------------------------------------------------
+
+
+@boundary
+def save(
+    path: Path,
+    model: Model,
+    params: Mapping[str, Any],
+    capacities: Capacity | Iterable[Capacity] | None = None,
+    *,
+    platforms: Sequence[str] | None = None,
+) -> None:
+    """Writes a model with its parameters to one file, for predicting without its code.
+
+    The file holds what the host does with examples, the parameters, and `model.apply`
+    for batches of some capacities, as `jax.export` writes it. Python functions that the
+    host calls (`InputTransform`, keys of `OneOf`) are written by the names under which
+    they can be imported; those of a notebook, which cannot, are told one by one.
+
+    Args:
+      path: of the file, which is written whole or not at all.
+      model: as `jfold.compile` returns it; without `External` blocks, and giving
+        tuples, dicts and sequences.
+      params: as of `Model.apply`; they come back in dicts, lists and tuples.
+      capacities: what is to have room; when left out, all that the model has so far: of
+        `Model.reserve`, and of its schedules.
+      platforms: where the file is to run, of 'cpu', 'cuda', 'rocm' and 'tpu'; here,
+        when left out. For others, `jf.compile(..., strategy=)` says how loops run.
+
+    Raises:
+      TypeError: the expression holds functions or values that cannot be written; all
+        are told, with their blocks. Or `params` are not as of `Model.apply`.
+      ValueError: there is no capacity; one is of another model, or of several devices;
+        the model has `External` blocks; or a platform is not known.
+      FileNotFoundError: there is no such folder.
+      ImportError: the package `flatbuffers` is not installed.
+
+    >>> import jfold as jf, tempfile
+    >>> model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    >>> room = model.trace([[1] * n for n in range(9)]).capacities(2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     jf.save(f'{folder}/sums.jfold', model, {}, room)
+    ...     loaded = jf.load(f'{folder}/sums.jfold')
+    >>> loaded.predict([[1, 2], [3], []])
+    array([3., 3., 0.], dtype=float32)
+    """
+    _check_model(model)
+    _check_platforms(platforms)
+    check_path(path)
+    params = as_asked(model.program.layers, params)
+    check_params(model.program.layers, params)
+    specs = _specs(model, capacities)
+    own = {x.name: params[x.name] for x in model.program.layers if x.params is not None}
+    leaves: list[Array] = []
+    tree = _tree(plain(own), 'params', leaves)
+    arrays, program = _written(model.program)
+    arrays |= {f'{PARAMS}{n}': leaf for n, leaf in enumerate(leaves)}
+    shapes = jax.tree.map(_shape, own)
+    for n, spec in enumerate(specs):
+        data = _exported(model, shapes, spec, platforms)
+        arrays[f'{PROGRAM}{n}'] = np.frombuffer(data, np.uint8)
+    said = {'program': program, 'params': tree, **_said(model.program, specs)}
+    with noted('`path` in a folder that exists, got another: make the folder'):
+        storage.write(path, arrays, {'model': said})
+
+
+def _said(program: Program, specs: Sequence[Spec]) -> dict[str, Any]:
+    """What a file says of a model beside its program and parameters."""
+    return {
+        'format': FORMAT,
+        'versions': _versions(),
+        'fingerprint': fingerprint(program),
+        'residuals': specs[0].residuals,
+        'strategy': specs[0].strategy,
+        'reproducible': specs[0].reproducible,
+        'capacities': [_capacity_written(spec.capacity) for spec in specs],
+        'layouts': [_layout(spec) for spec in specs],
+    }
+
+
+def _check_platforms(platforms: object) -> None:
+    """Refuses what JAX takes, and writes files for that nobody can run."""
+    if platforms is None:
+        return
+    known = ('cpu', 'cuda', 'rocm', 'tpu')
+    is_list = isinstance(platforms, list | tuple) and bool(platforms)
+    hint = "pass `platforms=['cpu']`"
+    expect('platforms', platforms, is_list, 'a list of names', hint)
+    assert isinstance(platforms, list | tuple)
+    for each in platforms:
+        if each not in known:
+            names = ', '.join(map(repr, known))
+            raise ValueError(f'expected `platforms` of {names}, got {shown(each)}')
+
+
+def _check_model(model: Model) -> None:
+    """Refuses what no file holds."""
+    expect('model', model, isinstance(model, Model), 'what `jfold.compile` returns')
+    check_classes(model.program.results)
+    names = [x.name for x in model.program.layers if x.external]
+    if names:
+        raise ValueError(
+            f'expected a model without `External` blocks, got one with {names}: save '
+            'one whose arrays are parameters, such as of `jf.layers.Embed`'
+        )
+
+
+def _specs(
+    model: Model, capacities: Capacity | Iterable[Capacity] | None
+) -> list[Spec]:
+    """The specs to export, from small to large."""
+    if capacities is None:
+        chains = model.budget.chains.values()
+        found = [x for chain in chains for x in chain.specs if x.shards is None]
+    else:
+        given = [capacities] if isinstance(capacities, Capacity) else capacities
+        is_several = isinstance(given, Iterable)
+        expect('capacities', given, is_several, 'a list of capacities')
+        found = list(dict.fromkeys(map(model.budget.spec_of, given)))
+    if not found:
+        raise ValueError(
+            'expected a capacity at least, got none: pass `capacities=` of '
+            '`model.trace(examples).capacities(batch_size)`, or call `model.reserve` '
+            'with it before'
+        )
+    for spec in found:
+        if spec.shards is not None:
+            raise ValueError(
+                f'expected capacities for one device, got one for {spec.shards}: pass '
+                'one of `corpus.capacities(batch_size)`, without `sharding`'
+            )
+    return sorted(found, key=_size)
+
+
+def _size(spec: Spec) -> tuple[int, ...]:
+    """By which capacities are in order: what holds another comes behind it."""
+    capacity = spec.capacity
+    steps = sum(count for profile in capacity.profiles for count, _ in profile)
+    return capacity.examples, sum(capacity.rows), sum(capacity.numbers), steps
+
+
+def _versions() -> dict[str, str]:
+    return {'jax': jax.__version__, 'jfold': jfold.__version__}
+
+
+def _written(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
+    """A program as arrays and as JSON.
+
+    Raises:
+      TypeError: it holds what cannot be written.
+    """
+    encoder = Encoder()
+    root = encoder.encode(portable(program))
+    if encoder.refused:
+        raise TypeError(_refusal(encoder.refused))
+    arrays = {f'{POOL}{name}': array for name, array in encoder.arrays.items()}
+    said = {'classes': tags(), 'records': encoder.records, 'root': root}
+    # Whoever loads it is not here to tell what is wrong.
+    made = _read_program(arrays, said)
+    if differences(fingerprint(program), fingerprint(made)):
+        raise AssertionError('jfold wrote a wrong program, please report it')
+    return arrays, said
+
+
+def _refusal(refused: Iterable[tuple[str, str]]) -> str:
+    told = '; '.join(dict.fromkeys(f'{what}, in {where}' for where, what in refused))
+    return (
+        'expected an expression whose functions on the host can be imported by name, '
+        f'and whose tables, keys and defaults are made of {PLAIN}, got: {told}. Define '
+        'functions at the top of a module that can be imported'
+    )
+
+
+def _tree(value: object, where: str, leaves: list[Array]) -> Any:
+    """The structure of parameters as JSON, with numbers for arrays.
+
+    Raises:
+      TypeError: it has other containers, or leaves that are no arrays.
+    """
+    kind = type(value)
+    if kind is dict:
+        assert isinstance(value, dict)
+        pairs = [
+            [_key(k, where), _tree(x, f'{where}[{k!r}]', leaves)]
+            for k, x in value.items()
+        ]
+        return ['dict', pairs]
+    if kind in (list, tuple):
+        assert isinstance(value, list | tuple)
+        items = [_tree(x, f'{where}[{n}]', leaves) for n, x in enumerate(value)]
+        return [kind.__name__, items]
+    if isinstance(value, np.ndarray | np.generic | jax.Array) and storage.holds(
+        value.dtype
+    ):
+        # As JAX holds it now: where it is read, it may hold others.
+        leaves.append(np.asarray(value, jax.dtypes.canonicalize_dtype(value.dtype)))
+        return len(leaves) - 1
+    if value is None:
+        return None
+    raise TypeError(
+        f'expected parameters that are arrays of numbers, got {shown(value)} at '
+        f'{where}: leave it to functions, or make an array of it'
+    )
+
+
+def _key(key: object, where: str) -> Any:
+    if type(key) in (str, int):
+        return key
+    raise TypeError(
+        f'expected keys of parameters as str or int, got {shown(key)} at {where}'
+    )
+
+
+def _shape(leaf: Any) -> Any:
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, dtype)  # type: ignore[no-untyped-call]
+
+
+def _exported(
+    model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
+) -> bytearray:
+    """What `jax.export` writes of `apply`, for batches of a spec."""
+    structure = restored(params)
+
+    def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
+        schedule = Schedule(indices, constants, spec)
+        return model.apply(structure(leaves), schedule, deterministic=True)
+
+    shapes = abstract(spec)
+    run = export.export(jax.jit(apply), platforms=platforms)
+    try:
+        # Leaves in a list, since JAX writes no dicts but those with strings as keys.
+        return run(leaves_of(params), shapes.indices, shapes.constants).serialize()
+    except ImportError:  # of what writes it
+        raise
+    except Exception as error:
+        error.add_note(
+            'expected functions that `jax.export` can write, got this error: callbacks '
+            'to Python are none, for one'
+        )
+        raise
+
+
+def _capacity_written(capacity: Capacity) -> dict[str, Any]:
+    names = [each.name for each in fields(capacity) if each.name != 'shards']
+    return {name: getattr(capacity, name) for name in names}
+
+
+def _layout(spec: Spec) -> str:
+    """A digest of where everything lies in the arrays of a schedule."""
+    return hashlib.sha256(repr(layout(spec)).encode()).hexdigest()
+
+
+# ---- loading -------------------------------------------------------------------------
+
+
+@boundary
+def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
+    """Reads a model that `save` wrote: it schedules and predicts as the one saved.
+
+    Loading imports the modules whose functions the host calls, and runs nothing else;
+    predicting calls these functions with examples. Whoever writes the file chooses
+    which, so load files of those alone whose code you would run.
+
+    Args:
+      path: of the file.
+      check_functions: whether functions that the host calls have to be what they were,
+        with the data at module level that they use, such as a cache.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DamagedError: the file is damaged or truncated, or of another kind.
+      UnknownFormatError: it is of another version of jfold or JAX.
+      ImportError: a module is missing, or a function in it.
+      ValueError: it holds something else; functions have changed since it was written;
+        or it is for other platforms.
+
+    >>> import jfold as jf, tempfile
+    >>> model = jf.compile(jf.Scalar())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     jf.save(f'{folder}/one', model, {}, model.trace([1]).capacities(1))
+    ...     loaded = jf.load(f'{folder}/one')
+    >>> loaded
+    LoadedModel(float32[], capacities of 1 examples, for cpu)
+    >>> loaded.apply(loaded.params, loaded.schedule([3])).tolist()
+    [3.0]
+    """
+    arrays, saved = _opened(path)
+    _check_versions(path, saved)
+    with malformed(path):
+        program, specs, params = _content(arrays, saved)
+        data = [bytearray(arrays[f'{PROGRAM}{n}']) for n, _ in enumerate(specs)]
+        is_laid_out = [*map(_layout, specs)] == saved['layouts']
+    if check_functions:
+        _check_functions(path, saved, program)
+    if not is_laid_out:
+        raise _unknown(path, saved, 'another layout of schedules')
+    programs = _deserialized(path, saved, data)
+    _check_here(path, programs[0])
+    steps = {s: make_step(x) for s, x in zip(specs, programs, strict=True)}
+    params = jax.tree.map(jnp.asarray, params)
+    platforms = tuple(programs[0].platforms)
+    scheduler = Scheduler(program, FixedBudget(specs))
+    return LoadedModel(scheduler, params, platforms, steps)
+
+
+def _opened(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays of a file, and what it says of its model."""
+    check_path(path)
+    with noted('a model in a file, got none: write it by `jf.save`'):
+        maps, found = storage.read(path)
+    saved = found.get('model')
+    if not isinstance(saved, dict):
+        got = 'a corpus' if 'corpus' in found else 'other arrays'
+        raise ValueError(
+            f'{path}: expected a model, got {got}: write one by `jf.save(path, model, '
+            'params)`'
+        )
+    # Whoever copies another file over this one does not change what is served.
+    return {name: np.array(each) for name, each in maps.items()}, saved
+
+
+def _content(
+    arrays: Mapping[str, Array], saved: Mapping[str, Any]
+) -> tuple[Program, tuple[Spec, ...], Any]:
+    """The program, its specs and parameters, which fit one another."""
+    program = _read_program(arrays, saved['program'])
+    specs = tuple(_specs_read(program, saved))
+    if not specs:
+        raise ValueError('expected a capacity at least, got none')
+    params = _params_read(saved['params'], arrays)
+    check_params(program.layers, params)
+    return program, specs, params
+
+
+def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
+    """Refuses what another version wrote, of which this one knows less or more."""
+    with malformed(path):
+        form, _ = saved['format'], _told(saved['versions'])
+    if form != FORMAT:  # of which nothing else is known
+        raise _unknown(path, saved, f'format {form!r}, not {FORMAT}')
+    with malformed(path):
+        unlike = {*saved['program']['classes']} ^ {*tags()}
+    if unlike:
+        names = ', '.join(sorted(map(str, unlike)))
+        raise _unknown(path, saved, f'other kinds of blocks: {names}')
+
+
+def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
+    then, now = (_told(x) for x in (saved['versions'], _versions()))
+    return UnknownFormatError(
+        f'{path}: expected a model of {now}, got one of {then}, with {what}: save it '
+        'again, or load it with the versions that wrote it'
+    )
+
+
+def _told(versions: Mapping[str, Any]) -> str:
+    return ' and '.join(f'{name} {number}' for name, number in versions.items())
+
+
+def _read_program(arrays: Mapping[str, Array], said: Mapping[str, Any]) -> Program:
+    """The inverse of `_written`, checked."""
+    pools = {x.removeprefix(POOL): array for x, array in arrays.items()}
+    decoder = Decoder(pools)
+    decoder.read(said['records'])
+    found = decoder.value(said['root'])
+    if not isinstance(found, Portable):
+        raise TypeError(f'expected an expression, got {type(found).__name__}')
+    return lower_portable(found)
+
+
+def _specs_read(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
+    for each in saved['capacities']:
+        capacity = Capacity(**{name: _tuples(x) for name, x in each.items()})
+        if capacity.shards or {*map(type, capacity.numbers)} != {int}:
+            raise TypeError(f'expected whole numbers for one device, got {capacity}')
+        residuals, strategy = saved['residuals'], saved['strategy']
+        if residuals not in RESIDUALS or strategy not in (*STRATEGIES, ONCE):
+            raise ValueError(f'expected ways to run, got {residuals!r}, {strategy!r}')
+        yield Spec(program, capacity, residuals, strategy, saved['reproducible'])
+
+
+def _tuples(value: object) -> Any:
+    """JSON's lists as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _params_read(tree: object, arrays: Mapping[str, Array]) -> object:
+    """The inverse of `_tree`."""
+    if not isinstance(tree, list):
+        return None if tree is None else arrays[f'{PARAMS}{tree}']
+    kind, items = tree
+    if kind == 'dict':
+        return {key: _params_read(x, arrays) for key, x in items}
+    return {'list': list, 'tuple': tuple}[kind](_params_read(x, arrays) for x in items)
+
+
+def _check_functions(path: Path, saved: Mapping[str, Any], program: Program) -> None:
+    """Refuses a program whose functions are others than those when it was saved."""
+    with malformed(path):
+        found = differences(fingerprint(program), saved['fingerprint'])
+    if found:
+        raise ValueError(
+            f'{path}: expected the functions that the model was saved with, got others '
+            'of their names, or other data that they use at module level, with '
+            f'{"; ".join(found)}. Load it beside the code as it was, save the model '
+            'again, or pass `check_functions=False` if these do the same'
+        )
+
+
+def _deserialized(
+    path: Path, saved: Mapping[str, Any], data: Iterable[bytearray]
+) -> list[export.Exported]:
+    """The programs, if this version of JAX can read them."""
+    try:
+        return [export.deserialize(each) for each in data]
+    except ImportError:
+        raise
+    except Exception as error:
+        raise _unknown(
+            path, saved, f'programs that fail with {reason(error)}'
+        ) from error
+
+
+def _check_here(path: Path, program: export.Exported) -> None:
+    """Refuses a program that cannot run here."""
+    here, known = export.default_export_platform(), program.platforms
+    if here not in known:
+        raise ValueError(
+            f'{path}: expected a model saved for {here!r}, where this program runs, '
+            f'got one for {", ".join(map(repr, known))}: save it by `jf.save(..., '
+            f'platforms={[*known, here]!r})`'
+        )
+    for each in program.in_avals:
+        if jax.dtypes.canonicalize_dtype(each.dtype) != each.dtype:
+            raise ValueError(
+                f'{path}: expected a model without arrays of {each.dtype}, got one '
+                'that was saved under `jax.enable_x64`: load and run it under that too'
+            )

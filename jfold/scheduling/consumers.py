@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which edge rows the reverse pass of loops adds up for each row of values.
+
+An edge row is where a use of a value leaves its cotangent. Each value row knows its
+*consumers*, a few edge rows; the values with many uses get sums in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from jfold.graph import Array
+from jfold.scheduling.layout import running
+from jfold.scheduling.levels import Batch
+from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.sum_trees import (
+    RowUses,
+    SumTree,
+    adding,
+    followed,
+    in_order,
+    sum_tree,
+    whole_cotangents,
+)
+
+
+def write_consumers(batch: Batch, t: int, uses: RowUses) -> None:
+    """Write the edge rows that the cotangent of each computed value of a type is the
+    sum of: a table [fan, rows]."""
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    zero, table = places.edge_rows[t] - 1, places.sections.consumers[t]
+    # Constants lie first in the buffer of values, and have no cotangents.
+    if computed:
+        uses = uses.chosen((uses.rows >= computed).nonzero()[0])
+        uses = RowUses(uses.rows - computed, uses.edges)
+    by_sums = bool(adding(batch.spec.program, t))
+    if by_sums or batch.spec.capacity.sums[t]:
+        uses = _summed(batch, t, uses)
+    _write_columns(table.of(batch.indices), uses, zero, unique=not by_sums)
+
+
+def _summed(batch: Batch, t: int, uses: RowUses) -> RowUses:
+    """Write the sums of a type, and return the uses that are left of some [uses] when
+    they are taken."""
+    most, tree, zero = _most_uses(batch, t), None, batch.places.edge_rows[t] - 1
+    if batch.spec.capacity.sums[t]:
+        base = batch.places.edge_sums[t]
+        tree = sum_tree(uses, most, base, zero)
+        rounds = _rounds(batch, t, tree)
+        tree = in_order(tree, rounds, base)
+        uses = tree.left
+    is_whole = (most < SUM_ARITY)[uses.rows]
+    whole = whole_cotangents(uses.chosen(is_whole), len(most), zero)
+    uses = uses.chosen(~is_whole)
+    if tree is not None:
+        table = followed(tree.table, whole)
+        _write_sums(batch, t, replace(tree, table=table), np.sort(rounds))
+    return RowUses(uses.rows, followed(uses.edges, whole))
+
+
+def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
+    """Write a table of the uses of values [most, rows].
+
+    One column of the table takes a use of each value, whichever is written last; the
+    next column the uses that are not in it, and so on:
+
+        value   uses         column 0   1   2   3
+          0     4 9 12             12   9   4   -
+          1     5                   5   -   -   -
+          2     6 13               13   6   -   -
+
+    Args:
+      unique: whether no two uses have one edge row.
+    """
+    table[...] = zero
+    rows, edges = uses
+    for f, column in enumerate(table):
+        if f + 1 == len(table):
+            column[rows] = edges  # all others are in the columns before
+            return
+        # A sum may use a value twice, and has one edge row: so uses are counted.
+        numbers = edges if unique else np.arange(len(rows), dtype=np.int32)
+        column[rows] = numbers
+        written = column[rows]
+        if not unique:
+            column[rows] = edges[written]
+        left = (written != numbers).nonzero()[0]
+        rows, edges = rows[left], edges[left]
+
+
+def _most_uses(batch: Batch, t: int) -> Array:
+    """Return how many uses may be left of the value of each computed row [rows]."""
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
+    for o in adding(batch.spec.program, t):
+        first = places.value_base[o][0] - computed
+        most[first : first + places.region[o]] = 1
+    return most
+
+
+def _rounds(batch: Batch, t: int, tree: SumTree) -> Array:
+    """Return the round of the reverse pass in which each sum is taken [sums]."""
+    stages = batch.spec.capacity.stages
+    # All uses of what a level makes are of later levels or components, so the reverse
+    # pass has them when it comes to the level, and takes its sums then.
+    steps: Array = _row_steps(batch, t)[tree.values]
+    return steps * stages + tree.stages
+
+
+def _write_sums(batch: Batch, t: int, tree: SumTree, rounds: Array) -> None:
+    """Write the sums of a type, in the order of their rounds [sums]."""
+    places, sections = batch.places, batch.places.sections
+    steps = sections.steps[t].of(batch.indices)
+    steps[...] = 0
+    for f in range(SUM_ARITY):
+        edges, zero = tree.table[:, f], places.edge_rows[t] - 1
+        sections.sums[t][f].fill(batch.indices, edges, zero)
+    taken, count = np.unique(rounds, return_counts=True)
+    flat = steps.reshape(-1, 2)
+    width = places.sum_width[t]
+    flat[taken, 0], flat[taken, 1] = count.cumsum() - count, -(-count // width)
+
+
+def _row_steps(batch: Batch, t: int) -> Array:
+    """Return the last step of the level of each computed row of a type [rows], counted
+    through the components."""
+    places, computed = batch.places, batch.spec.capacity.constants[t]
+    steps = np.zeros(places.value_rows[t] - computed, np.int64)
+    # A level may take several steps; in reverse it begins with the last of them.
+    begin = 0
+    for c, component in enumerate(running(batch.spec)):
+        for o in component.operations:
+            of_rows = begin + _last_steps(batch, c, o)
+            outputs = batch.spec.program.operations[o].outputs
+            for number, base in zip(outputs, places.value_base[o], strict=True):
+                if number == t:
+                    steps[base - computed :][: len(of_rows)] = of_rows
+        begin += places.tables[c][0]
+    return steps
+
+
+def _last_steps(batch: Batch, c: int, o: int) -> Array:
+    """Return the last step of the level of each row of an operation [nodes]."""
+    if c in batch.levels.last_steps:
+        counts = batch.levels.counts[o]
+        of_levels = batch.levels.last_steps[c][: len(counts)]
+        found: Array = of_levels.repeat(counts)
+        return found
+    table = len(batch.spec.program.types) + o
+    return np.zeros(batch.selection.totals[table], np.int64)

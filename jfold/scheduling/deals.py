@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which examples of a batch go to which shard."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jfold.base.errors import check_spare_rows, rows_asked, whole
+from jfold.graph import Array
+from jfold.scheduling.selections import Selection
+from jfold.scheduling.shards import Shards
+
+
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """Which examples of a batch each shard has.
+
+    Attributes:
+      shards: over which devices; `None` for one device, which has them all.
+      rows: of the results of a shard.
+      examples: per shard, the numbers of its examples in the batch [rows or fewer]; of
+        the shards of this process, if others have examples of their own.
+    """
+
+    shards: Shards | None
+    rows: int
+    examples: tuple[Array, ...]
+
+    def parts(self, selection: Selection) -> list[Selection]:
+        """Return what each shard has of a selection."""
+        if self.shards is None:
+            return [selection]
+        return [selection.pick(examples) for examples in self.examples]
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Which of these are the shards of this process, as places in `examples`."""
+        if self.shards is None or len(self.examples) < self.shards.count:
+            return tuple(range(len(self.examples)))
+        return self.shards.own
+
+    @property
+    def of_rows(self) -> tuple[Array, Array]:
+        """Of each row, the number of its example [shards * rows] int64, and whether it
+        is real [shards * rows] bool.
+
+        Spare rows of a shard repeat its last example, or that of the shard before.
+        """
+        order, last = [], 0
+        for each in self.examples:
+            last = int(each[-1]) if len(each) else last
+            order.append(np.append(each, np.full(self.rows - len(each), last)))
+        counts = np.array([*map(len, self.examples)])
+        mask = np.arange(self.rows) < counts[:, None]
+        return np.concatenate(order).astype(np.int64), mask.ravel()
+
+
+def deal_in_order(
+    examples: int, size: int | None = None, shards: Shards | None = None
+) -> Deal:
+    """Return the deal of examples as they come, to shards or all to one device.
+
+    Args:
+      size: rows of the results, those of all shards; when left out as few as hold them.
+
+    Raises:
+      TypeError, ValueError: `size` is no int, too few or far too many, or cannot be
+        shared out.
+    """
+    if shards is None:
+        return Deal(None, rows_asked(size, examples), (np.arange(examples),))
+    rows = rows_of_shard('size', shards, examples, size)
+    return in_order(shards, rows, examples)
+
+
+def in_order(
+    shards: Shards, rows: int, examples: int, count: int | None = None
+) -> Deal:
+    """As the examples come: all rows of the first shard, then those of the second; to
+    `count` shards if not to all."""
+    count = shards.count if count is None else count
+    ends = [min(shard * rows, examples) for shard in range(count + 1)]
+    parts = itertools.pairwise(ends)
+    return Deal(shards, rows, tuple(np.arange(a, b) for a, b in parts))
+
+
+def evenly(
+    shards: Shards, rows: int, work: Sequence[int], count: int | None = None
+) -> Deal:
+    """Such that all shards have about the same work; the same whoever computes it.
+
+    Largest first, each to the shard with the least so far that has room (Graham, Bounds
+    on multiprocessing timing anomalies, 1969); in a shard examples keep their order.
+
+    Args:
+      rows: the most examples of a shard.
+      work: of each example.
+      count: of shards to deal to, if not to all.
+    """
+    count = shards.count if count is None else count
+    parts: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0, shard) for shard in range(count)]  # a heap
+    for example in sorted(range(len(work)), key=lambda k: (-work[k], k)):
+        load, shard = loads[0]
+        parts[shard].append(example)
+        if len(parts[shard]) < rows:
+            heapq.heapreplace(loads, (load + work[example], shard))
+        else:
+            heapq.heappop(loads)
+    return Deal(shards, rows, tuple(np.sort(np.array(x, np.int64)) for x in parts))
+
+
+def rows_of_shard(
+    name: str,
+    shards: Shards,
+    examples: int,
+    rows: int | None = None,
+    count: int | None = None,
+) -> int:
+    """How many rows of results each shard has; as few as examples need, or its part.
+
+    Args:
+      name: of the argument that says how many rows there are of all shards.
+      count: of shards, if not all of them are meant.
+
+    Raises:
+      TypeError, ValueError: it is too few or far too many, or cannot be shared out.
+    """
+    count = shards.count if count is None else count
+    if rows is None:
+        return -(-examples // count)
+    each, rest = divmod(whole(name, rows, 0), count)
+    if rest:
+        raise ValueError(
+            f'expected `{name}` as a multiple of {count}, the number of shards, got '
+            f'{rows}: pass {(each + 1) * count}'
+        )
+    if rows < examples:
+        raise ValueError(
+            f'expected at most {rows} examples, as `{name}` says, got {examples}'
+        )
+    check_spare_rows(name, rows, examples)
+    return each

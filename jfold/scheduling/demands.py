@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What examples demand of a schedule, one by one.
+
+A batch's capacity follows from its examples' demands by sums and maxima, so batches of
+examples that were traced before need no look into their graphs:
+
+    example  constants  nodes  sums   levels  uses at once  rounds of sums
+       0         3        5      0       3         1               0
+       1         2        9      7       2         4               2
+    batch        5       14      7       3         4               2
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+
+from jfold.base.memo import kept
+from jfold.graph import Array, shared_counts
+from jfold.program.components import are_recurrent
+from jfold.program.operations import Operations
+from jfold.scheduling.growth import Chance
+from jfold.scheduling.layout import active_types
+from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.selections import Demands, Selection, use_counts
+from jfold.scheduling.shards import Shards
+from jfold.scheduling.slots import slots
+from jfold.scheduling.spec import Capacity
+from jfold.scheduling.sum_trees import adding, most_uses, sum_room
+from jfold.scheduling.summands import needs
+
+ADDED = 'constants', 'rows', 'sums', 'metrics', 'summands'  # what adds up
+FEW = 16  # examples, whose spread tells nothing of others
+
+
+def capacity(
+    program: Operations, demanded: Demands, size: int, shards: Shards | None = None
+) -> Capacity:
+    """Return the least capacity for all examples in one batch, or in each shard.
+
+    Args:
+      size: rows of the results, those of one shard.
+    """
+    types, active = len(program.types), active_types(program)
+    added, highest = demanded.added, demanded.highest
+    # For one example alone a reduction would take longer than all else.
+    total = added[0] if len(added) == 1 else added.sum(0, dtype=np.int64)
+    largest = highest[0] if len(highest) == 1 else highest.max(0, initial=0)
+    constants, rows, sums, metrics, summands = _parts(program, total.tolist())
+    levels, *fans = largest[: 1 + types].tolist()
+    stages, *of_slots = largest[1 + types :].tolist()
+    *indexed, sum_rows = of_slots or [0]
+    return Capacity(
+        examples=size,
+        levels=levels,
+        constants=tuple(map(operator.add, shared_counts(program), constants)),
+        rows=rows,
+        # With no example at all, gradients still flow.
+        fans=tuple([max(fan, int(t in active)) for t, fan in enumerate(fans)]),
+        sums=sums,
+        stages=stages,
+        metrics=metrics,
+        indexed=tuple(indexed),
+        summands=summands,
+        sum_rows=sum_rows,
+        shards=shards,
+    )
+
+
+def chance(program: Operations, demanded: Demands, count: int) -> Chance:
+    """Return how much more so many other examples may need by chance, of what adds up.
+
+    Six standard deviations of a sum, by those of the examples; nothing is told from a
+    few.
+    """
+    if len(demanded.added) < FEW:
+        return {}
+    # Of examples drawn apart, variances add up.
+    deviations = np.sqrt(count * demanded.added.var(axis=0))
+    more = np.ceil(6 * deviations).astype(np.int64).tolist()
+    return dict(zip(ADDED, _parts(program, more), strict=True))
+
+
+def row_columns(program: Operations) -> slice:
+    """Return which numbers of `Demands.added` count nodes per operation."""
+    first = len(program.types)
+    return slice(first, first + len(program.operations))
+
+
+def node_counts(program: Operations, demanded: Demands) -> Array:
+    """Return how many operations each example runs [examples] int64."""
+    rows = demanded.added[:, row_columns(program)]
+    return np.asarray(rows.sum(axis=1, dtype=np.int64))
+
+
+def fits(program: Operations, demanded: Demands) -> bool:
+    """Whether these are demands of a program: others may be of one with loops, whose
+    graphs are the same."""
+    highest = 2 + len(program.types)  # levels, fans and stages
+    highest += len(slots(program)) + 1 if program.once else 0
+    widths = demanded.added.shape[1:], demanded.highest.shape[1:]
+    return widths == ((_ends(program)[-1],), (highest,))
+
+
+@kept
+def _ends(program: Operations) -> tuple[int, ...]:
+    """Return where the numbers of each dimension of `ADDED` begin, and the last end."""
+    types, operations = len(program.types), len(program.operations)
+    counts = types, operations, types, len(program.observed), len(slots(program))
+    return tuple(itertools.accumulate(counts, initial=0))
+
+
+def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
+    """Return numbers that add up, by the dimensions of `ADDED`."""
+    return [tuple(numbers[a:b]) for a, b in itertools.pairwise(_ends(program))]
+
+
+# ---- of graphs -----------------------------------------------------------------------
+
+
+@kept
+def demands(selection: Selection) -> Demands:
+    """Return the demands of every example of a selection, as known or as found."""
+    if selection.known is not None:
+        return selection.known
+    program, numbers = selection.program, selection.numbers
+    types, nodes, examples = len(program.types), len(program.operations), len(selection)
+    sums, stages = np.zeros((types, examples), np.int64), np.zeros((1, examples), int)
+    read = use_counts(selection)
+    fans = _largest(read, numbers.first.ravel()).reshape(types, examples)
+    # One at least, even if no value is used: a sum of no rows has no shape.
+    fans = np.maximum(fans, 1) * _is_active(program)
+    if _adds_up(program) or np.maximum.reduce(fans, None, initial=0) > SUM_ARITY:
+        for t in active_types(program):
+            counts = read[numbers.ends[t] : numbers.ends[t + 1]]
+            begin, most = numbers.first[t] - numbers.ends[t], most_uses(selection, t)
+            fans[t] = np.maximum(_largest(counts.clip(max=most), begin), 1)
+            sums[t], rounds = sum_room(counts, most, begin)
+            np.maximum(stages, rounds, out=stages)
+    tables = selection.counts
+    added, highest = [tables[: types + nodes], sums], [_depth(selection), fans, stages]
+    if program.observed:
+        added.append(tables[[types + nodes + r for r in program.observed]])
+    if program.once:
+        found = needs(selection.every)
+        own = slice(None) if selection.examples is None else selection.examples
+        added.append(found.summands[:, own])
+        highest.append(found.highest[:, own])
+    return Demands(_by_example(added), _by_example(highest))
+
+
+@kept
+def _is_active(program: Operations) -> Array:
+    """Return whether gradients flow through each type [types, 1] int."""
+    active = active_types(program)
+    return np.array([[t in active] for t in range(len(program.types))], int)
+
+
+@kept
+def _adds_up(program: Operations) -> bool:
+    """Return whether an operation adds up values that gradients flow through."""
+    return any(adding(program, t) for t in active_types(program))
+
+
+def _by_example(numbers: list[Array]) -> Array:
+    """Return numbers [kinds, examples] in parts as an array [examples, all kinds]."""
+    # Copied, so that the numbers of an example lie together: batches pick whole rows.
+    return np.concatenate(numbers, dtype=np.int32, casting='unsafe').T.copy()
+
+
+def _depth(selection: Selection) -> Array:
+    """Return the highest level of each example [1, examples]."""
+    program, types = selection.program, len(selection.program.types)
+    depth = np.zeros((1, len(selection)), np.int64)
+    for o, recurrent in enumerate(are_recurrent(program)):
+        if recurrent:
+            begin = selection.before[types + o]
+            np.maximum(depth, _largest(selection.levels(o), begin), out=depth)
+    if not depth.all():
+        tables = selection.counts[types : types + len(program.operations)]
+        np.maximum(depth, tables.any(0), out=depth)
+    return depth
+
+
+def _largest(values: Array, begin: Array) -> Array:
+    """Return the largest of the values [n] of each example [examples], 0 for none; they
+    begin at `begin` [examples]."""
+    if len(begin) == 1:
+        return np.array([np.maximum.reduce(values, initial=0)], np.int64)
+    # `reduceat` would give an example without values the first value of the next.
+    result, lengths = np.zeros((2, len(begin)), np.int64)
+    lengths[:-1], lengths[-1:] = begin[1:] - begin[:-1], len(values) - begin[-1:]
+    filled = lengths.nonzero()[0]
+    if len(filled):
+        result[filled] = np.maximum.reduceat(values, begin[filled])
+    return result
+
+
+def join_demands(parts: Sequence[Demands]) -> Demands:
+    """Return the demands of the examples of several parts."""
+    if len(parts) == 1:
+        return parts[0]
+    return Demands(
+        np.concatenate([part.added for part in parts]),
+        np.concatenate([part.highest for part in parts]),
+    )

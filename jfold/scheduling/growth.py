@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How capacities grow, so that a stream of batches meets few of them.
+
+Each new capacity is a program to compile, of seconds; room that a batch does not fill
+costs memory alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jfold.scheduling.sections import SUM_ARITY
+from jfold.scheduling.spec import Capacity
+from jfold.scheduling.staircase import Profile, larger, runs, steps
+
+Chance: TypeAlias = Mapping[str, tuple[Any, ...]]
+
+COARSE = 8  # sizes an octave, so that models share few shapes
+FINE = 64  # where each row of room is computed
+
+
+class Stage(enum.IntEnum):
+    """How often a capacity was outgrown; the value is the part of what is needed that
+    is spared beyond: a quarter, half, or as much again."""
+
+    FIRST = 4
+    OUTGROWN = 2
+    GROWING = 1
+
+
+def grow(
+    old: Capacity | None,
+    need: Capacity,
+    chance: Callable[[], Chance] = dict,
+    sizes: int = COARSE,
+    stage: Stage = Stage.OUTGROWN,
+) -> Capacity:
+    """The capacity for `need`: `old` if it fits, else one with room to spare.
+
+    Spare room costs memory and its clearing but no arithmetic. All dimensions step up
+    together, by half of what is needed, and by as much again if the stream has outgrown
+    its capacity more than once: so data that grow need a number of programs that is
+    logarithmic in their size.
+
+    Args:
+      need: the most of any batch of late, of each dimension.
+      chance: gives, for dimensions that add up over examples, how much more another
+        batch may need by chance: a first capacity spares no more than that, and a
+        quarter at most; the next no less, up to twice what is needed.
+      sizes: of which there are so many an octave: `COARSE` or `FINE`.
+      stage: of a stream that has a capacity; else it is the first.
+    """
+    if old is not None and old.holds(need):
+        return old
+    stage = Stage.FIRST if old is None else stage
+    more = chance()
+
+    def rows(name: str) -> tuple[int, ...]:
+        wanted = getattr(need, name)
+        had = getattr(old, name) if old is not None else (0,) * len(wanted)
+        unknown = wanted if old is None else (0,) * len(wanted)
+        rooms = zip(had, wanted, more.get(name, unknown), strict=True)
+        return tuple(_room(*each, sizes, stage) for each in rooms)
+
+    # One slot that has to be indexed may be followed by others: all are at once, so
+    # that there is one program more at most.
+    more_indexed = old is not None and any(map(operator.gt, need.indexed, old.indexed))
+    indexed = [1 if more_indexed else number for number in need.indexed]
+    # A level costs no more than a row of a table: their number may double.
+    levels = max(need.levels + need.levels // stage, 32)
+    fans = _fans(need, stage)
+    return Capacity(
+        need.examples,
+        max(power_of_two(levels), old.levels if old else 0),
+        rows('constants'),
+        rows('rows'),
+        tuple(map(max, fans, old.fans if old else fans)),
+        rows('sums'),
+        max(2 * need.stages, old.stages if old else 0),
+        rows('metrics'),
+        tuple(map(max, indexed, old.indexed if old else indexed)),
+        rows('summands'),
+        max(need.sum_rows, old.sum_rows if old else 0),
+        _profiles(old, need, more, stage),
+        need.shards,
+    )
+
+
+def nothing_more(need: Capacity) -> Chance:
+    """That others need no more by chance, for `grow`: what is needed is known."""
+    names = 'constants', 'rows', 'sums', 'metrics', 'summands'
+    found: dict[str, tuple[Any, ...]] = {
+        name: (0,) * len(getattr(need, name)) for name in names
+    }
+    profiles = [
+        tuple((count, (0,) * len(rows)) for count, rows in profile)
+        for profile in need.profiles
+    ]
+    return found | {'profiles': tuple(profiles)}
+
+
+def _profiles(
+    old: Capacity | None, need: Capacity, more: Chance, stage: Stage
+) -> tuple[Profile, ...]:
+    """The levels that another batch may have: wider ones, and some behind the last, and
+    all that there was room for."""
+    wanted = need.profiles
+    margins = more.get('profiles', (None,) * len(wanted))
+    raised = [_raised(*each, stage) for each in zip(wanted, margins, strict=True)]
+    had = old.profiles if old is not None else ((),) * len(wanted)
+    return tuple(map(larger, raised, had))
+
+
+def _raised(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
+    """The levels of a component, each with a margin, and spare ones.
+
+    A level that is wider than its step, or behind all others, takes a spare one; where
+    examples differ much, that happens more often. In a stream that grows each level
+    comes twice, which is room for twice as many, or for some of twice the width.
+    """
+    if not profile:
+        return ()
+    operations = len(profile[0][1])
+    levels = steps(profile, operations)
+    spare = -(-levels // 4)
+    if margin is not None:  # of some batches alone, which may have fewer levels
+        of_batch = steps(margin, operations)[: len(levels)]
+        part = spare[: len(of_batch)]
+        part[:] = of_batch if stage == Stage.FIRST else np.maximum(part, of_batch)
+    unlike = min(float(spare.sum() / levels.sum()), 0.5)
+    count = 5 + len(levels) // 20 + round(16 * max(unlike - 0.1, 0))
+    last = np.minimum(levels[-1], -(-levels.sum(0) // len(levels)))
+    wider = (levels + spare).repeat(2 if stage == Stage.GROWING else 1, 0)
+    return runs(np.concatenate([wider, [last] * count]))
+
+
+def _fans(need: Capacity, stage: Stage) -> tuple[int, ...]:
+    """A power of two of uses at once [types]: three shapes in all; 0 stays 0. Where
+    there are several in a stream that grows, there are soon as many as there can be."""
+    least = SUM_ARITY if stage == Stage.GROWING else 0
+    return tuple(power_of_two(max(x, least)) if x > 1 else x for x in need.fans)
+
+
+def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
+    """Room in one dimension, where `chance` more than `wanted` may be needed."""
+    if not had and not wanted:  # what no batch has had so far costs nothing
+        return 0
+    spare = wanted // stage
+    if stage == Stage.FIRST:
+        spare = min(spare, chance)
+    else:  # a stream that has outgrown its capacity may be more than chance, not less
+        spare = max(spare, min(chance, 2 * wanted))
+    return max(had, _step(max(wanted + spare, 128), sizes))
+
+
+def _step(number: int, sizes: int) -> int:
+    """Rounded up to one of so many sizes an octave."""
+    unit = max(power_of_two(number + 1) // (2 * sizes), 1)
+    return -(-number // unit) * unit
+
+
+def power_of_two(number: int) -> int:
+    """Rounded up to a power of two."""
+    return 1 << max(number - 1, 0).bit_length()

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where everything lies in the arrays of a batch, by arithmetic on a `Spec`.
+
+On the device each tensor type has one *value buffer*,
+
+    | constants | rows of operation 0, output 0 | output 1 | operation 1 ... |
+
+and, if gradients flow through it, one *edge buffer*, where each use of a value leaves a
+cotangent:
+
+    | rows of operation 0, input 0 | input 1 | ... | results | sums | a row of zeros |
+
+or, where each write starts a kernel, the rows of all inputs of the type by turns.
+All indices of a batch are one array, whose sections are laid out in `sections`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import jax.numpy as jnp
+
+from jfold.base.memo import kept
+from jfold.program.components import Component, component_of, components
+from jfold.program.operations import Operation, Operations
+from jfold.scheduling.sections import Cursor, Room, Sections, lay_out
+from jfold.scheduling.spec import Spec
+from jfold.scheduling.tiles import chunk_rows, strategy_of, tile_widths
+
+# ---- what runs, and what is trained --------------------------------------------------
+
+
+def has_gradient(operation: Operation) -> bool:
+    """Whether an operation has parameters that are trained."""
+    leaves, _ = operation.layer.leaves
+    return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
+
+
+@kept
+def active_types(program: Operations) -> frozenset[int]:
+    """The types through which gradients flow: made, somewhere, from parameters."""
+    # Until nothing is added: in a recurrence later operations feed earlier ones.
+    active: set[int] = set()
+    while True:
+        before = len(active)
+        for operation in program.operations:
+            if has_gradient(operation) or active.intersection(operation.inputs):
+                active.update(
+                    n for n in operation.outputs if program.types[n].differentiable
+                )
+        if len(active) == before:
+            return frozenset(active)
+
+
+@kept
+def running(spec: Spec) -> tuple[Component, ...]:
+    """The components, without the operations that there is no room for: what no batch
+    has had so far costs nothing."""
+    return tuple(
+        replace(
+            each, operations=tuple(o for o in each.operations if spec.capacity.rows[o])
+        )
+        for each in components(spec.program)
+    )
+
+
+# ---- layout --------------------------------------------------------------------------
+
+Numbers: TypeAlias = tuple[int, ...]
+Steps: TypeAlias = tuple[tuple[int, int], ...]  # first ones, and how far to the next
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where things lie. Tuples go by operation, type or result as in the program.
+
+    Attributes:
+      region: [operations] rows of each in a buffer: capacity, one tile to overrun into,
+        whole chunks.
+      results: [results] rows of each.
+      chunk: [operations] rows per step of the deferred parameter gradients.
+      widths: per operation, rows per tile: widest first, or in the order of loops.
+      component: [operations] the number of each one's.
+      column: [operations] where each one's numbers begin in a row of its component's
+        table of tiles.
+      tables: per component, rows and columns of its table of tiles: as many rows as
+        levels, or steps if their number is fixed.
+      trips: per component, of loops over so many of these rows, one behind another.
+      value_base: per operation and output, the first row in the value buffer.
+      value_rows: [types].
+      together: per operation, its inputs in groups, each of one type, that are read and
+        whose cotangents are written at once.
+      edges: per operation and input, the edge row of the first, and how far it is to
+        that of the next; of sums `~row`, the computed row of the first that they make;
+        -1 where no gradient flows.
+      edge_results: per result and tensor, the edge row of the first, likewise.
+      edge_sums: [types] likewise.
+      edge_rows: [types] the row of zeros at the end included.
+      sum_width: [types] sums that are taken at once.
+      sections: of the index array.
+    """
+
+    region: Numbers
+    results: Numbers
+    chunk: Numbers
+    widths: tuple[Numbers, ...]
+    component: Numbers
+    column: Numbers
+    tables: tuple[tuple[int, int], ...]
+    trips: tuple[Numbers, ...]
+    value_base: tuple[Numbers, ...]
+    value_rows: Numbers
+    together: tuple[tuple[Numbers, ...], ...]
+    edges: tuple[Steps, ...]
+    edge_results: tuple[Numbers, ...]
+    edge_sums: Numbers
+    edge_rows: Numbers
+    sum_width: Numbers
+    sections: Sections
+
+
+@kept
+def layout(spec: Spec) -> Layout:
+    """The layout of a spec."""
+    program, capacity, widths = spec.program, spec.capacity, tile_widths(spec)
+    chunk = chunk_rows(spec)
+    region = _regions(spec, widths, chunk)
+    results = _result_rows(spec)
+    column, tables, trips = _tables(spec)
+    base, rows = _values(spec, region)
+    computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
+    together, sums = _together(spec), _sum_width(spec)
+    edges = _edges(spec, region, results, base, together, sums)
+    sections = lay_out(Room(spec, tables, region, results, computed, sums))
+    of_rows = region, results, chunk, widths, component_of(program), column
+    of_values = tables, trips, base, rows, together
+    return Layout(*of_rows, *of_values, *edges, sums, sections)
+
+
+def _regions(spec: Spec, widths: Sequence[Numbers], chunk: Numbers) -> Numbers:
+    """`Layout.region`: chunks begin at multiples of their size."""
+    region, parts = strategy_of(spec).region, components(spec.program)
+    numbers = zip(component_of(spec.program), spec.capacity.rows, strict=True)
+    return tuple(
+        max(region(rows, each, parts[c]), -(-rows // size) * size) if rows else 0
+        for (c, rows), each, size in zip(numbers, widths, chunk, strict=True)
+    )
+
+
+def _result_rows(spec: Spec) -> Numbers:
+    """`Layout.results`."""
+    capacity, counted = spec.capacity, iter(spec.capacity.metrics)
+    kinds = (result.kind for result in spec.program.results)
+    return tuple(kind.room(capacity.examples, counted) for kind in kinds)
+
+
+def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
+    """`Layout.value_base` and `Layout.value_rows`."""
+    cursors = [Cursor() for _ in spec.program.types]
+    # Constants first: a row's number alone tells whether it has a cotangent.
+    for cursor, rows in zip(cursors, spec.capacity.constants, strict=True):
+        cursor.take(rows)
+    base = tuple(
+        tuple(cursors[t].take(rows) for t in operation.outputs)
+        for operation, rows in zip(spec.program.operations, region, strict=True)
+    )
+    return base, tuple(cursor.next for cursor in cursors)
+
+
+def _together(spec: Spec) -> tuple[tuple[Numbers, ...], ...]:
+    """`Layout.together`."""
+    together = strategy_of(spec).together
+    return tuple(together(operation.inputs) for operation in spec.program.operations)
+
+
+def _sum_width(spec: Spec) -> Numbers:
+    """`Layout.sum_width`."""
+    types, width = spec.program.types, strategy_of(spec).sum_width
+    pairs = zip(spec.capacity.sums, types, strict=True)
+    return tuple(width(rows, t.size * t.dtype.itemsize) for rows, t in pairs)
+
+
+def _edges(
+    spec: Spec,
+    region: Numbers,
+    results: Numbers,
+    values: Sequence[Numbers],
+    together: Sequence[tuple[Numbers, ...]],
+    sum_width: Numbers,
+) -> tuple[tuple[Steps, ...], tuple[Numbers, ...], Numbers, Numbers]:
+    """`Layout.edges`, `edge_results`, `edge_sums` and `edge_rows`."""
+    program, active = spec.program, active_types(spec.program)
+    cursors = [Cursor() for _ in program.types]
+
+    def take(types: Sequence[int], rows: int) -> Numbers:
+        return tuple(cursors[t].take(rows) if t in active else -1 for t in types)
+
+    def of_inputs(o: int, rows: int) -> Steps:
+        operation = program.operations[o]
+        if operation.is_sum:
+            # What a sum reads has the cotangent of the sum, wherever that is.
+            (t,), (first,) = operation.outputs, values[o]
+            return ((~(first - spec.capacity.constants[t]), -1),) * len(
+                operation.inputs
+            )
+        found = [(-1, 1) for _ in operation.inputs]
+        for group in together[o]:
+            if (t := operation.inputs[group[0]]) in active:
+                base, step = cursors[t].take(rows * len(group)), len(group)
+                for number, a in enumerate(group):
+                    found[a] = base + number, step
+        return tuple(found)
+
+    of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
+    of_results = tuple(
+        take(result.tensors, rows)
+        for result, rows in zip(program.results, results, strict=True)
+    )
+    sums: list[int] = []
+    for t, rows in enumerate(spec.capacity.sums):
+        sums += take([t], rows + sum_width[t] if rows else 0)
+    # Behind all that is written, so the zeros that a new buffer is made of stay there.
+    ends = tuple(cursor.take(1) + 1 for cursor in cursors)
+    return of_rows, of_results, tuple(sums), ends
+
+
+def _tables(
+    spec: Spec,
+) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
+    """`Layout.column`, `Layout.tables` and `Layout.trips`.
+
+    A row has, per operation, the first row and the end.
+    """
+    column = [0 for _ in spec.program.operations]
+    tables, trips = [], []
+    for whole, component in zip(components(spec.program), running(spec), strict=True):
+        cursor = Cursor()
+        for o in component.operations:
+            column[o] = cursor.take(2)
+        trips.append(strategy_of(spec).trips(spec, whole))
+        tables.append((sum(trips[-1]), cursor.next))
+    return tuple(column), tuple(tables), tuple(trips)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled program depends on: a `Spec`, of a program and a `Capacity`.
+
+Only shapes. How many rows of a capacity a batch fills is data, so that batches share
+compiled programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import weakref
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from jfold.base.memo import Owner, Stays, kept, lazy
+from jfold.program.operations import Operations
+from jfold.scheduling.shards import Shards
+from jfold.scheduling.staircase import Profile, fits, larger
+
+RESIDUALS = SAVE_PRODUCTS, RECOMPUTE_ALL = 'save products', 'recompute all'
+STRATEGIES = COUNTED, FIXED = 'counted', 'fixed'  # for loops
+ONCE = 'once'  # without loops
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How much fits into a schedule. Only shapes: the counts of a batch are data.
+
+    Attributes:
+      examples: rows of the results, exactly; those of one shard, as all numbers are.
+      levels: the most of a component.
+      constants: [types] of each type, the program's own included.
+      rows: [operations] nodes of each.
+      fans: [types] how many uses of a value are gathered at once; 0 where no gradient
+        flows.
+      sums: [types] rows for sums over wider uses.
+      stages: how many rounds such sums take.
+      metrics: rows of the results that have any number of them: those of metrics,
+        then the items of sequences.
+      indexed: per slot, whether it has an index for each row, and is not read in
+        place; none where there are loops.
+      summands: per slot, what is added up in it, if sums have no rows.
+      sum_rows: whether they have, since some are read more than once; 0 or 1.
+      profiles: per component the rows of its levels, if it has several, or of the steps
+        that they are to fit in; none where steps do not depend on that.
+      shards: over which devices examples are dealt; `None` if they are not.
+    """
+
+    examples: int
+    levels: int
+    constants: tuple[int, ...]
+    rows: tuple[int, ...]
+    fans: tuple[int, ...]
+    sums: tuple[int, ...]
+    stages: int
+    metrics: tuple[int, ...]
+    indexed: tuple[int, ...] = field(default=(), repr=False)
+    summands: tuple[int, ...] = field(default=(), repr=False)
+    sum_rows: int = field(default=0, repr=False)
+    profiles: tuple[Profile, ...] = field(default=(), repr=False)
+    shards: Shards | None = field(default=None, repr=False)
+
+    @property
+    def results(self) -> int:
+        """Rows of the results, those of all shards."""
+        return self.examples * (self.shards.count if self.shards else 1)
+
+    def holds(self, other: Capacity) -> bool:
+        """Whether what needs the other fits."""
+        is_larger = all(map(operator.ge, self._room, other.numbers))
+        return is_larger and all(map(fits, other.profiles, self.profiles))
+
+    def __or__(self, other: Capacity) -> Capacity:
+        """The least capacity that holds what either holds, of training and validation.
+
+        >>> one = Capacity(8, 5, (0,), (70,), (1,), (0,), 0, ())
+        >>> either = one | Capacity(8, 9, (0,), (60,), (1,), (0,), 0, ())
+        >>> either.levels, either.rows
+        (9, (70,))
+        """
+        if not isinstance(other, Capacity):
+            return NotImplemented
+        if self.shards != other.shards:
+            raise ValueError(
+                'expected capacities of the same shards, got '
+                f'{self.shards or "none"} and {other.shards or "none"}'
+            )
+        numbers = {
+            each.name: _larger(getattr(self, each.name), getattr(other, each.name))
+            for each in fields(self)
+            if each.name not in ('profiles', 'shards')
+        }
+        # Of what has no profiles nothing is known of levels but how many there are.
+        profiles = self.profiles and other.profiles
+        if profiles:
+            profiles = tuple(map(larger, self.profiles, other.profiles))
+        return replace(self, **numbers, profiles=profiles)
+
+    @lazy
+    def numbers(self) -> tuple[int, ...]:
+        """All numbers in a row, but for profiles."""
+        of_types = *self.constants, *self.fans, *self.sums
+        rows = *self.rows, *self.metrics
+        of_slots = *self.indexed, *self.summands, self.sum_rows
+        return self.examples, self.levels, self.stages, *of_types, *rows, *of_slots
+
+    @lazy
+    def _room(self) -> tuple[float, ...]:
+        """What each of these may be: where sums have rows nothing is told to whoever
+        reads them, of which there may then be any number."""
+        if not self.sum_rows:
+            return self.numbers
+        first = len(self.numbers) - 1 - len(self.summands)
+        return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
+
+    def dimensions(self) -> Iterable[tuple[str, int]]:
+        """Every number with a name that tells what it counts, but for profiles."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in ('profiles', 'shards'):
+                continue
+            if isinstance(value, tuple):
+                for index, number in enumerate(value):
+                    yield f'{each.name}[{index}]', number
+            else:
+                yield each.name, value
+
+
+def _larger(x: Any, y: Any) -> Any:
+    """The larger number, or those of each pair."""
+    return tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
+
+
+class Spec(Owner, Stays):
+    """What a compiled program depends on; static and hashable, and never changed.
+
+    No dataclass, as which Flax's `tabulate` would print all that is in it, the whole
+    program, wherever a module is called with a schedule.
+
+    Args:
+      residuals: what the forward pass keeps; one of `RESIDUALS`.
+      strategy: how often loops run; one of `STRATEGIES`, or `ONCE`. 'counted': as
+        often as the batch says, level by level, with tiles of several widths. 'fixed':
+        as often as the capacity says, with one tile of each operation a step, whose
+        widths follow its profiles. 'once': there are none, as no operation takes turns.
+      reproducible: whether sums have an order that neither the capacity nor the number
+        of threads decides; then each operation has tiles of one width.
+    """
+
+    _instead = (
+        'a `Schedule`',
+        'give it what `model.tracer()(examples)` makes, for `model.schedule` there',
+    )
+
+    def __init__(
+        self,
+        program: Operations,
+        capacity: Capacity,
+        residuals: str = SAVE_PRODUCTS,
+        strategy: str = COUNTED,
+        reproducible: bool = False,
+    ) -> None:
+        self.program, self.capacity = program, capacity
+        self.residuals, self.strategy = residuals, strategy
+        self.reproducible = reproducible
+        self._all = program, capacity, residuals, strategy, reproducible
+
+    def __eq__(self, other: object) -> bool:
+        return self._all == other._all if isinstance(other, Spec) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._all)
+
+    def __repr__(self) -> str:
+        return f'Spec({", ".join(map(repr, self._all))})'
+
+    def replaced(self, **changes: Any) -> Spec:
+        """The same but for what is given by name."""
+        names = 'program', 'capacity', 'residuals', 'strategy', 'reproducible'
+        return Spec(**{**dict(zip(names, self._all, strict=True)), **changes})
+
+    @property
+    def shards(self) -> Shards | None:
+        """Over which devices examples are dealt, if they are."""
+        return self.capacity.shards
+
+    @property
+    def key(self) -> SpecKey:
+        """Stands for it in the tree of a schedule."""
+        return key_of(self)
+
+
+@kept
+def of_one_shard(spec: Spec) -> Spec:
+    """The spec of each shard alone."""
+    return spec.replaced(capacity=replace(spec.capacity, shards=None))
+
+
+@dataclass(frozen=True)
+class SpecKey:
+    """A spec in the tree of a schedule: equal where specs are, but without the program.
+
+    Caches of JAX that outlive every function keep trees; with it they would keep all
+    data of the program.
+    """
+
+    program: weakref.ref[Operations]
+    capacity: Capacity
+    residuals: str
+    strategy: str
+    reproducible: bool
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        options = self.residuals, self.strategy, self.reproducible
+        return hash((self.program, self.capacity, *options))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        # JAX prints this four times in its error about schedules that do not stack, so
+        # it stays a line however large the program is. The first number tells apart
+        # what is equal in all else that is told.
+        capacity, program = self.capacity, self.program()
+        made = 0 if program is None else len(program.operations)
+        shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
+        kind = f'{self.strategy}, {self.residuals}'
+        if self.reproducible:
+            kind += ', reproducible'
+        return (
+            f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
+            f'{sum(capacity.rows)}, operations: {made}, {kind}), expected of all; use '
+            'one `size`, and `Schedule.stack`'
+        )
+
+    @property
+    def spec(self) -> Spec:
+        """The spec that the key stands for.
+
+        Raises:
+          ReferenceError: the model and its schedules have been deleted.
+        """
+        program = self.program()
+        if program is None:
+            raise ReferenceError(
+                'expected the model that made this schedule, got a tree of one that '
+                'was deleted: keep the model while its schedules are in use'
+            )
+        return _specs(program)[self]
+
+
+@kept
+def key_of(spec: Spec) -> SpecKey:
+    """The key of a spec, which can be looked up from now on."""
+    program = weakref.ref(spec.program)
+    options = spec.residuals, spec.strategy, spec.reproducible
+    key = SpecKey(program, spec.capacity, *options)
+    _specs(spec.program).setdefault(key, spec)
+    return key
+
+
+@kept
+def _specs(program: Operations) -> dict[SpecKey, Spec]:
+    """The specs of a program, by their keys."""
+    return {}
