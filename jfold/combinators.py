@@ -25,18 +25,18 @@ import numpy as np
 
 from jfold.base.errors import MASKED, some_masked
 from jfold.base.keys import Drawing, Rngs
-from jfold.base.memo import Owner
+from jfold.base.memo import Memoized
 from jfold.base.operands import Item, Operand, open_scope, together
 from jfold.base.printing import Printed, callable_name, in_braces, in_call, in_full
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.types import TensorType, Type
 
 
-class Block(Owner):
+class Block(Memoized):
     """Base of all blocks. `a >> b` is `Pipe(a, b)`; either side may be convertible."""
 
-    @boundary
+    @api_boundary
     def eval(
         self,
         example: object,
@@ -75,7 +75,7 @@ class Block(Owner):
         return bound_passes().evaluate(self, example, params, external, drawing)
 
     @property
-    @boundary
+    @api_boundary
     def input_type(self) -> Type | None:
         """What it takes; `None` if what is around it decides that.
 
@@ -85,7 +85,7 @@ class Block(Owner):
         return bound_passes().input_type(self)
 
     @property
-    @boundary
+    @api_boundary
     def output_type(self) -> Type | None:
         """What it gives, wherever it stands, else what it makes of Python objects;
         `None` if it takes none.
@@ -95,12 +95,12 @@ class Block(Owner):
         """
         return bound_passes().output_type(self)
 
-    @boundary
+    @api_boundary
     def reads(self, *sources: Any) -> Operand:
         """Within the scope of a composition, says what this block reads; its wire."""
         return open_scope(self, sources).link(self, together(sources))
 
-    @boundary
+    @api_boundary
     def __call__(self, *sources: Any) -> Operand:
         """Within a composition, the wire of what this block gives of others."""
         return open_scope(self, sources).add(self, together(sources))
@@ -128,15 +128,15 @@ class Block(Owner):
         """What it prints as; blocks that hold others give these as they are."""
         yield repr(self)
 
-    @boundary
+    @api_boundary
     def __rshift__(self, other: Convertible) -> Pipe:
         return Pipe(self, other)
 
-    @boundary
+    @api_boundary
     def __rrshift__(self, other: Convertible) -> Pipe:
         return Pipe(other, self)
 
-    @boundary
+    @api_boundary
     def _no_value(self, other: object) -> object:
         if isinstance(other, Operand):  # of which it is known what to do
             return NotImplemented
@@ -211,11 +211,11 @@ def block(cls: type[T]) -> type[T]:
     its `__init__` finds goes to its `vars`.
     """
     made = dataclass(frozen=True, eq=False, repr=False)(cls)
-    made.__init__ = boundary(made.__init__)  # type: ignore[method-assign]
+    made.__init__ = api_boundary(made.__init__)  # type: ignore[method-assign]
     return made
 
 
-@boundary
+@api_boundary
 def convert_to_block(value: Convertible) -> Block:
     """Reads the short-hands for blocks.
 

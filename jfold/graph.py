@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.base.memo import kept, lazy
+from jfold.base.memo import cached_property, memoized
 from jfold.program.operations import Operations
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -39,7 +39,7 @@ class Table:
     first: Array
     columns: tuple[Array, ...]
 
-    @lazy
+    @cached_property
     def counts(self) -> Array:
         """Rows per example [examples]."""
         return np.subtract(self.first[1:], self.first[:-1])
@@ -47,7 +47,7 @@ class Table:
     def __len__(self) -> int:
         return int(self.first[-1])
 
-    @lazy
+    @cached_property
     def single(self) -> bool:
         """Whether each example has one row."""
         return bool((self.counts == 1).all())
@@ -92,12 +92,12 @@ class Graph:
     labels: tuple[Table, ...] = ()
     fits: bool = field(default=False, repr=False)
 
-    @lazy
+    @cached_property
     def tables(self) -> tuple[Table, ...]:
         """All tables: of constants per type, of operations, of results."""
         return self.constants + self.operations + self.results
 
-    @lazy
+    @cached_property
     def first(self) -> Array:
         """Where the rows of each example begin in each table [tables, examples + 1]."""
         return np.array([table.first for table in self.tables])
@@ -248,7 +248,7 @@ def numbering(program: Operations, graph: Graph) -> Numbering:
     return found
 
 
-@kept
+@memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
     """Parts of the values, in order of their numbers: own constants, then outputs.
 
@@ -291,7 +291,7 @@ def number_values(
     return Numbering(first, constants, outputs), begins
 
 
-@kept
+@memoized
 def shared_counts(program: Operations) -> tuple[int, ...]:
     """Per type, how many constants the program itself has."""
     counts = Counter(t for t, _ in program.constants)

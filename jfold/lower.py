@@ -33,8 +33,8 @@ from jfold.language.recordings import recording
 from jfold.language.recursion import endless
 from jfold.language.rounds import Chosen
 from jfold.language.tables import Tables
-from jfold.language.turns import without_turns
 from jfold.language.typed import Typing
+from jfold.language.unrolling import unroll_rounds
 from jfold.program.operations import Operations, Program, check_operations
 from jfold.tracing.record import Source
 
@@ -122,7 +122,7 @@ def _lowered(
     if chosen.feeds:
         round_, text = settled(tables, chosen)
     if once:
-        round_, text, chosen = without_turns(tables, chosen, round_)
+        round_, text, chosen = unroll_rounds(tables, chosen, round_)
     made, sites = round_.program(round_.operations), round_.sites_in_order()
     own = {x.name: getattr(made, x.name) for x in fields(Operations)}
     result = Program(

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from jfold.base.errors import shown, whole
+from jfold.base.errors import check_at_least, short_repr
 from jfold.base.functions import ratio
 from jfold.base.structs import TUPLE, StructForm, is_leaf, is_struct, opened
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.graph import Array, ranges
-from jfold.program.result_tables import levels
-from jfold.types import SequenceType, TensorType, Type, pack, terminals
+from jfold.program.result_tables import nesting
+from jfold.types import SequenceType, TensorType, Type, leaf_types, pack
 
 
 @jax.tree_util.register_dataclass
@@ -84,7 +84,7 @@ class Ragged(NDArrayOperatorsMixin):
 
         return jax.tree.map(of, self.values, is_leaf=_is_ragged)
 
-    @boundary
+    @api_boundary
     def map(self, fn: Callable[..., Any], *others: Ragged) -> Ragged:
         """A function of all items at once, as of losses; for use under `jit` too.
 
@@ -133,7 +133,7 @@ class Ragged(NDArrayOperatorsMixin):
     def __iter__(self) -> Iterator[Any]:
         return (self[k] for k in range(len(self)))
 
-    @boundary
+    @api_boundary
     def __getitem__(self, key: object) -> Any:
         if isinstance(self.lengths, jax.core.Tracer):
             raise TypeError(
@@ -152,7 +152,7 @@ class Ragged(NDArrayOperatorsMixin):
         items = iter(_items(self.values, sum(lengths)))
         return [list(itertools.islice(items, length)) for length in lengths]
 
-    @boundary
+    @api_boundary
     def padded(self, length: int, fill: object = 0) -> tuple[Any, jax.Array]:
         """The first items of each sequence, side by side; for use under `jit` too.
 
@@ -168,7 +168,7 @@ class Ragged(NDArrayOperatorsMixin):
           TypeError: `length` is no int; or items are, or hold, sequences.
           ValueError: `length` is negative.
         """
-        length = whole('length', length, 0)
+        length = check_at_least('length', length, 0)
         if any(map(_is_ragged, jax.tree.leaves(self.values, is_leaf=_is_ragged))):
             raise TypeError(
                 f'expected items of tensors, got sequences among them, in {self}: pad '
@@ -255,7 +255,7 @@ def _check_alike(one: Ragged, other: object) -> None:
     """
     nested = _is_ragged(one.values)
     if not isinstance(other, Ragged) or nested != _is_ragged(other.values):
-        raise TypeError(f'expected a `Ragged` like {one}, got {shown(other)}')
+        raise TypeError(f'expected a `Ragged` like {one}, got {short_repr(other)}')
     pair = one.lengths, other.lengths
     if len(pair[0]) != len(pair[1]):
         raise ValueError(
@@ -388,7 +388,9 @@ def _together(items: list[Any], type_: TensorType | None) -> Array:
         if made.dtype.kind in 'biufc' and (not type_ or made.shape[1:] == type_.shape):
             return made
     kind = f'items as {type_}' if type_ else 'numbers, or arrays of one shape, as items'
-    some = ', '.join([*map(shown, items[:3]), *(['...'] if len(items) > 3 else [])])
+    some = ', '.join(
+        [*map(short_repr, items[:3]), *(['...'] if len(items) > 3 else [])]
+    )
     raise TypeError(f'expected {kind}, got {some}: turn them into numbers before')
 
 
@@ -401,10 +403,10 @@ def assembled(type_: Type, tables: Sequence[Sequence[Any]]) -> Any:
     """
     # From the last level on, so that sequences inside are there when they are wanted.
     made: deque[Any] = deque()
-    for level, tensors in reversed([*zip(levels(type_), tables, strict=True)]):
+    for level, tensors in reversed([*zip(nesting(type_), tables, strict=True)]):
         leaves = [
             Ragged(made.popleft(), x) if isinstance(each, SequenceType) else x
-            for each, x in reversed([*zip(terminals(level), tensors, strict=True)])
+            for each, x in reversed([*zip(leaf_types(level), tensors, strict=True)])
         ]
         made.append(pack(level, reversed(leaves)))
     return made.pop()

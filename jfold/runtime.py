@@ -19,18 +19,18 @@ import numpy as np
 from jax import Array, lax
 
 from jfold.base.arrays import Arrays, ByOperation, masked, varied, varying_axes
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.device.backward import backward, crossing_specs
 from jfold.device.batch import Batch
-from jfold.device.derivatives import TwoWays
+from jfold.device.derivatives import CustomDerivatives
+from jfold.device.execution import Execution, make_execution
 from jfold.device.forward import Carry, forward, saved_specs
-from jfold.device.linear import Sparse
+from jfold.device.linear import MaybeZeros
 from jfold.device.once import kept_bytes, run_once
-from jfold.device.plan import Plan, make_plan
 from jfold.device.random_keys import Draws, with_keys
 from jfold.device.results import gathered, grouped
 from jfold.program.result_tables import packed
-from jfold.scheduling.schedule import Schedule, over_shards
+from jfold.scheduling.schedule import Schedule, shard_mapped
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import ONCE, Spec
 
@@ -70,7 +70,7 @@ def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Resul
     used = {layer.name: params[layer.name] for layer in layers}
     shards = schedule.spec.shards
     of_shard = functools.partial(_run_shard, shards)
-    results: Results = over_shards(of_shard, schedule, used, draws)
+    results: Results = shard_mapped(of_shard, schedule, used, draws)
     return results if shards is None else _packed(results, schedule)
 
 
@@ -87,28 +87,32 @@ def _run_shard(
         lambda x: varied(x, varying), (used, indices, constants)
     )
     spec = schedule.spec
-    plan = make_plan(spec, used, varying)
-    given = _weights(plan, used), indices, constants
+    execution = make_execution(spec, used, varying)
+    given = _weights(execution, used), indices, constants
     tensors = (
-        run_once(plan, *given) if spec.strategy == ONCE else _in_loops(plan, given)
+        run_once(execution, *given)
+        if spec.strategy == ONCE
+        else _in_loops(execution, given)
     )
-    results = grouped(plan.program, tensors)
-    for r in plan.program.observed:
+    results = grouped(execution.program, tensors)
+    for r in execution.program.observed:
         count = schedule.sections.header.rows[r].of(schedule.indices)
-        real = jnp.arange(plan.layout.results[r], dtype=jnp.int32) < count
+        real = jnp.arange(execution.layout.results[r], dtype=jnp.int32) < count
         results[r] = [masked(x, real) for x in results[r]]
     return results
 
 
-def _in_loops(plan: Plan, given: Given) -> Arrays:
+def _in_loops(execution: Execution, given: Given) -> Arrays:
     """The tensors of all results [rows, *shape] each, and both passes written out."""
     leaves, structure = jax.tree.flatten(given)
     parts = functools.partial(jax.tree.unflatten, structure)
-    return TwoWays(
-        lambda given: _run(plan, *parts(given)),
-        lambda given: _save(plan, *parts(given)),
-        lambda given, saved, cotangents: _pull(plan, parts(given), saved, cotangents),
-        lambda tangents: _check_traced(plan, parts(tangents)[0]),
+    return CustomDerivatives(
+        lambda given: _run(execution, *parts(given)),
+        lambda given: _save(execution, *parts(given)),
+        lambda given, saved, cotangents: _pull(
+            execution, parts(given), saved, cotangents
+        ),
+        lambda tangents: _check_traced(execution, parts(tangents)[0]),
     )(leaves)
 
 
@@ -119,7 +123,7 @@ def _packed(results: Results, schedule: Schedule) -> Results:
     """
     program, shards = schedule.spec.program, schedule.spec.shards
     assert shards is not None
-    counts = shards.whole(over_shards(_counts, schedule))
+    counts = shards.whole(shard_mapped(_counts, schedule))
     for r in packed(program.results):
         tensors = map(shards.whole, results[r])
         results[r] = [_one_after_another(x, counts[:, r]) for x in tensors]
@@ -141,50 +145,58 @@ def _one_after_another(x: Array, counts: Array) -> Array:
     return masked(x.at[source].get(mode='clip'), rows < ends[-1])
 
 
-def _weights(plan: Plan, params: Params) -> ByOperation:
+def _weights(execution: Execution, params: Params) -> ByOperation:
     """The weights [*shape each] by operation, from parameters by layer."""
-    return plan.apart(
+    return execution.apart(
         {
             o: kernel.weights_of(kernel.operation.layer.own(params))
-            for o, kernel in plan.kernels.items()
+            for o, kernel in execution.kernels.items()
         }
     )
 
 
 def _run(
-    plan: Plan, weights: ByOperation, indices: Array, constants: tuple[Array, ...]
+    execution: Execution,
+    weights: ByOperation,
+    indices: Array,
+    constants: tuple[Array, ...],
 ) -> Arrays:
-    batch = Batch(plan.layout, indices, constants)
-    values, _ = forward(plan, plan.forward_alone, weights, batch)
-    return gathered(plan.tensors, batch, values)
+    batch = Batch(execution.layout, indices, constants)
+    values, _ = forward(execution, execution.forward_alone, weights, batch)
+    return gathered(execution.tensors, batch, values)
 
 
 def _save(
-    plan: Plan, weights: ByOperation, indices: Array, constants: tuple[Array, ...]
+    execution: Execution,
+    weights: ByOperation,
+    indices: Array,
+    constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
     """As `_run`, and what the reverse reads."""
-    batch = Batch(plan.layout, indices, constants)
-    carry = forward(plan, plan.policies, weights, batch)
-    return gathered(plan.tensors, batch, carry[0]), carry
+    batch = Batch(execution.layout, indices, constants)
+    carry = forward(execution, execution.policies, weights, batch)
+    return gathered(execution.tensors, batch, carry[0]), carry
 
 
-@boundary
-def _pull(plan: Plan, given: Given, stored: Carry, cotangents: Sparse) -> Sparse:
+@api_boundary
+def _pull(
+    execution: Execution, given: Given, stored: Carry, cotangents: MaybeZeros
+) -> MaybeZeros:
     """Cotangents of all arrays that are given, of those of the tensors."""
     weights, indices, constants = given
-    pullbacks = plan.pullbacks([x is not None for x in cotangents])
-    batch = Batch(plan.layout, indices, constants)
-    grads = backward(plan, pullbacks, weights, batch, *stored, cotangents)
+    pullbacks = execution.pullbacks([x is not None for x in cotangents])
+    batch = Batch(execution.layout, indices, constants)
+    grads = backward(execution, pullbacks, weights, batch, *stored, cotangents)
     data = None, [None for _ in constants]
     return jax.tree.leaves((grads, data), is_leaf=lambda x: x is None)
 
 
-def _check_traced(plan: Plan, tangents: Mapping[int, Sparse]) -> None:
+def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> None:
     """Refuses to drop the gradient of what functions without parameters close over."""
     for o, found in tangents.items():
-        if any(x is not None for x in found) and not plan.is_trained(o):
+        if any(x is not None for x in found) and not execution.is_trained(o):
             raise TypeError(
-                f'{plan.operations[o]!r}: expected a function that is '
+                f'{execution.operations[o]!r}: expected a function that is '
                 'differentiated with respect to its parameters and inputs alone, got '
                 'one that closes over a value that is differentiated outside: make '
                 'that value a parameter, `Function(fn, init)`'
@@ -197,11 +209,11 @@ def residual_bytes(spec: Spec) -> int:
     Raises whatever a user's function does that has no gradient.
     """
     layers = spec.program.layers
-    plan = make_plan(spec, {layer.name: layer.params for layer in layers})
+    execution = make_execution(spec, {layer.name: layer.params for layer in layers})
     if spec.strategy == ONCE:
-        return kept_bytes(plan)
-    pullbacks = plan.pullbacks([True for _ in plan.tensors])
-    specs = list(itertools.chain(*saved_specs(plan, plan.policies).values()))
+        return kept_bytes(execution)
+    pullbacks = execution.pullbacks([True for _ in execution.tensors])
+    specs = list(itertools.chain(*saved_specs(execution, execution.policies).values()))
     for o, pullback in pullbacks.items():
-        specs += crossing_specs(plan, o, pullback).values()
+        specs += crossing_specs(execution, o, pullback).values()
     return sum(int(np.prod(each.shape)) * each.dtype.itemsize for each in specs)

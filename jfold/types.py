@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 from jfold.base.dtypes import dtype_of, shape_of
 from jfold.base.printing import Printed, in_full
 from jfold.base.structs import TUPLE, Form, StructForm, is_struct, opened
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 
 
@@ -185,7 +185,7 @@ class TensorType(Type):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
-    @boundary
+    @api_boundary
     def __init__(self, shape: Iterable[int], dtype: DTypeLike = 'float32') -> None:
         vars(self).update(shape=shape_of(shape), dtype=dtype_of(dtype))
 
@@ -257,7 +257,7 @@ class TupleType(Product):
 
     items: tuple[Type, ...]
 
-    @boundary
+    @api_boundary
     def __init__(self, *items: TypeLike | Iterator[TypeLike]) -> None:
         given: Any = items
         if len(items) == 1 and _holds_items(items[0]):
@@ -312,7 +312,7 @@ class SequenceType(Nested):
 
     item: Type
 
-    @boundary
+    @api_boundary
     def __init__(self, item: TypeLike) -> None:
         vars(self).update(item=convert_to_type(item))
         self._hold(self.item)
@@ -328,7 +328,7 @@ class BroadcastType(Nested):
     item: Type
     _may_hold_objects: ClassVar[bool] = False
 
-    @boundary
+    @api_boundary
     def __init__(self, item: TypeLike) -> None:
         vars(self).update(item=convert_to_type(item))
         self._hold(self.item)
@@ -361,7 +361,7 @@ TypeLike: TypeAlias = (
 )
 
 
-@boundary
+@api_boundary
 def convert_to_type(spec: TypeLike) -> Type:
     """Reads the short-hands for types.
 
@@ -400,7 +400,7 @@ def _converted(spec: TypeLike) -> Steps[Type]:
     )
 
 
-def terminals(type_: Type) -> Iterator[Type]:
+def leaf_types(type_: Type) -> Iterator[Type]:
     """The types at the leaves of nested tuples, left to right, void left out."""
     waiting = [type_]
     while waiting:
@@ -413,7 +413,7 @@ def terminals(type_: Type) -> Iterator[Type]:
 
 def tensors(type_: Type) -> Iterator[TensorType]:
     """The types of the tensors in nested tuples and sequences, left to right."""
-    return (each for each in terminals(type_) if isinstance(each, TensorType))
+    return (each for each in leaf_types(type_) if isinstance(each, TensorType))
 
 
 def count_terminals(type_: Type) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from expression_parts import TABLE
 
 import jfold as jf
-from jfold.types import Product, TensorType, terminals
+from jfold.types import Product, TensorType, leaf_types
 
 
 def numbers(inputs: Any, dtype: str) -> tuple[Any, Any]:
@@ -27,7 +27,7 @@ def numbers(inputs: Any, dtype: str) -> tuple[Any, Any]:
 
 def float_leaves(type_: Any) -> list[TensorType]:
     """The float tensors in nested tuples."""
-    return [t for t in terminals(type_) if t.differentiable]
+    return [t for t in leaf_types(type_) if t.differentiable]
 
 
 def width(type_: Any) -> int:

@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 import jfold as jf
-from jfold.scheduling import agreement as talks
+from jfold.data import agreement as talks
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 DEVICES = 2  # of each process

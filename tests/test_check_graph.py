@@ -18,7 +18,7 @@ from traced_cases import tuples
 import jfold as jf
 from jfold.files import storage
 from jfold.graph import Graph, Table
-from jfold.program.operations import Program, Sources
+from jfold.program.operations import Producers, Program
 from jfold.tracing import check_graph as graphs
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
@@ -151,7 +151,7 @@ def test_wrong_values_are_named(
 def test_what_sources_do_not_say_is_refused() -> None:
     """An operation that is stated to read no result of its own must not."""
     program, graph = traced()
-    sources = Sources(inputs=((0, 0),), results=((1,), (1,)))
+    sources = Producers(inputs=((0, 0),), results=((1,), (1,)))
     text = (
         f'graph: {ADD}, input 0, example 1: expected what `sources` says, got a '
         f'result of {ADD}'

@@ -24,7 +24,7 @@ from jfold.program.operations import (
     Layer,
     Operation,
     Operations,
-    Sources,
+    Producers,
 )
 from jfold.program.result_tables import EXAMPLE_ROWS, Result
 from jfold.runtime import run
@@ -52,7 +52,7 @@ PARAMS = {
 }
 
 
-def walk(sources: Sources | None) -> Operations:
+def walk(sources: Producers | None) -> Operations:
     """The operations, and one result: the last state of each example."""
     return Operations(
         types=(WORD, STATE),
@@ -68,7 +68,7 @@ def walk(sources: Sources | None) -> Operations:
 
 
 # Results as bits: 1 is the embedding, 2 the state.
-SOURCES = Sources(inputs=((0,), (2, 1)), results=((2,),))
+SOURCES = Producers(inputs=((0,), (2, 1)), results=((2,),))
 
 
 def graph_of(lists: list[list[int]]) -> Graph:

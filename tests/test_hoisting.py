@@ -21,9 +21,9 @@ from hypothesis import given, settings
 
 import jfold as jf
 from jfold.device import hoisting
+from jfold.device.execution import Execution, make_execution
 from jfold.device.hoisting import WORTH, hoisted_products
 from jfold.device.kernel import Kernel
-from jfold.device.plan import Plan, make_plan
 from jfold.flax import layers
 from jfold.scheduling.spec import FIXED, RECOMPUTE_ALL
 
@@ -197,15 +197,15 @@ CASES: dict[str, tuple[Callable[[], jf.Block], list[Any], int]] = {
 FEW = 'lstm', 'deep', 'two items', 'decoder'
 
 
-def plan_of(model: jf.Model, examples: list[Any]) -> Plan:
+def plan_of(model: jf.Model, examples: list[Any]) -> Execution:
     """How a batch of these is run."""
     spec = model.schedule(examples).spec
-    return make_plan(spec, model.init(jax.random.key(0)))
+    return make_execution(spec, model.init(jax.random.key(0)))
 
 
-def kernel_of(plan: Plan, name: str = 'cell') -> Kernel:
+def kernel_of(execution: Execution, name: str = 'cell') -> Kernel:
     """Of the operation of that name."""
-    (found,) = (k for k in plan.kernels.values() if k.operation.layer.name == name)
+    (found,) = (k for k in execution.kernels.values() if k.operation.layer.name == name)
     return found
 
 
@@ -281,12 +281,12 @@ def test_inputs_from_outside_get_cotangents_after_the_loop() -> None:
     """If these take a product of their own."""
     for name, late in (('simple', 1), ('two items', 2), ('gated', 1), ('added', 0)):
         make, examples, _ = CASES[name]
-        plan = plan_of(jf.compile(make()), examples)
-        pulled = plan.pullbacks([True for _ in plan.tensors])
+        execution = plan_of(jf.compile(make()), examples)
+        pulled = execution.pullbacks([True for _ in execution.tensors])
         (found,) = (
             each.reverse
             for each in pulled.values()
-            if each.reverse.kernel is kernel_of(plan)
+            if each.reverse.kernel is kernel_of(execution)
         )
         assert len(found.late_inputs) == late
         assert {*found.late_inputs, *found.early_inputs} == {*found.flow.places}
@@ -337,14 +337,14 @@ def test_what_is_stored_for_the_forward_pass_alone_is_small(
         for chosen in ({}, {'reproducible': True}, {'strategy': FIXED})
     ]
 
-    def hoisted(plan: Plan) -> list[bool]:
-        (o,) = (o for o, k in plan.kernels.items() if k is kernel_of(plan))
-        policies = plan.forward_alone[o], plan.policies[o]
-        return [bool(each.hoisted(plan.kernels[o])) for each in policies]
+    def hoisted(execution: Execution) -> list[bool]:
+        (o,) = (o for o, k in execution.kernels.items() if k is kernel_of(execution))
+        policies = execution.forward_alone[o], execution.policies[o]
+        return [bool(each.hoisted(execution.kernels[o])) for each in policies]
 
     assert hoisted(plans[0]) == [True, True]
-    monkeypatch.setattr('jfold.device.plan.ROOM', 1000)
-    plans = [dataclasses.replace(plan) for plan in plans]
+    monkeypatch.setattr('jfold.device.execution.ROOM', 1000)
+    plans = [dataclasses.replace(execution) for execution in plans]
     assert list(map(hoisted, plans)) == [[False, True], [True, True], [True, True]]
     stingy = plan_of(jf.compile(make(), residuals=RECOMPUTE_ALL), examples)
     assert hoisted(stingy) == [False, False]

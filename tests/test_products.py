@@ -18,7 +18,7 @@ from hlo import compiled_text, parse, scatters
 import jfold as jf
 from jfold.base import jaxprs
 from jfold.device import xla
-from jfold.device.plan import make_plan
+from jfold.device.execution import make_execution
 from jfold.device.residuals import SaveProducts
 from jfold.device.split_reverse import SplitReverse
 from jfold.scheduling.spec import STRATEGIES
@@ -77,9 +77,9 @@ def test_one_array_is_stored_and_makes_room(form: str) -> None:
     made = model(form)
     params = made.init(jax.random.key(0))
     schedule = made.schedule([binary_tree(np.random.default_rng(0), 3)])
-    plan = make_plan(schedule.spec, params)
+    execution = make_execution(schedule.spec, params)
     layers = [operation.layer.name for operation in made.program.operations]
-    policy = plan.policies[layers.index('cell')]
+    policy = execution.policies[layers.index('cell')]
     assert isinstance(policy, SaveProducts)
     reverse = policy.reverse
     assert isinstance(reverse, SplitReverse)
@@ -252,9 +252,9 @@ def test_rows_of_tables_are_gathered_at_one_coordinate() -> None:
     """Also those that a function slices."""
     made = words('fixed')
     schedule = made.schedule([[1, 2, 3]])
-    plan = make_plan(schedule.spec, made.init(jax.random.key(0)))
+    execution = make_execution(schedule.spec, made.init(jax.random.key(0)))
     layers = [operation.layer.name for operation in made.program.operations]
-    jaxpr, _ = jaxprs.opened(plan.kernels[layers.index('look_up')].forward(3))
+    jaxpr, _ = jaxprs.opened(execution.kernels[layers.index('look_up')].forward(3))
     found = [e for e in jaxpr.eqns if e.primitive.name in ('gather', 'dynamic_slice')]
     assert [e.primitive.name for e in found] == ['gather']
     assert found[0].invars[1].aval.shape == (3, 1)

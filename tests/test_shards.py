@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding
 
 import jfold as jf
-from jfold.scheduling.deals import evenly, in_order
+from jfold.scheduling.assignment import evenly, in_order
 from jfold.scheduling.shards import make_shards
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 

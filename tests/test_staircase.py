@@ -34,7 +34,7 @@ from jfold.scheduling.staircase import (
     is_cut,
     larger,
     last_steps,
-    runs,
+    run_length_encode,
     steps,
 )
 from jfold.tracing.record import trace
@@ -77,7 +77,7 @@ def walked(rows: Array, profile: Profile) -> list[int] | None:
 @given(levels(3))
 def test_runs_are_what_they_are_made_of(rows: Array) -> None:
     """And no two neighbours are equal."""
-    found = runs(rows)
+    found = run_length_encode(rows)
     assert steps(found, 2).tolist() == rows.tolist()
     assert all(a[1] != b[1] for a, b in itertools.pairwise(found))
 
@@ -89,7 +89,7 @@ def test_levels_take_steps_one_after_another(rows: Array, profile: Profile) -> N
     assert (found is None) == (expected is None)
     if found is not None:
         assert found.tolist() == expected
-    assert fits(runs(rows), profile) == (expected is not None)
+    assert fits(run_length_encode(rows), profile) == (expected is not None)
 
 
 @given(levels(), staircases(), staircases())
@@ -100,15 +100,15 @@ def test_the_larger_of_two_holds_what_either_does(
     either = larger(one, two)
     assert fits(one, either)
     assert fits(two, either)
-    if fits(runs(rows), one) or fits(runs(rows), two):
-        assert fits(runs(rows), either)
+    if fits(run_length_encode(rows), one) or fits(run_length_encode(rows), two):
+        assert fits(run_length_encode(rows), either)
 
 
 @given(levels(5000), st.floats(1, 1e6))
 def test_a_staircase_holds_the_levels_it_is_cut_for(rows: Array, step: float) -> None:
     """In a few segments, as narrow as memory asks; and is not cut again."""
     found = cut(rows, step, np.array([1.0, 3.0]), (1024, 64))
-    assert fits(runs(rows), found)
+    assert fits(run_length_encode(rows), found)
     assert len(found) <= staircase.SEGMENTS
     assert is_cut(found)
     assert all(64 <= a <= 1024 and b == 64 for _, (a, b) in found)
@@ -118,7 +118,7 @@ def test_more_levels_than_are_told_apart() -> None:
     """Neighbours are taken together."""
     rows = np.arange(1000, 0, -1)[:, None]
     found = cut(rows, 1000.0, np.ones(1), (4096,))
-    assert fits(runs(rows), found)
+    assert fits(run_length_encode(rows), found)
     assert 1000 <= sum(count for count, _ in found) < 1100
 
 

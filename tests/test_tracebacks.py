@@ -180,7 +180,7 @@ def test_a_notebook_shows_cells_alone(tmp_path: Path) -> None:
         assert 'File ' not in each.text, each.text
 
 
-@tracebacks.boundary
+@tracebacks.api_boundary
 def outer(inner: Any) -> Any:
     return inner()
 

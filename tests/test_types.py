@@ -16,7 +16,7 @@ from checking import refuses
 
 import jfold as jf
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
-from jfold.types import terminals
+from jfold.types import leaf_types
 
 TENSOR = jf.TensorType([3])
 
@@ -148,7 +148,7 @@ def test_a_tuple_type_is_a_sequence_of_types() -> None:
 def test_terminals_and_objects() -> None:
     seq = jf.SequenceType('int32')
     type_ = jf.TupleType((2, jf.VoidType()), seq, ())
-    assert list(terminals(type_)) == [jf.TensorType((2,)), seq]
+    assert list(leaf_types(type_)) == [jf.TensorType((2,)), seq]
     any_ = jf.ObjectType()
     assert any_.of_objects
     assert jf.TupleType(any_, (any_,)).of_objects

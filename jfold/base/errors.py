@@ -81,7 +81,7 @@ def is_int(value: object) -> TypeGuard[int]:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def whole(name: str, value: object, least: int) -> int:
+def check_at_least(name: str, value: object, least: int) -> int:
     """An argument that is an int, and large enough.
 
     Raises:
@@ -111,17 +111,17 @@ def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> N
     """
     if not fits:
         more = f': {hint}' if hint else ''
-        raise TypeError(f'expected `{name}` as {kind}, got {shown(value)}{more}')
+        raise TypeError(f'expected `{name}` as {kind}, got {short_repr(value)}{more}')
 
 
-def integer(name: str, value: object) -> int:
+def check_int(name: str, value: object) -> int:
     """An argument that is an int.
 
     Raises:
       TypeError: it is not.
     """
     if not is_int(value):
-        raise TypeError(f'expected `{name}` as int, got {shown(value)}')
+        raise TypeError(f'expected `{name}` as int, got {short_repr(value)}')
     return int(value)
 
 
@@ -134,7 +134,7 @@ def rows_asked(size: object, examples: int) -> int:
     Raises:
       ValueError: there are more examples, or far fewer; TypeError: it is no int.
     """
-    rows = examples if size is None else whole('size', size, 0)
+    rows = examples if size is None else check_at_least('size', size, 0)
     if rows < examples:
         raise ValueError(
             f'expected at most {rows} examples, as `size` says, got {examples}'
@@ -157,7 +157,7 @@ def check_spare_rows(name: str, rows: int, examples: int) -> None:
         )
 
 
-def several(examples: object) -> Iterable[Any]:
+def check_examples(examples: object) -> Iterable[Any]:
     """The argument, if it holds examples and cannot be taken for a single one.
 
     Raises:
@@ -195,7 +195,7 @@ def some_masked(items: Sequence[Any], depth: int = 0) -> bool:
     return bool(inner) and some_masked([*itertools.chain(*inner)], depth - 1)
 
 
-def shown(value: object, limit: int = 60) -> str:
+def short_repr(value: object, limit: int = 60) -> str:
     """A short `repr`, with the type where that says more."""
     try:
         text = repr(value)

@@ -30,13 +30,15 @@ def concatenate(axis: int, flatten: bool) -> Callable[..., jax.Array]:
     return concat
 
 
-def neutral(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def additive_identity(
+    shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
     """What may be added to anything without a change: of floats the zero below."""
     zeros = np.zeros(shape, dtype)
     return -zeros if jnp.issubdtype(dtype, jnp.inexact) else zeros
 
 
-def exp_below(x: jax.Array, largest: jax.Array) -> jax.Array:
+def shifted_exp(x: jax.Array, largest: jax.Array) -> jax.Array:
     """`exp` of how far a number is below the largest, which has no gradient: it is in
     what is divided by too."""
     return jnp.exp(x - jax.lax.stop_gradient(largest))

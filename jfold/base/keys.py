@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jfold.base.errors import shown
+from jfold.base.errors import short_repr
 
 # A key, or one by stream.
 Rngs: TypeAlias = jax.Array | Mapping[str, jax.Array] | None
@@ -40,7 +40,8 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
     is_new = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not is_new and (not is_array or key.dtype != np.uint32 or not key.ndim):
         raise TypeError(
-            f'expected `{name}` as {kind}, got {shown(key)}: pass `jax.random.key(0)`'
+            f'expected `{name}` as {kind}, got {short_repr(key)}: pass '
+            '`jax.random.key(0)`'
         )
     if several := key.shape if is_new else key.shape[:-1]:  # numbers, as of `PRNGKey`
         raise TypeError(

@@ -15,8 +15,8 @@ MANY = 8  # things, beyond which those are dropped that were not used for long
 LONG = 64  # uses of others
 
 
-class Owner:
-    """Keeps what functions marked `kept` make of it, as long as it lives itself.
+class Memoized:
+    """Keeps what functions marked `memoized` make of it, as long as it lives itself.
 
     A cache of a module would keep the functions and the data of programs that nobody
     uses any more.
@@ -53,7 +53,7 @@ class Stays:
         )
 
 
-class lazy(Generic[T]):
+class cached_property(Generic[T]):
     """A property that is computed when it is first asked for.
 
     As `functools.cached_property`, whose lock in Python 3.11 takes longer than most of
@@ -72,13 +72,13 @@ class lazy(Generic[T]):
         return found
 
 
-def kept(function: Callable[P, T]) -> Callable[P, T]:
-    """Computes a function once for each `Owner`, its first argument, and the others."""
+def memoized(function: Callable[P, T]) -> Callable[P, T]:
+    """Compute a function once for each owner, its first argument, and the others."""
 
     plain: Callable[..., T] = function
 
     @functools.wraps(function)
-    def cached(owner: Owner, *rest: Any) -> T:
+    def cached(owner: Memoized, *rest: Any) -> T:
         key = (plain, *rest) if rest else plain
         try:  # what is found costs little: a schedule asks many times
             found: T = owner.__dict__[_KEPT][key]

@@ -14,8 +14,8 @@ from typing import Any, NoReturn, Protocol
 
 import jax.numpy as jnp
 
-from jfold.base.errors import shown
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import short_repr
+from jfold.base.tracebacks import api_boundary
 
 Operator = Callable[..., Any]
 Instruction = dis.Instruction
@@ -27,7 +27,7 @@ QUESTIONS = 'isinstance', 'type', 'callable', 'hasattr'
 def _left(fn: Operator) -> Operator:
     """The method of an operator whose left side is a wire."""
 
-    @boundary
+    @api_boundary
     def method(self: Operand, other: object) -> Any:
         return self.applied(fn, self, other)
 
@@ -37,7 +37,7 @@ def _left(fn: Operator) -> Operator:
 def _right(fn: Operator) -> Operator:
     """That of one whose right side is a wire, and whose left is none."""
 
-    @boundary
+    @api_boundary
     def method(self: Operand, other: object) -> Any:
         return self.applied(fn, other, self)
 
@@ -71,22 +71,22 @@ class Operand:
     __eq__, __ne__ = _left(jnp.equal), _left(jnp.not_equal)
     __hash__ = object.__hash__
 
-    @boundary
+    @api_boundary
     def __neg__(self) -> Any:
         return self.applied(jnp.negative, self)
 
-    @boundary
+    @api_boundary
     def __abs__(self) -> Any:
         return self.applied(jnp.abs, self)
 
-    @boundary
+    @api_boundary
     def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **_: Any) -> Any:
         """NumPy asks this for an array left of an operator, and for its functions."""
         if len(given) == 2 and given[1] is self:
             return self.applied(getattr(jnp, ufunc.__name__), *given)
         raise TypeError(self._called(f'`np.{ufunc.__name__}`'))
 
-    @boundary
+    @api_boundary
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(self._called('a function of NumPy'))
 
@@ -95,16 +95,16 @@ class Operand:
         # JAX says something else of a TypeError.
         raise ValueError(self._called('a function or a module'))
 
-    @boundary
+    @api_boundary
     def __len__(self) -> int:
         raise TypeError(self._asked('its length', 'compute it by `jf.Length()(x)`'))
 
-    @boundary
+    @api_boundary
     def __bool__(self) -> bool:
         hint = 'choose by OneOf, or by jnp.where in a Function'
         raise TypeError(self._asked('its truth', hint))
 
-    @boundary
+    @api_boundary
     def __iter__(self) -> Iterator[Any]:
         count = self.count()
         if count is None:
@@ -112,7 +112,7 @@ class Operand:
             raise TypeError(self._asked('its items', hint))
         return iter([self[place] for place in range(count)])
 
-    @boundary
+    @api_boundary
     def __getattr__(self, name: str) -> Any:
         hint = (
             f'take a field by `x[{name!r}]`, and write `jf.Function(fn)(x)` for a '
@@ -163,9 +163,9 @@ def noted_modules(name: str) -> Iterator[None]:
 def unlike(wire: Operand, other: object) -> str:
     """What to say of an operand beside a wire that is none, an array for one."""
     return (
-        f'{wire!r}: expected a wire or a number beside it, got {shown(other)}; write '
-        '`jf.FromTensor(array)` for a constant, and a Function with `init=` for what '
-        'is trained'
+        f'{wire!r}: expected a wire or a number beside it, got {short_repr(other)}; '
+        'write `jf.FromTensor(array)` for a constant, and a Function with `init=` for '
+        'what is trained'
     )
 
 

@@ -26,7 +26,7 @@ CALLED = sys.stdlib_module_names | {'numpy', 'tqdm'}  # hidden behind what calls
 Frame = types.TracebackType
 
 
-def boundary(fn: Callable[P, R]) -> Callable[P, R]:
+def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
     """What a user calls: an error that leaves it carries no frames from inside.
 
     Those of functions that the user passed in stay. Ctrl-C is such an error too.

@@ -30,7 +30,7 @@ from jfold.base.operands import (
     with_number,
 )
 from jfold.base.printing import Printed
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.control import Arguments
 from jfold.blocks.declarations import ForwardDeclaration, Reference
 from jfold.blocks.sequences import RNN, GetItem
@@ -60,7 +60,7 @@ class Wire(Operand):
     block: Block | None
     source: Source
 
-    @boundary
+    @api_boundary
     def __getitem__(self, key: object) -> Wire:
         return self.scope.add(GetItem(_place(self.block, key)), self)
 
@@ -198,7 +198,7 @@ def _wiring(scope: Scope) -> Wiring:
     sources: dict[Wire, Source] = {}
     for wire in scope.wires:  # more may come of what is read
         sources[wire] = rebuilt(wire.source, scope.wire)
-    wires = _in_order(sources)
+    wires = topological_order(sources)
     scope.closed = True  # not before: what is wrong is told as often as it is asked
     numbers = {wire: number for number, wire in enumerate(wires)}
     steps = [
@@ -209,7 +209,7 @@ def _wiring(scope: Scope) -> Wiring:
     return Wiring(tuple(steps), rebuilt(output, numbers.__getitem__))
 
 
-def _in_order(sources: dict[Wire, Source]) -> list[Wire]:
+def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
     """Wires behind those that they read; else in their order."""
     done: dict[Wire, bool] = {}  # whether it is, of those that were begun
     order: list[Wire] = []
@@ -297,7 +297,7 @@ class Composition(Block):
         finally:
             SCOPE.reset(token)
 
-    @boundary
+    @api_boundary
     def connect(self, source: Source, target: Block | Output) -> None:
         """Says what a block, or the output, reads; `source` as of `reads`."""
         if isinstance(target, Output):
@@ -348,7 +348,7 @@ class Output:
 
     scope: Scope
 
-    @boundary
+    @api_boundary
     def reads(self, *sources: Source) -> None:
         """Says what it gives: one value, or a tuple of several."""
         if self.scope.outputs:
@@ -366,7 +366,7 @@ class Output:
 # ---- functions as compositions -------------------------------------------------------
 
 
-@boundary
+@api_boundary
 def compose(fn: Callable[..., Source]) -> Composition:
     """Makes a block of a function that calls blocks; a decorator.
 
@@ -426,7 +426,7 @@ def _inputs_of(fn: Callable[..., Source]) -> tuple[str, ...]:
     return tuple(each.name for each in given)
 
 
-@boundary
+@api_boundary
 def recursive(
     fn: Callable[..., Any] | None = None,
     *,

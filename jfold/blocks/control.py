@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from jfold.base.errors import expect, integer
+from jfold.base.errors import check_int, expect
 from jfold.base.functions import concatenate
 from jfold.base.printing import Printed, callable_name, in_braces
 from jfold.combinators import (
@@ -44,7 +44,7 @@ class Concat(Function):
         hint = 'write `AllOf(a, b) >> Concat()`'
         expect('concat_dim', concat_dim, not isinstance(concat_dim, Block), 'int', hint)
         expect('flatten', flatten, isinstance(flatten, bool), 'bool')
-        super().__init__(concatenate(integer('concat_dim', concat_dim), flatten))
+        super().__init__(concatenate(check_int('concat_dim', concat_dim), flatten))
 
 
 @block

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Self
 
 from jfold.base.printing import Printed, callable_name
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, block, convert_to_block
 from jfold.types import ObjectType, TypeLike, convert_to_type
 
@@ -29,7 +29,7 @@ class ForwardDeclaration:
     6.0
     """
 
-    @boundary
+    @api_boundary
     def __init__(
         self,
         input_type: TypeLike | None = None,
@@ -54,7 +54,7 @@ class ForwardDeclaration:
         made = Reference(self)
         return made(*wires) if wires else made
 
-    @boundary
+    @api_boundary
     def resolve_to(self, target: Convertible) -> None:
         """Says which block this is.
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.inputs import Scalar
 from jfold.combinators import Function, Pipe
 from jfold.types import TensorType, TypeLike, convert_to_type
@@ -50,7 +50,7 @@ def shown_rows(table: Any) -> str:
     return f'{table.dtype}[{shape}]'
 
 
-@boundary
+@api_boundary
 def External(name: str, type: TypeLike) -> Pipe:
     """A row of an array that is passed when a batch runs, picked by its number.
 

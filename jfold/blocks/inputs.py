@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeAlias
 
 from jax.typing import DTypeLike
 
-from jfold.base.errors import expect, integer, whole
+from jfold.base.errors import check_at_least, check_int, expect
 from jfold.base.printing import callable_name, shown_table
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.combinators import (
     Block,
     block,
@@ -42,7 +42,7 @@ class Tensor(Block):
         type_ = TensorType(self.shape, self.dtype)
         vars(self).update(type=type_, shape=type_.shape)
         if self.below is not None:
-            vars(self).update(below=whole('below', self.below, 1))
+            vars(self).update(below=check_at_least('below', self.below, 1))
             if type_.dtype.kind not in 'iu':
                 raise TypeError(
                     f'expected a dtype of ints for `below`, got {type_.dtype.name}: '
@@ -61,7 +61,7 @@ class Tensor(Block):
         return f'{"Vector" if size else "Scalar"}({size}{options})'
 
 
-@boundary
+@api_boundary
 def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
     """A Python number as a tensor []; see `Tensor`.
 
@@ -71,7 +71,7 @@ def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
     return Tensor((), dtype, below)
 
 
-@boundary
+@api_boundary
 def Vector(
     size: int, dtype: DTypeLike = 'float32', *, below: int | None = None
 ) -> Tensor:
@@ -175,7 +175,7 @@ class OneHotFromList(Block):
         return f'OneHotFromList({shown}, {self.type.dtype.name!r}{strict})'
 
 
-@boundary
+@api_boundary
 def OneHot(
     start: int, stop: int | None = None, dtype: DTypeLike = 'float32'
 ) -> OneHotFromList:
@@ -187,8 +187,8 @@ def OneHot(
     Raises:
       ValueError: there is no such int; TypeError: `start` or `stop` is none.
     """
-    integer('start', start)
-    ints = range(start) if stop is None else range(start, integer('stop', stop))
+    check_int('start', start)
+    ints = range(start) if stop is None else range(start, check_int('stop', stop))
     if not ints:
         raise ValueError(
             f'OneHot: expected `stop` above `start`, got {ints.start} and {ints.stop}'

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jfold.base.functions import exp_below, ratio, stack
-from jfold.base.tracebacks import boundary
+from jfold.base.functions import ratio, shifted_exp, stack
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import Wire, compose
 from jfold.blocks.sequences import (
     Broadcast,
@@ -26,13 +26,13 @@ def Sum() -> Reduce:
     return Reduce(jnp.add, associative=True)
 
 
-@boundary
+@api_boundary
 def Max(default: Convertible | None = None) -> Reduce:
     """The largest of a sequence, elementwise; `default`, or zeros, when empty."""
     return Reduce(jnp.maximum, default, associative=True)
 
 
-@boundary
+@api_boundary
 def Min(default: Convertible | None = None) -> Reduce:
     """The smallest of a sequence, elementwise; `default`, or zeros, when empty."""
     return Reduce(jnp.minimum, default, associative=True)
@@ -43,7 +43,7 @@ def Mean() -> Pipe:
     return AllOf(Sum(), Length()) >> Function(ratio, name='mean')
 
 
-@boundary
+@api_boundary
 def Stack(length: int) -> Pipe:
     """A sequence of tensors [*shape] as one tensor [length, *shape], zeros at its end.
 
@@ -73,7 +73,7 @@ def Softmax() -> Block:
 
     @compose
     def softmax(x: Wire) -> Any:
-        weights = ZipWith(Function(exp_below))(x, Broadcast()(Max()(x)))
+        weights = ZipWith(Function(shifted_exp))(x, Broadcast()(Max()(x)))
         return ZipWith(jnp.divide)(weights, Broadcast()(Sum()(weights)))
 
     return softmax

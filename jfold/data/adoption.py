@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.graph import Array, Graph, Table
 from jfold.program.operations import Operations, Program
@@ -35,7 +35,7 @@ def differing(program: Program, other: Operations) -> tuple[str, ...]:
     return () if other is program else _differing(program, weakref.ref(other))
 
 
-@kept
+@memoized
 def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[str, ...]:
     other = reference()
     if not isinstance(other, Program):

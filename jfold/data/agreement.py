@@ -39,18 +39,18 @@ class Agreement:
     """
 
     what: str
-    talks: dict[Processes, Talk] = field(default_factory=dict)
+    talks: dict[Processes, Channel] = field(default_factory=dict)
 
-    def among(self, shards: Shards) -> Talk:
+    def among(self, shards: Shards) -> Channel:
         """Of the processes that have devices of a mesh."""
         processes = shards.processes
         if processes not in self.talks:
-            self.talks[processes] = Talk(self.what, processes)
+            self.talks[processes] = Channel(self.what, processes)
         return self.talks[processes]
 
 
 @dataclass(eq=False)
-class Talk:
+class Channel:
     """Messages of some processes, round by round; each makes its own, in one order.
 
     Attributes:

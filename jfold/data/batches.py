@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.errors import InputError, ProgramBudgetError, whole
-from jfold.base.tracebacks import boundary
-from jfold.data.cursor import Cursor, cursor_of, state_of
-from jfold.data.plans import (
+from jfold.base.errors import InputError, ProgramBudgetError, check_at_least
+from jfold.base.tracebacks import api_boundary
+from jfold.data.prefetch import Prefetcher
+from jfold.data.progress import Cursor, cursor_of, state_of
+from jfold.data.sampler import (
     Settings,
     Shuffle,
     check_settings,
     different_plans,
     key_words,
-    make_plan,
+    make_sampler,
 )
-from jfold.data.prefetch import Prefetcher
 from jfold.data.sources import Scheduling, Source, make_source
-from jfold.scheduling.deals import evenly
+from jfold.scheduling.assignment import evenly
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import Capacity
@@ -65,7 +65,7 @@ class Batch:
     count: int
     epoch: int
 
-    @boundary
+    @api_boundary
     def mean(self, losses: object) -> Any:
         """The mean of losses [size, ...] over the real rows; see `Schedule.mean`."""
         return self.schedule.mean(losses)
@@ -92,10 +92,10 @@ def _chunks(settings: Settings, source: Source, start: Cursor) -> Iterator[_Chun
     for epoch in itertools.count(start.epoch):
         if settings.epochs is not None and epoch >= settings.epochs:
             return
-        plan = make_plan(settings, source.nodes, epoch)
-        for batch in range(int(np.searchsorted(plan.cuts, position)), len(plan)):
-            indices = plan[batch]
-            yield epoch, int(plan.cuts[batch + 1]), indices, source.items(indices)
+        sampler = make_sampler(settings, source.nodes, epoch)
+        for batch in range(int(np.searchsorted(sampler.cuts, position)), len(sampler)):
+            indices = sampler[batch]
+            yield epoch, int(sampler.cuts[batch + 1]), indices, source.items(indices)
         position = 0
 
 
@@ -141,7 +141,7 @@ def _planned(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
     """The batches of a run, and that these are all; of many, those of the first epochs
     that have most nodes, or an example with most of anything."""
     epochs = (settings.epochs or math.inf) if settings.key else 1
-    each = max(len(make_plan(settings, corpus.nodes, 0)), 1)
+    each = max(len(make_sampler(settings, corpus.nodes, 0)), 1)
     some = min(epochs, -(-PLANNED // each))
     found = list(_batches_of(corpus, replace(settings, epochs=int(some))))
     if len(found) <= PLANNED:
@@ -155,9 +155,9 @@ def _planned(corpus: Corpus, settings: Settings) -> tuple[list[Array], bool]:
 
 def _batches_of(corpus: Corpus, settings: Settings) -> Iterator[Array]:
     """The examples [n] of each batch of all epochs, but for those that are alike."""
-    for plan in different_plans(settings, corpus.nodes):
-        for batch in range(len(plan)):
-            yield plan[batch]
+    for sampler in different_plans(settings, corpus.nodes):
+        for batch in range(len(sampler)):
+            yield sampler[batch]
 
 
 def _reserve(settings: Settings, source: Source) -> None:
@@ -256,7 +256,7 @@ class Batches:
     def __iter__(self) -> Batches:
         return self
 
-    @boundary
+    @api_boundary
     def __next__(self) -> Batch:
         if self._steps is None:
             self._has_read = True
@@ -281,7 +281,7 @@ class Batches:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @boundary
+    @api_boundary
     def __len__(self) -> int:
         """How many batches the run has from its beginning to its end.
 
@@ -312,7 +312,7 @@ class Batches:
         return list(self._skipped)
 
     @property
-    @boundary
+    @api_boundary
     def capacities(self) -> Capacity:
         """What the largest of all batches of the run needs.
 
@@ -332,7 +332,7 @@ class Batches:
         """What `restore` needs: a pytree of small arrays, always of the same shapes."""
         return state_of(self._settings, self._cursor)
 
-    @boundary
+    @api_boundary
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on behind the batch that had been delivered last when `state` was taken.
 
@@ -353,7 +353,7 @@ class Batches:
                 f'{type(source.given).__name__}, which has been begun: call '
                 '`Model.batches` with a fresh one, and restore that'
             )
-        cuts = make_plan(self._settings, source.nodes, cursor.epoch).cuts
+        cuts = make_sampler(self._settings, source.nodes, cursor.epoch).cuts
         if source.items is not None and cursor.position not in cuts:
             raise ValueError(
                 f'expected a state at the end of a batch, got {cursor.position} '
@@ -377,7 +377,7 @@ class Batches:
 # ---- arguments -----------------------------------------------------------------------
 
 
-@boundary
+@api_boundary
 def batches(
     model: Scheduling,
     source: object,
@@ -437,4 +437,4 @@ def batches(
     of_epoch = key_words(shuffle), examples, batch_size, max_nodes, drop_remainder
     settings = Settings(*of_epoch, epochs, skip_errors, puts, shards)
     check_settings(settings, origin.nodes)
-    return Batches(settings, origin, whole('prefetch', prefetch, 0))
+    return Batches(settings, origin, check_at_least('prefetch', prefetch, 0))

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.errors import MASKED, expect, some_masked, whole
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import MASKED, check_at_least, expect, some_masked
+from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import differing, fitted
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.labels import labels_as_text, labels_of_text
@@ -25,7 +25,7 @@ from jfold.files import storage
 from jfold.files.formats import check_path, malformed, noted, parts_in
 from jfold.graph import Graph, Table, labels_of
 from jfold.program.operations import Program
-from jfold.scheduling.deals import deal_in_order, rows_of_shard
+from jfold.scheduling.assignment import deal_in_order, rows_of_shard
 from jfold.scheduling.demands import (
     capacity,
     demands,
@@ -102,7 +102,7 @@ class Corpus:
         parts = graphs_in(self.graph)
         return labels_of(self.program, [part.labels for part in parts])
 
-    @boundary
+    @api_boundary
     def schedule(
         self,
         indices: Indices,
@@ -157,7 +157,7 @@ class Corpus:
             )
         return chosen.astype(np.int64, copy=False)
 
-    @boundary
+    @api_boundary
     def capacities(
         self,
         batch_size: int,
@@ -181,7 +181,7 @@ class Corpus:
           ValueError: one is not positive, or an example alone exceeds `max_nodes`; or
             `batch_size` is no multiple of the number of shards.
         """
-        size = whole('batch_size', batch_size, 1)
+        size = check_at_least('batch_size', batch_size, 1)
         shards = None if sharding is None else make_shards(sharding)
         if shards is not None:
             size = rows_of_shard('batch_size', shards, size, size)
@@ -198,7 +198,7 @@ class Corpus:
 
     def _limit(self, max_nodes: int) -> int:
         """`max_nodes`, checked."""
-        limit = whole('max_nodes', max_nodes, 1)
+        limit = check_at_least('max_nodes', max_nodes, 1)
         nodes = self.nodes
         if nodes.max(initial=0) > limit:
             raise ValueError(
@@ -207,7 +207,7 @@ class Corpus:
             )
         return limit
 
-    @boundary
+    @api_boundary
     def capacities_of(self, batches: Iterable[Indices], size: int) -> Capacity:
         """The capacity that some batches need.
 
@@ -219,7 +219,7 @@ class Corpus:
           IndexError, TypeError: as of `schedule`.
           ValueError: a batch has more than `size` examples.
         """
-        size = whole('size', size, 1)
+        size = check_at_least('size', size, 1)
         added = np.zeros(self.demands.added.shape[1], np.int64)
         highest = np.zeros(self.demands.highest.shape[1], np.int64)
         levels = self._levels(np.arange(0))
@@ -243,7 +243,7 @@ class Corpus:
         selected = [self.select(chosen)]
         return self.scheduler.profiles(lambda: profiles(self.program, selected))
 
-    @boundary
+    @api_boundary
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the corpus to one file, whole or not at all.
 
@@ -258,7 +258,7 @@ class Corpus:
         write(path, self, fingerprint(self.program))
 
     @classmethod
-    @boundary
+    @api_boundary
     def load(
         cls, path: str | os.PathLike[str], model: Scheduled, *, verify: bool = True
     ) -> Corpus:

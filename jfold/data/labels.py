@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from jfold.base.errors import shown
+from jfold.base.errors import short_repr
 from jfold.graph import Graph, Table
 from jfold.program.operations import Program
 
@@ -62,6 +62,6 @@ def _encoded(labels: list[Any]) -> bytes | None:
 def _refuse(name: str, label: object) -> NoReturn:
     raise TypeError(
         f'metric {name!r}: expected labels that a file can hold as JSON (None, bools, '
-        f'numbers, strings, lists and dicts of these by strings), got {shown(label)}: '
-        'label rows by those, as by a number or a path'
+        f'numbers, strings, lists and dicts of these by strings), got '
+        f'{short_repr(label)}: label rows by those, as by a number or a path'
     )

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jfold.base.errors import shown
+from jfold.base.errors import short_repr
 from jfold.base.structs import is_leaf, opened
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.data.batches import Batch, Batches, batches
 from jfold.data.corpus import Corpus
@@ -28,7 +28,7 @@ from jfold.program.result_tables import each_handed_out, handed_out
 from jfold.ragged import MetricValues, assembled, picked
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Sharding, make_shards
-from jfold.types import SequenceType, Type, pack, terminals
+from jfold.types import SequenceType, Type, leaf_types, pack
 
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ class Predictor(Protocol):
         """See `Model.apply`."""
 
 
-@boundary
+@api_boundary
 def predict(
     model: Predictor,
     params: Mapping[str, Any],
@@ -98,8 +98,8 @@ def predict(
 
     if isinstance(source, Mapping) and not isinstance(params, Mapping):
         raise TypeError(
-            f'expected `params` and then examples, got {shown(params)} first: write '
-            '`model.predict(params, examples)`'
+            f'expected `params` and then examples, got {short_repr(params)} first: '
+            'write `model.predict(params, examples)`'
         )
 
     def run_batch(schedule: Schedule) -> Any:
@@ -204,7 +204,7 @@ def _nothing(program: Program) -> object:
     results = program.results
     return handed_out(
         results,
-        [list(map(_no_rows, terminals(each.type))) for each in results],
+        [list(map(_no_rows, leaf_types(each.type))) for each in results],
         lambda tables: assembled(program.output, tables),
         lambda r, tensors: _metric(pack(results[r].type, tensors), _NONE),
     )

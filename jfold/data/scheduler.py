@@ -18,20 +18,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from jfold.base.errors import several
-from jfold.data.agreement import Agreement, Talk
+from jfold.base.errors import check_examples
+from jfold.data.agreement import Agreement, Channel
 from jfold.data.traced import Traced, graph_in, make_digest
 from jfold.files.encoding import Decoder, Encoder
 from jfold.graph import labels_of
 from jfold.language.portable import Portable, portable
 from jfold.lower import lower_portable
 from jfold.program.operations import Program
+from jfold.scheduling.assignment import ShardAssignment, deal_in_order
 from jfold.scheduling.budget import Budget, FixedBudget, NoBudget
-from jfold.scheduling.deals import Deal, deal_in_order
 from jfold.scheduling.demands import capacity, demands
 from jfold.scheduling.demands import chance as chance_of
 from jfold.scheduling.fill import fill
-from jfold.scheduling.growth import Chance
+from jfold.scheduling.growth import Headroom
 from jfold.scheduling.profiles import Profiles, margins, profiles
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.selections import Selection, select
@@ -86,7 +86,9 @@ class Scheduler:
           ValueError: they were traced for another expression.
         """
         if not isinstance(examples, Traced):
-            return select(self.program, trace(self.program, list(several(examples))))
+            return select(
+                self.program, trace(self.program, list(check_examples(examples)))
+            )
         if examples.digest != self.digest:
             raise ValueError(
                 'expected examples traced for this expression, got those of another: '
@@ -97,9 +99,9 @@ class Scheduler:
     def schedule(
         self,
         selection: Selection,
-        deal: Deal | None = None,
+        deal: ShardAssignment | None = None,
         begin: float | None = None,
-        talk: Talk | None = None,
+        talk: Channel | None = None,
     ) -> Schedule:
         """Return the schedule of a selection.
 
@@ -145,7 +147,7 @@ class Scheduler:
         spec = self._reserve(need, selections[0], len(selections[0]))
         return [build([each], spec, begin) for each in selections]
 
-    def _need(self, parts: Sequence[Selection], deal: Deal) -> Capacity:
+    def _need(self, parts: Sequence[Selection], deal: ShardAssignment) -> Capacity:
         """Return the least capacity that holds each part."""
         program, size, shards = self.program, deal.rows, deal.shards
         needs = (capacity(program, demands(x), size, shards) for x in parts)
@@ -163,7 +165,7 @@ class Scheduler:
         """Return a spec with room for what so many examples like those of a selection
         may need; for no more than is needed if that is `None`."""
 
-        def chance() -> Chance:
+        def chance() -> Headroom:
             if examples is None:
                 return {}
             more = chance_of(self.program, demands(selection), examples)

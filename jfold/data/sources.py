@@ -10,17 +10,17 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from jfold.data.agreement import Agreement, Talk
+from jfold.data.agreement import Agreement, Channel
 from jfold.data.corpus import Corpus, suited
 from jfold.data.scheduler import Scheduler
 from jfold.data.traced import Traced
-from jfold.scheduling.deals import Deal, evenly, in_order, rows_of_shard
+from jfold.scheduling.assignment import ShardAssignment, evenly, in_order, rows_of_shard
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]
 # A schedule, and which of its examples went to which shard, if there are any.
-Dealt: TypeAlias = tuple[Schedule, Deal | None]
+Dealt: TypeAlias = tuple[Schedule, ShardAssignment | None]
 
 
 class Scheduling(Protocol):
@@ -48,7 +48,7 @@ class Source:
 
     given: Any
     build: Callable[[list[Any], int, Shards | None], Dealt]
-    agreement: Talk | None = None
+    agreement: Channel | None = None
     items: Callable[[Array], list[Any]] | None = None
     corpus: Corpus | None = None
 
@@ -101,7 +101,7 @@ def make_source(model: Scheduling, given: Any, shards: Shards | None = None) -> 
 
 def _traced(
     model: Scheduling,
-    agreement: Talk | None,
+    agreement: Channel | None,
     items: list[Any],
     size: int,
     shards: Shards | None,
@@ -122,9 +122,9 @@ def schedule_part(
     examples: Iterable[Any] | Traced,
     size: int | None,
     shards: Shards,
-    agreement: Talk,
+    agreement: Channel,
     begin: float | None = None,
-) -> tuple[Schedule, Deal]:
+) -> tuple[Schedule, ShardAssignment]:
     """The schedule of a batch of which this process has a part, in order.
 
     All processes that have devices of the mesh call it together.

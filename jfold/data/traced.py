@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jfold.base.memo import Owner, kept
+from jfold.base.memo import Memoized, memoized
 from jfold.data.adoption import fitted
 from jfold.data.fingerprint import fingerprint, numbers_of
 from jfold.graph import Graph
@@ -17,7 +17,7 @@ from jfold.tracing.check_graph import checked
 
 
 @dataclass(frozen=True, eq=False)
-class Traced(Owner):
+class Traced(Memoized):
     """Traced examples, for `Model.schedule`; arrays that can be sent anywhere.
 
     What comes from elsewhere is compared with the expression once, where it is used
@@ -43,7 +43,7 @@ class Traced(Owner):
         return {'graph': self.graph, 'digest': self.digest}  # elsewhere it is not
 
 
-@kept
+@memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
     """The graph of examples, which is checked once if it comes from elsewhere.
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from jfold.base.errors import several
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import check_examples
+from jfold.base.tracebacks import api_boundary
 from jfold.data.corpus import write
 from jfold.data.fingerprint import fingerprint
 from jfold.data.recording import trace_corpus
@@ -45,7 +45,7 @@ class Tracer:
         """A short form of the fingerprint."""
         return digest_of(self.fingerprint)
 
-    @boundary
+    @api_boundary
     def __call__(self, examples: Iterable[Any]) -> Traced:
         """Traces examples.
 
@@ -54,10 +54,10 @@ class Tracer:
             `examples`.
           TypeError: `examples` is a tuple, dict or string, which may be one example.
         """
-        graph = trace(self.program, list(several(examples)))
+        graph = trace(self.program, list(check_examples(examples)))
         return Traced(graph, self.digest, is_own=True)
 
-    @boundary
+    @api_boundary
     def save(
         self,
         examples: Iterable[Any],
@@ -87,7 +87,7 @@ class Tracer:
         >>> model.apply({}, corpus.schedule([2, 0])).tolist()
         [3.0, 3.0]
         """
-        given = several(examples)
+        given = check_examples(examples)
         corpus = trace_corpus(self.scheduler, given, skip_errors, progress=False)
         write(path, corpus, self.fingerprint)
 

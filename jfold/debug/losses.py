@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jfold.debug.rowwise import is_inexact
-from jfold.device.linear import Sparse, sparse
+from jfold.device.linear import MaybeZeros, sparse
 
 Results = list[list[Any]]  # per result its tensors [rows, *shape]
 
@@ -23,7 +23,7 @@ def sum_of_floats(value: object) -> Any:
 
 def loss_of(
     loss: Callable[[Results], Any], results: Results
-) -> tuple[Any, list[Sparse]]:
+) -> tuple[Any, list[MaybeZeros]]:
     """A loss, and its gradient by each tensor [rows, *shape].
 
     That is `None` of what has no cotangent in a step of training: of ints, and of what

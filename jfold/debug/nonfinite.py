@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.errors import expect, several
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import check_examples, expect
+from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
 from jfold.debug.losses import loss_of, sum_of_floats
 from jfold.debug.rowwise import (
@@ -37,8 +37,8 @@ from jfold.debug.rowwise import (
     zeros_behind,
 )
 from jfold.debug.visit import make_walk
-from jfold.device.linear import Sparse
-from jfold.device.plan import Plan, make_plan
+from jfold.device.execution import Execution, make_execution
+from jfold.device.linear import MaybeZeros
 from jfold.device.random_keys import drawing_nothing
 from jfold.device.returned import returned
 from jfold.graph import Graph, Table
@@ -95,7 +95,7 @@ class _Found(NamedTuple):
     inputs: tuple[Array, ...] = ()
 
 
-@boundary
+@api_boundary
 def find_nan(
     model: Model,
     params: Mapping[str, Any],
@@ -143,7 +143,7 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     check_params(program.layers, params)
     if (bad := _bad_parameter(program, params)) is not None:
         return bad
-    items = list(several(examples))
+    items = list(check_examples(examples))
     search = Search(program, params, trace(program, items))
     found = search.first(loss or sum_of_floats)
     if not isinstance(found, _Found):
@@ -300,7 +300,7 @@ class Search:
 
     # ---- gradients
 
-    def _of_results(self, grads: list[Sparse]) -> tuple[Arrays, NonFinite | None]:
+    def _of_results(self, grads: list[MaybeZeros]) -> tuple[Arrays, NonFinite | None]:
         """The cotangents of all values, of those of results alone."""
         cotangents, bad = [np.zeros_like(x) for x in self.values], None
         for r, result in enumerate(self.program.results):
@@ -313,10 +313,10 @@ class Search:
                     bad = bad or _bad_loss(own, self.trained[t][uses], table)
         return cotangents, bad
 
-    def _plan(self, schedule: Schedule) -> Plan:
+    def _plan(self, schedule: Schedule) -> Execution:
         """What a step of training does with the operations that have nodes."""
         spec = schedule.spec.replaced(program=drawing_nothing(self.program))
-        return make_plan(spec, self.params)
+        return make_execution(spec, self.params)
 
     def results(self) -> tuple[Schedule, list[list[jax.Array]]]:
         """The tensors of each result, with spare rows of zeros where there are any, and

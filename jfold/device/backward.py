@@ -29,6 +29,7 @@ from jax import Array
 
 from jfold.base.arrays import Arrays, ByOperation, Spec, array_spec, masked, varied
 from jfold.device import xla
+from jfold.device.activity import Rows
 from jfold.device.batch import Batch, Number
 from jfold.device.buffers import (
     Edges,
@@ -42,12 +43,11 @@ from jfold.device.buffers import (
     slice_rows,
     write,
 )
+from jfold.device.execution import Execution, Pullback
 from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
-from jfold.device.linear import Sparse
+from jfold.device.linear import MaybeZeros
 from jfold.device.loops import Level, Loops, Tile, make_loops
-from jfold.device.plan import Plan, Pullback
-from jfold.device.rows import Rows
 from jfold.device.sums import has_sums, sum_uses
 from jfold.device.xla import Chained
 
@@ -64,7 +64,7 @@ class Reads:
       weights: likewise.
     """
 
-    plan: Plan
+    execution: Execution
     pullbacks: Mapping[int, Pullback]
     weights: Mapping[int, Weights]
     batch: Batch
@@ -73,13 +73,13 @@ class Reads:
 
 
 def backward(
-    plan: Plan,
+    execution: Execution,
     pullbacks: Mapping[int, Pullback],
     arrays: ByOperation,
     batch: Batch,
     values: Values,
     saved: Residuals,
-    cotangents: Sparse,
+    cotangents: MaybeZeros,
 ) -> dict[int, list[Array | None]]:
     """By operation, gradients of its weights; `None` for what is known to be zero.
 
@@ -90,18 +90,18 @@ def backward(
       cotangents: of the results, in the order of `plan.tensors` [rows, *shape] each.
     """
     weights = {o: each.reverse.weights(arrays[o]) for o, each in pullbacks.items()}
-    loops = make_loops(plan.spec, batch, down=True)
-    reads = Reads(plan, pullbacks, weights, batch, values, loops)
+    loops = make_loops(execution.spec, batch, down=True)
+    reads = Reads(execution, pullbacks, weights, batch, values, loops)
     # Cotangents of results are edges, too: a result is one more use of a value.
     carry = _new_carry(reads, cotangents, saved)
-    state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
+    state = Chained(varied(jnp.zeros((), jnp.int32), execution.varying), carry)
     grads: dict[int, Arrays] = {}
-    for c in reversed(range(len(plan.components))):
+    for c in reversed(range(len(execution.components))):
         # What no cotangent reaches does not run, be it in the middle of a component.
-        operations = [o for o in plan.components[c].operations if o in pullbacks]
+        operations = [o for o in execution.components[c].operations if o in pullbacks]
         if operations and pullbacks[first := operations[0]].runs_at_once:
             state, grads[first] = _pull_at_once(reads, c, first, state)
-        elif has_sums(plan, operations) or any(
+        elif has_sums(execution, operations) or any(
             pullbacks[o].to_inputs for o in operations
         ):
             level = functools.partial(_pull_level, reads, c, operations)
@@ -124,7 +124,9 @@ def _pull_level(
     # Whoever reads what this level made is of a later level, or a later component.
     state = _sum_uses(reads, c, level.number, state)
     # All that reads can come before an only write.
-    several = has_sums(reads.plan, operations) + _edge_writes(reads, operations) > 1
+    several = (
+        has_sums(reads.execution, operations) + _edge_writes(reads, operations) > 1
+    )
     tile = functools.partial(_pull_tile, reads, several)
     for o in operations:
         if reads.pullbacks[o].to_inputs:
@@ -134,14 +136,17 @@ def _pull_level(
 
 def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
     """How often operations write, each in a tile, to edges that they read too."""
-    plan, running = reads.plan, [o for o in operations if reads.pullbacks[o].to_inputs]
+    execution, running = (
+        reads.execution,
+        [o for o in operations if reads.pullbacks[o].to_inputs],
+    )
     flows = {o: reads.pullbacks[o].reverse.flow for o in running}
-    read = {plan.operations[o].outputs[k] for o in running for k in flows[o].live}
+    read = {execution.operations[o].outputs[k] for o in running for k in flows[o].live}
     return sum(
-        plan.operations[o].inputs[group[0]] in read
+        execution.operations[o].inputs[group[0]] in read
         and any(a in reads.pullbacks[o].reverse.early_inputs for a in group)
         for o in running
-        for group in plan.layout.together[o]
+        for group in execution.layout.together[o]
     )
 
 
@@ -156,10 +161,10 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
     """
     edges, residuals = carry
     pullback = reads.pullbacks[tile.operation]
-    given = reads.plan.apart(_rows(reads, tile, edges, residuals))
+    given = reads.execution.apart(_rows(reads, tile, edges, residuals))
     if several:
         given = replace(given, cotangents=reads.loops.read_once(given.cotangents))
-    moving, crossing = reads.plan.apart(pullback.reverse.pull_to_inputs(given))
+    moving, crossing = reads.execution.apart(pullback.reverse.pull_to_inputs(given))
     early = dict(zip(pullback.reverse.early_inputs, moving, strict=True))
     edges = _write_edges(reads, tile, edges, early, given.cotangents)
     if pullback.defers:
@@ -177,7 +182,7 @@ def _pull_at_once(reads: Reads, c: int, o: int, state: State) -> tuple[State, Ar
 
 def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
     edges, residuals = state.carry
-    edges = sum_uses(reads.plan, reads.loops, c, level, edges)
+    edges = sum_uses(reads.execution, reads.loops, c, level, edges)
     return Chained(state.zero, (edges, residuals))
 
 
@@ -193,10 +198,10 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
     o, rows = tile.operation, tile.rows
     pullback, weights = reads.pullbacks[o], reads.weights[o]
     # Inputs are gathered once more rather than stored.
-    inputs = gather_inputs(reads.plan, reads.loops, reads.values, tile)
+    inputs = gather_inputs(reads.execution, reads.loops, reads.values, tile)
     cotangents = list(_cotangents(reads, tile, edges))
     real = jnp.arange(rows) < (rows if tile.count is None else tile.count)
-    real = varied(real, reads.plan.varying)
+    real = varied(real, reads.execution.varying)
 
     def recomputed() -> Arrays:
         """Residuals [rows, *shape] each."""
@@ -210,8 +215,11 @@ def _rows(reads: Reads, tile: Tile, edges: Edges, residuals: Residuals) -> Rows:
 
 def _cotangents(reads: Reads, tile: Tile, edges: Edges) -> Iterator[Array]:
     """Of each live output [rows, *shape], summed over the uses of its values."""
-    o, capacity = tile.operation, reads.plan.spec.capacity
-    outputs, bases = reads.plan.operations[o].outputs, reads.plan.layout.value_base[o]
+    o, capacity = tile.operation, reads.execution.spec.capacity
+    outputs, bases = (
+        reads.execution.operations[o].outputs,
+        reads.execution.layout.value_base[o],
+    )
     for k in reads.pullbacks[o].reverse.flow.live:
         t = outputs[k]
         # The section begins behind the constants, which have no cotangents. Of values
@@ -231,7 +239,7 @@ def _write_edges(
 ) -> Edges:
     """The edges, with the cotangents of inputs of a tile [rows, *shape] each, by input,
     made from those of its outputs [rows, *shape] each."""
-    operation = reads.plan.operations[tile.operation]
+    operation = reads.execution.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse
     live = [operation.outputs[k] for k in reverse.flow.live]
     made: dict[int, Array] = {}
@@ -241,10 +249,10 @@ def _write_edges(
         made[a] = xla.after(read, x.astype(edges.buffers[t].dtype), tile.first)
     # Each use of a value has edge rows of its own, as many as the operation has rows:
     # what is written is dense, and no two uses write to one place.
-    for group in reads.plan.layout.together[tile.operation]:
+    for group in reads.execution.layout.together[tile.operation]:
         if chosen := [a for a in group if a in made]:
             t = operation.inputs[group[0]]
-            base, step = reads.plan.layout.edges[tile.operation][group[0]]
+            base, step = reads.execution.layout.edges[tile.operation][group[0]]
             first, none = base + step * tile.first, jnp.zeros_like(made[chosen[0]])
             old = [none for _ in group]
             if any(a in reverse.early_inputs and a not in made for a in group):
@@ -260,9 +268,9 @@ def _write_edges(
 # ---- what crosses from the loops to the gradients of weights -------------------------
 
 
-def crossing_specs(plan: Plan, o: int, pullback: Pullback) -> dict[int, Spec]:
+def crossing_specs(execution: Execution, o: int, pullback: Pullback) -> dict[int, Spec]:
     """Buffers for what crosses, but for what takes the place of something."""
-    rows, crossing = plan.layout.region[o], enumerate(pullback.reverse.crossing)
+    rows, crossing = execution.layout.region[o], enumerate(pullback.reverse.crossing)
     own = {
         k: buffer_of(rows, each.row) for k, each in crossing if each.replaces is None
     }
@@ -287,7 +295,7 @@ def _write_crossing(
     nothing for it, `xla.is_read_before` sees to.
     """
     o = tile.operation
-    shift = reads.plan.shift(o)
+    shift = reads.execution.shift(o)
     saved, own = list(residuals.saved[o]), dict(residuals.crossing[o])
     pairs = zip(crossing, reads.pullbacks[o].reverse.crossing, strict=True)
     for k, (x, of) in enumerate(pairs):
@@ -303,7 +311,7 @@ def _crossing(
 ) -> Iterator[Array]:
     """What crossed from the rows of a chunk [rows, ...] each, `real` ones [rows]."""
     o = tile.operation
-    shift = reads.plan.shift(o)
+    shift = reads.execution.shift(o)
     for k, of in enumerate(reads.pullbacks[o].reverse.crossing):
         if of.replaces is None:
             x = slice_rows(residuals.crossing[o][k], tile.first, tile.rows)
@@ -332,12 +340,12 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
         given, moving = _rows(reads, tile, edges, residuals), list[Array]()
         if pullback.defers:
             crossing = list(_crossing(reads, tile, residuals, given.real))
-            given, crossing = reads.plan.apart((given, crossing))
+            given, crossing = reads.execution.apart((given, crossing))
         else:
-            given = reads.plan.apart(given)
+            given = reads.execution.apart(given)
             moving, crossing = reverse.pull_to_inputs(given)
         grads, late = reverse.pull_to_weights(given, crossing)
-        grads, late = reads.plan.apart((grads[:count], late))
+        grads, late = reads.execution.apart((grads[:count], late))
         written = dict(zip(reverse.late_inputs, late, strict=True))
         if pullback.to_inputs and pullback.runs_at_once:
             written |= zip(reverse.early_inputs, moving, strict=True)
@@ -356,8 +364,8 @@ def _after_loops(reads: Reads, o: int, state: State) -> tuple[State, Arrays]:
 def _no_grads(reads: Reads, o: int) -> Arrays:
     """Zeros for the trained weights of an operation [*shape each]."""
     # Integers come last among weights, and have no gradient.
-    trained = reads.weights[o].arrays[: reads.plan.kernels[o].trained_count]
-    return [varied(jnp.zeros_like(x), reads.plan.varying) for x in trained]
+    trained = reads.weights[o].arrays[: reads.execution.kernels[o].trained_count]
+    return [varied(jnp.zeros_like(x), reads.execution.varying) for x in trained]
 
 
 def _of_weights(
@@ -369,7 +377,7 @@ def _of_weights(
     found: list[Array | None] = [None for _ in range(count)]
     for w, grad in enumerate(grads or []):
         live = reads.pullbacks[o].reverse.flow.live
-        if any(reads.plan.kernels[o].reads_weight(k, w) for k in live):
+        if any(reads.execution.kernels[o].reads_weight(k, w) for k in live):
             found[w] = grad
     return found
 
@@ -377,21 +385,21 @@ def _of_weights(
 # ---- new buffers ---------------------------------------------------------------------
 
 
-def _new_carry(reads: Reads, cotangents: Sparse, residuals: Residuals) -> Carry:
+def _new_carry(reads: Reads, cotangents: MaybeZeros, residuals: Residuals) -> Carry:
     """The edges, with the cotangents of the results; room for what crosses."""
-    plan, extra = reads.plan, xla.extra_rows(even=False)
+    execution, extra = reads.execution, xla.extra_rows(even=False)
     buffers: dict[int, Array] = {}
     for t in sorted(_types(reads)):
-        type_, size = plan.program.types[t], plan.layout.edge_rows[t]
+        type_, size = execution.program.types[t], execution.layout.edge_rows[t]
         spec = array_spec((size, *type_.shape), type_.dtype)
-        buffers[t] = new_buffer(spec, extra, plan.varying)
-        for tensor, x in zip(plan.tensors, cotangents, strict=True):
+        buffers[t] = new_buffer(spec, extra, execution.varying)
+        for tensor, x in zip(execution.tensors, cotangents, strict=True):
             if tensor.type == t and x is not None:
                 buffers[t] = write(buffers[t], x, tensor.edge)
     crossing = {
         o: {
-            k: new_buffer(spec, extra, plan.varying)
-            for k, spec in crossing_specs(plan, o, pullback).items()
+            k: new_buffer(spec, extra, execution.varying)
+            for k, spec in crossing_specs(execution, o, pullback).items()
         }
         for o, pullback in reads.pullbacks.items()
     }
@@ -402,7 +410,7 @@ def _types(reads: Reads) -> set[int]:
     """The types of values that have cotangents."""
     found: set[int] = set()
     for o, pullback in reads.pullbacks.items():
-        operation, flow = reads.plan.operations[o], pullback.reverse.flow
+        operation, flow = reads.execution.operations[o], pullback.reverse.flow
         found.update(operation.outputs[k] for k in flow.live)
         found.update(flow.chosen(operation.inputs))
     return found

@@ -25,10 +25,10 @@ from jax.custom_derivatives import zero_from_primal
 from jfold.base.arrays import Arrays
 from jfold.device import xla
 from jfold.device.linear import (
+    MaybeZeros,
     Reverse,
-    Sparse,
-    chosen,
-    merged,
+    combine,
+    partition,
     refuse,
     sparse,
     spread,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class TwoWays:
+class CustomDerivatives:
     """A function of arrays, with a reverse of its own, differentiable in both modes.
 
     Attributes:
@@ -53,13 +53,13 @@ class TwoWays:
 
     run: Callable[[Arrays], Arrays]
     save: Callable[[Arrays], tuple[Arrays, Any]]
-    pull: Callable[[Arrays, Any, Sparse], Sparse]
-    check: Callable[[Sparse], None] = lambda tangents: None
+    pull: Callable[[Arrays, Any, MaybeZeros], MaybeZeros]
+    check: Callable[[MaybeZeros], None] = lambda tangents: None
 
     def __call__(self, given: Arrays) -> Arrays:
         """Outputs [*shape each] of arguments [*shape each]."""
 
-        def derived(given: Arrays, tangents: Sparse) -> Derived:
+        def derived(given: Arrays, tangents: MaybeZeros) -> Derived:
             self.check(tangents)
             outputs, saved = self._save(given)
             return outputs, *self._reverse(len(outputs), given, saved)
@@ -73,7 +73,7 @@ class TwoWays:
 
         # By itself again: so there is a derivative of any order in forward mode, though
         # each is made only when it is asked for.
-        def derived(given: Arrays, _: Sparse) -> Derived:
+        def derived(given: Arrays, _: MaybeZeros) -> Derived:
             made = self._save(given)
             return made, *self._reverse(len(made[0]), given, made[1])
 
@@ -89,27 +89,31 @@ class TwoWays:
 
         # What was saved goes with the arguments as known, for a rule may close over
         # nothing that is traced; what is beyond the outputs are cotangents of it.
-        def pull(known: Arrays, cotangents: Sparse) -> Sparse:
+        def pull(known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
             """Cotangents of what is known [*shape each]."""
             saved = jax.tree.unflatten(structure, known[count:])
             return self._pull(known[:count], saved, cotangents[:outputs])
 
-        def again(known: Arrays, along: Sparse, cotangents: Sparse) -> Sparse:
+        def again(
+            known: Arrays, along: MaybeZeros, cotangents: MaybeZeros
+        ) -> MaybeZeros:
             """As of `_second` [*shape each]."""
             given, moving = known[:count], along[:count]
             return self._second(given, moving, cotangents[:outputs])[1]
 
         return Reverse(pull, again), [*given, *leaves]
 
-    def _pull(self, given: Arrays, saved: ArrayTree, cotangents: Sparse) -> Sparse:
+    def _pull(
+        self, given: Arrays, saved: ArrayTree, cotangents: MaybeZeros
+    ) -> MaybeZeros:
         """As `pull` [*shape each], differentiable."""
         known, structure = jax.tree.flatten((given, cotangents, saved))
 
-        def pull(known: Arrays) -> Sparse:
+        def pull(known: Arrays) -> MaybeZeros:
             given, cotangents, saved = jax.tree.unflatten(structure, known)
             return xla.tied(list(self.pull(given, saved, cotangents)), known)
 
-        def derived(known: Arrays, _: Sparse) -> Derived:
+        def derived(known: Arrays, _: MaybeZeros) -> Derived:
             made = pulling(known)
             shape = jax.tree.structure(made)
 
@@ -117,44 +121,44 @@ class TwoWays:
             # gives J(x)' u. Along v that has the derivative, for the arguments, of
             # (J(x)' u) v = u' (J(x) v): forward mode over the reverse, since second
             # derivatives are symmetric; and for u simply J(x) v.
-            def back(known: Arrays, along: Sparse) -> Sparse:
+            def back(known: Arrays, along: MaybeZeros) -> MaybeZeros:
                 given, cotangents, _ = jax.tree.unflatten(structure, known)
                 along = jax.tree.unflatten(shape, along)
                 outputs, found = self._second(given, along, cotangents)
                 live = [x is not None for x in cotangents]
-                return [*found, *chosen(outputs, live)]
+                return [*found, *partition(outputs, live)]
 
             return made, Reverse(back, refuse), known
 
         pulling = _differentiable(pull, derived)
-        made: Sparse = pulling(known)
+        made: MaybeZeros = pulling(known)
         return made
 
     def _second(
-        self, given: Arrays, along: Sparse, cotangents: Sparse
-    ) -> tuple[Sparse, Sparse]:
+        self, given: Arrays, along: MaybeZeros, cotangents: MaybeZeros
+    ) -> tuple[MaybeZeros, MaybeZeros]:
         """The derivatives of the outputs, and of what `pull` makes of cotangents, along
         tangents of the arguments [*shape each]; differentiable in forward mode."""
         known, structure = jax.tree.flatten((given, along, cotangents))
         places = [x is not None for x in along]
 
-        def second(known: Arrays) -> tuple[Sparse, Sparse]:
+        def second(known: Arrays) -> tuple[MaybeZeros, MaybeZeros]:
             given, along, cotangents = jax.tree.unflatten(structure, known)
 
-            def both(moving: Arrays) -> tuple[Arrays, Sparse]:
-                arguments = merged(given, spread(moving, places))
+            def both(moving: Arrays) -> tuple[Arrays, MaybeZeros]:
+                arguments = combine(given, spread(moving, places))
                 outputs, saved = self.save(arguments)
                 return outputs, list(self.pull(arguments, saved, cotangents))
 
-            primals, tangents = chosen(given, places), chosen(along, places)
+            primals, tangents = partition(given, places), partition(along, places)
             outputs, found = jax.jvp(both, (primals,), (tangents,))[1]
             return xla.tied(list(map(sparse, outputs)), known), xla.tied(found, known)
 
-        def derived(known: Arrays, _: Sparse) -> Derived:
+        def derived(known: Arrays, _: MaybeZeros) -> Derived:
             return seconds(known), Reverse(refuse, refuse), known
 
         seconds = _differentiable(second, derived)
-        made: tuple[Sparse, Sparse] = seconds(known)
+        made: tuple[MaybeZeros, MaybeZeros] = seconds(known)
         return made
 
 
@@ -164,7 +168,7 @@ Derived: TypeAlias = tuple[Any, Reverse, Arrays]
 
 
 def _differentiable(
-    function: Callable[[Arrays], Any], derived: Callable[[Arrays, Sparse], Derived]
+    function: Callable[[Arrays], Any], derived: Callable[[Arrays, MaybeZeros], Derived]
 ) -> Callable[[Arrays], Any]:
     """A function of arrays [*shape each] to a pytree, with its derivative.
 

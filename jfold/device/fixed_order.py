@@ -46,12 +46,12 @@ def product(equation: core.JaxprEqn, operands: Arrays) -> Array:
     free = [i for i in range(left.ndim) if i not in summed and i not in batch]
     order = [*batch, *free, *summed]
     # Else XLA would put a transpose, this one or another, back into the product.
-    (left,) = xla.at_hand([jnp.transpose(left, order)])
+    (left,) = xla.materialized([jnp.transpose(left, order)])
     places = range(left.ndim)
     first, last = len(batch), left.ndim - len(summed)
     numbers = (tuple(places[last:]), others), (tuple(places[:first]), batch_right)
     moved = equation.replace(params={**equation.params, 'dimension_numbers': numbers})
-    (made,) = xla.at_hand([jaxprs.apply(moved, [left, right])])
+    (made,) = xla.materialized([jaxprs.apply(moved, [left, right])])
     return made
 
 
@@ -77,10 +77,10 @@ def _times_ones(x: Array, axes: tuple[int, ...]) -> Array:
     count = math.prod(x.shape[i] for i in axes)
     highest = lax.Precision.HIGHEST
     # XLA would make a sum of it, if it knew that these are ones.
-    (ones,) = xla.at_hand([jnp.ones((1, count), x.dtype)])
+    (ones,) = xla.materialized([jnp.ones((1, count), x.dtype)])
     if axes == tuple(range(len(axes))):
         return jnp.matmul(ones, x.reshape(count, -1), precision=highest).reshape(shape)
-    (x,) = xla.at_hand([jnp.transpose(x, (*rest, *axes)).reshape(-1, count)])
+    (x,) = xla.materialized([jnp.transpose(x, (*rest, *axes)).reshape(-1, count)])
     return jnp.matmul(x, ones.T, precision=highest).reshape(shape)
 
 

@@ -31,10 +31,10 @@ from jfold.device.buffers import (
     new_buffer,
     write,
 )
+from jfold.device.execution import Execution
 from jfold.device.hoisting import inputs_inside, inputs_outside
 from jfold.device.kernel import Weights
 from jfold.device.loops import Level, Loops, Tile, make_loops
-from jfold.device.plan import Plan
 from jfold.device.residuals import Policy
 from jfold.device.xla import Chained
 
@@ -42,7 +42,10 @@ Carry: TypeAlias = tuple[Values, Residuals]
 
 
 def forward(
-    plan: Plan, policies: Mapping[int, Policy], arrays: ByOperation, batch: Batch
+    execution: Execution,
+    policies: Mapping[int, Policy],
+    arrays: ByOperation,
+    batch: Batch,
 ) -> Carry:
     """All values, and what the reverse pass needs.
 
@@ -50,8 +53,8 @@ def forward(
       policies: by operation, what is stored.
       arrays: by operation, its weights [*shape each].
     """
-    weights = {o: kernel.weights(arrays[o]) for o, kernel in plan.kernels.items()}
-    loops = make_loops(plan.spec, batch, down=False)
+    weights = {o: kernel.weights(arrays[o]) for o, kernel in execution.kernels.items()}
+    loops = make_loops(execution.spec, batch, down=False)
     hoisted: dict[int, dict[int, Array]] = {}
 
     # All of the batch, the weights and what is hoisted is constant to the loops, which
@@ -59,34 +62,37 @@ def forward(
     def run_tile(tile: Tile, carry: Carry) -> Carry:
         values, residuals = carry
         o = tile.operation
-        kernel = plan.kernels[o]
+        kernel = execution.kernels[o]
         # Those of spare rows are some numbers: nobody reads what is made of them.
         known = {k: loops.slice(x, tile) for k, x in hoisted[o].items()}
         read = (
             inputs_inside(kernel, tuple(known)) if known else range(len(kernel.types))
         )
-        inputs = gather_inputs(plan, loops, values, tile, read)
-        inputs, known = plan.apart((inputs, known))
+        inputs = gather_inputs(execution, loops, values, tile, read)
+        inputs, known = execution.apart((inputs, known))
         made = policies[o].run(kernel, weights[o], inputs, tile.rows, known)
-        outputs, saved = plan.apart(made)
+        outputs, saved = execution.apart(made)
         residuals = residuals.with_saved(o, saved, tile.first)
-        return _write_outputs(plan, values, tile, read, inputs, outputs), residuals
+        return _write_outputs(execution, values, tile, read, inputs, outputs), residuals
 
     def run_level(c: int, level: Level, state: Chained[Carry]) -> Chained[Carry]:
-        for o in plan.components[c].operations:
+        for o in execution.components[c].operations:
             state = loops.tiles(o, level, run_tile, state)
         return state
 
     extra = xla.extra_rows(even=True)
-    carry = _new_values(plan, batch, extra), _new_residuals(plan, policies, extra)
-    state = Chained(varied(jnp.zeros((), jnp.int32), plan.varying), carry)
+    carry = (
+        _new_values(execution, batch, extra),
+        _new_residuals(execution, policies, extra),
+    )
+    state = Chained(varied(jnp.zeros((), jnp.int32), execution.varying), carry)
     # No operation of a component reads what one of a later component gives, so each has
     # its own loop over levels, which then is as long as its own nodes are deep.
-    for c, component in enumerate(plan.components):
+    for c, component in enumerate(execution.components):
         if component.operations:
             for o in component.operations:
-                new = _new_hoisted(plan, policies[o], o, extra)
-                state, hoisted[o] = _hoist(plan, loops, weights[o], o, state, new)
+                new = _new_hoisted(execution, policies[o], o, extra)
+                state, hoisted[o] = _hoist(execution, loops, weights[o], o, state, new)
             level = functools.partial(run_level, c)
             state = loops.levels(c, level, state)
     values, residuals = state.carry
@@ -97,7 +103,7 @@ def forward(
 
 
 def gather_inputs(
-    plan: Plan,
+    execution: Execution,
     loops: Loops,
     values: Values,
     tile: Tile,
@@ -111,15 +117,15 @@ def gather_inputs(
     Args:
       read: numbers of inputs; all if left out.
     """
-    batch, types = loops.batch, plan.operations[tile.operation].inputs
+    batch, types = loops.batch, execution.operations[tile.operation].inputs
     found: dict[int, Array] = {}
-    for group in plan.layout.together[tile.operation]:
+    for group in execution.layout.together[tile.operation]:
         chosen = [place for place in group if read is None or place in read]
         if chosen:
             rows = [_input_rows(batch, tile, place) for place in chosen]
             made = loops.gather(values.of(batch, types[group[0]]), rows)
             found |= dict(zip(chosen, made, strict=True))
-    specs = plan.kernels[tile.operation].inputs(tile.rows)
+    specs = execution.kernels[tile.operation].inputs(tile.rows)
     return [
         found[a] if a in found else jnp.zeros(x.shape, x.dtype)
         for a, x in enumerate(specs)
@@ -136,7 +142,7 @@ def _input_rows(batch: Batch, tile: Tile, place: int) -> Array:
 
 
 def _write_outputs(
-    plan: Plan,
+    execution: Execution,
     values: Values,
     tile: Tile,
     gathered: Collection[int],
@@ -146,10 +152,10 @@ def _write_outputs(
     """The values, with the outputs of a tile [rows, *shape] each, made from its inputs
     [rows, *shape] each, of which some are gathered."""
     o = tile.operation
-    operation, bases = plan.operations[o], plan.layout.value_base[o]
+    operation, bases = execution.operations[o], execution.layout.value_base[o]
     # A row that does not depend on the buffer it goes to could be written before that
     # is read, for which XLA would copy it: so the row is tied to what was read.
-    reads = plan.kernels[o].reads
+    reads = execution.kernels[o].reads
     unread = set(range(len(inputs))).difference(gathered)
     for t, base, x, known in zip(operation.outputs, bases, outputs, reads, strict=True):
         read = xla.others(t, operation.inputs, inputs, known | unread)
@@ -161,7 +167,7 @@ def _write_outputs(
 
 
 def _hoist(
-    plan: Plan,
+    execution: Execution,
     loops: Loops,
     weights: Weights,
     o: int,
@@ -176,13 +182,13 @@ def _hoist(
     """
     if not new:
         return state, new
-    kernel, numbers, values = plan.kernels[o], tuple(new), state.carry[0]
+    kernel, numbers, values = execution.kernels[o], tuple(new), state.carry[0]
     read = inputs_outside(kernel, numbers)
 
     def chunk(tile: Tile, buffers: Arrays) -> tuple[Arrays, Arrays]:
-        inputs = plan.apart(gather_inputs(plan, loops, values, tile, read))
+        inputs = execution.apart(gather_inputs(execution, loops, values, tile, read))
         made = kernel.products_of(weights, inputs, tile.rows, numbers)
-        pairs = zip(buffers, plan.apart(made), strict=True)
+        pairs = zip(buffers, execution.apart(made), strict=True)
         return [write(buffer, x, tile.first) for buffer, x in pairs], []
 
     done = loops.chunks(o, chunk, Chained(state.zero, (list(new.values()), [])))
@@ -193,42 +199,44 @@ def _hoist(
 # ---- new buffers ---------------------------------------------------------------------
 
 
-def _new_values(plan: Plan, batch: Batch, extra: Iterator[int]) -> Values:
+def _new_values(execution: Execution, batch: Batch, extra: Iterator[int]) -> Values:
     """Zeros, behind the constants of each type."""
     buffers = {}
-    for t in sorted({t for each in plan.operations for t in each.outputs}):
-        type_, rows = plan.program.types[t], plan.layout.value_rows[t]
+    for t in sorted({t for each in execution.operations for t in each.outputs}):
+        type_, rows = execution.program.types[t], execution.layout.value_rows[t]
         spec = array_spec((rows, *type_.shape), type_.dtype)
-        buffers[t] = new_buffer(spec, extra, plan.varying)
-        if plan.spec.capacity.constants[t]:
+        buffers[t] = new_buffer(spec, extra, execution.varying)
+        if execution.spec.capacity.constants[t]:
             buffers[t] = write(buffers[t], jnp.asarray(batch.constants[t]), 0)
     return Values(buffers)
 
 
 def _new_residuals(
-    plan: Plan, policies: Mapping[int, Policy], extra: Iterator[int]
+    execution: Execution, policies: Mapping[int, Policy], extra: Iterator[int]
 ) -> Residuals:
     """For what the loops write."""
     saved = {}
     for o, policy in policies.items():
-        sizes = plan.layout.region[o], plan.shift(o)
-        specs = policy.buffers(*sizes, policy.hoisted(plan.kernels[o]))
-        saved[o] = [new_buffer(spec, extra, plan.varying) for spec in specs]
+        sizes = execution.layout.region[o], execution.shift(o)
+        specs = policy.buffers(*sizes, policy.hoisted(execution.kernels[o]))
+        saved[o] = [new_buffer(spec, extra, execution.varying) for spec in specs]
     return Residuals(saved, {})
 
 
 def _new_hoisted(
-    plan: Plan, policy: Policy, o: int, extra: Iterator[int]
+    execution: Execution, policy: Policy, o: int, extra: Iterator[int]
 ) -> dict[int, Array]:
     """For products that are hoisted, by number, with room as for those stored."""
-    kernel, rows = plan.kernels[o], plan.layout.region[o] + plan.shift(o)
+    kernel, rows = execution.kernels[o], execution.layout.region[o] + execution.shift(o)
     return {
-        k: new_buffer(buffer_of(rows, kernel.product_row(k)), extra, plan.varying)
+        k: new_buffer(buffer_of(rows, kernel.product_row(k)), extra, execution.varying)
         for k in policy.hoisted(kernel)
     }
 
 
-def saved_specs(plan: Plan, policies: Mapping[int, Policy]) -> dict[int, Specs]:
+def saved_specs(
+    execution: Execution, policies: Mapping[int, Policy]
+) -> dict[int, Specs]:
     """By operation, the buffers for what the forward pass stores."""
-    region = plan.layout.region
-    return {o: x.buffers(region[o], plan.shift(o)) for o, x in policies.items()}
+    region = execution.layout.region
+    return {o: x.buffers(region[o], execution.shift(o)) for o, x in policies.items()}

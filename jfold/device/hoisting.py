@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from jax.extend import core
 
 from jfold.base import jaxprs
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.device.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ WORTH = 16  # summands of a number that is worth being stored
 ROOM = 1 << 22  # bytes of an operation's products that stay in the caches of a CPU
 
 
-@kept
+@memoized
 def external_products(kernel: Kernel) -> tuple[int, ...]:
     """The products, by number, that depend on inputs from outside alone."""
     closed = kernel.forward(2)
@@ -57,7 +57,7 @@ def external_products(kernel: Kernel) -> tuple[int, ...]:
     )
 
 
-@kept
+@memoized
 def hoisted_products(kernel: Kernel) -> tuple[int, ...]:
     """Those of the external products that the loop reads."""
     jaxpr, _ = jaxprs.opened(kernel.forward(2))
@@ -74,14 +74,14 @@ def hoisted_bytes(kernel: Kernel) -> int:
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in rows)
 
 
-@kept
+@memoized
 def inputs_inside(kernel: Kernel, known: tuple[int, ...]) -> frozenset[int]:
     """The inputs that outputs are made of, where some products are known."""
     jaxpr, _ = jaxprs.opened(kernel.forward(2))
     return _inputs_read(kernel, jaxpr.outvars, known)
 
 
-@kept
+@memoized
 def inputs_outside(kernel: Kernel, wanted: tuple[int, ...]) -> frozenset[int]:
     """The inputs that some products are made of."""
     return _inputs_read(kernel, [kernel.products(2)[k] for k in wanted], ())

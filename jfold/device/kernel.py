@@ -32,11 +32,11 @@ from jfold.base.arrays import (
     varied,
 )
 from jfold.base.jaxprs import is_inexact
-from jfold.base.memo import Owner, kept
+from jfold.base.memo import Memoized, memoized
 from jfold.device import fixed_order, xla
 from jfold.device.checkpoints import taken_out
 from jfold.device.defined import is_defined
-from jfold.device.stages import Staged, stage
+from jfold.device.stages import Hoisted, stage
 from jfold.program.operations import PROBES, Operation
 from jfold.types import TensorType, TupleType, pack
 
@@ -67,7 +67,7 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel(Owner):
+class Kernel(Memoized):
     """An operation at given shapes; inputs and outputs are flat lists of arrays.
 
     Attributes:
@@ -158,7 +158,7 @@ class Kernel(Owner):
         pairs = zip(numbers, products, strict=True)
         return [jnp.moveaxis(x, self.row_axes[k], 0) for k, x in pairs]
 
-    @kept
+    @memoized
     def products(self, rows: int) -> list[core.Var]:
         """The results of products on `rows` rows, in their order, whatever the rows."""
         return [e.outvars[0] for e in jaxprs.products(self.forward(rows))]
@@ -211,18 +211,18 @@ class Kernel(Owner):
         """Whether the function is given whole tiles, else row by row."""
         return self.operation.layer.batched and self._of_tile(2).has_linear_rules
 
-    def staged(self, rows: int) -> Staged:
+    def staged(self, rows: int) -> Hoisted:
         """The layer's function in two stages, on `rows` rows if it is given whole
         tiles, else on a row."""
         return self._of_tile(rows) if self.whole else self._of_row
 
     @functools.cached_property
-    def _of_row(self) -> Staged:
+    def _of_row(self) -> Hoisted:
         count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
         return stage(self._trace(None), count, name)
 
-    @kept
-    def _of_tile(self, rows: int) -> Staged:
+    @memoized
+    def _of_tile(self, rows: int) -> Hoisted:
         count, name = len(jax.tree.leaves(self.params)), self.operation.layer.name
         other = PROBES[rows == PROBES[0]]
         staged = stage(self._trace(rows), count, name, self._trace(other))
@@ -230,7 +230,7 @@ class Kernel(Owner):
             self._check_weights(staged, rows)
         return staged
 
-    @kept
+    @memoized
     def _trace(self, rows: int | None) -> core.ClosedJaxpr:
         """The jaxpr of the layer's function, of parameters and a tile, or one row."""
         layer, (leaves, structure) = self.operation.layer, jax.tree.flatten(self.params)
@@ -261,7 +261,7 @@ class Kernel(Owner):
                     'row for each row, or leave out `batched=True`'
                 )
 
-    def _check_weights(self, staged: Staged, rows: int) -> None:
+    def _check_weights(self, staged: Hoisted, rows: int) -> None:
         leaves = jax.tree.leaves(self.params)
         stages = staged, self._of_tile(2)
         one, other = (str(jaxprs.trace(s.run_early, leaves)) for s in stages)
@@ -272,7 +272,7 @@ class Kernel(Owner):
                 f'else for 2 and for {rows}: let it not depend on the number of rows'
             )
 
-    @kept
+    @memoized
     def forward(self, rows: int) -> core.ClosedJaxpr:
         """The jaxpr of the operation on `rows` rows."""
         count, staged, many = self.weight_count, self.staged(rows), self.row_specs(rows)
@@ -291,7 +291,7 @@ class Kernel(Owner):
 
         return jaxprs.trace(outputs if self.whole else of_rows, many)
 
-    @kept
+    @memoized
     def is_defined(self, rows: int) -> bool:
         """Whether the operation on `rows` rows is plainly defined on any numbers."""
         return is_defined(self.forward(rows))
@@ -387,7 +387,7 @@ def make_kernel(
     return _make_kernel(operation, structure, specs, types, *options, context)
 
 
-@kept
+@memoized
 def _make_kernel(
     operation: Operation,
     structure: jax.tree_util.PyTreeDef,

@@ -39,17 +39,17 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
+from jfold.device.activity import Activity
 from jfold.device.kernel import Kernel
-from jfold.device.rows import Flow
 from jfold.device.split_reverse import SplitReverse
 from jfold.device.whole_reverse import WholeReverse
 
 Reverse: TypeAlias = SplitReverse | WholeReverse
 
 
-@kept
-def make_reverse(kernel: Kernel, flow: Flow) -> Reverse:
+@memoized
+def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
     """The split form where it is possible, the whole form elsewhere.
 
     Looked for only when a gradient is taken: some functions have none.

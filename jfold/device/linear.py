@@ -21,11 +21,11 @@ from jax.interpreters import ad, batching, mlir
 
 from jfold.base.arrays import Arrays
 from jfold.base.jaxprs import is_inexact
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.device import xla
 
 # `None` stands for what is known to be zero, whatever the values.
-Sparse: TypeAlias = list[Array | None]
+MaybeZeros: TypeAlias = list[Array | None]
 Function: TypeAlias = Callable[[Arrays], Arrays]
 Avals: TypeAlias = Sequence[Any]  # what JAX knows of arrays before they are there
 
@@ -42,8 +42,8 @@ class Reverse:
     Those of the last arguments may be left out if they are zero.
     """
 
-    pull: Callable[[Arrays, Sparse], Sparse]
-    again: Callable[[Arrays, Sparse, Sparse], Sparse]
+    pull: Callable[[Arrays, MaybeZeros], MaybeZeros]
+    again: Callable[[Arrays, MaybeZeros, MaybeZeros], MaybeZeros]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,22 +67,24 @@ class Derivative:
         # Of the arguments that move alone: JAX would make zeros for the others, and
         # compute with them.
         def of_moving(moving: Arrays) -> Arrays:
-            outputs = self.function(merged(known, spread(moving, self.moving)))
-            return chosen(outputs, self.live)
+            outputs = self.function(combine(known, spread(moving, self.moving)))
+            return partition(outputs, self.live)
 
-        primals = chosen(known, self.moving)
+        primals = partition(known, self.moving)
         pushed: Arrays = jax.jvp(of_moving, (primals,), (tangents,))[1]
         return pushed
 
-    def pull(self, known: Arrays, cotangents: Sparse) -> Sparse:
+    def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         """Cotangents of the tangents [*shape each], of those of the live outputs."""
         # Integers among the outputs have no cotangents, and a reverse gives some for
         # all arguments, of which those that do not move are dropped.
         whole = spread(cotangents, self.live)
         pulled = self.reverse.pull(known, whole)
-        return chosen(filled(pulled, len(known)), self.moving)
+        return partition(filled(pulled, len(known)), self.moving)
 
-    def again(self, known: Arrays, tangents: Arrays, cotangents: Sparse) -> Sparse:
+    def again(
+        self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
+    ) -> MaybeZeros:
         """Cotangents of the arguments [*shape each], of those of the live outputs'
         tangents."""
         along, whole = spread(tangents, self.moving), spread(cotangents, self.live)
@@ -110,13 +112,15 @@ class Batched:
         )
         return pushed
 
-    def pull(self, known: Arrays, cotangents: Sparse) -> Sparse:
+    def pull(self, known: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         """As of one [many, *shape each]; summed [*shape] for what all share."""
         # The transpose of giving one to many is their sum.
         made = self._map(self.linear.pull, self.known_in, 0)(known, cotangents)
         return _summed(made, self.moving_in)
 
-    def again(self, known: Arrays, tangents: Arrays, cotangents: Sparse) -> Sparse:
+    def again(
+        self, known: Arrays, tangents: Arrays, cotangents: MaybeZeros
+    ) -> MaybeZeros:
         """As of one [many, *shape each]; summed [*shape] for what all share."""
         again = self._map(self.linear.again, self.known_in, self.moving_in, 0)
         return _summed(again(known, tangents, cotangents), self.known_in)
@@ -141,9 +145,9 @@ def tangents_of(
     function: Function,
     reverse: Reverse,
     known: Arrays,
-    tangents: Sparse,
+    tangents: MaybeZeros,
     outputs: Arrays,
-) -> Sparse:
+) -> MaybeZeros:
     """The tangents of the outputs of a function, differentiable in both modes.
 
     Args:
@@ -158,8 +162,8 @@ def tangents_of(
     if not any(moving) or not any(live):
         return [None for _ in outputs]
     linear = Derivative(function, reverse, moving, live)
-    avals = [jax.typeof(x).to_tangent_aval() for x in chosen(outputs, live)]
-    return spread(_bind(linear, known, chosen(given, moving), avals), live)
+    avals = [jax.typeof(x).to_tangent_aval() for x in partition(outputs, live)]
+    return spread(_bind(linear, known, partition(given, moving), avals), live)
 
 
 def sparse(tangent: Any) -> Array | None:
@@ -174,23 +178,23 @@ def spread(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
     return [next(rest) if here else None for here in places]
 
 
-def chosen(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
+def partition(values: Sequence[Any], places: Sequence[bool]) -> list[Any]:
     """The values at the places that hold."""
     return [x for x, here in zip(values, places, strict=True) if here]
 
 
-def merged(values: Arrays, others: Sparse) -> Arrays:
+def combine(values: Arrays, others: MaybeZeros) -> Arrays:
     """Values [*shape each], with others in the places of those that are known."""
     pairs = zip(values, others, strict=True)
     return [x if other is None else other for x, other in pairs]
 
 
-def filled(values: Sparse, count: int) -> Sparse:
+def filled(values: MaybeZeros, count: int) -> MaybeZeros:
     """So many of them, the last ones zero."""
     return [*values, *(None for _ in range(count - len(values)))]
 
 
-def _summed(values: Sparse, axes: Sequence[int | None]) -> Sparse:
+def _summed(values: MaybeZeros, axes: Sequence[int | None]) -> MaybeZeros:
     """Values with a leading axis each, or without where there is to be none."""
     return [
         x.sum(0) if x is not None and axis is None else x
@@ -226,7 +230,7 @@ def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arra
     return made
 
 
-@boundary
+@api_boundary
 def _impl(*operands: Array, linear: Linear, count: int, **_: object) -> Arrays:
     return linear.push(list(operands[:count]), list(operands[count:]))
 
@@ -235,7 +239,7 @@ def _abstract(*operands: object, avals: Avals, **_: object) -> Avals:
     return avals
 
 
-@boundary
+@api_boundary
 def _transpose(
     cotangents: Sequence[Any],
     *operands: Any,
@@ -248,10 +252,10 @@ def _transpose(
     pulled = linear.pull(list(operands[:count]), list(map(sparse, cotangents)))
     pairs = zip(pulled, operands[count:], strict=True)
     found = [ad.Zero(x.aval.to_tangent_aval()) if y is None else y for y, x in pairs]
-    return spread(chosen(found, moving[count:]), moving)
+    return spread(partition(found, moving[count:]), moving)
 
 
-@boundary
+@api_boundary
 def _jvp(
     primals: Sequence[Array],
     tangents: Sequence[Any],
@@ -273,7 +277,7 @@ def _jvp(
         """Tangents of the outputs [*shape each]."""
         return linear.push(arguments[:count], arguments[count:])
 
-    def pull(arguments: Arrays, cotangents: Sparse) -> Sparse:
+    def pull(arguments: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         """Cotangents of arguments and tangents [*shape each]."""
         known, given = arguments[:count], arguments[count:]
         return [
@@ -289,7 +293,7 @@ def _jvp(
     ]
 
 
-def refuse(*_: object) -> Sparse:
+def refuse(*_: object) -> MaybeZeros:
     """The reverse of what has none: second derivatives."""
     raise TypeError(
         'expected reverse mode of values or of first derivatives, got a reverse of '

@@ -237,7 +237,7 @@ class FixedLoops(_Pass):
 
     def read_once(self, rows: Arrays) -> Arrays:
         """Made [rows, *shape] each, before anything that depends on them."""
-        return xla.at_hand(rows)
+        return xla.materialized(rows)
 
 
 def _repeated(

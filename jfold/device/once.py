@@ -31,8 +31,8 @@ from jfold.base.arrays import Arrays, ByOperation, Varying, array_spec, varied
 from jfold.base.jaxprs import is_inexact
 from jfold.device.batch import Batch
 from jfold.device.buffers import add_at, slice_rows, take
+from jfold.device.execution import Execution
 from jfold.device.kernel import Weights
-from jfold.device.plan import Plan
 from jfold.graph import shared_counts, value_parts
 from jfold.program.components import (
     Component,
@@ -41,9 +41,9 @@ from jfold.program.components import (
     sources,
     union,
 )
-from jfold.program.operations import Makers
+from jfold.program.operations import ProducerSet
 from jfold.scheduling.sections import Section, summed_at_once
-from jfold.scheduling.slots import Way, read_ways, slots, sums_have_rows
+from jfold.scheduling.slots import ReadMode, read_ways, slots, sums_have_rows
 from jfold.scheduling.spec import RECOMPUTE_ALL
 
 
@@ -65,14 +65,14 @@ class State:
     """What there is so far.
 
     Attributes:
-      plan: of what runs.
+      execution: of what runs.
       made: by number of a result of an operation, what it has made; sums of a component
         have theirs together.
       counts: by part of the values, as far as known, how many rows of it are real [].
       anything: parts whose spare rows are anything finite, and repeat no real one.
     """
 
-    plan: Plan
+    execution: Execution
     batch: Batch
     made: dict[int, Made] = field(default_factory=dict)
     counts: dict[int, Array] = field(default_factory=dict)
@@ -80,7 +80,10 @@ class State:
 
 
 def run_once(
-    plan: Plan, weights: ByOperation, indices: Array, constants: tuple[Array, ...]
+    execution: Execution,
+    weights: ByOperation,
+    indices: Array,
+    constants: tuple[Array, ...],
 ) -> Arrays:
     """The tensors of all results [rows, *shape] each.
 
@@ -89,10 +92,10 @@ def run_once(
       indices: [size], the index array.
       constants: per type [rows, *shape].
     """
-    state = State(plan, Batch(plan.layout, indices, constants))
-    for c, component in enumerate(plan.components):
-        if summed_at_once(plan.spec, c):
-            if component.operations and sums_have_rows(plan.spec):
+    state = State(execution, Batch(execution.layout, indices, constants))
+    for c, component in enumerate(execution.components):
+        if summed_at_once(execution.spec, c):
+            if component.operations and sums_have_rows(execution.spec):
                 _add_up(state, c, component)
         else:
             for o in component.operations:
@@ -102,8 +105,8 @@ def run_once(
 
 def _apply(state: State, o: int, weights: Arrays) -> None:
     """Runs an operation, given its weights [*shape each]."""
-    plan, reads = state.plan, _reads(state.plan, o)
-    kernel, extent = plan.kernels[o], _extent(state, o, reads)
+    execution, reads = state.execution, _reads(state.execution, o)
+    kernel, extent = execution.kernels[o], _extent(state, o, reads)
     inputs = [_rows(state, read, extent) for read in reads]
     real, own = None, weights
     if not extent.anything:
@@ -112,12 +115,12 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
     def run(own: Arrays, inputs: Arrays) -> Arrays:
         return kernel.outputs(Weights(own, []), inputs, extent.rows, real)
 
-    if plan.spec.residuals == RECOMPUTE_ALL:
+    if execution.spec.residuals == RECOMPUTE_ALL:
         run = jax.checkpoint(run)
-    first = first_results(plan.program)[o]
+    first = first_results(execution.program)[o]
     for k, x in enumerate(run(own, inputs)):
-        state.made[first + k] = Made(plan.layout.value_base[o][k], x)
-        part = len(plan.program.types) + first + k
+        state.made[first + k] = Made(execution.layout.value_base[o][k], x)
+        part = len(execution.program.types) + first + k
         state.counts[part] = extent.count
         if extent.anything:
             state.anything.add(part)
@@ -147,10 +150,10 @@ class Extent:
 
 def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
     """That of an operation, or of a result after all of them."""
-    layout, count = state.plan.layout, _count(state, table, reads)
+    layout, count = state.execution.layout, _count(state, table, reads)
     rows = [*layout.region, *layout.results][table]
     anything = _takes_anything(state, table, reads)
-    return Extent(rows, count, anything, state.plan.varying)
+    return Extent(rows, count, anything, state.execution.varying)
 
 
 def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
@@ -159,7 +162,7 @@ def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
     As many as of what is read in place, and of these told by one number: what is alike
     but for the number that it reads XLA would compile once more.
     """
-    batch, first = state.batch, len(state.plan.operations)
+    batch, first = state.batch, len(state.execution.operations)
     parts = _in_place_parts(reads)
     known = [state.counts[p] for p in parts if p in state.counts]
     if known:
@@ -173,12 +176,12 @@ def _count(state: State, table: int, reads: Sequence[Read]) -> Array:
 def _takes_anything(state: State, table: int, reads: Sequence[Read]) -> bool:
     """Whether an operation is defined on anything finite, and in its spare rows reads
     nothing else; if that saves anything."""
-    plan = state.plan
-    if table >= len(plan.operations):
+    execution = state.execution
+    if table >= len(execution.operations):
         return False
-    kernel, rows = plan.kernels[table], plan.layout.region[table]
-    made = [p for p in _in_place_parts(reads) if p >= len(plan.program.types)]
-    is_summed = any(x.way is Way.SUMMED for x in reads)
+    kernel, rows = execution.kernels[table], execution.layout.region[table]
+    made = [p for p in _in_place_parts(reads) if p >= len(execution.program.types)]
+    is_summed = any(x.way is ReadMode.SUMMED for x in reads)
     if not (made or is_summed or kernel.trained_count):
         return False
     return state.anything.issuperset(made) and kernel.is_defined(rows)
@@ -186,20 +189,22 @@ def _takes_anything(state: State, table: int, reads: Sequence[Read]) -> bool:
 
 def _in_place_parts(reads: Iterable[Read]) -> list[int]:
     """The parts of the values that are read in place."""
-    return [x.part for x in reads if x.part is not None and x.way is Way.IN_PLACE]
+    return [x.part for x in reads if x.part is not None and x.way is ReadMode.IN_PLACE]
 
 
 def _add_up(state: State, c: int, component: Component) -> None:
     """Takes all sums of a component."""
-    plan, operations = state.plan, component.operations
-    sections, numbers = state.batch.sections, first_results(plan.program)
-    (t,) = plan.operations[operations[0]].outputs
+    execution, operations = state.execution, component.operations
+    sections, numbers = state.batch.sections, first_results(execution.program)
+    (t,) = execution.operations[operations[0]].outputs
     own = sum(1 << numbers[o] for o in operations)
-    makers = union(union(sources(plan.program).inputs[o]) for o in operations) & ~own
-    rows = sum(plan.layout.region[o] for o in operations)
+    makers = (
+        union(union(sources(execution.program).inputs[o]) for o in operations) & ~own
+    )
+    rows = sum(execution.layout.region[o] for o in operations)
     summands = _read(state, t, makers, sections.summands[c])
     sums = _sums(state, summands, sections.sums_of[c], rows)
-    made = Made(plan.layout.value_base[operations[0]][0], sums)
+    made = Made(execution.layout.value_base[operations[0]][0], sums)
     state.made.update(dict.fromkeys((numbers[o] for o in operations), made))
 
 
@@ -212,12 +217,12 @@ def _kept_apart(x: Array, real: Array, spare: Array | None = None) -> Array:
     return lax.select(mask, x, lax.stop_gradient(x if spare is None else spare))
 
 
-def kept_bytes(plan: Plan) -> int:
+def kept_bytes(execution: Execution) -> int:
     """What JAX keeps for the reverse, in bytes."""
-    weights = {o: kernel.weight_specs for o, kernel in plan.kernels.items()}
-    pairs = zip(plan.spec.capacity.constants, plan.program.types, strict=True)
+    weights = {o: kernel.weight_specs for o, kernel in execution.kernels.items()}
+    pairs = zip(execution.spec.capacity.constants, execution.program.types, strict=True)
     constants = tuple(array_spec((rows, *t.shape), t.dtype) for rows, t in pairs)
-    indices = array_spec((plan.layout.sections.size,), jnp.int32)
+    indices = array_spec((execution.layout.sections.size,), jnp.int32)
 
     def pull(
         weights: ByOperation, indices: Array, constants: tuple[Array, ...]
@@ -227,7 +232,7 @@ def kept_bytes(plan: Plan) -> int:
 
         def run(floats: ByOperation) -> Arrays:
             whole = {o: x + weights[o][len(x) :] for o, x in floats.items()}
-            return run_once(plan, whole, indices, constants)
+            return run_once(execution, whole, indices, constants)
 
         return jax.vjp(run, floats)[1]
 
@@ -250,17 +255,17 @@ class Read:
       sums: of the rows that this is added to.
     """
 
-    way: Way
+    way: ReadMode
     type: int
-    makers: Makers
+    makers: ProducerSet
     part: int | None
     section: Section
     sums: Section
 
 
-def _reads(plan: Plan, table: int) -> list[Read]:
+def _reads(execution: Execution, table: int) -> list[Read]:
     """The slots of an operation, or of a result after all of them."""
-    program, sections = plan.program, plan.layout.sections
+    program, sections = execution.program, execution.layout.sections
     types = [each.inputs for each in program.operations]
     types += [each.tensors for each in program.results]
     made, count = sources(program), len(types[table])
@@ -270,15 +275,15 @@ def _reads(plan: Plan, table: int) -> list[Read]:
         (sections.inputs + sections.results)[table],
         (sections.input_sums + sections.result_sums)[table],
     )
-    ways = read_ways(plan.spec, table, count)
+    ways = read_ways(execution.spec, table, count)
     return [Read(*x) for x in zip(ways, types[table], *of_table, strict=True)]
 
 
 def _results(state: State) -> Iterator[Array]:
     """The tensors of all results [rows, *shape]."""
-    first = len(state.plan.operations)
-    for table in range(first, first + len(state.plan.program.results)):
-        reads = _reads(state.plan, table)
+    first = len(state.execution.operations)
+    for table in range(first, first + len(state.execution.program.results)):
+        reads = _reads(state.execution, table)
         extent = _extent(state, table, reads)
         for read in reads:
             yield _rows(state, read, extent)
@@ -290,21 +295,21 @@ def _rows(state: State, read: Read, extent: Extent) -> Array:
     Spare rows repeat the last real one, and no cotangent flows back from them; or are
     finite, if that is enough.
     """
-    if read.way is Way.IN_PLACE:
+    if read.way is ReadMode.IN_PLACE:
         found = _in_place(state, read, extent.rows)
     else:
         found = _read(state, read.type, read.makers, read.section)
-    if read.way is Way.SUMMED:
+    if read.way is ReadMode.SUMMED:
         found = _sums(state, found, read.sums, extent.rows)
     if not extent.rows:
         return found
     if extent.anything:
-        if read.way is not Way.INDEXED:
+        if read.way is not ReadMode.INDEXED:
             return found
         return _kept_apart(found, extent.real, lax.full_like(found, 0))
-    if read.way is Way.INDEXED and not read.makers:
+    if read.way is ReadMode.INDEXED and not read.makers:
         return found  # constants, to which no cotangent flows back anyway
-    if read.way is Way.INDEXED or _repeats(state, read, extent.rows):
+    if read.way is ReadMode.INDEXED or _repeats(state, read, extent.rows):
         return _kept_apart(found, extent.real)
     last = slice_rows(found, jnp.maximum(extent.count - 1, 0), 1)
     return _kept_apart(found, extent.real, jnp.broadcast_to(last, found.shape))
@@ -313,18 +318,18 @@ def _rows(state: State, read: Read, extent: Extent) -> Array:
 def _repeats(state: State, read: Read, rows: int) -> bool:
     """Whether spare rows of what is read in place repeat the last real one: they do in
     all that an operation has made, if in its inputs they do."""
-    program = state.plan.program
-    if read.part is None or read.way is not Way.IN_PLACE:
+    program = state.execution.program
+    if read.part is None or read.way is not ReadMode.IN_PLACE:
         return False
     _, table, _ = value_parts(program)[read.part]
     o = table - len(program.types)
     is_made = o >= 0 and read.part not in state.anything
-    return is_made and state.plan.layout.region[o] >= rows
+    return is_made and state.execution.layout.region[o] >= rows
 
 
 def _in_place(state: State, read: Read, rows: int) -> Array:
     """All rows of a part [rows, *shape]."""
-    program = state.plan.program
+    program = state.execution.program
     assert read.part is not None
     t, table, k = value_parts(program)[read.part]
     if table < len(program.types):
@@ -347,11 +352,11 @@ def _sums(state: State, summands: Array, section: Section, rows: int) -> Array:
     nothing = -0.0 if is_inexact(wide) else 0
     zeros = lax.full((rows, *wide.shape[1:]), nothing, wide.dtype)
     # In the order of the batch, on a CPU: its scatter adds one after another.
-    sums = add_at(varied(zeros, state.plan.varying), wide, to)
+    sums = add_at(varied(zeros, state.execution.varying), wide, to)
     return sums.astype(summands.dtype)
 
 
-def _read(state: State, t: int, makers: Makers, section: Section) -> Array:
+def _read(state: State, t: int, makers: ProducerSet, section: Section) -> Array:
     """Values of a type [rows, *shape], which some operations have made, or constants.
 
     Args:
@@ -369,8 +374,8 @@ def _read(state: State, t: int, makers: Makers, section: Section) -> Array:
 
 def _zeros(state: State, t: int, rows: int) -> Array:
     """Of a type, where there is nothing to read [rows, *shape]."""
-    type_ = state.plan.program.types[t]
-    return varied(jnp.zeros((rows, *type_.shape), type_.dtype), state.plan.varying)
+    type_ = state.execution.program.types[t]
+    return varied(jnp.zeros((rows, *type_.shape), type_.dtype), state.execution.varying)
 
 
 def _wide(x: Array) -> Array:
@@ -379,7 +384,7 @@ def _wide(x: Array) -> Array:
     return x.astype('float32') if narrow else x
 
 
-def _parts(state: State, t: int, makers: Makers) -> Iterator[Made]:
+def _parts(state: State, t: int, makers: ProducerSet) -> Iterator[Made]:
     """Where such values are, in the order of their rows."""
     constants = state.batch.constants[t]
     if len(constants):

@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 
 from jfold.base.errors import expect
 from jfold.base.keys import Rngs, check_key, key_of
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.program.operations import Layer, Operations
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
@@ -143,13 +143,13 @@ def _keys(
     return jax.vmap(key_of, (None, 0, 0))(seed, of, numbers)
 
 
-@kept
+@memoized
 def evaluating(spec: Spec) -> Spec:
     """The same shapes, of a program that draws nothing."""
     return spec.replaced(program=drawing_nothing(spec.program))
 
 
-@kept
+@memoized
 def drawing_nothing(program: Operations) -> Operations:
     """The same operations, of layers that draw nothing."""
     operations = tuple(

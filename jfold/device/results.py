@@ -12,7 +12,7 @@ from jfold.base.arrays import Arrays
 from jfold.device.batch import Batch
 from jfold.device.buffers import Values, take
 from jfold.program.components import sources
-from jfold.program.operations import Makers, Operations
+from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.layout import layout
 from jfold.scheduling.sections import Section
 from jfold.scheduling.spec import Spec
@@ -32,7 +32,7 @@ class Returned:
     type: int
     section: Section
     edge: int
-    makers: Makers
+    makers: ProducerSet
 
 
 def returned(spec: Spec) -> tuple[Returned, ...]:

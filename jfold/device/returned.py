@@ -13,7 +13,7 @@ from jfold.program.operations import Program
 from jfold.program.result_tables import handed_out
 from jfold.ragged import MetricValues, assembled
 from jfold.scheduling.schedule import Schedule
-from jfold.types import SequenceType, pack, terminals
+from jfold.types import SequenceType, leaf_types, pack
 
 
 def returned(
@@ -27,7 +27,7 @@ def returned(
 
     def value_of(tables: list[list[jax.Array]]) -> Any:
         own, *items = tables
-        pairs = zip(terminals(program.output), own, strict=True)
+        pairs = zip(leaf_types(program.output), own, strict=True)
         own = [
             _lengths(schedule, x) if isinstance(each, SequenceType) else x
             for each, x in pairs

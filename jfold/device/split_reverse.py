@@ -21,11 +21,11 @@ from jax.extend import core
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis
 from jfold.base.jaxprs import is_inexact
-from jfold.base.memo import Owner, kept
+from jfold.base.memo import Memoized, memoized
 from jfold.device import xla
+from jfold.device.activity import Activity, Rows, Stash
 from jfold.device.hoisting import is_worth_it
 from jfold.device.kernel import Kernel, Products, Weights
-from jfold.device.rows import Crossing, Flow, Rows
 from jfold.device.split import Split, split
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class SplitReverse(Owner):
+class SplitReverse(Memoized):
     """The split form; see `Reverse`."""
 
     hoists: ClassVar[bool] = True
     kernel: Kernel
-    flow: Flow
+    flow: Activity
 
     @functools.cached_property
     def is_possible(self) -> bool:
@@ -52,12 +52,12 @@ class SplitReverse(Owner):
         ]
 
     @functools.cached_property
-    def crossing(self) -> list[Crossing]:
+    def crossing(self) -> list[Stash]:
         """As found by dependence; each takes the place of a product of the same shape
         that has been read by then, if there is one left."""
         halves, rows = self._split(2), self.residuals()
         places = list(map(self._place, self.products_read))
-        found, taken = list[Crossing](), set[int | None]()
+        found, taken = list[Stash](), set[int | None]()
         # A product is stored for the derivatives of what reads it. Once its own
         # cotangent is there they have been taken, and the one may lie where the other
         # lay.
@@ -70,7 +70,7 @@ class SplitReverse(Owner):
                 if halves.is_read_before(place, variable)
                 and not halves.reads_late(place)
             )
-            found.append(Crossing(row, variable in halves.linear, next(fit, None)))
+            found.append(Stash(row, variable in halves.linear, next(fit, None)))
             taken.add(found[-1].replaces)
         return found
 
@@ -174,14 +174,14 @@ class SplitReverse(Owner):
         rows = [*given.inputs, given.real, *made, *given.cotangents]
         return [*given.weights.arrays, *rows]
 
-    @kept
+    @memoized
     def _split(self, rows: int) -> Split:
         trained = self.kernel.trained_count
         late = [trained + self.flow.places.index(a) for a in self.late_inputs]
         fixed, cotangents = self.kernel.weight_count, len(self.flow.live)
         return split(self._reverse(rows), [*range(trained), *late], fixed, cotangents)
 
-    @kept
+    @memoized
     def _reverse(self, rows: int) -> core.ClosedJaxpr:
         """The jaxpr of gradients of weights, then cotangents of active inputs."""
         specs, structure = jax.tree.flatten(self._argument_specs(rows))

@@ -29,11 +29,11 @@ from jax.extend import core
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, masked, varied, varying_axes
 from jfold.base.errors import gradient_of
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.device import linearity
-from jfold.device.derivatives import TwoWays
+from jfold.device.derivatives import CustomDerivatives
 from jfold.device.fixed_order import in_order
-from jfold.device.linear import Sparse
+from jfold.device.linear import MaybeZeros
 
 Cotangent: TypeAlias = Array | SymbolicZero
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Staged:
+class Hoisted:
     """A jaxpr in two stages: what its first arguments alone decide, then the rest.
 
     Attributes:
@@ -135,7 +135,7 @@ def stage(
     fixed: int,
     name: str,
     other: core.ClosedJaxpr | None = None,
-) -> Staged:
+) -> Hoisted:
     """Cuts a jaxpr into what its first `fixed` arguments decide, and the rest.
 
     Args:
@@ -160,7 +160,7 @@ def stage(
     frontier = dict.fromkeys(v for v in read if v in made or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
     stages = tuple(early), tuple(late), tuple(ordered)
-    return Staged(closed, *stages, frozenset(varying), name)
+    return Hoisted(closed, *stages, frozenset(varying), name)
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:
@@ -188,12 +188,12 @@ def _of_used(
     values: Callable[[Sequence[Array], Sequence[core.Var]], Arrays],
     wanted: Sequence[core.Var],
     run: Run,
-) -> TwoWays:
+) -> CustomDerivatives:
     """`values(arguments, wanted)` [*shape each], with the reverse of what of it is used
     alone; `run` runs either."""
 
-    @boundary
-    def pull(arguments: Arrays, saved: None, cotangents: Sparse) -> Sparse:
+    @api_boundary
+    def pull(arguments: Arrays, saved: None, cotangents: MaybeZeros) -> MaybeZeros:
         pairs = zip(wanted, cotangents, strict=True)
         used = {v: x for v, x in pairs if x is not None}
         moving = [i for i, x in enumerate(arguments) if jaxprs.is_inexact(x)]
@@ -209,7 +209,7 @@ def _of_used(
     def made(arguments: Arrays) -> Arrays:
         return run(lambda given: values(given, wanted), arguments)
 
-    return TwoWays(made, lambda arguments: (made(arguments), None), pull)
+    return CustomDerivatives(made, lambda arguments: (made(arguments), None), pull)
 
 
 def _as_written(function: Callable[[Arrays], Arrays], given: Arrays) -> Arrays:

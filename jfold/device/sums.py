@@ -28,32 +28,40 @@ from jax import Array, lax
 
 from jfold.device.batch import Number
 from jfold.device.buffers import Edges, added, write
+from jfold.device.execution import Execution
 from jfold.device.loops import Loops
-from jfold.device.plan import Plan
 
 
-def has_sums(plan: Plan, operations: Sequence[int]) -> bool:
+def has_sums(execution: Execution, operations: Sequence[int]) -> bool:
     """Whether there is room for sums over what one of the operations makes."""
-    made = (t for o in operations for t in plan.operations[o].outputs)
-    return any(plan.spec.capacity.sums[t] for t in made)
+    made = (t for o in operations for t in execution.operations[o].outputs)
+    return any(execution.spec.capacity.sums[t] for t in made)
 
 
-def sum_uses(plan: Plan, loops: Loops, c: int, level: Number, edges: Edges) -> Edges:
+def sum_uses(
+    execution: Execution, loops: Loops, c: int, level: Number, edges: Edges
+) -> Edges:
     """The edges, with the sums of what a level of a component made."""
-    operations = [plan.operations[o] for o in plan.components[c].operations]
+    operations = [execution.operations[o] for o in execution.components[c].operations]
     made = {t for each in operations for t in each.outputs}
     # Sums are filed under levels counted through all components.
-    before = sum(levels for levels, _ in plan.layout.tables[:c])
+    before = sum(levels for levels, _ in execution.layout.tables[:c])
     buffers = dict(edges.buffers)
     for t in sorted(made & buffers.keys()):
-        if plan.spec.capacity.sums[t]:
-            buffers[t] = _sum_type(plan, loops, t, before + level, buffers[t])
+        if execution.spec.capacity.sums[t]:
+            buffers[t] = _sum_type(execution, loops, t, before + level, buffers[t])
     return Edges(buffers)
 
 
-def _sum_type(plan: Plan, loops: Loops, t: int, step: Number, buffer: Array) -> Array:
+def _sum_type(
+    execution: Execution, loops: Loops, t: int, step: Number, buffer: Array
+) -> Array:
     """An edge buffer [uses, *shape], round after round: later ones add up sums."""
-    batch, base, width = loops.batch, plan.layout.edge_sums[t], plan.layout.sum_width[t]
+    batch, base, width = (
+        loops.batch,
+        execution.layout.edge_sums[t],
+        execution.layout.sum_width[t],
+    )
 
     # A tile may run past the last sum of a round. What it writes there is made again by
     # the rounds that follow; of later levels, whose edges are there, it is the same.
@@ -70,5 +78,5 @@ def _sum_type(plan: Plan, loops: Loops, t: int, step: Number, buffer: Array) -> 
         first, count = batch.sums(t, step, s)
         return loops.sums(t, count, tile, (first, buffer))[1]
 
-    done: Array = lax.fori_loop(0, plan.spec.capacity.stages, stage, buffer)
+    done: Array = lax.fori_loop(0, execution.spec.capacity.stages, stage, buffer)
     return done

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, Spec, Specs, one_row, row_axis, spec_of
 from jfold.device import fixed_order
+from jfold.device.activity import Activity, Rows, Stash
 from jfold.device.kernel import Kernel, Products, Weights
-from jfold.device.rows import Crossing, Flow, Rows
 
 # A pytree, too: `jax.vjp` returns it.
 Pullback: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
@@ -34,12 +34,12 @@ class WholeReverse:
     reverse pass, and products, which are stored. Nothing crosses.
     """
 
-    crossing: ClassVar[Sequence[Crossing]] = ()
+    crossing: ClassVar[Sequence[Stash]] = ()
     late_inputs: ClassVar[tuple[int, ...]] = ()
     products_read: ClassVar[tuple[int, ...]] = ()
     hoists: ClassVar[bool] = False
     kernel: Kernel
-    flow: Flow
+    flow: Activity
 
     @property
     def early_inputs(self) -> tuple[int, ...]:

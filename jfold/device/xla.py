@@ -3,7 +3,7 @@
 
 `tests/test_xla.py` compiles the plain form of each beside it; once the plain form has
 nothing to complain of any more, that test fails and the trick may go. Of what only a
-GPU shows, `at_hand`, that test is of `make accelerators`.
+GPU shows, `materialized`, that test is of `make accelerators`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def after(read: Arrays, x: Array, first: Array | int) -> Array:
     return x
 
 
-def at_hand(rows: Arrays) -> Arrays:
+def materialized(rows: Arrays) -> Arrays:
     """Rows [rows, *shape] each, which XLA then reads from their buffer once.
 
     For a GPU it gathers rows again wherever that saves a kernel, and so beside the
@@ -213,17 +213,17 @@ def is_read_before(
     node, since then 1.19.
     """
     # What simple equations have made of the argument is as good as the argument.
-    at_hand = {argument}
+    materialized = {argument}
     before = set(jaxprs.needed(equations, [made]))
     for equation in equations:
-        if at_hand.isdisjoint(jaxprs.variables(equation.invars)):
+        if materialized.isdisjoint(jaxprs.variables(equation.invars)):
             continue
         if equation.primitive.name in REPEATED:
-            at_hand.update(equation.outvars)
+            materialized.update(equation.outvars)
         elif equation not in before:
             return False
     # Without equations before it `made` would be an argument, there from the start.
-    return bool(before) and at_hand.isdisjoint(jaxprs.variables(outputs))
+    return bool(before) and materialized.isdisjoint(jaxprs.variables(outputs))
 
 
 # ---- transposed matrices -------------------------------------------------------------

@@ -12,7 +12,7 @@ from flax import linen
 from flax.core import meta
 from jax.typing import ArrayLike
 
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, convert_to_block
 from jfold.models.model import Model, model_of
 from jfold.scheduling.schedule import Schedule
@@ -58,7 +58,7 @@ class Fold(linen.Module):
         super().__post_init__()
 
     @property
-    @boundary
+    @api_boundary
     def model(self) -> Model:
         """The compiled block; `model.schedule(examples)` makes schedules."""
         return model_of(self.block, self.max_programs)

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 
 from jfold.base.errors import expect
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, Function, convert_to_block
 from jfold.language.analysis import users
 from jfold.language.flax_modules import module_of
@@ -49,7 +49,7 @@ class Fold(nnx.Module):
     (2, 4)
     """
 
-    @boundary
+    @api_boundary
     def __init__(
         self, block: Convertible, *, rngs: nnx.Rngs, max_programs: int | None = None
     ) -> None:
@@ -87,7 +87,7 @@ class Fold(nnx.Module):
             options['rngs'] = {name: draw() for name, draw in self.streams.items()}
         return self.model.apply(self.arrays, schedule, external, **options)
 
-    @boundary
+    @api_boundary
     def predict(self, source: object, **options: Any) -> Any:
         """As `Model.predict`, with the parameters of the module.
 
@@ -157,7 +157,7 @@ def _nested(leaves: list[tuple[list[str], Leaf]]) -> Leaf:
     return nnx.Dict({name: _nested(parts) for name, parts in inside.items()})
 
 
-@boundary
+@api_boundary
 def Cell(make: Callable[[nnx.Rngs], nnx.Module], name: str | None = None) -> Function:
     """An NNX module as a block, of which `Model.init(key)` draws the parameters.
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import MASKED, BadItem, shown, some_masked
-from jfold.base.memo import kept
+from jfold.base.errors import MASKED, BadItem, short_repr, some_masked
+from jfold.base.memo import memoized
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.inference import infer
 from jfold.language.layer_names import arguments_of
@@ -43,7 +43,7 @@ def typing_of(block: b.Block) -> Typing:
     return _typing(block, jax.dtypes.canonicalize_dtype(float))
 
 
-@kept
+@memoized
 def _typing(block: b.Block, widest: np.dtype[Any]) -> Typing:
     """The types of a block, found once for each width of floats that JAX keeps.
 
@@ -111,21 +111,23 @@ class Arrays:
     def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Array:
         """An object as an array of just this type."""
         if some_masked([x.value], len(type_.shape)):
-            raise misfit(node, f'expected {type_}, got {shown(x.value)}, {MASKED}', x)
+            raise misfit(
+                node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
+            )
         given = np.asarray(x.value)
         if given.shape == type_.shape and given.dtype.kind in 'biufcV':
             with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
                 made = given.astype(type_.dtype)
             if below is not None and not all(0 <= each < below for each in given.flat):
                 text = f'ints from 0 to {below - 1}, as `below={below}` says'
-                raise misfit(node, f'expected {text}, got {shown(x.value)}', x)
+                raise misfit(node, f'expected {text}, got {short_repr(x.value)}', x)
             if _is_same(given, made):
                 return made
         try:  # the engine says why
             to_array([x.value], type_)
         except BadItem as error:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
-        raise misfit(node, f'expected {type_}, got {shown(x.value)}', x)
+        raise misfit(node, f'expected {type_}, got {short_repr(x.value)}', x)
 
     def constant(self, node: Typed, value: Array) -> Array:
         """An array of the program."""

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jfold import blocks as b
-from jfold.base.functions import neutral
+from jfold.base.functions import additive_identity
 from jfold.language import symbols as s
 from jfold.language.lines import INDENT, Lines
 from jfold.language.tapes import Maker, Tape
@@ -99,7 +99,7 @@ def _write(
     if node.facts is Fill.ZERO:
         item = node.output
         assert isinstance(item, TensorType)
-        zero = neutral(item.shape, item.dtype)
+        zero = additive_identity(item.shape, item.dtype)
         constant = g.tables.constant((item, 'neutral'), zero)
         fill = g.constant_name(constant, 'NEUTRAL')
     lines = [f'{INDENT}def {name}(items):']

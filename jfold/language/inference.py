@@ -22,14 +22,14 @@ from jfold import blocks as b
 from jfold.base.trampoline import Steps, run
 from jfold.language.analysis import constants, observing, users
 from jfold.language.fields import order_for
-from jfold.language.origins import Origins
+from jfold.language.forwarding import Forwarding
 from jfold.language.paths import fail, further
 from jfold.language.recursion import calls_of, endless
 from jfold.language.shared_parameters import numbered
 from jfold.language.typed import Typed, Typing
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
 from jfold.program.operations import Layer
-from jfold.program.result_tables import levels
+from jfold.program.result_tables import nesting
 from jfold.types import (
     ObjectType,
     SequenceType,
@@ -37,7 +37,7 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    terminals,
+    leaf_types,
 )
 
 A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
@@ -84,7 +84,7 @@ class Inference:
     layers: dict[Any, Layer] = field(default_factory=dict)
     functions: dict[Layer, b.Function] = field(default_factory=dict)
     guesses: list[tuple[Typed, Type]] = field(default_factory=list)
-    results: dict[tuple[Any, tuple[Type, ...]], tuple[Type, Origins]] = field(
+    results: dict[tuple[Any, tuple[Type, ...]], tuple[Type, Forwarding]] = field(
         default_factory=dict
     )
     calls: dict[tuple[b.Block, Type | None], b.Reference] = field(default_factory=dict)
@@ -398,7 +398,7 @@ def collected_of(given: Type) -> tuple[Type, bool]:
     """What a metric collects of what it is given, and whether a label is beside it."""
     if isinstance(given, TupleType) and len(given) == 2:
         value, label = given
-        if label.of_objects and any(terminals(label)):
+        if label.of_objects and any(leaf_types(label)):
             return value, True
     return given, False
 
@@ -406,7 +406,7 @@ def collected_of(given: Type) -> tuple[Type, bool]:
 def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
     assert isinstance(node.block, b.Metric)
     collected, has_label = collected_of(node.input)
-    leaves = list(terminals(collected))
+    leaves = list(leaf_types(collected))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
         hint = _why_not_collected(node.input, leaves)
         fail(node, 'a tensor or a tuple of tensors', str(node.input), hint)
@@ -434,7 +434,7 @@ def _why_not_collected(given: Type, leaves: list[Type]) -> str:
 
 def check_dtype(node: Typed, type_: Type) -> None:
     """Refuses what JAX, as configured, would silently make narrower."""
-    for leaf in itertools.chain(*map(terminals, levels(type_))):
+    for leaf in itertools.chain(*map(leaf_types, nesting(type_))):
         if isinstance(leaf, TensorType):
             narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
             if narrow != leaf.dtype:
@@ -448,7 +448,7 @@ def check_dtype(node: Typed, type_: Type) -> None:
 
 def check_zeros(node: Typed, type_: Type, hint: str) -> None:
     """Refuses types that have no zero."""
-    for each in levels(type_):
-        if not all(isinstance(x, TensorType | SequenceType) for x in terminals(each)):
+    for each in nesting(type_):
+        if not all(isinstance(x, TensorType | SequenceType) for x in leaf_types(each)):
             expected = 'a type that has zeros: tensors, tuples, sequences'
             fail(node, expected, str(each), hint)

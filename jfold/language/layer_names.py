@@ -29,7 +29,7 @@ from jfold.language.flax_modules import (
     is_module,
     module_of,
 )
-from jfold.language.origins import Origins, origins_of
+from jfold.language.forwarding import Forwarding, origins_of
 from jfold.language.signatures import call_hint, check_init, takes_specs
 from jfold.program.operations import PROBES, Layer
 from jfold.types import (
@@ -208,7 +208,7 @@ def arguments_of(type_: Type) -> tuple[Type, ...]:
     return () if isinstance(type_, VoidType) else (type_,)
 
 
-def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Origins]:
+def traced(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwarding]:
     """The type that a layer gives, and where it comes from, found without computing.
 
     A function of whole tiles is tried on tiles of several numbers of rows, since a

@@ -16,14 +16,14 @@ from collections.abc import Collection
 
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
-from jfold.program.result_tables import levels
+from jfold.program.result_tables import nesting
 from jfold.types import (
     BroadcastType,
     SequenceType,
     TensorType,
     Type,
     count_terminals,
-    terminals,
+    leaf_types,
 )
 
 MOST_TENSORS = 1 << 16  # of which each is an array of its own, and a line of programs
@@ -32,10 +32,10 @@ EXPECTED = 'a result of tensors, in tuples and sequences'
 
 def check_output(root: Typed, metrics: Collection[str]) -> None:
     """Refuses a value that is no result, and one that is none."""
-    if not metrics and not any(terminals(root.output)):
+    if not metrics and not any(leaf_types(root.output)):
         hint = 'end with tensors, or collect them by a Metric'
         fail(root, 'a result of tensors, or a Metric', str(root.output), hint)
-    for number, level in enumerate(levels(root.output)):
+    for number, level in enumerate(nesting(root.output)):
         if (count := count_terminals(level)) > MOST_TENSORS:
             hint = 'take what is wanted by GetItem or a Function'
             fail(
@@ -44,7 +44,7 @@ def check_output(root: Typed, metrics: Collection[str]) -> None:
                 f'{count:,}',
                 hint,
             )
-        for leaf in terminals(level):
+        for leaf in leaf_types(level):
             if hint := _why_no_result(leaf, inside=bool(number)):
                 fail(root, EXPECTED, str(root.output), hint)
 
@@ -54,7 +54,7 @@ def _why_no_result(leaf: Type, inside: bool) -> str:
     if isinstance(leaf, TensorType):
         return ''
     if isinstance(leaf, SequenceType):
-        empty = not any(terminals(leaf.item))
+        empty = not any(leaf_types(leaf.item))
         return 'drop what a sink leaves by `>> Void()`' if empty else ''
     if isinstance(leaf, BroadcastType):
         return 'put it beside a sequence, by ZipWith'

@@ -11,8 +11,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.base.containers import plain, restored
-from jfold.base.errors import shown
-from jfold.base.memo import kept
+from jfold.base.errors import short_repr
+from jfold.base.memo import memoized
 from jfold.blocks.external import shown_rows
 from jfold.program.operations import Layer, Program
 
@@ -38,7 +38,7 @@ def check_kept(program: Program) -> None:
         )
 
 
-@kept
+@memoized
 def _wide(program: Program) -> np.dtype[Any] | None:
     """A dtype of 64 bits in a program, if there is one."""
     leaves = jax.tree.leaves([layer.params for layer in program.layers])
@@ -61,7 +61,7 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
     if known and not isinstance(params, Mapping):
         raise TypeError(
             f'expected parameters as a dict by layers, {list(known)}, got '
-            f'{shown(params)}; {_makes(params)}'
+            f'{short_repr(params)}; {_makes(params)}'
         )
     if missing := [name for name in known if name not in given]:
         raise TypeError(_lacking(missing, list(given), known))
@@ -81,7 +81,7 @@ def _check_rows(layer: Layer, array: Any) -> None:
     is_array = hasattr(array, 'dtype') and array.ndim > 0
     if is_array and array.shape[1:] == spec.shape[1:] and _has_dtype(array, spec):
         return
-    got = 'none' if array is None else f'{shown(array)}, which is no array'
+    got = 'none' if array is None else f'{short_repr(array)}, which is no array'
     if hasattr(array, 'dtype'):
         got = f'{array.dtype}{list(array.shape)}'
     cast = ''
@@ -107,13 +107,13 @@ def with_external(
         return params
     names = [layer.name for layer in layers if layer.external]
     if not isinstance(external, Mapping) or set(external) - set(names):
-        got = list(external) if isinstance(external, Mapping) else shown(external)
+        got = list(external) if isinstance(external, Mapping) else short_repr(external)
         raise TypeError(
             f'expected `external` as a dict of arrays by name, {names}, got {got}'
         )
     if params is not None and not isinstance(params, Mapping):
         raise TypeError(
-            f'expected parameters as a dict by layers, got {shown(params)}; '
+            f'expected parameters as a dict by layers, got {short_repr(params)}; '
             '`model.init(key)` makes them'
         )
     return {**(params or {}), **external}
@@ -216,7 +216,7 @@ def _as_held(dtype: DTypeLike) -> object:
 
 
 def _unlike(name: str, path: Path, spec: Struct, leaf: Any) -> str:
-    got, hint = f'{shown(leaf)}, which is no array', ''
+    got, hint = f'{short_repr(leaf)}, which is no array', ''
     if hasattr(leaf, 'dtype'):
         got = f'{leaf.dtype}{list(leaf.shape)}'
         if leaf.dtype != spec.dtype:

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from jfold import blocks as b
 from jfold.blocks.compose import Composition
+from jfold.language.forwarding import Forwarding
 from jfold.language.groups import Fill
-from jfold.language.origins import Origins
 from jfold.language.typed import Typed, Typing
 from jfold.program.operations import Layer, Program
 
@@ -161,8 +161,8 @@ CODECS: dict[type, Codec] = {
     Typed: Codec(lambda x: tuple(getattr(x, n) for n in USE), _use),
     Typing: Codec(lambda x: (x.root, x.declarations, x.layers, x.metrics), Typing),
     Portable: Codec(lambda x: (x.typing, x.feeds, x.once), Portable),
-    Origins: Codec(
-        lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Origins
+    Forwarding: Codec(
+        lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Forwarding
     ),
     b.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
     Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), outline),

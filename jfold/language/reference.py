@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jfold.base.errors import InputError
-from jfold.base.functions import neutral
+from jfold.base.functions import additive_identity
 from jfold.language.expression import Expression, Nothing
 from jfold.language.groups import GROUPS
 from jfold.language.typed import Typed
@@ -163,7 +163,7 @@ class Rows(Nothing):
         size = next(size for size in GROUPS if size >= len(items))
         if len(items) < size:
             assert isinstance(item, TensorType)
-            zero = self.constant(combine, neutral(item.shape, item.dtype))
+            zero = self.constant(combine, additive_identity(item.shape, item.dtype))
             items = [*items, *[zero] * (size - len(items))]
         assert combine.layer is not None
         given = TupleType((item,) * size)

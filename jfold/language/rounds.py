@@ -15,7 +15,7 @@ from jfold.language.tables import Tables
 from jfold.language.tapes import ROW, Maker, Rows, Tape, Use
 from jfold.language.typed import Typed
 from jfold.program.components import component_of, components, results_in
-from jfold.program.operations import Makers, Operation, Operations, Sources
+from jfold.program.operations import Operation, Operations, Producers, ProducerSet
 from jfold.program.result_tables import Result, in_row
 from jfold.types import KeyType, TensorType, Type
 
@@ -37,10 +37,10 @@ class Facts:
     """
 
     places: Mapping[Hashable, int] = field(default_factory=dict)
-    joined: Mapping[Hashable, tuple[Makers, ...]] = field(default_factory=dict)
+    joined: Mapping[Hashable, tuple[ProducerSet, ...]] = field(default_factory=dict)
     levels: Mapping[Hashable, tuple[int, ...]] = field(default_factory=dict)
-    inputs: tuple[tuple[Makers, ...], ...] = ()
-    results: tuple[tuple[Makers, ...], ...] = ()
+    inputs: tuple[tuple[ProducerSet, ...], ...] = ()
+    results: tuple[tuple[ProducerSet, ...], ...] = ()
     split: tuple[int, ...] = ()
     sites: Mapping[Hashable, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -104,10 +104,10 @@ class Round:
         self.chosen, self.facts, self.deep = chosen, facts, deep
         self.inside = chosen.inside
         self.places: dict[Hashable, int] = {}
-        self.joins: dict[Hashable, list[Makers]] = {}
+        self.joins: dict[Hashable, list[ProducerSet]] = {}
         self.levels: dict[Hashable, tuple[int, ...]] = {}
-        self.inputs: dict[int, list[Makers]] = {}
-        self.row_makers: dict[int, list[Makers]] = {}
+        self.inputs: dict[int, list[ProducerSet]] = {}
+        self.row_makers: dict[int, list[ProducerSet]] = {}
         self.uses: list[Use] = []
         self.calls: list[Call] = []
         self.applied_in: dict[Hashable, set[int]] = {}
@@ -161,7 +161,7 @@ class Round:
         outputs = [len(each.outputs) for each in operations]
         self.owner = [o for o, n in enumerate(outputs) for _ in range(n)]
         self.first = [0, *itertools.accumulate(outputs)]
-        in_part: dict[int, Makers] = {}
+        in_part: dict[int, ProducerSet] = {}
         recurrent = 0
         for bit, o in enumerate(self.owner):
             in_part[self.part[o]] = in_part.get(self.part[o], 0) | 1 << bit
@@ -193,7 +193,7 @@ class Round:
             operations=tuple(operations),
             constants=tuple(self.tables.constants),
             results=tuple(self.results),
-            sources=Sources(self.facts.inputs, self.facts.results),
+            sources=Producers(self.facts.inputs, self.facts.results),
         )
 
     @property
@@ -263,7 +263,7 @@ class Round:
         o = self.chosen.number.get(o, o)
         return self.is_recurrent(o)
 
-    def bit(self, o: int, output: int) -> Makers:
+    def bit(self, o: int, output: int) -> ProducerSet:
         """The bit of an output among those of all operations."""
         while len(self.bits) <= o:
             last = self.operations[len(self.bits) - 1]
@@ -418,7 +418,11 @@ class Round:
         return self._with_facts(key, value, own, self.facts.levels.get(key, one))
 
     def _with_facts(
-        self, key: Hashable, value: s.Symbol, own: list[Makers], same: tuple[int, ...]
+        self,
+        key: Hashable,
+        value: s.Symbol,
+        own: list[ProducerSet],
+        same: tuple[int, ...],
     ) -> s.Symbol:
         before = self.facts.joined.get(key, (0,) * len(own))
         both = (a | b for a, b in zip(before, own, strict=True))

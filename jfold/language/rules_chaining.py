@@ -36,7 +36,7 @@ from jfold.types import (
     SequenceType,
     TupleType,
     Type,
-    terminals,
+    leaf_types,
 )
 
 # ---- Chain ---------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _(block: b.Padded, node: Typed, x: object, state: Walk) -> object:
 def _(block: b.Padded, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     assert isinstance(node.output, TupleType)
     item = node.output[0]
-    if any(isinstance(leaf, ObjectType) for leaf in terminals(item)):
+    if any(isinstance(leaf, ObjectType) for leaf in leaf_types(item)):
         fail(node, 'items of tensors, which have zeros', str(item))
     given = counted(finite(value, w), w)
     w.line(f'at_most_items({given.n}, {block.length})')

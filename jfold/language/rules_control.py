@@ -43,7 +43,7 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    terminals,
+    leaf_types,
 )
 
 NO_CASE = 'give it a case, or pass `default=`'
@@ -277,7 +277,7 @@ def _(block: b.Share, node: Typed, state: Inference) -> Steps[Type]:
 def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
     """Refuses what gives something else than tensors; once that is known."""
     type_ = state.types.resolve(part.output)
-    if type_.ground and not all(isinstance(x, TensorType) for x in terminals(type_)):
+    if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
         hint = 'put it around what each item, or the whole, becomes'
         fail(node, 'a block that gives tensors', str(type_), hint)
     return type_.ground

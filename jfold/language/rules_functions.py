@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import reason, shown
+from jfold.base.errors import reason, short_repr
 from jfold.language import symbols as s
 from jfold.language.cells import check_order
 from jfold.language.fields import order_for
@@ -29,7 +29,7 @@ from jfold.types import (
     TupleType,
     Type,
     VoidType,
-    terminals,
+    leaf_types,
 )
 
 OF_PYTHON = (
@@ -53,7 +53,7 @@ def type_function(block: b.Function, node: Typed, state: Inference) -> Type:
         if not state.types.known(node.input):
             return False
         given = state.types.resolve(node.input)
-        for leaf in terminals(given):
+        for leaf in leaf_types(given):
             if not isinstance(leaf, TensorType):
                 sequence = isinstance(leaf, SequenceType)
                 hint = OF_SEQUENCES if sequence else TO_TENSORS
@@ -118,7 +118,7 @@ def _check_settings(node: Typed, given: Type, function: b.Function) -> None:
             node,
             'an input for each argument without a default',
             f'the tuple {given}, of which an item would be '
-            f'`{each.name}={shown(each.default)}`',
+            f'`{each.name}={short_repr(each.default)}`',
             'items are arguments of their own: take one by `GetItem`, or write a '
             f'function that takes {count} inputs, as `lambda *inputs: ...`',
         )

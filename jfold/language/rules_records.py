@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import reason, shown
+from jfold.base.errors import reason, short_repr
 from jfold.base.functions import take_item
 from jfold.base.trampoline import Steps, in_turn
 from jfold.language import symbols as s
@@ -186,7 +186,10 @@ def _item_of(node: Typed, given: Product, key: object, state: Inference) -> Type
     place = given.place(key)
     if place is not None:
         return state.item(node, place, given.items[place])
-    shown, choices = str(state.types.resolve(given)), given.form.choices(len(given))
+    shown, choices = (
+        str(state.types.resolve(given)),
+        given.form.choices(len(given)),
+    )
     hint = choices and f'write {choices}'
     if isinstance(given, StructType):
         fail(node, f'a key of its input, {shown}', repr(key), hint)
@@ -203,7 +206,9 @@ def _(block: b.Record, node: Typed, x: object, state: Walk) -> Steps[Any]:
     if reads and not isinstance(node.input, Product):
         x = state.object(x)
         if block.length is not None and (got := length_of(x.value)) > block.length:
-            most = f'expected {count_of(block.length)}, got {got} in {shown(x.value)}'
+            most = (
+                f'expected {count_of(block.length)}, got {got} in {short_repr(x.value)}'
+            )
             refuse(node, f'{most}; {PICK}', x)
     made, x = [], node.arranged(x)
     for (key, _), each in zip(block.fields, node.parts, strict=True):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from inspect import Parameter
 from typing import Any
 
-from jfold.base.errors import shown
+from jfold.base.errors import short_repr
 from jfold.combinators import Function
 
 POSITIONAL = Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD
@@ -74,7 +74,7 @@ def check_init(function: Function, count: int) -> None:
     for each in filter(_is_setting, _positional(function.init)[: 1 + count]):
         raise TypeError(
             f'expected an `init` that takes {count} inputs, got one in which an input '
-            f'would be `{each.name}={shown(each.default)}`'
+            f'would be `{each.name}={short_repr(each.default)}`'
         )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from jfold.program.operations import Makers
+from jfold.program.operations import ProducerSet
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -53,7 +53,7 @@ class Tensor:
 
     name: str = ''
     type: int = 0
-    makers: Makers = 0
+    makers: ProducerSet = 0
     step: Any = None
     use: Any = None
     level: Any = None
@@ -155,7 +155,7 @@ def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
     return replace(made, n=n) if isinstance(made, Items) else made
 
 
-def makers(value: Symbol) -> Iterator[Makers]:
+def makers(value: Symbol) -> Iterator[ProducerSet]:
     """The makers of each tensor in a value, those of items of sequences too."""
     for each in leaves(value):
         if isinstance(each, Tensor):
@@ -164,7 +164,7 @@ def makers(value: Symbol) -> Iterator[Makers]:
             yield from makers(each.item)
 
 
-def with_makers(value: Symbol, found: Iterator[Makers]) -> Symbol:
+def with_makers(value: Symbol, found: Iterator[ProducerSet]) -> Symbol:
     """The value with other makers; the inverse of `makers`."""
 
     def leaf(each: Leaf) -> Leaf:

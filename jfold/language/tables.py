@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from jfold.language.forwarding import computing
 from jfold.language.layer_names import arguments_of
-from jfold.language.origins import computing
 from jfold.language.typed import Typed, Typing
 from jfold.program.operations import Layer, Operation
 from jfold.types import KeyType, TensorType, TupleType, Type, tensors

@@ -12,7 +12,7 @@ from typing import Any
 from jfold import blocks as b
 from jfold.base.printing import short
 from jfold.language.fields import Order
-from jfold.language.origins import Origins
+from jfold.language.forwarding import Forwarding
 from jfold.language.paths import path_of
 from jfold.program.operations import Layer
 from jfold.program.result_tables import Kind, rows_of
@@ -43,7 +43,7 @@ class Typed:
     parts: tuple[Typed | None, ...] = ()
     layer: Layer | None = None
     order: Order | None = None
-    origins: Origins | None = None
+    origins: Forwarding | None = None
     shared: bool = False
     draws: bool = False
     observes: bool = False

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jfold.language import symbols as s
-from jfold.types import SequenceType, Type, terminals
+from jfold.types import SequenceType, Type, leaf_types
 
 
 def texts(value: s.Symbol) -> Iterator[str]:
@@ -93,7 +93,7 @@ def inside(type_: Type, numbers: list[int]) -> list[Any]:
     root: list[Any] = []
     waiting = [(type_, root)]
     for each, into in waiting:
-        for leaf in terminals(each):
+        for leaf in leaf_types(each):
             if isinstance(leaf, SequenceType):
                 made: list[Any] = []
                 into.append((next(rest), made))

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import InputError, instead_of, reason, shown
+from jfold.base.errors import InputError, instead_of, reason, short_repr
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.typed import Typed, Typing
 from jfold.tracing.helpers import field as field_of
@@ -188,12 +188,12 @@ class Walk:
     def apply(self, node: Typed, fn: Callable[[Any], Any], x: At, what: str) -> Any:
         """What a function of the data gives."""
         if why := why_no_value(type(x.value)):
-            text = f'expected a value, got {shown(x.value)}; {why}'
+            text = f'expected a value, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
         try:
             return fn(x.value)
         except Exception as error:
-            text = f'expected {what}, got {shown(x.value)}: {reason(error)}'
+            text = f'expected {what}, got {short_repr(x.value)}: {reason(error)}'
             raise misfit(node, text, x, instead_of(x.value)) from error
 
     def lookup(
@@ -211,7 +211,7 @@ class Walk:
         except (KeyError, TypeError) as error:
             hint = hint if isinstance(error, KeyError) else UNHASHABLE
             what = expected(table, isinstance(error, KeyError))
-            text = f'expected {what}, got {shown(key.value)}'
+            text = f'expected {what}, got {short_repr(key.value)}'
             raise misfit(node, text, key, hint) from None
         except Exception as error:  # of its `__hash__`
             raise misfit(node, reason(error), key) from error
@@ -226,7 +226,9 @@ class Walk:
         except Exception as error:
             if default and isinstance(error, ABSENT):
                 return x.step(default[0], _step(x.value, key))
-            text = f'expected an item {key!r}, got {shown(x.value)}: {reason(error)}'
+            text = (
+                f'expected an item {key!r}, got {short_repr(x.value)}: {reason(error)}'
+            )
             lacks = isinstance(error, KeyError) and isinstance(x.value, Mapping)
             hint = LACKS if lacks else instead_of(x.value)
             raise misfit(node, text, x, hint) from error
@@ -236,12 +238,12 @@ class Walk:
         if not isinstance(x, At):
             return list(x)
         if why := why_no_sequence(type(x.value)):
-            text = f'expected a sequence, got {shown(x.value)}; {why}'
+            text = f'expected a sequence, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
         try:
             found = listed(x.value)
         except Exception as error:
-            got = f'{shown(x.value)}: {reason(error)}'
+            got = f'{short_repr(x.value)}: {reason(error)}'
             text = f'expected something iterable, got {got}'
             raise misfit(node, text, x, instead_of(x.value)) from error
         return [x.step(each, f'[{k}]') for k, each in enumerate(found)]
@@ -378,7 +380,7 @@ def _note(error: Exception, node: Typed, x: object) -> None:
         return
     path = path_of(x) or ''
     at = f', at {path}' if str(path) else ''
-    error.add_note(f'{node}: expected what it takes, got {shown(plain(x))}{at}')
+    error.add_note(f'{node}: expected what it takes, got {short_repr(plain(x))}{at}')
 
 
 @functools.cache

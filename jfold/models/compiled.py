@@ -14,7 +14,7 @@ import jax
 
 from jfold.base.errors import expect
 from jfold.base.memo import Recent
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import with_spec
 from jfold.language.flax_modules import is_graph
 from jfold.scheduling.schedule import Schedule, abstract
@@ -35,7 +35,7 @@ class CompiledStep:
     _recipe: _Recipe
     _others: Recent[jax.stages.Compiled] = field(default_factory=Recent)
 
-    @boundary
+    @api_boundary
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Runs the step.
 

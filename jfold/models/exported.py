@@ -15,7 +15,7 @@ from typing import Any
 
 from jax import export
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.ragged import MetricValues, Ragged
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.spec import Spec, SpecKey
@@ -55,7 +55,7 @@ def _text(key: ExportedKey | SpecKey) -> str:
     return key.text if isinstance(key, ExportedKey) else _said(key.spec)
 
 
-@kept
+@memoized
 def _said(spec: Spec) -> str:
     # Imported when something is written, and not with `jfold`.
     from jfold.data.traced import make_digest

@@ -13,8 +13,8 @@ from jax.custom_batching import custom_vmap
 from jax.export import Exported
 
 from jfold.base.containers import plain
-from jfold.base.errors import expect, several, whole
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import check_at_least, check_examples, expect
+from jfold.base.tracebacks import api_boundary
 from jfold.data.corpus import Corpus
 from jfold.data.joining import join
 from jfold.data.predict import predictions
@@ -24,7 +24,7 @@ from jfold.data.traced import Traced
 from jfold.data.tracer import Tracer, make_tracer
 from jfold.language.parameter_checks import check_kept, check_params
 from jfold.program.operations import Program
-from jfold.scheduling.deals import deal_in_order
+from jfold.scheduling.assignment import deal_in_order
 from jfold.scheduling.schedule import Schedule, check_one
 from jfold.scheduling.spec import Capacity, Spec
 
@@ -76,7 +76,7 @@ class LoadedModel:
         """What has room in its programs, from small to large."""
         return tuple(spec.capacity for spec in self._steps)
 
-    @boundary
+    @api_boundary
     def schedule(
         self, examples: Iterable[Any] | Traced, *, size: int | None = None
     ) -> Schedule:
@@ -107,7 +107,7 @@ class LoadedModel:
 
     def _checked(self, size: int) -> int:
         """A number of rows that there is a program for."""
-        rows = whole('size', size, 0)
+        rows = check_at_least('size', size, 0)
         known = sorted({each.examples for each in self.capacities})
         if rows not in known:
             told = ' or '.join(map(str, known))
@@ -116,7 +116,7 @@ class LoadedModel:
             )
         return rows
 
-    @boundary
+    @api_boundary
     def apply(self, params: Mapping[str, Any], schedule: Schedule) -> Any:
         """Runs a batch, as `Model.apply` with `deterministic=True`.
 
@@ -149,7 +149,7 @@ class LoadedModel:
         check_params(self.program.layers, params)
         return step(jax.tree.leaves(params), schedule.indices, schedule.constants)
 
-    @boundary
+    @api_boundary
     def predict(
         self, source: object, *, batch_size: int | None = None, progress: bool = True
     ) -> Any:
@@ -171,7 +171,7 @@ class LoadedModel:
 
         return predictions(self, run_batch, source, size, None, progress)
 
-    @boundary
+    @api_boundary
     def precompile(self) -> None:
         """Compiles all programs now, and not when each is first needed."""
         nothing = self.scheduler.select([])
@@ -179,7 +179,7 @@ class LoadedModel:
             made = self.apply(self.params, build([nothing], spec))
             jax.block_until_ready(made)  # type: ignore[no-untyped-call]
 
-    @boundary
+    @api_boundary
     def trace(
         self,
         examples: Iterable[Any],
@@ -188,9 +188,11 @@ class LoadedModel:
         progress: bool = True,
     ) -> Corpus:
         """Turns examples into arrays once; see `Model.trace`."""
-        return trace_corpus(self.scheduler, several(examples), skip_errors, progress)
+        return trace_corpus(
+            self.scheduler, check_examples(examples), skip_errors, progress
+        )
 
-    @boundary
+    @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
         """Puts examples together that were traced apart; see `Model.join`."""
         return join(self.scheduler, parts)

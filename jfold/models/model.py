@@ -11,10 +11,10 @@ from typing import Any
 import jax
 from jax.typing import ArrayLike
 
-from jfold.base.errors import expect, several, whole
+from jfold.base.errors import check_at_least, check_examples, expect
 from jfold.base.keys import Rngs, check_key
-from jfold.base.memo import Recent, Stays, kept
-from jfold.base.tracebacks import boundary
+from jfold.base.memo import Recent, Stays, memoized
+from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, convert_to_block
 from jfold.data.adoption import of_model
 from jfold.data.batches import batches as make_batches
@@ -35,8 +35,8 @@ from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
+from jfold.scheduling.assignment import deal_in_order
 from jfold.scheduling.budget import Budget
-from jfold.scheduling.deals import deal_in_order
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import ONCE, RESIDUALS, SAVE_PRODUCTS, STRATEGIES, Capacity
@@ -90,7 +90,7 @@ class Model(Stays):
         """The function in Python that records examples."""
         return str(self.program.source)
 
-    @boundary
+    @api_boundary
     def init(self, key: jax.Array) -> dict[str, Any]:
         """Draws the parameters: a plain pytree, {layer name: parameters}.
 
@@ -108,7 +108,7 @@ class Model(Stays):
             for (name, init), each in zip(inits.items(), keys, strict=False)
         }
 
-    @boundary
+    @api_boundary
     def schedule(
         self,
         examples: Iterable[Any] | Traced,
@@ -158,7 +158,7 @@ class Model(Stays):
         made = scheduler.schedule(selection, deal, begin)
         return made if shards is None else on_device(made)
 
-    @boundary
+    @api_boundary
     def schedules(
         self, batches: Iterable[Iterable[Any] | Traced], *, size: int | None = None
     ) -> list[Schedule]:
@@ -179,7 +179,7 @@ class Model(Stays):
         selections = list(map(self.scheduler.select, batches))
         return self.scheduler.schedules(selections, size)
 
-    @boundary
+    @api_boundary
     def trace(
         self,
         examples: Iterable[Any],
@@ -209,9 +209,10 @@ class Model(Stays):
         >>> model.apply({}, corpus.schedule([2, 0])).tolist()
         [3.0, 3.0]
         """
-        return trace_corpus(self.scheduler, several(examples), skip_errors, progress)
+        each = check_examples(examples)
+        return trace_corpus(self.scheduler, each, skip_errors, progress)
 
-    @boundary
+    @api_boundary
     def join(self, parts: Iterable[Corpus | Traced]) -> Corpus:
         """Puts examples together that were traced apart.
 
@@ -254,7 +255,7 @@ class Model(Stays):
         """
         return make_tracer(self.scheduler)
 
-    @boundary
+    @api_boundary
     def precompile(
         self, step: Callable[..., Any], /, *args: Any, **options: Any
     ) -> CompiledStep:
@@ -285,7 +286,7 @@ class Model(Stays):
         """
         return compile_step(step, args, options, self.budget.adopt)
 
-    @boundary
+    @api_boundary
     def reserve(self, capacity: Capacity) -> Capacity:
         """Makes room: from now on all batches that fit have schedules of one capacity.
 
@@ -314,7 +315,7 @@ class Model(Stays):
         """
         return self.budget.adopt(capacity).capacity
 
-    @boundary
+    @api_boundary
     def apply(
         self,
         params: Mapping[str, Any],
@@ -377,7 +378,7 @@ class Model(Stays):
             return schedule
         return of_model(schedule, self.budget.spec_of, self.program)
 
-    @boundary
+    @api_boundary
     def eval(
         self,
         example: object,
@@ -388,7 +389,7 @@ class Model(Stays):
         """Runs one example eagerly; see `Block.eval`, also for the options of draws."""
         return self.block.eval(example, params, external, **options)
 
-    @boundary
+    @api_boundary
     def explain(self, schedule: Schedule | None = None) -> str:
         """A readable account of the program, or of one schedule.
 
@@ -406,7 +407,7 @@ class Model(Stays):
         return f'Model({self.program.output!r}, layers: {layers or "none"})'
 
 
-@boundary
+@api_boundary
 def compile(
     block: Convertible,
     max_programs: int | None = None,
@@ -472,7 +473,9 @@ def _most(max_programs: int | None) -> int | None:
     hint = 'write `jf.compile(a >> b)` for one block after another'
     is_no_block = not isinstance(max_programs, Block)
     expect('max_programs', max_programs, is_no_block, 'int', hint)
-    return None if max_programs is None else whole('max_programs', max_programs, 1)
+    if max_programs is None:
+        return None
+    return check_at_least('max_programs', max_programs, 1)
 
 
 def _check_reproducible(reproducible: object, strategy: str | None) -> None:
@@ -483,7 +486,7 @@ def _check_reproducible(reproducible: object, strategy: str | None) -> None:
         _check_choice('strategy', strategy, (*STRATEGIES, None), '`reproducible=True`')
 
 
-@kept
+@memoized
 def model_of(block: Block, max_programs: int | None) -> Model:
     """The model of a block, compiled once, for modules that are copied."""
     return compile(block, max_programs)

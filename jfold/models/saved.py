@@ -20,8 +20,8 @@ from jax import export
 
 import jfold
 from jfold.base.containers import leaves_of, plain, restored
-from jfold.base.errors import expect, reason, shown
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import expect, reason, short_repr
+from jfold.base.tracebacks import api_boundary
 from jfold.data.fingerprint import differences, fingerprint
 from jfold.data.scheduler import Scheduler
 from jfold.files import storage
@@ -48,7 +48,7 @@ POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # arrays, by their name
 # ---- saving --------------------------------------------------------------------------
 
 
-@boundary
+@api_boundary
 def save(
     path: Path,
     model: Model,
@@ -137,7 +137,7 @@ def _check_platforms(platforms: object) -> None:
     for each in platforms:
         if each not in known:
             names = ', '.join(map(repr, known))
-            raise ValueError(f'expected `platforms` of {names}, got {shown(each)}')
+            raise ValueError(f'expected `platforms` of {names}, got {short_repr(each)}')
 
 
 def _check_model(model: Model) -> None:
@@ -245,7 +245,7 @@ def _tree(value: object, where: str, leaves: list[Array]) -> Any:
     if value is None:
         return None
     raise TypeError(
-        f'expected parameters that are arrays of numbers, got {shown(value)} at '
+        f'expected parameters that are arrays of numbers, got {short_repr(value)} at '
         f'{where}: leave it to functions, or make an array of it'
     )
 
@@ -254,7 +254,7 @@ def _key(key: object, where: str) -> Any:
     if type(key) in (str, int):
         return key
     raise TypeError(
-        f'expected keys of parameters as str or int, got {shown(key)} at {where}'
+        f'expected keys of parameters as str or int, got {short_repr(key)} at {where}'
     )
 
 
@@ -301,7 +301,7 @@ def _layout(spec: Spec) -> str:
 # ---- loading -------------------------------------------------------------------------
 
 
-@boundary
+@api_boundary
 def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
     """Reads a model that `save` wrote: it schedules and predicts as the one saved.
 

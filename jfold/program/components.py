@@ -20,8 +20,8 @@ import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from jfold.base.memo import kept
-from jfold.program.operations import Makers, Operations, Sources
+from jfold.base.memo import memoized
+from jfold.program.operations import Operations, Producers, ProducerSet
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Component:
     recurrent: bool
 
 
-@kept
+@memoized
 def components(operations: Operations) -> tuple[Component, ...]:
     """All operations, so that each component reads itself and earlier ones alone."""
     closure = _closure(reads(operations))
     reached = [made | 1 << o for o, made in enumerate(closure)]
-    groups: dict[Makers, list[int]] = {}
+    groups: dict[ProducerSet, list[int]] = {}
     for o, made in enumerate(reached):  # equal for those that read each other
         groups.setdefault(made, []).append(o)
     # What a component reads reaches less than it does.
@@ -54,7 +54,7 @@ def components(operations: Operations) -> tuple[Component, ...]:
     )
 
 
-@kept
+@memoized
 def component_of(operations: Operations) -> tuple[int, ...]:
     """Per operation, the number of its component."""
     numbers = enumerate(components(operations))
@@ -62,14 +62,14 @@ def component_of(operations: Operations) -> tuple[int, ...]:
     return tuple(found[o] for o in range(len(operations.operations)))
 
 
-@kept
+@memoized
 def are_recurrent(operations: Operations) -> tuple[bool, ...]:
     """Per operation, whether its component is recurrent."""
     parts = components(operations)
     return tuple(parts[c].recurrent for c in component_of(operations))
 
 
-def _closure(reads: list[Makers]) -> list[Makers]:
+def _closure(reads: list[ProducerSet]) -> list[ProducerSet]:
     """What each operation reads, directly or through others."""
     reads = list(reads)
     # Warshall's algorithm: ways by more and more operations in between. Sets are bits,
@@ -90,7 +90,7 @@ def first_results(operations: Operations) -> list[int]:
     return list(itertools.accumulate(counts, initial=0))
 
 
-def results_in(makers: Makers) -> Iterator[int]:
+def results_in(makers: ProducerSet) -> Iterator[int]:
     """The numbers in a set."""
     while makers:
         lowest = makers & -makers
@@ -98,8 +98,8 @@ def results_in(makers: Makers) -> Iterator[int]:
         makers ^= lowest
 
 
-@kept
-def sources(operations: Operations) -> Sources:
+@memoized
+def sources(operations: Operations) -> Producers:
     """Who may read what, as it is stated, or as types allow."""
     if operations.sources is not None:
         return operations.sources
@@ -109,16 +109,16 @@ def sources(operations: Operations) -> Sources:
     for number, t in enumerate(made):
         of_type[t] |= 1 << number
 
-    def allowed(types: Iterable[int]) -> tuple[Makers, ...]:
+    def allowed(types: Iterable[int]) -> tuple[ProducerSet, ...]:
         return tuple(of_type[t] for t in types)
 
-    return Sources(
+    return Producers(
         tuple(allowed(each.inputs) for each in operations.operations),
         tuple(allowed(each.tensors) for each in operations.results),
     )
 
 
-@kept
+@memoized
 def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
     """Per operation and input, whether it comes from outside of a recurrence that the
     operation is in, whatever the data."""
@@ -135,7 +135,7 @@ def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
     )
 
 
-def reads(operations: Operations) -> list[Makers]:
+def reads(operations: Operations) -> list[ProducerSet]:
     """Per operation, which operations' results it may read directly."""
     counts = enumerate(len(each.outputs) for each in operations.operations)
     owner = [o for o, count in counts for _ in range(count)]
@@ -145,6 +145,6 @@ def reads(operations: Operations) -> list[Makers]:
     ]
 
 
-def union(given: Iterable[Makers]) -> Makers:
+def union(given: Iterable[ProducerSet]) -> ProducerSet:
     """All that is in one of the sets."""
     return functools.reduce(operator.or_, given, 0)

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.memo import Owner
+from jfold.base.memo import Memoized
 from jfold.program import result_tables as tables
-from jfold.program.result_tables import Making, Result, levels
+from jfold.program.result_tables import Making, Result, nesting
 from jfold.types import TensorType, Type
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from jfold.tracing.record import Expression, Source
 
-Makers = int  # a set of operations, or of their results, as bits
+ProducerSet = int  # a set of operations, or of their results, as bits
 # Rows on which a function of whole tiles is tried: few, and many, to tell all of them
 # from the first ones.
 PROBES = 2, 101
@@ -67,7 +67,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Operation(Owner):
+class Operation(Memoized):
     """A layer at given types; the unit of batching.
 
     Types are given twice: as the user wrote them (nested tuples), and flat, as numbers
@@ -113,7 +113,7 @@ class Operation(Owner):
 
 
 @dataclass(frozen=True)
-class Sources:
+class Producers:
     """Of which operations' results, as bits, each value that is read may be.
 
     Results are numbered through all operations, those of one in their order.
@@ -123,12 +123,12 @@ class Sources:
       results: per result and tensor.
     """
 
-    inputs: tuple[tuple[Makers, ...], ...]
-    results: tuple[tuple[Makers, ...], ...]
+    inputs: tuple[tuple[ProducerSet, ...], ...]
+    results: tuple[tuple[ProducerSet, ...], ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Operations(Owner):
+class Operations(Memoized):
     """What the device runs. Compared and hashed by identity; a copy is itself.
 
     Attributes:
@@ -148,7 +148,7 @@ class Operations(Owner):
     operations: tuple[Operation, ...]
     constants: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     results: tuple[Result, ...]
-    sources: Sources | None
+    sources: Producers | None
     once: bool = field(default=False, kw_only=True)
 
     @property
@@ -179,7 +179,7 @@ class Operations(Owner):
     @functools.cached_property
     def value_results(self) -> tuple[int, ...]:
         """The results that the value of the expression is made of: its own, then the
-        items of each sequence in it, by the `levels` of its type."""
+        items of each sequence in it, by the `nesting` of its type."""
         return tables.of_value(self.results)
 
     def __copy__(self) -> Operations:
@@ -242,14 +242,14 @@ def check_operations(operations: Operations) -> None:
 def _check_levels(operations: Operations) -> None:
     """Refuses results that are not the items of the sequences in the value."""
     found = [operations.results[r] for r in operations.value_results]
-    expected = list(enumerate(levels(operations.output)))
+    expected = list(enumerate(nesting(operations.output)))
     if [(each.kind.level, each.type) for each in found] != expected:
         got = [each.type for each in found[1:]]
         items = [type_ for _, type_ in expected[1:]]
         raise ValueError(f'expected results of items {items}, got {got}')
 
 
-def _check_sources(operations: Operations, sources: Sources) -> None:
+def _check_sources(operations: Operations, sources: Producers) -> None:
     for name, stated, read in (
         ('inputs', sources.inputs, [each.inputs for each in operations.operations]),
         ('results', sources.results, [each.tensors for each in operations.results]),

@@ -24,7 +24,7 @@ from jfold.types import (
     StructType,
     TensorType,
     Type,
-    terminals,
+    leaf_types,
 )
 
 LENGTH = TensorType((), 'int32')  # of the lengths of sequences
@@ -32,12 +32,12 @@ IN_ROW = SequenceType, TensorType  # what of a type has a tensor in a row of it
 T = TypeVar('T')
 
 
-def levels(type_: Type) -> Iterator[Type]:
+def nesting(type_: Type) -> Iterator[Type]:
     """The type itself, those of items of sequences in it, and so on."""
     found = [type_]
     for each in found:
         yield each
-        sequences = (t for t in terminals(each) if isinstance(t, SequenceType))
+        sequences = (t for t in leaf_types(each) if isinstance(t, SequenceType))
         found.extend(sequence.item for sequence in sequences)
 
 
@@ -63,8 +63,8 @@ class Kind:
         capacity, spare ones are zero, and a schedule says of each whose it is.
       is_packed: whether the rows of all shards are handed out one after another, with
         spare ones at the end alone.
-      level: which of the `levels` of the expression's type the rows are; `None` of what
-        the value of the expression is not made of.
+      level: which of the `nesting` of the expression's type the rows are; `None` of
+        what the value of the expression is not made of.
       name: of the metric; `None` of others.
       labelled: whether each row has a label, an object that stays on the host.
     """
@@ -136,7 +136,7 @@ def in_row(type_: Type) -> tuple[TensorType, ...]:
     is a result of its own."""
     return tuple(
         LENGTH if isinstance(each, SequenceType) else each
-        for each in terminals(type_)
+        for each in leaf_types(type_)
         if isinstance(each, IN_ROW)
     )
 
@@ -150,7 +150,7 @@ def rows_of(
       output: the type of one example's value.
       metrics: by name, what it collects, and whether its rows have labels.
     """
-    own, *items = levels(output)
+    own, *items = nesting(output)
     return (
         (EXAMPLE_ROWS, own),
         *((metric_rows(x, y), type_) for x, (type_, y) in sorted(metrics.items())),

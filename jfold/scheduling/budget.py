@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeAlias
 
 from jfold.base.errors import ProgramBudgetError
-from jfold.base.memo import lazy
+from jfold.base.memo import cached_property
 from jfold.program.operations import Program
-from jfold.scheduling.growth import COARSE, FINE, Chance, Stage, grow, nothing_more
+from jfold.scheduling.growth import COARSE, FINE, Headroom, Stage, grow, nothing_more
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.slots import with_slots
 from jfold.scheduling.spec import ONCE, Capacity, Spec
@@ -86,12 +86,12 @@ class Budget:
     is_hard: bool = True
     has_warned: bool = False
 
-    @lazy
+    @cached_property
     def has_profiles(self) -> bool:
         """Whether capacities tell of levels how many rows they have."""
         return strategy_named(self.strategy, self.reproducible).fixed
 
-    @lazy
+    @cached_property
     def _sizes(self) -> int:
         return FINE if self.strategy == ONCE else COARSE
 
@@ -100,7 +100,7 @@ class Budget:
         for whoever has the limit, but are there for them."""
         return self if self.limit is None else replace(self, is_hard=False)
 
-    def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
+    def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
         """The spec for a batch, which is in use from now on.
 
         Raises:
@@ -113,7 +113,7 @@ class Budget:
         return spec
 
     def _extended(
-        self, chain: Chain, need: Capacity, chance: Callable[[], Chance]
+        self, chain: Chain, need: Capacity, chance: Callable[[], Headroom]
     ) -> Spec:
         """A new spec for a batch, with room for others like those of late."""
         old, stage = chain.largest, Stage.GROWING if chain.outgrown else Stage.OUTGROWN
@@ -250,7 +250,7 @@ class FixedBudget:
         """As of `Budget`."""
         return strategy_of(self.specs[0]).fixed
 
-    def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
+    def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
         """The spec for a batch: the smallest that holds it, whose results may have more
         rows.
 
@@ -283,7 +283,7 @@ class NoBudget:
         """
         _refuse_without_model()
 
-    def reserve(self, need: Capacity, chance: Callable[[], Chance]) -> Spec:
+    def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:
         """Refuse to make room."""
         _refuse_without_model()
 

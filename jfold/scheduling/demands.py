@@ -18,11 +18,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.graph import Array, shared_counts
 from jfold.program.components import are_recurrent
 from jfold.program.operations import Operations
-from jfold.scheduling.growth import Chance
+from jfold.scheduling.growth import Headroom
 from jfold.scheduling.layout import active_types
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import Demands, Selection, use_counts
@@ -70,7 +70,7 @@ def capacity(
     )
 
 
-def chance(program: Operations, demanded: Demands, count: int) -> Chance:
+def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
     """Return how much more so many other examples may need by chance, of what adds up.
 
     Six standard deviations of a sum, by those of the examples; nothing is told from a
@@ -105,7 +105,7 @@ def fits(program: Operations, demanded: Demands) -> bool:
     return widths == ((_ends(program)[-1],), (highest,))
 
 
-@kept
+@memoized
 def _ends(program: Operations) -> tuple[int, ...]:
     """Return where the numbers of each dimension of `ADDED` begin, and the last end."""
     types, operations = len(program.types), len(program.operations)
@@ -121,7 +121,7 @@ def _parts(program: Operations, numbers: list[int]) -> list[tuple[int, ...]]:
 # ---- of graphs -----------------------------------------------------------------------
 
 
-@kept
+@memoized
 def demands(selection: Selection) -> Demands:
     """Return the demands of every example of a selection, as known or as found."""
     if selection.known is not None:
@@ -152,14 +152,14 @@ def demands(selection: Selection) -> Demands:
     return Demands(_by_example(added), _by_example(highest))
 
 
-@kept
+@memoized
 def _is_active(program: Operations) -> Array:
     """Return whether gradients flow through each type [types, 1] int."""
     active = active_types(program)
     return np.array([[t in active] for t in range(len(program.types))], int)
 
 
-@kept
+@memoized
 def _adds_up(program: Operations) -> bool:
     """Return whether an operation adds up values that gradients flow through."""
     return any(adding(program, t) for t in active_types(program))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.graph import Array, ranges, shared_counts
 from jfold.program.components import components
 from jfold.scheduling.consumers import write_consumers
@@ -31,7 +31,7 @@ from jfold.scheduling.selections import (
     make_columns,
     parts_of,
 )
-from jfold.scheduling.slots import Way, slots, sums_have_rows, ways
+from jfold.scheduling.slots import ReadMode, slots, sums_have_rows, ways
 from jfold.scheduling.spec import ONCE, Spec
 from jfold.scheduling.sum_trees import RowUses
 from jfold.scheduling.summands import with_sums
@@ -92,7 +92,7 @@ def _write_counts(batch: Batch, devices: int) -> None:
     places.sections.header.whole.write(indices, header)
 
 
-@kept
+@memoized
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
     """Return of the operations that run in one step [n] their components, their
     numbers, and where the two numbers of their tiles are."""
@@ -145,7 +145,7 @@ def _constants(selection: Selection, spec: Spec) -> tuple[Array, ...]:
 # ---- rows of values ------------------------------------------------------------------
 
 
-@kept
+@memoized
 def _first_rows(spec: Spec) -> Array:
     """Return the first row of each part of the values [parts, 1]."""
     program, bases = spec.program, layout(spec).value_base
@@ -220,7 +220,7 @@ class _Reads:
     steps: Array
 
 
-@kept
+@memoized
 def _reads(spec: Spec) -> _Reads:
     """Return what a schedule says of what is read."""
     found = _of_slots if spec.strategy == ONCE else _in_graph
@@ -258,12 +258,12 @@ def _of_slots(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     behind = types + operations + len(program.results)
     for slot, way in zip(slots(program), ways(spec), strict=True):
         table, target = types + slot.table, _Target(own[slot.table][slot.column])
-        if way is Way.INDEXED:
+        if way is ReadMode.INDEXED:
             yield (
                 Column(slot.type, table, slot.column + (slot.table < operations)),
                 target,
             )
-        elif way is Way.SUMMED:
+        elif way is ReadMode.SUMMED:
             yield Column(slot.type, behind, 0), target
             # Spare ones are added to a row that is not there.
             rows = _Target(to[slot.table][slot.column], spare=NOWHERE)

@@ -16,9 +16,9 @@ import numpy as np
 
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.spec import Capacity
-from jfold.scheduling.staircase import Profile, larger, runs, steps
+from jfold.scheduling.staircase import Profile, larger, run_length_encode, steps
 
-Chance: TypeAlias = Mapping[str, tuple[Any, ...]]
+Headroom: TypeAlias = Mapping[str, tuple[Any, ...]]
 
 COARSE = 8  # sizes an octave, so that models share few shapes
 FINE = 64  # where each row of room is computed
@@ -36,7 +36,7 @@ class Stage(enum.IntEnum):
 def grow(
     old: Capacity | None,
     need: Capacity,
-    chance: Callable[[], Chance] = dict,
+    chance: Callable[[], Headroom] = dict,
     sizes: int = COARSE,
     stage: Stage = Stage.OUTGROWN,
 ) -> Capacity:
@@ -91,7 +91,7 @@ def grow(
     )
 
 
-def nothing_more(need: Capacity) -> Chance:
+def nothing_more(need: Capacity) -> Headroom:
     """That others need no more by chance, for `grow`: what is needed is known."""
     names = 'constants', 'rows', 'sums', 'metrics', 'summands'
     found: dict[str, tuple[Any, ...]] = {
@@ -105,7 +105,7 @@ def nothing_more(need: Capacity) -> Chance:
 
 
 def _profiles(
-    old: Capacity | None, need: Capacity, more: Chance, stage: Stage
+    old: Capacity | None, need: Capacity, more: Headroom, stage: Stage
 ) -> tuple[Profile, ...]:
     """The levels that another batch may have: wider ones, and some behind the last, and
     all that there was room for."""
@@ -136,7 +136,7 @@ def _raised(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
     count = 5 + len(levels) // 20 + round(16 * max(unlike - 0.1, 0))
     last = np.minimum(levels[-1], -(-levels.sum(0) // len(levels)))
     wider = (levels + spare).repeat(2 if stage == Stage.GROWING else 1, 0)
-    return runs(np.concatenate([wider, [last] * count]))
+    return run_length_encode(np.concatenate([wider, [last] * count]))
 
 
 def _fans(need: Capacity, stage: Stage) -> tuple[int, ...]:

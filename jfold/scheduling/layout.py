@@ -23,10 +23,10 @@ from typing import TypeAlias
 
 import jax.numpy as jnp
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.program.components import Component, component_of, components
 from jfold.program.operations import Operation, Operations
-from jfold.scheduling.sections import Cursor, Room, Sections, lay_out
+from jfold.scheduling.sections import Allocator, Room, Sections, lay_out
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.tiles import chunk_rows, strategy_of, tile_widths
 
@@ -39,7 +39,7 @@ def has_gradient(operation: Operation) -> bool:
     return any(jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
 
 
-@kept
+@memoized
 def active_types(program: Operations) -> frozenset[int]:
     """The types through which gradients flow: made, somewhere, from parameters."""
     # Until nothing is added: in a recurrence later operations feed earlier ones.
@@ -55,7 +55,7 @@ def active_types(program: Operations) -> frozenset[int]:
             return frozenset(active)
 
 
-@kept
+@memoized
 def running(spec: Spec) -> tuple[Component, ...]:
     """The components, without the operations that there is no room for: what no batch
     has had so far costs nothing."""
@@ -122,7 +122,7 @@ class Layout:
     sections: Sections
 
 
-@kept
+@memoized
 def layout(spec: Spec) -> Layout:
     """The layout of a spec."""
     program, capacity, widths = spec.program, spec.capacity, tile_widths(spec)
@@ -159,7 +159,7 @@ def _result_rows(spec: Spec) -> Numbers:
 
 def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
     """`Layout.value_base` and `Layout.value_rows`."""
-    cursors = [Cursor() for _ in spec.program.types]
+    cursors = [Allocator() for _ in spec.program.types]
     # Constants first: a row's number alone tells whether it has a cotangent.
     for cursor, rows in zip(cursors, spec.capacity.constants, strict=True):
         cursor.take(rows)
@@ -193,7 +193,7 @@ def _edges(
 ) -> tuple[tuple[Steps, ...], tuple[Numbers, ...], Numbers, Numbers]:
     """`Layout.edges`, `edge_results`, `edge_sums` and `edge_rows`."""
     program, active = spec.program, active_types(spec.program)
-    cursors = [Cursor() for _ in program.types]
+    cursors = [Allocator() for _ in program.types]
 
     def take(types: Sequence[int], rows: int) -> Numbers:
         return tuple(cursors[t].take(rows) if t in active else -1 for t in types)
@@ -237,7 +237,7 @@ def _tables(
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []
     for whole, component in zip(components(spec.program), running(spec), strict=True):
-        cursor = Cursor()
+        cursor = Allocator()
         for o in component.operations:
             column[o] = cursor.take(2)
         trips.append(strategy_of(spec).trips(spec, whole))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.graph import Array
 from jfold.program.components import Component
 from jfold.scheduling.layout import Layout, layout, running
@@ -36,7 +36,7 @@ class Levels:
     last_steps: dict[int, Array]
 
 
-@kept
+@memoized
 def in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
     """Return the components that may take several steps, by their numbers."""
     found = zip(running(spec), layout(spec).tables, strict=True)

@@ -16,7 +16,7 @@ from jfold.graph import Array
 from jfold.program.components import components
 from jfold.program.operations import Operations
 from jfold.scheduling.selections import Selection
-from jfold.scheduling.staircase import Profile, larger, runs
+from jfold.scheduling.staircase import Profile, larger, run_length_encode
 
 Profiles: TypeAlias = tuple[Profile, ...]
 # Of the levels of an operation's nodes [nodes], and the example of each [nodes], the
@@ -102,4 +102,4 @@ def _joined(counts: Sequence[Array]) -> Profile:
     levels = np.zeros((max(map(len, counts)), len(counts)), np.int64)
     for column, each in zip(levels.T, counts, strict=True):
         column[: len(each)] = each
-    return runs(levels)
+    return run_length_encode(levels)

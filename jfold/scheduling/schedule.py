@@ -20,7 +20,7 @@ from jax.sharding import AxisType
 
 from jfold.base.errors import expect
 from jfold.base.functions import ratio
-from jfold.base.tracebacks import boundary
+from jfold.base.tracebacks import api_boundary
 from jfold.graph import Array
 from jfold.ragged import Ragged
 from jfold.scheduling.layout import layout
@@ -67,7 +67,7 @@ class Schedule:
         return cls(indices, constants, key.spec)
 
     @staticmethod
-    @boundary
+    @api_boundary
     def stack(schedules: Sequence[Schedule]) -> Schedule:
         """Schedules of one capacity with a leading axis, for `lax.scan` or `vmap`.
 
@@ -129,15 +129,15 @@ class Schedule:
         return tuple(Schedule(x, tuple(others), spec) for x, *others in arrays)
 
     @property
-    @boundary
+    @api_boundary
     def mask(self) -> jax.Array:
         """Which rows of the results are examples [examples] bool.
 
         The others repeat the last example, without its gradient; see `mean`.
         """
-        return over_shards(_mask, self)
+        return shard_mapped(_mask, self)
 
-    @boundary
+    @api_boundary
     def mean(self, losses: object) -> Any:
         """The mean over the real examples alone, under `jit` and `grad` too.
 
@@ -160,7 +160,7 @@ class Schedule:
         mask = self.mask
         return jax.tree.map(lambda x: _mean(jnp.asarray(x), mask), losses)
 
-    @boundary
+    @api_boundary
     def ragged(
         self, lists: Iterable[Iterable[Any]], type: TypeLike | None = None
     ) -> Ragged:
@@ -217,7 +217,7 @@ class Schedule:
             before = lax.axis_index(shards.axes) * one.examples
             return jnp.where(found < one.examples, found + before, self.examples)
 
-        return over_shards(of_one, self)
+        return shard_mapped(of_one, self)
 
     @property
     def depth(self) -> int:
@@ -327,7 +327,7 @@ def _parts(x: Array | jax.Array) -> list[Array]:
     return [row for _, data in sorted(found.items()) for row in np.asarray(data)]
 
 
-def over_shards(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
+def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
     """A function of the schedule of each shard, run where that is.
 
     Args:

@@ -27,7 +27,7 @@ import jax
 from jfold.graph import Array
 from jfold.program.components import component_of, components
 from jfold.program.operations import Operations
-from jfold.scheduling.slots import Way, read_ways, slot_numbers, sums_have_rows
+from jfold.scheduling.slots import ReadMode, read_ways, slot_numbers, sums_have_rows
 from jfold.scheduling.spec import ONCE, Spec
 
 Indices = TypeVar('Indices', bound=Array | jax.Array)  # of host or device
@@ -211,10 +211,10 @@ def _slots(room: Room, table: int, count: int, rows: int) -> list[Shape]:
     return [_room_of(room.spec, table, a, way, rows) for a, way in enumerate(found)]
 
 
-def _room_of(spec: Spec, table: int, column: int, way: Way, rows: int) -> Shape:
-    if way is Way.SUMMED:
+def _room_of(spec: Spec, table: int, column: int, way: ReadMode, rows: int) -> Shape:
+    if way is ReadMode.SUMMED:
         return (spec.capacity.summands[slot_numbers(spec.program)[table, column]],)
-    return (rows if way is Way.INDEXED else 0,)
+    return (rows if way is ReadMode.INDEXED else 0,)
 
 
 def _input_sums(room: Room, o: int) -> list[Shape]:
@@ -228,7 +228,7 @@ def _result_sums(room: Room, r: int) -> list[Shape]:
 def _summed(room: Room, table: int, shapes: list[Shape]) -> list[Shape]:
     found = read_ways(room.spec, table, len(shapes))
     pairs = zip(shapes, found, strict=True)
-    return [shape if way is Way.SUMMED else (0,) for shape, way in pairs]
+    return [shape if way is ReadMode.SUMMED else (0,) for shape, way in pairs]
 
 
 def _consumers(room: Room, t: int) -> Shape:
@@ -295,7 +295,7 @@ class Sections:
 # ---- layout --------------------------------------------------------------------------
 
 
-class Cursor:
+class Allocator:
     """Hands out consecutive places."""
 
     def __init__(self) -> None:
@@ -319,7 +319,7 @@ class Cursor:
 
 def lay_out(room: Room) -> Sections:
     """The sections of all that there is room for."""
-    cursor = Cursor()
+    cursor = Allocator()
     header = _header(room.spec.program, cursor)
     parts = {x.name: x.metadata[PART] for x in fields(Sections) if PART in x.metadata}
     made: dict[str, list[Any]] = {name: [] for name in parts}
@@ -332,7 +332,7 @@ def lay_out(room: Room) -> Sections:
     return Sections(header, cursor.next, **laid_out)
 
 
-def _header(program: Operations, cursor: Cursor) -> Header:
+def _header(program: Operations, cursor: Allocator) -> Header:
     depths = cursor.section(len(components(program)))
     counts = cursor.section(len(program.operations))
     rows, empty = cursor.section(len(program.results)), cursor.section(1)

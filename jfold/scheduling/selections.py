@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jfold.base.memo import Owner, kept, lazy
+from jfold.base.memo import Memoized, cached_property, memoized
 from jfold.graph import (
     Array,
     Graph,
@@ -80,7 +80,7 @@ def make_columns(every: Sequence[Column], count: int) -> Columns:
     return Columns(tuple(every), spaces, tables, tuple(ends))
 
 
-@kept
+@memoized
 def value_columns(program: Operations) -> Columns:
     """Return all columns of values: what operations read and results consist of."""
     types, found = len(program.types), []
@@ -108,7 +108,7 @@ class Merged:
     lengths: Array
     ends: list[int]
 
-    @lazy
+    @cached_property
     def places(self) -> dict[tuple[int, int], int]:
         """Of each column, by its table and number, which it is."""
         return {x[1:]: c for c, x in enumerate(self.columns.every)}
@@ -150,7 +150,7 @@ class Parts:
         return concatenated([numbers[a:b].T.ravel() for a, b in bounds])
 
 
-@kept
+@memoized
 def parts_of(program: Operations) -> Parts:
     """Return the parts of the values of a program's examples."""
     types, shared = len(program.types), shared_counts(program)
@@ -181,7 +181,7 @@ class Numbers:
     places: Array
     examples: int
 
-    @lazy
+    @cached_property
     def first(self) -> Array:
         """The number of the first value of each type and example [types, examples]."""
         if self.examples == 1:
@@ -191,7 +191,7 @@ class Numbers:
             row[:] = self._of_cells(a, b)
         return found
 
-    @lazy
+    @cached_property
     def ends(self) -> list[int]:
         """The number of the first value of each type [types + 1]."""
         found: list[int] = self.places[self.parts.bounds * self.examples].tolist()
@@ -233,7 +233,7 @@ class Demands:
 
 
 @dataclass(frozen=True, eq=False)
-class Selection(Owner):
+class Selection(Memoized):
     """Examples of a graph, in some order; one may be there several times.
 
     Attributes:
@@ -272,14 +272,14 @@ class Selection(Owner):
             return tables
         return tuple(table.pick(examples) for table in tables)
 
-    @lazy
+    @cached_property
     def _begin(self) -> Array:
         """Where in each table of the graph the rows of each example begin
         [tables, n]."""
         first, examples = self.graph.first, self.examples
         return first[:, :-1] if examples is None else first.take(examples, 1)
 
-    @lazy
+    @cached_property
     def counts(self) -> Array:
         """Rows of each example in each table [tables, n]."""
         first, examples = self.graph.first, self.examples
@@ -287,12 +287,12 @@ class Selection(Owner):
         counts: Array = end - self._begin
         return counts
 
-    @lazy
+    @cached_property
     def totals(self) -> Array:
         """Rows of all examples in each table [tables]."""
         return self.counts[:, 0] if len(self) == 1 else self.counts.sum(1)
 
-    @lazy
+    @cached_property
     def _rows(self) -> list[Array]:
         """Per table, where in it the rows of the chosen examples are."""
         every = ranges(self._begin.ravel(), self.counts.ravel())
@@ -308,14 +308,14 @@ class Selection(Owner):
         """Return the level of each node of an operation [nodes]."""
         return self.column(len(self.program.types) + o, 0)
 
-    @kept
+    @memoized
     def owners(self, table: int) -> Array:
         """Return the example of each row of a table [rows]."""
         return np.arange(len(self)).repeat(self.counts[table])
 
     # ---- merged ----------------------------------------------------------------------
 
-    @lazy
+    @cached_property
     def numbers(self) -> Numbers:
         """How merged values are numbered."""
         parts, counts = parts_of(self.program), self.counts
@@ -331,7 +331,7 @@ class Selection(Owner):
         program = self.program
         return len(program.types) + len(program.operations) + len(program.results)
 
-    @lazy
+    @cached_property
     def before(self) -> Array:
         """Rows of the examples before each, in each table [tables, n]."""
         found = np.zeros(self.counts.shape, np.intp)
@@ -351,7 +351,7 @@ class Selection(Owner):
         lengths = self.totals[columns.tables]
         return Merged(columns, numbers, lengths, [0, *lengths.cumsum().tolist()])
 
-    @lazy
+    @cached_property
     def values(self) -> Merged:
         """All that is read."""
         return self.merge(value_columns(self.program))
@@ -376,7 +376,7 @@ def select(program: Operations, graph: Graph) -> Selection:
 # ---- uses ----------------------------------------------------------------------------
 
 
-@kept
+@memoized
 def use_counts(selection: Selection) -> Array:
     """Return how often each value is read [values]; 0 for constants of types through
     which gradients flow."""

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jfold.base.errors import shown
+from jfold.base.errors import short_repr
 
 Array = np.ndarray[Any, Any]
 Sharding: TypeAlias = NamedSharding | PartitionSpec
@@ -154,7 +154,7 @@ def make_shards(sharding: Sharding) -> Shards:
     else:
         raise TypeError(
             'expected `sharding` as a NamedSharding or a PartitionSpec, got '
-            f'{shown(sharding)}: pass `NamedSharding(mesh, jax.P("data"))`'
+            f'{short_repr(sharding)}: pass `NamedSharding(mesh, jax.P("data"))`'
         )
     if not isinstance(mesh, Mesh) or mesh.empty:
         raise ValueError(

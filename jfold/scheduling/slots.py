@@ -20,14 +20,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.graph import value_parts
 from jfold.program.components import components, first_results, results_in, sources
-from jfold.program.operations import Makers, Operations
+from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.spec import ONCE, Capacity, Spec
 
 
-class Way(enum.Enum):
+class ReadMode(enum.Enum):
     """How a slot is read."""
 
     IN_PLACE = enum.auto()
@@ -55,7 +55,7 @@ class Slot:
     sums: bool
 
 
-@kept
+@memoized
 def sum_operations(program: Operations) -> frozenset[int]:
     """The operations that add up what others of them have made, too: all of a component
     are summed at once."""
@@ -63,14 +63,14 @@ def sum_operations(program: Operations) -> frozenset[int]:
     return frozenset(itertools.chain(*found)) if program.once else frozenset()
 
 
-@kept
+@memoized
 def slots(program: Operations) -> tuple[Slot, ...]:
     """Those of operations that are no sums, then those of results; none of a program in
     which anything takes turns."""
     return tuple(_slots(program)) if program.once else ()
 
 
-@kept
+@memoized
 def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
     """Of each slot its number, by its table and column."""
     return {(x.table, x.column): s for s, x in enumerate(slots(program))}
@@ -91,7 +91,7 @@ def _slots(program: Operations) -> Iterator[Slot]:
             yield Slot(table, column, t, part, bool(may & of_sums))
 
 
-def _only_part(program: Operations, t: int, makers: Makers) -> int | None:
+def _only_part(program: Operations, t: int, makers: ProducerSet) -> int | None:
     """The part of all values of a type that some operations make; that of constants if
     none does."""
     parts = [p for p, part in enumerate(value_parts(program)) if part[0] == t]
@@ -128,30 +128,30 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
     )
 
 
-@kept
-def ways(spec: Spec) -> tuple[Way, ...]:
+@memoized
+def ways(spec: Spec) -> tuple[ReadMode, ...]:
     """How each slot is read."""
     program, capacity = spec.program, spec.capacity
     if spec.strategy != ONCE or not capacity.indexed:
-        return tuple(Way.INDEXED for _ in slots(program))
+        return tuple(ReadMode.INDEXED for _ in slots(program))
     pairs = zip(slots(program), capacity.indexed, strict=True)
     return tuple(_way(slot, indexed, capacity.sum_rows) for slot, indexed in pairs)
 
 
-def _way(slot: Slot, indexed: int, sum_rows: int) -> Way:
+def _way(slot: Slot, indexed: int, sum_rows: int) -> ReadMode:
     if not indexed:
-        return Way.IN_PLACE
-    return Way.SUMMED if slot.sums and not sum_rows else Way.INDEXED
+        return ReadMode.IN_PLACE
+    return ReadMode.SUMMED if slot.sums and not sum_rows else ReadMode.INDEXED
 
 
 def sums_have_rows(spec: Spec) -> bool:
     """Whether sums are values that are read, and not told to whoever reads them."""
-    return Way.SUMMED not in ways(spec)
+    return ReadMode.SUMMED not in ways(spec)
 
 
-def read_ways(spec: Spec, table: int, count: int) -> list[Way]:
+def read_ways(spec: Spec, table: int, count: int) -> list[ReadMode]:
     """How the columns of a table are read, so many as it has; by index where there are
     loops."""
     numbers, found = slot_numbers(spec.program), ways(spec)
     chosen = [numbers.get((table, a)) for a in range(count)]
-    return [Way.INDEXED if s is None else found[s] for s in chosen]
+    return [ReadMode.INDEXED if s is None else found[s] for s in chosen]

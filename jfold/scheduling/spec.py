@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jfold.base.memo import Owner, Stays, kept, lazy
+from jfold.base.memo import Memoized, Stays, cached_property, memoized
 from jfold.program.operations import Operations
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.staircase import Profile, fits, larger
@@ -100,7 +100,7 @@ class Capacity:
             profiles = tuple(map(larger, self.profiles, other.profiles))
         return replace(self, **numbers, profiles=profiles)
 
-    @lazy
+    @cached_property
     def numbers(self) -> tuple[int, ...]:
         """All numbers in a row, but for profiles."""
         of_types = *self.constants, *self.fans, *self.sums
@@ -108,7 +108,7 @@ class Capacity:
         of_slots = *self.indexed, *self.summands, self.sum_rows
         return self.examples, self.levels, self.stages, *of_types, *rows, *of_slots
 
-    @lazy
+    @cached_property
     def _room(self) -> tuple[float, ...]:
         """What each of these may be: where sums have rows nothing is told to whoever
         reads them, of which there may then be any number."""
@@ -135,7 +135,7 @@ def _larger(x: Any, y: Any) -> Any:
     return tuple(map(max, x, y)) if isinstance(x, tuple) else max(x, y)
 
 
-class Spec(Owner, Stays):
+class Spec(Memoized, Stays):
     """What a compiled program depends on; static and hashable, and never changed.
 
     No dataclass, as which Flax's `tabulate` would print all that is in it, the whole
@@ -194,7 +194,7 @@ class Spec(Owner, Stays):
         return key_of(self)
 
 
-@kept
+@memoized
 def of_one_shard(spec: Spec) -> Spec:
     """The spec of each shard alone."""
     return spec.replaced(capacity=replace(spec.capacity, shards=None))
@@ -254,7 +254,7 @@ class SpecKey:
         return _specs(program)[self]
 
 
-@kept
+@memoized
 def key_of(spec: Spec) -> SpecKey:
     """The key of a spec, which can be looked up from now on."""
     program = weakref.ref(spec.program)
@@ -264,7 +264,7 @@ def key_of(spec: Spec) -> SpecKey:
     return key
 
 
-@kept
+@memoized
 def _specs(program: Operations) -> dict[SpecKey, Spec]:
     """The specs of a program, by their keys."""
     return {}

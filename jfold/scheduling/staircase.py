@@ -32,7 +32,7 @@ BLOCKS = 48  # of levels, between which segments are cut
 HALVINGS = 5  # of the widest level, that are tried as a segment's width
 
 
-def runs(levels: Array) -> Profile:
+def run_length_encode(levels: Array) -> Profile:
     """Rows of each level [levels, operations], equal ones as one segment."""
     if not len(levels):
         return ()
@@ -44,7 +44,7 @@ def runs(levels: Array) -> Profile:
 
 
 def steps(profile: Profile, operations: int) -> Array:
-    """The rows of each step [steps, operations]; the inverse of `runs`."""
+    """The rows of each step [steps, operations]; the inverse of `run_length_encode`."""
     counts = [count for count, _ in profile]
     rows = np.array([x for _, x in profile], np.int64)
     return rows.reshape(len(profile), operations).repeat(counts, 0)
@@ -57,7 +57,7 @@ def larger(one: Profile, two: Profile) -> Profile:
     short, long = both
     long = long.copy()
     np.maximum(long[: len(short)], short, out=long[: len(short)])
-    return runs(long)
+    return run_length_encode(long)
 
 
 def last_steps(levels: Array, profile: Profile) -> Array | None:

@@ -13,21 +13,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.graph import Array, concatenated
 from jfold.program.operations import Operations
 from jfold.scheduling.sections import SUM_ARITY
 from jfold.scheduling.selections import Selection
 
 
-@kept
+@memoized
 def adding(program: Operations, t: int) -> tuple[int, ...]:
     """The operations that make values of a type by adding up others of it."""
     found = enumerate(program.operations)
     return tuple(o for o, each in found if each.is_sum and each.outputs == (t,))
 
 
-@kept
+@memoized
 def most_uses(selection: Selection, t: int) -> Array:
     """How many edge rows may be left of each value of a type [values], int8: one of
     what a sum has made, which other values point to in place of a cotangent of their

@@ -14,13 +14,13 @@ from typing import NamedTuple, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.graph import Array, Graph, Table, first_of, ranges, value_parts
 from jfold.program.components import components
 from jfold.scheduling.selections import Selection, use_counts
-from jfold.scheduling.slots import Slot, Way, slots, sum_operations
+from jfold.scheduling.slots import ReadMode, Slot, slots, sum_operations
 
-Ways: TypeAlias = tuple[Way, ...]
+Ways: TypeAlias = tuple[ReadMode, ...]
 
 
 # ---- what examples need --------------------------------------------------------------
@@ -41,7 +41,7 @@ class Needs:
     highest: Array
 
 
-@kept
+@memoized
 def needs(every: Selection) -> Needs:
     """Return what all examples of a graph need."""
     found = slots(every.program)
@@ -72,7 +72,7 @@ def _is_indexed(every: Selection, slot: Slot) -> Array:
     return indexed
 
 
-@kept
+@memoized
 def _have_rows(every: Selection) -> Array:
     """Return in which examples a sum is read more than once [examples] bool."""
     found, types = np.zeros(len(every), bool), len(every.program.types)
@@ -100,7 +100,7 @@ class Pairs(NamedTuple):
 NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 
-@kept
+@memoized
 def summed(every: Selection) -> tuple[Pairs, ...]:
     """Return per slot what is added up in its rows, if sums have no rows; nothing of
     one that reads no sums."""
@@ -199,16 +199,18 @@ def end_summands(read: Array, made: Array) -> tuple[Array, Array]:
 # ---- tables --------------------------------------------------------------------------
 
 
-@kept
+@memoized
 def with_sums(every: Selection, ways: Ways) -> Graph:
     """Return the graph with tables of pairs behind its own: of each slot that is summed
     its values and rows; or, if sums have rows, of each component of sums its values and
     sums."""
     found = zip(slots(every.program), ways, summed(every), strict=True)
     tables = [
-        _of_slot(every, slot, pairs) for slot, way, pairs in found if way is Way.SUMMED
+        _of_slot(every, slot, pairs)
+        for slot, way, pairs in found
+        if way is ReadMode.SUMMED
     ]
-    if Way.SUMMED not in ways:
+    if ReadMode.SUMMED not in ways:
         parts = components(every.program)
         tables = [_of_sums(every, each.operations) for each in parts if each.recurrent]
     if not tables:

@@ -20,7 +20,7 @@ from jfold.types import (
     TensorType,
     TypeLike,
     convert_to_type,
-    terminals,
+    leaf_types,
 )
 
 
@@ -78,7 +78,7 @@ def _rows_of_fitting(
     results = of_value(spec.program.results)
     types = [spec.program.results[r].type for r in results]
     # Levels are in the order of the sequences that they are the items of.
-    counts = [sum(isinstance(x, SequenceType) for x in terminals(t)) for t in types]
+    counts = [sum(isinstance(x, SequenceType) for x in leaf_types(t)) for t in types]
     first = 1 + np.cumsum([0, *counts])
     lengths = np.array([*map(len, given)])
     level = _fitting(spec, parts, [*results[1 : first[1]]], lengths)

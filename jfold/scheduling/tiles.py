@@ -25,7 +25,7 @@ from typing import ClassVar, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.graph import Array
 from jfold.program.components import Component, component_of, components
 from jfold.program.costs import looks_up, parameter_bytes, row_bytes
@@ -67,7 +67,7 @@ def cores(devices: int) -> int:
 # ---- of all operations ---------------------------------------------------------------
 
 
-@kept
+@memoized
 def chunk_rows(spec: Spec) -> tuple[int, ...]:
     """By operation, how many rows' parameter gradients are taken at once."""
     pairs = zip(spec.program.operations, spec.capacity.rows, strict=True)
@@ -75,7 +75,7 @@ def chunk_rows(spec: Spec) -> tuple[int, ...]:
     return tuple(chunk(spec.program, operation, rows) for operation, rows in pairs)
 
 
-@kept
+@memoized
 def tile_widths(spec: Spec) -> tuple[Widths, ...]:
     """The widths of each operation."""
     strategy, parts = strategy_of(spec), components(spec.program)

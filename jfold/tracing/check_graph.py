@@ -24,7 +24,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from jfold.base.memo import Owner, kept
+from jfold.base.memo import Memoized, memoized
 from jfold.graph import (
     Array,
     Graph,
@@ -41,7 +41,7 @@ from jfold.program.components import (
     results_in,
     sources,
 )
-from jfold.program.operations import Makers, Operations, check_operations
+from jfold.program.operations import Operations, ProducerSet, check_operations
 from jfold.types import TensorType
 
 NUMBER = TensorType((), 'int32')  # of levels and values
@@ -66,7 +66,7 @@ def checked(operations: Operations, graph: Graph) -> Graph:
     return replace(graph, numbers=numbers, fits=True)
 
 
-@kept
+@memoized
 def _check_once(operations: Operations) -> None:
     check_operations(operations)
 
@@ -157,7 +157,7 @@ def _require(got: object, expected: object, what: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Values(Owner):
+class _Values(Memoized):
     """The values of some examples of a graph, and what makes them.
 
     Attributes:
@@ -176,7 +176,7 @@ class _Values(Owner):
     made: list[Array]
     levels: list[Array]
 
-    @kept
+    @memoized
     def levels_in(self, c: int, t: int) -> Array:
         """The levels of the values of a type [values]; 0 of other components'."""
         first = first_results(self.operations)
@@ -216,7 +216,7 @@ def _check_values(values: _Values) -> None:
 
 
 def _check_nodes(
-    values: _Values, o: int, table: Table, allowed: Sequence[Makers]
+    values: _Values, o: int, table: Table, allowed: Sequence[ProducerSet]
 ) -> None:
     """Refuses inputs and levels of an operation's nodes."""
     operation, c = values.operations.operations[o], component_of(values.operations)[o]
@@ -237,7 +237,7 @@ def _check_nodes(
 
 
 def _look_up(
-    values: _Values, t: int, table: Table, column: Array, makers: Makers, what: str
+    values: _Values, t: int, table: Table, column: Array, makers: ProducerSet, what: str
 ) -> Array:
     """The rows [n] among all values of numbers [n] of a type, if they may be read."""
     operations = values.operations

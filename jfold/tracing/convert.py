@@ -16,7 +16,7 @@ from jfold.base.errors import (
     BadItem,
     instead_of,
     reason,
-    shown,
+    short_repr,
     some_masked,
 )
 from jfold.types import TensorType
@@ -107,7 +107,7 @@ def _one_by_one(
         except Exception as error:
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {reason(error)}'
-            text = f'expected {type_}, got {shown(items[index])}{why}'
+            text = f'expected {type_}, got {short_repr(items[index])}{why}'
             hint = _advice(items[index], type_)
             raise BadItem(index, text, hint) from None if refused else error
     return np.concatenate(made)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from jfold.base.errors import BadItem, InputError, reason
-from jfold.base.memo import Owner, kept
+from jfold.base.memo import Memoized, memoized
 from jfold.graph import Graph
 from jfold.program.operations import Operations
 from jfold.tracing import deep
@@ -23,7 +23,7 @@ Tapes = tuple[list[tuple[int, ...]], tuple[list[Any], ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Source(Owner):
+class Source(Memoized):
     """The text of a function `record(examples)`, and where it puts what it records.
 
     Attributes:
@@ -102,7 +102,7 @@ def _cause(error: Exception) -> BaseException | None:
     return getattr(error, 'explained_cause', None)
 
 
-@kept
+@memoized
 def _deep(program: Operations) -> Source:
     made: Source = program.expression.deep()  # type: ignore[attr-defined]
     return made

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from jfold.base.errors import BadItem
-from jfold.base.memo import kept
+from jfold.base.memo import memoized
 from jfold.graph import Graph, Table, first_of, number_values, value_parts
 from jfold.program.components import are_recurrent, component_of, results_in, sources
 from jfold.program.operations import Operation, Operations
@@ -109,7 +109,7 @@ def graph_of(
     return _reader(program, recording).graph(examples, ends, tapes)
 
 
-@kept
+@memoized
 def _reader(program: Operations, recording: Recording) -> Reader:
     return Reader(program, recording)
 

@@ -47,8 +47,8 @@ def test_loops_copy_and_scatter_nothing(name: str, mode: str, target: str) -> No
 def test_cotangents_that_are_gathered_twice_copy_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What `xla.at_hand` works around; once nothing is copied here, it may go."""
-    monkeypatch.setattr(xla, 'at_hand', lambda rows: rows)
+    """What `xla.materialized` works around; once nothing is copied here, it may go."""
+    monkeypatch.setattr(xla, 'materialized', lambda rows: rows)
     # Not the one that is kept, of which JAX keeps traces.
     chosen = program.__wrapped__('child-sums', SAVE_PRODUCTS)
     made = TARGETS['H200'].compile(chosen.train, chosen.params, chosen.schedule)

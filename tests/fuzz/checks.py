@@ -28,7 +28,7 @@ from fuzz.transformed import check_nesting
 from fuzz.twin import Evaluated, Gradients, Twin, is_float, zeros
 from fuzz.weights import Weights, draw_weights
 from jfold.language.inference import infer
-from jfold.types import SequenceType, terminals
+from jfold.types import SequenceType, leaf_types
 
 Tally = Counter[str]
 EXACT = 1e-8  # of results in double precision, relative to the largest
@@ -367,7 +367,7 @@ def compare_values(session: Session, results: Results, runs: list[Evaluated]) ->
     found = [rows_by_level(type_, run.value) for run in runs]
     own, *items = results.values
     rows = len(own[0]) if own else len(runs)
-    sequences = [isinstance(x, SequenceType) for x in terminals(type_)]
+    sequences = [isinstance(x, SequenceType) for x in leaf_types(type_)]
     for i in range(rows if runs else 0):
         (leaves,) = found[min(i, len(runs) - 1)][0]
         spare = i >= len(runs)

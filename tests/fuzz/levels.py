@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 import jfold as jf
-from jfold.program.result_tables import levels
-from jfold.types import SequenceType, Type, terminals
+from jfold.program.result_tables import nesting
+from jfold.types import SequenceType, Type, leaf_types
 
 Rows = list[list[Any]]  # per row its tensors, a sequence's length among them
 
@@ -32,11 +32,11 @@ def tensors_by_level(values: Any) -> list[list[Any]]:
 def rows_by_level(type_: Type, value: Any) -> list[Rows]:
     """What `eval` gives: per level the rows, whose tensors are the objects in there."""
     made, waiting = [], [[value]]
-    for level, rows in zip(levels(type_), waiting, strict=False):
+    for level, rows in zip(nesting(type_), waiting, strict=False):
         leaves = [
             jax.tree.leaves(row, is_leaf=lambda x: isinstance(x, list)) for row in rows
         ]
-        for k, each in enumerate(terminals(level)):
+        for k, each in enumerate(leaf_types(level)):
             if isinstance(each, SequenceType):
                 waiting.append([item for row in leaves for item in row[k]])
         made.append([[_tensor(x) for x in row] for row in leaves])

@@ -9,15 +9,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jfold.base.errors import whole
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import check_at_least
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import compose
 from jfold.blocks.sequences import Broadcast, Map, Reduce, ZipWith
 from jfold.combinators import Block, Function
 from jfold.flax.layers.dense import vector
 
 
-@boundary
+@api_boundary
 def Attend() -> Block:
     """The mean of values, weighed by the softmax of scores.
 
@@ -84,7 +84,7 @@ class KeyAndValue(nn.Module):
         return jnp.vdot(query, key), value
 
 
-@boundary
+@api_boundary
 def Attention(features: int) -> Block:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1) of one query.
 
@@ -98,7 +98,7 @@ def Attention(features: int) -> Block:
     >>> model.apply(params, model.schedule([([1, 2, 3], [[1, 2], [3, 4]])])).shape
     (1, 4)
     """
-    features = whole('features', features, 1)
+    features = check_at_least('features', features, 1)
     query = Function(Query(features), name='query')
     answer = Function(KeyAndValue(features), name='key_and_value')
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.errors import MASKED, expect, shown, some_masked, whole
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import MASKED, check_at_least, expect, short_repr, some_masked
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.inputs import InputTransform, Scalar
 from jfold.combinators import Block, Function
 from jfold.types import TensorType
@@ -51,7 +51,7 @@ class Affine(nn.Module):
         return result if self.activation is None else self.activation(result)
 
 
-@boundary
+@api_boundary
 def FC(
     features: int, activation: Activation | None = nn.relu, *, name: str | None = None
 ) -> Function:
@@ -68,7 +68,7 @@ def FC(
     >>> model.apply(params, model.schedule([[1, 2, 3], [4, 5, 6]])).shape
     (2, 2)
     """
-    size = whole('features', features, 1)
+    size = check_at_least('features', features, 1)
     return Function(Affine(size, activation), name=name or 'fc')
 
 
@@ -118,7 +118,7 @@ class Given:
         self.values = values
 
 
-@boundary
+@api_boundary
 def Embed(
     count: int,
     features: int,
@@ -154,7 +154,10 @@ def Embed(
     >>> model.apply(params, model.schedule([2, 0, 3])).tolist()
     [[4.0, 5.0], [0.0, 1.0], [nan, nan]]
     """
-    count, features = whole('count', count, 1), whole('features', features, 1)
+    count, features = (
+        check_at_least('count', count, 1),
+        check_at_least('features', features, 1),
+    )
     if outside not in OUTSIDE:
         names = ', '.join(map(repr, OUTSIDE))
         raise ValueError(
@@ -189,7 +192,7 @@ def _given(table: object, shape: tuple[int, int]) -> Given:
     return Given(values)
 
 
-@boundary
+@api_boundary
 def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
     """The place of a value among known ones, as an int32 [].
 
@@ -211,8 +214,8 @@ def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
     if len(places) < len(known):
         twice = next(x for place, x in enumerate(known) if places[x] != place)
         raise ValueError(
-            f'Categorical: expected values that differ, got {shown(twice)} twice: pass '
-            '`dict.fromkeys(values)`'
+            f'Categorical: expected values that differ, got {short_repr(twice)} twice: '
+            'pass `dict.fromkeys(values)`'
         )
     other = {'default': len(places)} if unknown else {}
     return InputTransform(places, **other) >> Scalar('int32')

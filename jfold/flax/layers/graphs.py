@@ -9,8 +9,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jfold.base.errors import expect, whole
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import check_at_least, expect
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import compose
 from jfold.blocks.control import Concat
 from jfold.blocks.reductions import Sum
@@ -19,7 +19,7 @@ from jfold.combinators import Block, Convertible, Function, convert_to_block
 from jfold.flax.layers.dense import FC
 
 
-@boundary
+@api_boundary
 def MessagePassing(
     message: Convertible, update: Convertible, rounds: int = 1, *, edges: bool = False
 ) -> Block:
@@ -46,7 +46,7 @@ def MessagePassing(
     >>> [x.item() for x in new]
     [1.0, 3.0, 7.0]
     """
-    rounds = whole('rounds', rounds, 0)
+    rounds = check_at_least('rounds', rounds, 0)
     expect('edges', edges, isinstance(edges, bool), 'bool')
     say, change = convert_to_block(message), convert_to_block(update)
 
@@ -88,7 +88,7 @@ class _GRU(nn.Module):
         return state
 
 
-@boundary
+@api_boundary
 def GatedGraph(
     features: int,
     rounds: int,
@@ -110,13 +110,13 @@ def GatedGraph(
     Raises:
       TypeError: at `jf.compile`, where states are of another width.
     """
-    features = whole('features', features, 1)
+    features = check_at_least('features', features, 1)
     say = FC(features, None, name='message') if message is None else message
     update = Function(_GRU(features), name='update')
     return MessagePassing(say, update, rounds, edges=edges)
 
 
-@boundary
+@api_boundary
 def Weave(width: int) -> Block:
     """The weave module (Kearnes et al. 2016, as Looks et al. 2017 have it, equations 4
     and 5): features of n nodes and of all n x n pairs make new ones of both.
@@ -124,7 +124,7 @@ def Weave(width: int) -> Block:
     From a pair, a sequence of vectors and a sequence of n sequences of vectors, to such
     a pair of vectors [width]. Pairs that are not n x n are an error of the example.
     """
-    width = whole('width', width, 1)
+    width = check_at_least('width', width, 1)
     names = 'aa', 'ap', 'pa', 'pp', 'a', 'p'
     f_a_a, f_a_p, f_p_a, f_p_p, f_a, f_p = (FC(width, name=f'weave_{n}') for n in names)
     join = Concat()

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from jfold.base.errors import MASKED, some_masked, whole
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import MASKED, check_at_least, some_masked
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.control import Concat, Optional
 from jfold.blocks.declarations import ForwardDeclaration
 from jfold.blocks.inputs import InputTransform, Scalar, Vector
@@ -31,7 +31,7 @@ ROOT = '#'  # the whole of a JSON schema, as it is named within
 ROOTS = ROOT, '#/', ''
 
 
-@boundary
+@api_boundary
 def RecordEncoder(
     description: type | Mapping[str, Any], features: int, *, buckets: int = BUCKETS
 ) -> Block:
@@ -68,7 +68,10 @@ def RecordEncoder(
     >>> model.apply(params, model.schedule([screw, Part(2, 'green', [screw])])).shape
     (2, 4)
     """
-    sizes = whole('features', features, 1), whole('buckets', buckets, 1)
+    sizes = (
+        check_at_least('features', features, 1),
+        check_at_least('buckets', buckets, 1),
+    )
     encoder = _Encoder(*sizes, description)
     return encoder.block(
         {'$ref': ROOT} if _names_itself(description) else description, ''

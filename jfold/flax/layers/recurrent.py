@@ -11,8 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jfold.base.errors import expect, shown, whole
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import check_at_least, expect, short_repr
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import compose
 from jfold.blocks.inputs import Zeros
 from jfold.blocks.sequences import RNN, GetItem, ZipWith
@@ -65,7 +65,9 @@ def dropped(rate: float, candidate: Array) -> Array:
     is_number = isinstance(rate, numbers.Real)
     if not is_number or not 0 <= rate < 1:
         kind = ValueError if is_number else TypeError
-        raise kind(f'expected `recurrent_dropout` from 0 to below 1, got {shown(rate)}')
+        raise kind(
+            f'expected `recurrent_dropout` from 0 to below 1, got {short_repr(rate)}'
+        )
     return nn.Dropout(rate)(candidate) if rate else candidate
 
 
@@ -93,7 +95,7 @@ class LSTMCell(nn.RNNCellBase):
         return first(x) + nn.Dense(self.features, kernel_init=again, name=f'h{name}')(h)
 
 
-@boundary
+@api_boundary
 def LSTM(
     features: int, *, recurrent_dropout: float = 0.0, name: str | None = None
 ) -> Block:
@@ -109,7 +111,7 @@ def LSTM(
         (Semeniuta, Severyn and Barth 2016, equation 9).
       name: as of `Function`.
     """
-    features = whole('features', features, 1)
+    features = check_at_least('features', features, 1)
     inner = (
         LSTMCell(features, recurrent_dropout)
         if recurrent_dropout
@@ -119,19 +121,19 @@ def LSTM(
     return RNN(cell, Zeros(([features], [features])))
 
 
-@boundary
+@api_boundary
 def GRU(features: int, *, name: str | None = None) -> Block:
     """A gated recurrent unit (Cho et al. 2014) along a sequence.
 
     From vectors to a pair of the outputs, a sequence of vectors [features], and the
     last of them. It begins with zeros.
     """
-    features = whole('features', features, 1)
+    features = check_at_least('features', features, 1)
     cell = Function(OfVectors(nn.GRUCell(features)), name=name or 'gru')
     return RNN(cell, Zeros([features]))
 
 
-@boundary
+@api_boundary
 def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
     """Two layers, one forwards and one backwards (Schuster and Paliwal 1997).
 
@@ -149,7 +151,7 @@ def Bidirectional(features: int, make: Callable[..., Block] = LSTM) -> Block:
     >>> sorted(params), model.apply(params, model.schedule([[[1, 2]]])).values.shape[1:]
     (['backwards', 'forwards'], (6,))
     """
-    features = whole('features', features, 1)
+    features = check_at_least('features', features, 1)
     expect('make', make, callable(make), 'a function of a size, such as LSTM')
     forwards = make(features, name='forwards') >> GetItem(0)
     backwards = BACKWARDS >> make(features, name='backwards') >> GetItem(0) >> BACKWARDS

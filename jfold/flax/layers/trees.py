@@ -16,8 +16,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jfold.base.errors import whole
-from jfold.base.tracebacks import boundary
+from jfold.base.errors import check_at_least
+from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import compose
 from jfold.blocks.declarations import ForwardDeclaration
 from jfold.blocks.reductions import Sum
@@ -30,7 +30,7 @@ from jfold.types import TypeLike
 State = tuple[jax.Array, jax.Array]
 
 
-@boundary
+@api_boundary
 def Tree(
     value: Convertible,
     children: Convertible,
@@ -156,7 +156,7 @@ class _Join(nn.Module):
         return _state(i, o, dropped(self.recurrent_dropout, jnp.tanh(u)), kept)
 
 
-@boundary
+@api_boundary
 def ChildSumTreeLSTM(
     features: int, forget_bias: float = 1.0, recurrent_dropout: float = 0.0
 ) -> Block:
@@ -178,7 +178,7 @@ def ChildSumTreeLSTM(
     >>> model.apply(params, model.schedule([leaf, ([3, 4], [leaf, leaf])])).shape
     (2, 3)
     """
-    features = whole('features', features, 1)
+    features = check_at_least('features', features, 1)
     forget = Function(_Forget(features, forget_bias), name='forget')
     join = Function(_Join(features, recurrent_dropout), name='join')
 
@@ -218,14 +218,14 @@ class _Update(nn.Module):
         return z * total + (1 - z) * new
 
 
-@boundary
+@api_boundary
 def ChildSumTreeGRU(features: int) -> Block:
     """The child-sum tree-GRU (Kokkinos and Potamianos 2017, equations 9 to 12).
 
     From a pair, a vector [n] and the sequence of the children's states, to a state, a
     vector [features].
     """
-    features = whole('features', features, 1)
+    features = check_at_least('features', features, 1)
     reset = Function(_Reset(features), name='reset')
     update = Function(_Update(features), name='update')
 

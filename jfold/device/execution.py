@@ -18,12 +18,12 @@ import jax
 from jfold.base.arrays import Varying
 from jfold.base.errors import gradient_of
 from jfold.device import xla
+from jfold.device.activity import Activity
 from jfold.device.hoisting import ROOM, hoisted_bytes
 from jfold.device.kernel import Kernel, make_kernel
 from jfold.device.kernel_reverse import Reverse, make_reverse
 from jfold.device.residuals import Policy, RecomputeAll, SaveProducts
 from jfold.device.results import Returned, returned
-from jfold.device.rows import Flow
 from jfold.program.components import (
     Component,
     external_inputs,
@@ -31,7 +31,7 @@ from jfold.program.components import (
     sources,
     union,
 )
-from jfold.program.operations import Makers, Operation, Operations
+from jfold.program.operations import Operation, Operations, ProducerSet
 from jfold.scheduling.layout import Layout, active_types, has_gradient, layout, running
 from jfold.scheduling.slots import sum_operations
 from jfold.scheduling.spec import RECOMPUTE_ALL, Spec
@@ -44,7 +44,7 @@ T = TypeVar('T')
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Execution:
     """One way to run a program.
 
     Attributes:
@@ -85,7 +85,7 @@ class Plan:
         leaves, structure = jax.tree.flatten(tree)
         if not (self.spec.reproducible and leaves):
             return tree
-        made: T = jax.tree.unflatten(structure, xla.at_hand(leaves))
+        made: T = jax.tree.unflatten(structure, xla.materialized(leaves))
         return made
 
     def is_trained(self, o: int) -> bool:
@@ -120,7 +120,7 @@ class Plan:
         flows = self.flows([True for _ in self.tensors])
         return {o: self._policy(o, flows.get(o)) for o in self.kernels}
 
-    def _policy(self, o: int, flow: Flow | None) -> Policy:
+    def _policy(self, o: int, flow: Activity | None) -> Policy:
         try:
             reverse = None if flow is None else self._reverse(o, flow)
         except Exception:  # whatever a function of the user's raises
@@ -129,7 +129,7 @@ class Plan:
 
     # ---- the reverse
 
-    def flows(self, used: Sequence[bool]) -> dict[int, Flow]:
+    def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
         """By operation, how cotangents flow through those that they reach.
 
         Args:
@@ -140,7 +140,7 @@ class Plan:
             sources(self.program).inputs,
         )
         live, before = union(tensor.makers for tensor, yes in made if yes), 0
-        flows: dict[int, Flow] = {}
+        flows: dict[int, Activity] = {}
         # A result of a recurrence may flow into itself: until nothing changes.
         while live != before:
             before, found = live, ((o, self._flow(o, live)) for o in self.kernels)
@@ -149,7 +149,7 @@ class Plan:
                 live |= union(flow.chosen(inputs[o]))
         return flows
 
-    def _flow(self, o: int, live: Makers) -> Flow | None:
+    def _flow(self, o: int, live: ProducerSet) -> Activity | None:
         """What flows through an operation, given all results with a cotangent."""
         operation, active = self.operations[o], active_types(self.program)
         first = first_results(self.program)[o]
@@ -165,7 +165,7 @@ class Plan:
         read = set().union(*(self.kernels[o].reads[k] for k in outputs))
         given = enumerate(operation.inputs)
         inputs = tuple(a in read and t in active for a, t in given)
-        return Flow(outputs, inputs) if any(inputs) or self.is_trained(o) else None
+        return Activity(outputs, inputs) if any(inputs) or self.is_trained(o) else None
 
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
         """By operation, what the reverse pass does with those that cotangents reach.
@@ -178,7 +178,7 @@ class Plan:
         """
         return {o: self._pullback(o, flow) for o, flow in self.flows(used).items()}
 
-    def _pullback(self, o: int, flow: Flow) -> Pullback:
+    def _pullback(self, o: int, flow: Activity) -> Pullback:
         reverse, policy = self._reverse(o, flow), self.policies[o]
         if isinstance(policy, SaveProducts) and policy.reverse is not reverse:
             # What was saved is for more cotangents than there are.
@@ -186,7 +186,7 @@ class Plan:
         recurrent = self.components[self.layout.component[o]].recurrent
         return Pullback(reverse, policy, self.is_trained(o), recurrent)
 
-    def _reverse(self, o: int, flow: Flow) -> Reverse:
+    def _reverse(self, o: int, flow: Activity) -> Reverse:
         with gradient_of(self.operations[o].layer.name):
             return make_reverse(self.kernels[o], flow)
 
@@ -225,9 +225,9 @@ class Pullback:
         return waits and self.is_recurrent and self.policy.stores
 
 
-def make_plan(
+def make_execution(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
-) -> Plan:
+) -> Execution:
     """The plan for parameters, or what looks like them, by layer."""
     program, sums = spec.program, sum_operations(spec.program)
     # What leaves a loop is stored, and that is not wanted.
@@ -246,4 +246,4 @@ def make_plan(
         if spec.capacity.rows[o] and o not in sums
     }
     places = layout(spec), running(spec)
-    return Plan(spec, *places, kernels, returned(spec), varying)
+    return Execution(spec, *places, kernels, returned(spec), varying)

@@ -33,7 +33,7 @@ Origin: TypeAlias = 'int | np.ndarray[Any, Any] | None'
 
 
 @dataclass(frozen=True, eq=False)
-class Origins:
+class Forwarding:
     """Where the outputs of a function come from; its inputs and outputs are flat.
 
     Attributes:
@@ -57,7 +57,7 @@ def origins_of(
     traces: Traces,
     arguments: tuple[Type, ...],
     result: Type,
-) -> Origins:
+) -> Forwarding:
     """Where the outputs of a layer's function come from, at arguments of these types.
 
     Args:
@@ -72,14 +72,14 @@ def origins_of(
     # cut others.
     effects = any(jaxprs.opened(each)[0].effects for each in traces)
     if effects or layer.rngs or layer.external or layer.batched:
-        return Origins((None,) * len(made), tuple(range(len(given))), is_straight)
+        return Forwarding((None,) * len(made), tuple(range(len(given))), is_straight)
     weights = len(jax.tree.leaves(layer.params))
     outputs = tuple(_outputs(traces, weights, given, made))
     depends = _depends(traces)
     computed = (x for x, origin in zip(depends, outputs, strict=True) if origin is None)
     read = {place - weights for places in computed for place in places}
     reads = (i for i in range(len(given)) if i in read)  # without parameters
-    return Origins(outputs, tuple(reads), is_straight)
+    return Forwarding(outputs, tuple(reads), is_straight)
 
 
 def _outputs(
@@ -108,7 +108,7 @@ def _depends(traces: Traces) -> list[set[int]]:
     return [set().union(*of_one) for of_one in of_all]
 
 
-def computing(layer: Layer, arguments: tuple[Type, ...], origins: Origins) -> Layer:
+def computing(layer: Layer, arguments: tuple[Type, ...], origins: Forwarding) -> Layer:
     """The layer that computes what has to be, of those of its inputs that it reads."""
     given, computed = list(tensors(TupleType(arguments))), origins.computed
 

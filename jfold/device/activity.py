@@ -42,7 +42,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Flow:
+class Activity:
     """How cotangents flow through an operation.
 
     Attributes:
@@ -71,7 +71,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Crossing:
+class Stash:
     """What the reverse in the loops hands on to the gradients of weights.
 
     Attributes:

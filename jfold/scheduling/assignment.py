@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jfold.base.errors import check_spare_rows, rows_asked, whole
+from jfold.base.errors import check_at_least, check_spare_rows, rows_asked
 from jfold.graph import Array
 from jfold.scheduling.selections import Selection
 from jfold.scheduling.shards import Shards
 
 
 @dataclass(frozen=True, eq=False)
-class Deal:
+class ShardAssignment:
     """Which examples of a batch each shard has.
 
     Attributes:
@@ -62,7 +62,7 @@ class Deal:
 
 def deal_in_order(
     examples: int, size: int | None = None, shards: Shards | None = None
-) -> Deal:
+) -> ShardAssignment:
     """Return the deal of examples as they come, to shards or all to one device.
 
     Args:
@@ -73,25 +73,25 @@ def deal_in_order(
         shared out.
     """
     if shards is None:
-        return Deal(None, rows_asked(size, examples), (np.arange(examples),))
+        return ShardAssignment(None, rows_asked(size, examples), (np.arange(examples),))
     rows = rows_of_shard('size', shards, examples, size)
     return in_order(shards, rows, examples)
 
 
 def in_order(
     shards: Shards, rows: int, examples: int, count: int | None = None
-) -> Deal:
+) -> ShardAssignment:
     """As the examples come: all rows of the first shard, then those of the second; to
     `count` shards if not to all."""
     count = shards.count if count is None else count
     ends = [min(shard * rows, examples) for shard in range(count + 1)]
     parts = itertools.pairwise(ends)
-    return Deal(shards, rows, tuple(np.arange(a, b) for a, b in parts))
+    return ShardAssignment(shards, rows, tuple(np.arange(a, b) for a, b in parts))
 
 
 def evenly(
     shards: Shards, rows: int, work: Sequence[int], count: int | None = None
-) -> Deal:
+) -> ShardAssignment:
     """Such that all shards have about the same work; the same whoever computes it.
 
     Largest first, each to the shard with the least so far that has room (Graham, Bounds
@@ -112,7 +112,9 @@ def evenly(
             heapq.heapreplace(loads, (load + work[example], shard))
         else:
             heapq.heappop(loads)
-    return Deal(shards, rows, tuple(np.sort(np.array(x, np.int64)) for x in parts))
+    return ShardAssignment(
+        shards, rows, tuple(np.sort(np.array(x, np.int64)) for x in parts)
+    )
 
 
 def rows_of_shard(
@@ -134,7 +136,7 @@ def rows_of_shard(
     count = shards.count if count is None else count
     if rows is None:
         return -(-examples // count)
-    each, rest = divmod(whole(name, rows, 0), count)
+    each, rest = divmod(check_at_least(name, rows, 0), count)
     if rest:
         raise ValueError(
             f'expected `{name}` as a multiple of {count}, the number of shards, got '

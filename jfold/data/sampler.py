@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.errors import check_spare_rows, whole
-from jfold.scheduling.deals import rows_of_shard
+from jfold.base.errors import check_at_least, check_spare_rows
+from jfold.scheduling.assignment import rows_of_shard
 from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +50,7 @@ class Settings:
         for name in ('batch_size', 'max_nodes', 'epochs'):
             value = getattr(self, name)
             if value is not None or name == 'batch_size':
-                vars(self)[name] = whole(name, value, 1)
+                vars(self)[name] = check_at_least(name, value, 1)
         for name in ('drop_remainder', 'skip_errors', 'device_put'):
             if not isinstance(value := getattr(self, name), bool):
                 raise TypeError(f'expected `{name}` as bool, got {value!r}')
@@ -59,7 +59,7 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BatchSampler:
     """Which examples make up the batches of one epoch."""
 
     order: Array  # [examples] int64, all examples
@@ -72,7 +72,7 @@ class Plan:
         return self.order[self.cuts[batch] : self.cuts[batch + 1]]
 
 
-def make_plan(settings: Settings, nodes: Array | None, epoch: int) -> Plan:
+def make_sampler(settings: Settings, nodes: Array | None, epoch: int) -> BatchSampler:
     """The plan of an epoch; `max_nodes` needs `nodes`, [examples] int64."""
     order = _order(settings.key, epoch, settings.examples or 0)
     size, limit = settings.batch_size, settings.max_nodes
@@ -85,7 +85,7 @@ def make_plan(settings: Settings, nodes: Array | None, epoch: int) -> Plan:
         last = nodes[cuts[-2:][0] :]
         is_full = len(last) == size or int(last.sum()) == limit
     drops = settings.drop_remainder and not is_full and len(cuts) > 1
-    return Plan(order, cuts[:-1] if drops else cuts)
+    return BatchSampler(order, cuts[:-1] if drops else cuts)
 
 
 def _order(key: tuple[int, ...], epoch: int, examples: int) -> Array:
@@ -111,10 +111,10 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     return np.array(cuts, np.int64)
 
 
-def different_plans(settings: Settings, nodes: Array | None) -> Iterator[Plan]:
+def different_plans(settings: Settings, nodes: Array | None) -> Iterator[BatchSampler]:
     """The plans of all epochs, or of one for all if nothing is shuffled."""
     epochs = settings.epochs if settings.key else 1
-    return (make_plan(settings, nodes, epoch) for epoch in range(epochs or 0))
+    return (make_sampler(settings, nodes, epoch) for epoch in range(epochs or 0))
 
 
 # ---- arguments -----------------------------------------------------------------------
@@ -156,7 +156,7 @@ def check_settings(settings: Settings, nodes: Array | None) -> None:
         _check_processes(settings, nodes)
     if settings.max_nodes is not None:
         _check_limit(settings.max_nodes, nodes)
-    if settings.epochs is None and not len(make_plan(settings, nodes, 0)):
+    if settings.epochs is None and not len(make_sampler(settings, nodes, 0)):
         raise ValueError(
             'expected `source` of at least one batch, for `epochs=None`, got '
             f'{settings.examples} examples, where `batch_size={settings.batch_size}` '

@@ -29,10 +29,10 @@ from jfold.language.generate import Generator, settled
 from jfold.language.rounds import Call, Chosen
 from jfold.language.tables import Tables
 from jfold.program.components import component_of, components, reads, results_in
-from jfold.program.operations import Operation, Operations, Sources
+from jfold.program.operations import Operation, Operations, Producers
 
 
-def without_turns(
+def unroll_rounds(
     tables: Tables, chosen: Chosen, before: Generator
 ) -> tuple[Generator, str, Chosen]:
     """The source with more operations, of which none takes turns but sums.
@@ -114,7 +114,7 @@ def _kinds(
         for k, makers in enumerate(found.inputs[use]):
             for bit in results_in(makers):
                 inputs[n][k] |= to[bit]
-    stated = Sources(tuple(map(tuple, inputs)), found.results)
+    stated = Producers(tuple(map(tuple, inputs)), found.results)
     results = tuple(
         tuple(_mapped(makers, to) for makers in row) for row in found.results
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jfold.data.plans import KEY_WORDS, Settings
+from jfold.data.sampler import KEY_WORDS, Settings
 
 Array = np.ndarray[Any, Any]
 
