@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import jfold as jf
-from jfold.language import rules_control
 from jfold.tracing import deep
 
 
@@ -73,8 +72,7 @@ def test_data_that_contain_themselves(
     kind: str, make: Any, path: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names example, path and block; long before the limit of depth."""
-    for each in deep, rules_control:
-        monkeypatch.setattr(each, 'MAX_DEPTH', 3 * deep.FIRST_LOOK)
+    monkeypatch.setattr(deep, 'MAX_DEPTH', 3 * deep.FIRST_LOOK)
     model = model_of(kind)
     with pytest.raises(jf.InputError, match='contains itself') as caught:
         model.schedule([3, [1, 2], make()])

@@ -14,7 +14,6 @@ from graphs import same
 
 import jfold as jf
 from jfold.graph import concatenate
-from jfold.language import rules_control
 from jfold.language.walk import EXAMPLE, Path, common
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
@@ -135,8 +134,7 @@ def test_data_that_functions_make_end_at_a_bound(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are of new objects, so that no circle can be found."""
-    for each in deep, rules_control:
-        monkeypatch.setattr(each, 'MAX_DEPTH', 2000)
+    monkeypatch.setattr(deep, 'MAX_DEPTH', 2000)
     tree = jf.ForwardDeclaration(name='tree')
     again = (
         jf.InputTransform(made) >> jf.GetItem(1) >> jf.InputTransform(list) >> tree()

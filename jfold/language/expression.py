@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +28,7 @@ from jfold.tracing.convert import (
     lengths_to_array,
     to_array,
 )
+from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source
 from jfold.types import Product, TensorType, Type
 
@@ -61,26 +59,13 @@ class Expression:
     def explain(self, example: object) -> InputError | None:
         """What is wrong with an example, as example 0; `None` if nothing is."""
         try:
-            with _uncollected():
+            with uncollected():
                 Walk(self.typing, Nothing()).run(example)
         except Misfit as error:
             found = error.told()
             found.__cause__ = error.__cause__
             return found
         return None
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Calls that wait are many in deep data and no garbage: to look through them again
-    and again took three quarters of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Nothing:

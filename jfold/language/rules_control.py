@@ -37,6 +37,7 @@ from jfold.language.writing import (
     read_by,
     write,
 )
+from jfold.tracing import deep
 from jfold.types import (
     ObjectType,
     TensorType,
@@ -241,8 +242,10 @@ def _(block: b.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     if call in state.calls:
         _refuse_circle(node, x, state)
     state.calls[call] = path_of(x) or EXAMPLE
-    if len(state.calls) > MAX_DEPTH:
-        text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
+    if len(state.calls) > deep.MAX_DEPTH:
+        text = (
+            f'nested more than {deep.MAX_DEPTH:,} deep; does the data contain itself?'
+        )
         refuse(node, text, x)
     try:
         # The same uses see other values in a call, so nothing known is passed on.
@@ -316,9 +319,6 @@ def _(block: b.Metric, node: Typed, value: Any, w: Lines) -> Any:
         w.g.label(r, as_object(label, w).text, w)
     w.g.observe(r, [x for x in s.leaves(value) if isinstance(x, s.Tensor)], w)
     return None
-
-
-MAX_DEPTH = 250_000  # beyond it, data that functions make without end fill the memory
 
 
 def _hashable(table: Mapping[Any, Any], hashable: bool) -> str:
