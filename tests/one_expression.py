@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -49,7 +48,6 @@ def stages() -> dict[str, str]:
     block = product()
     model = jf.compile(block, strategy='fixed')
     schedule = model.schedule(EXAMPLES)
-    jaxpr = jax.make_jaxpr(model.apply)({}, schedule)
     return {
         'The expression, a value that prints as what it is:': repr(block),
         'Its types, one use of a block a line:': str(infer(block)),
@@ -66,11 +64,12 @@ def stages() -> dict[str, str]:
         'The schedule, as `model.explain` tells it:': re.sub(
             ', built in .*', '', model.explain(schedule)
         ),
-        'What XLA compiles: loops over levels and tiles, which read rows of the buffer '
-        'of values, where the indices `b` say, and write rows:': re.sub(
-            ' +$', '', jaxpr.pretty_print(use_color=False), flags=re.MULTILINE
+        'The values. What XLA compiles is a loop over levels; in each, tile by tile, rows '
+        'of the buffer are gathered where the indices say, the operation runs on all of '
+        'them, and its rows are written to where they belong. '
+        '`jax.make_jaxpr(model.apply)({}, schedule)` prints it:': str(
+            model.apply({}, schedule)
         ),
-        'The values:': str(model.apply({}, schedule)),
     }
 
 
