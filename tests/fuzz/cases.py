@@ -145,6 +145,14 @@ class Pair:
     x: Any
 
 
+# Which `jax.export` asks of whoever exports what has such a part.
+jax.export.register_pytree_node_serialization(
+    Pair,
+    serialized_name='fuzz.Pair',
+    serialize_auxdata=lambda _: b'',
+    deserialize_auxdata=lambda _: (),
+)
+
 # What holds two values, as functions return them.
 STRUCTS: tuple[Callable[[Any, Any], Any], ...] = (
     Pair,
@@ -231,9 +239,10 @@ def make_case(choices: Choices) -> Case:
     steps = step(), *choices.several(step, MOST_STEPS - 1)
     with jax.enable_x64(dtype == 'float64'):
         wild = not linear or bool(choices.integer(1))
-        made = draw_source(choices, dtype, wild, linear)
+        made, is_large = draw_source(choices, dtype, wild, linear)
         block = jf.Pipe(made.block)
         options = _allowed(options, block)
+    compiled |= is_large  # the interpreter takes an hour for what has many rows
     steps = tuple(_in_some_way(choices, each, compiled) for each in steps)
     nesting = _nesting(choices, wild) if linear and dtype in NESTED else ()
     how = options, compiled, forward, linear
@@ -276,10 +285,13 @@ def _step(choices: Choices, examples: int, size: int | None) -> Step:
     return Step(rows, size, choices.pick(PATHS))
 
 
-def draw_source(choices: Choices, dtype: str, wild: bool, linear: bool) -> Source:
-    """A block with data for it."""
+def draw_source(
+    choices: Choices, dtype: str, wild: bool, linear: bool
+) -> tuple[Source, bool]:
+    """A block with data for it, and whether the data are large."""
     maker = Drawn(choices, dtype, wild=wild, linear=linear)
-    if choices.integer(9) == 9:
+    is_large = choices.integer(9) == 9
+    if is_large:
         maker.leaves, maker.lengths = 40, (0, 1, 13, 70)
-    made: Source = getattr(maker, choices.pick(ROOTS))(maker.type(), 2)
-    return made
+    source: Source = getattr(maker, choices.pick(ROOTS))(maker.type(), 2)
+    return source, is_large
