@@ -64,9 +64,9 @@ def stages() -> dict[str, str]:
         'The schedule, as `model.explain` tells it:': re.sub(
             ', built in .*', '', model.explain(schedule)
         ),
-        'The values. What XLA compiles is a loop over levels; tile by tile, rows of the '
-        'buffer are gathered where the indices say, the operation runs on all of them, '
-        'and its rows are written to where they belong. '
+        'The values. XLA compiles a loop over levels; tile by tile, rows of the buffer '
+        'are gathered where the indices say, the operation runs on all of them, and its '
+        'rows are written to where they belong. '
         '`jax.make_jaxpr(model.apply)({}, schedule)` prints it:': str(
             model.apply({}, schedule)
         ),
