@@ -65,7 +65,7 @@ def stages() -> dict[str, str]:
             ', built in .*', '', model.explain(schedule)
         ),
         'The values. XLA compiles a loop over levels; tile by tile, rows of the buffer '
-        'are gathered where the indices say, the operation runs on all of them, and its '
+        'are gathered where the indices say, the operation runs on them all, and its '
         'rows are written to where they belong. '
         '`jax.make_jaxpr(model.apply)({}, schedule)` prints it:': str(
             model.apply({}, schedule)
