@@ -19,22 +19,29 @@ GPU := .venv/gpu
 
 WORKERS ?= 2
 ARGS ?=
+PART ?=
+BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick check bench bench-gpu accelerators fuzz clean
+.PHONY: help demo test test-changed test-quick check bench bench-gpu accelerators fuzz clean
 
 help:  ## list what make can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "PYTHON=     the interpreter (now $(PYTHON), $(VERSION))"
 	@echo "ARGS=       further arguments to pytest, the demo, the benchmark or the campaign"
+	@echo "PART=       a folder of tests/, for make test"
 	@echo "WORKERS=    how many tests run side by side (now $(WORKERS))"
 
 demo: $(READY)  ## run the example that needs no data: examples/function_names.py
 	$(BIN)/python examples/function_names.py $(ARGS)
 
-test: $(READY)  ## run all tests and the examples in docstrings
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+test: $(READY)  ## run all tests and the examples in docstrings; PART=device some
+	$(BIN)/python -m pytest -n $(WORKERS) $(PART:%=tests/%) $(ARGS)
+
+test-changed: $(READY)  ## the quick tests of the rooms that differ from BASE (now $(BASE))
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS) \
+	  $$($(BIN)/python tests/support/changed.py $(BASE))
 
 test-quick: $(READY)  ## the same without the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(ARGS)

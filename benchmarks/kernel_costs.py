@@ -12,7 +12,7 @@ from pathlib import Path
 
 from targets import Target
 
-sys.path.append(str(Path(__file__).parents[1] / 'tests'))
+sys.path.append(str(Path(__file__).parents[1] / 'tests/support'))
 
 from hlo import Array, Instruction, Module, loops, parse, started
 

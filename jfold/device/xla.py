@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What works around XLA and JAX: what each trick gains, and what shows it obsolete.
 
-`tests/test_xla.py` compiles the plain form of each beside it; once the plain form has
+`test_xla.py` compiles the plain form of each beside it; once the plain form has
 nothing to complain of any more, that test fails and the trick may go. Of what only a
 GPU shows, `materialized`, that test is of `make accelerators`.
 """
@@ -281,7 +281,7 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 # XLA chooses no layout for what a loop carries: buffers have rows first, and so has
 # what is read of them, so each product the other way round is a copy of its tile. The
 # gradient of trees by a cell with one such product copied tiles in every loop, forwards
-# and back; now none. `tests/test_products.py` has all forms, `tests/accelerators` the
+# and back; now none. `test_products.py` has all forms, `tests/accelerators` the
 # rows of tables.
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parents[2] / name) for name in ('benchmarks', 'tests')]
+sys.path += [
+    str(Path(__file__).parents[2] / name) for name in ('benchmarks', 'tests/support')
+]
 
 from hlo import kernels, loops
 from kernel_models import PROGRAMS, program

@@ -18,7 +18,9 @@ from typing import Any
 
 HERE = Path(__file__).resolve()
 if __name__ == '__main__':
-    sys.path[:1] = [str(HERE.parent.parent), str(HERE.parent.parent.parent)]
+    sys.path[:1] = [
+        str(HERE.parents[n] / x) for n, x in ((1, ''), (1, 'support'), (2, ''))
+    ]
 
 from fuzz.checks import CHECKS  # noqa: E402
 from fuzz.failures import store  # noqa: E402

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ahead of time: one program, compiled before training, found again by the next run."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from agreement import close, weighted
+from binary_trees import binary_tree, chain, tree_block
+from checking import refuses
+from compilations import compilations
+from expression_parts import tables
+from expressions import Expression, expressions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jfold as jf
+from jfold.data.corpus import Corpus
+
+SIZE = 4
+QUICK = {'xla_backend_optimization_level': 0}
+RNG = np.random.default_rng(0)
+TREES = [binary_tree(RNG, int(RNG.integers(1, 9))) for _ in range(20)]
+
+
+def prepared() -> tuple[jf.Model, Corpus, Any]:
+    """A model, a corpus and parameters."""
+    model = jf.compile(tree_block(4))
+    return model, model.trace(TREES), model.init(jax.random.key(0))
+
+
+def train(model: jf.Model, params: Any, schedule: jf.Schedule, rate: Any) -> Any:
+    """One step of gradient descent; the new parameters and the loss."""
+
+    def loss(params: Any) -> Any:
+        return (model.apply(params, schedule) ** 2).mean()
+
+    value, grads = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda x, g: x - rate * g, params, grads), value
+
+
+def batches(examples: int, count: int) -> list[Any]:
+    """Indices of random batches."""
+    rng = np.random.default_rng(1)
+    return [rng.permutation(examples)[:SIZE] for _ in range(count)]
+
+
+# ---- one program ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def trained() -> Any:
+    """Parameters and losses after a few steps, compiled by and by."""
+    model, _, params = prepared()
+    step = jax.jit(functools.partial(train, model), compiler_options=QUICK)
+    losses = []
+    for indices in batches(len(TREES), 5):
+        schedule = model.schedule([TREES[i] for i in indices])
+        params, loss = step(params, schedule, 0.1)
+        losses.append(loss)
+    return params, losses
+
+
+@pytest.mark.parametrize('kind', ['plain', 'jitted', 'donated'])
+def test_training_starts_with_no_compilation(kind: str, trained: Any) -> None:
+    """One program is compiled ahead; the loop compiles nothing, and computes right."""
+    model, corpus, params = prepared()
+
+    def jfold_step(params: Any, schedule: jf.Schedule, rate: Any) -> Any:
+        return train(model, params, schedule, rate)
+
+    kinds: dict[str, Any] = {
+        'plain': jfold_step,
+        'jitted': jax.jit(jfold_step, compiler_options=QUICK),
+        'donated': jax.jit(jfold_step, donate_argnums=0, compiler_options=QUICK),
+    }
+    with compilations('jfold_step') as compiled:
+        step = model.precompile(kinds[kind], params, corpus.capacities(SIZE), 0.1)
+        assert len(compiled) == 1
+    losses = []
+    with compilations('') as compiled:
+        for indices in batches(len(corpus), 5):
+            before = params
+            params, loss = step(params, corpus.schedule(indices), 0.1)
+            losses.append(loss)
+            deleted = [x.is_deleted() for x in jax.tree.leaves(before)]
+            assert deleted == [kind == 'donated'] * len(deleted)
+    assert compiled == []
+    assert model.programs == 1
+    close((params, losses), trained, 1e-5)
+
+
+def test_arguments_by_name_and_as_shapes() -> None:
+    """Of any name; shapes and types are enough where there are no values yet."""
+    model, corpus, params = prepared()
+
+    @functools.partial(jax.jit, static_argnames='scale')
+    def apply(*, weights: Any, step: Any, schedules: Any, scale: float) -> Any:
+        first, second = (model.apply(weights, x) for x in schedules)
+        return scale * (first.sum() - second.sum()) + step['count']
+
+    def shape(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+    ready = model.precompile(
+        apply,
+        weights=jax.tree.map(shape, params),
+        step={'count': jax.ShapeDtypeStruct((), 'int32')},
+        schedules=[corpus.capacities(2), corpus.capacities(3)],
+        scale=2.0,
+    )
+    schedules = [corpus.schedule([0, 1]), corpus.schedule([0, 1, 2])]
+    got = ready(weights=params, step={'count': np.int32(3)}, schedules=schedules)
+    first, second = (model.apply(params, x).sum() for x in schedules)
+    close(got, 2 * (first - second) + 3, 1e-5)
+    assert model.programs == 2
+
+
+def test_what_was_compiled_can_be_looked_at() -> None:
+    """As JAX gives it."""
+    model, corpus, params = prepared()
+    ready = model.precompile(model.apply, params, corpus.capacities(SIZE))
+    assert 'while' in ready.compiled.as_text()
+    assert [spec.capacity for spec in ready.specs] == [corpus.capacities(SIZE)]
+    assert repr(ready) == f'CompiledStep({corpus.capacities(SIZE)})'
+
+
+def test_partial_batches_share_the_program() -> None:
+    """With `size`; from examples, too."""
+    model, corpus, params = prepared()
+    ready = model.precompile(model.apply, params, corpus.capacities(SIZE))
+    whole = ready(params, corpus.schedule(range(4)))
+    for schedule in (
+        corpus.schedule([0, 1], size=SIZE),
+        model.schedule(TREES[:2], size=SIZE),
+    ):
+        close(ready(params, schedule)[:2], whole[:2], 1e-5)
+
+
+@pytest.mark.slow
+@given(expressions(), st.integers(0, 2**32))
+@settings(max_examples=3)
+def test_capacities_without_room_to_spare(expression: Expression, seed: int) -> None:
+    """Give the values and gradients of those that have some."""
+    model = jf.compile(expression.block)
+    params = model.init(jax.random.key(0))
+    examples = expression.batch(np.random.default_rng(seed), 4)
+    corpus = model.trace(examples)
+
+    def loss(params: Any, schedule: jf.Schedule) -> Any:
+        made = model.apply(params, schedule, tables(model))
+        values, metrics = made if model.program.metric_results else (made, {})
+        first = jax.tree.map(lambda x: x[:3], values)
+        return weighted((first, *(metric.sum() for metric in metrics.values())))
+
+    grad = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)
+    expected = grad(params, model.schedule(examples[:3], size=SIZE))
+    exact = jf.Model(model.block, model.program, max_programs=1)
+    step = exact.precompile(grad, params, corpus.capacities(SIZE))
+    schedule = replace(corpus, scheduler=exact.scheduler).schedule(range(3), size=SIZE)
+    close(step(params, schedule), expected, 1e-5)
+
+
+def test_a_model_without_operations() -> None:
+    """No levels, no rows."""
+    model = jf.compile(jf.Scalar())
+    corpus = model.trace([1, 2, 3])
+    ready = model.precompile(model.apply, {}, corpus.capacities(2))
+    assert ready({}, corpus.schedule([2, 0])).tolist() == [3, 1]
+    empty = model.trace([])
+    ready = model.precompile(model.apply, {}, empty.capacities(3))
+    assert ready({}, empty.schedule([], size=3)).shape == (3,)
+
+
+# ---- several steps, and batches without room -----------------------------------------
+
+
+def test_a_smaller_capacity_is_covered() -> None:
+    """Steps for batches of one size share a capacity."""
+    model, corpus, params = prepared()
+    first = model.precompile(model.apply, params, corpus.capacities(SIZE))
+    small = model.trace(TREES[:4])
+    second = model.precompile(model.apply, params, small.capacities(SIZE))
+    assert first.specs == second.specs
+    assert model.programs == 1
+    for each in first, second:
+        each(params, corpus.schedule(range(4)))
+        each(params, small.schedule(range(4)))
+
+
+def test_a_larger_capacity_leaves_the_step_as_it_was() -> None:
+    """Each has the batches that fit; what does not fit is compiled for, once."""
+    model = jf.compile(tree_block(4))
+    params = model.init(jax.random.key(0))
+    small, large = (model.trace([chain(n)] * 3) for n in (3, 6))
+
+    def doubled(params: Any, schedule: jf.Schedule) -> Any:
+        return 2 * model.apply(params, schedule)
+
+    first = model.precompile(doubled, params, small.capacities(2))
+    second = model.precompile(model.apply, params, large.capacities(2))
+    with compilations('') as compiled:
+        first(params, small.schedule([0, 1]))
+        got = second(params, large.schedule([0, 1]))
+        assert compiled == []
+        with pytest.warns(RuntimeWarning) as caught:
+            twice = first(params, large.schedule([0, 1]))
+        first(params, large.schedule([1, 2]))
+        first(params, small.schedule([1, 2]))
+        assert compiled == ['jit(doubled)']
+    close(twice, 2 * got, 1e-6)
+    text, _, rest = str(caught.pop().message).partition(', in ')
+    assert text == (
+        'expected schedules of the capacity that the step was compiled for, got one '
+        'with levels from 3 to 6, constants[0] from 8 to 14, rows[0] from 8 to 14, '
+        'rows[1] from 6 to 12: compiled the step for it too'
+    )
+    assert re.fullmatch(
+        r'[\d.]+ s\. Reserve that much by `model.reserve` before `model.precompile`',
+        rest,
+    )
+    assert model.programs == 2
+
+
+def test_a_batch_without_room_has_a_program_of_its_own() -> None:
+    """An example several times, as examples drawn with replacement may come."""
+    model, corpus, params = prepared()
+    ready = model.precompile(model.apply, params, corpus.capacities(2))
+    largest = int(corpus.nodes.argmax())
+    small = [model.eval(TREES[i], params) for i in (0, 1)]
+    large = [model.eval(TREES[largest], params)] * 2
+    with pytest.warns(RuntimeWarning, match='compiled the step for it too'):
+        close(ready(params, corpus.schedule([largest] * 2)), np.array(large), 1e-5)
+    with compilations('') as compiled:
+        for _ in range(2):
+            schedule = corpus.schedule([0, 1])
+            assert schedule.capacity == corpus.capacities(2)
+            close(ready(params, schedule), np.array(small), 1e-5)
+            close(ready(params, corpus.schedule([largest] * 2)), np.array(large), 1e-5)
+    assert compiled == []
+    assert model.programs == 2
+
+
+def test_a_step_without_room_keeps_no_arguments() -> None:
+    """Compiling again needs shapes, static arguments and donated ones alone."""
+    model, corpus, params = prepared()
+
+    @functools.partial(jax.jit, static_argnames='scale', donate_argnums=1)
+    def scaled(params: Any, before: Any, given: Any, *, scale: float) -> Any:
+        values = model.apply(params, given['schedule'])
+        return jax.tree.map(lambda x: scale * x, (values, before))
+
+    given = {'schedule': corpus.capacities(2)}
+    ready = model.precompile(scaled, params, jax.numpy.zeros(2), given, scale=2.0)
+    for indices in [0, 1], [int(corpus.nodes.argmax())] * 2:
+        with warnings.catch_warnings(action='ignore'):
+            schedule = corpus.schedule(indices)
+            now = jax.numpy.ones(2), {'schedule': schedule}
+            values, twice = ready(params, *now)
+        expected = [2 * model.eval(TREES[i], params) for i in indices]
+        close(values, np.array(expected), 1e-5)
+        assert twice.tolist() == [2, 2]
+
+
+def test_static_arguments_before_the_schedule() -> None:
+    """Are left out when the step is called, with or without room."""
+    model, corpus, params = prepared()
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def scaled(scale: float, params: Any, schedule: jf.Schedule) -> Any:
+        return scale * model.apply(params, schedule)
+
+    ready = model.precompile(scaled, 2.0, params, corpus.capacities(2))
+    largest = int(corpus.nodes.argmax())
+    for indices in [0, 1], [largest] * 2, [largest] * 2:
+        with warnings.catch_warnings(action='ignore'):
+            found = ready(params, corpus.schedule(indices))
+        expected = [2 * model.eval(TREES[i], params) for i in indices]
+        close(found, np.array(expected), 1e-5)
+
+
+def test_schedules_of_another_kind() -> None:
+    """Of other sizes and models; other arguments are JAX's to complain about."""
+    model, corpus, params = prepared()
+    ready = model.precompile(model.apply, params, corpus.capacities(SIZE))
+    text = (
+        'expected a schedule of 4 rows of results, for which the step was compiled, '
+        'got one of 3: make it with `size=4`'
+    )
+    with refuses(text, ValueError):
+        ready(params, corpus.schedule(range(3)))
+    other = jf.compile(tree_block(5)).schedule(TREES[:4])
+    text = (
+        'expected `schedule` of the model that compiled the step, got one of another: '
+        'make it by the first'
+    )
+    with refuses(text, ValueError):
+        ready(params, schedule=other)
+    wider = jf.compile(tree_block(5)).init(jax.random.key(0))
+    with pytest.raises(TypeError, match='called with float32'):
+        ready(wider, corpus.schedule(range(4)))
+
+
+def test_a_capacity_is_required() -> None:
+    """The error shows the call."""
+    model, corpus, params = prepared()
+    text = (
+        'expected a `Capacity` among the arguments, in place of the schedule, got '
+        'none: call `model.precompile(step, params, corpus.capacities(batch_size))`'
+    )
+    with refuses(text):
+        model.precompile(model.apply, params, corpus.schedule([0]))
+    with refuses(text):
+        model.precompile(model.apply)
+
+
+def test_a_program_too_many() -> None:
+    """The budget counts capacities, too."""
+    model = jf.compile(tree_block(4), max_programs=1)
+    params = model.init(jax.random.key(0))
+    corpus = model.trace(TREES)
+    model.precompile(model.apply, params, corpus.capacities(2))
+    with pytest.raises(jf.ProgramBudgetError) as caught:
+        model.precompile(model.apply, params, corpus.capacities(3))
+    assert str(caught.value).startswith(
+        'expected batches for at most 1 programs, as `max_programs` says, got a batch '
+        'of 3 examples, which needs program 2; no batch had 3 examples before. '
+    )
+    corpus.schedule([0, 1])
+
+
+# ---- the next run --------------------------------------------------------------------
+
+RUN = """
+import functools, json, sys, jax
+from collections import Counter
+import test_precompile as t
+
+jax.config.update('jax_compilation_cache_dir', sys.argv[1])
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+events = Counter()
+jax.monitoring.register_event_listener(lambda event, **_: events.update([event]))
+model, corpus, params = t.prepared()
+step = jax.jit(functools.partial(t.train, model), donate_argnums=0)
+ready = model.precompile(step, params, corpus.capacities(t.SIZE), 0.1)
+for indices in t.batches(len(corpus), 3):
+    params, loss = ready(params, corpus.schedule(indices), 0.1)
+named = {name.rpartition('/')[2]: n for name, n in events.items()}
+counts = {name: named.get(name, 0) for name in ('cache_hits', 'cache_misses')}
+print(json.dumps({**counts, 'loss': float(loss)}))
+"""
+
+
+@pytest.mark.slow
+def test_the_next_run_compiles_nothing(tmp_path: Path) -> None:
+    """With JAX's persistent cache, whatever the order of sets."""
+    found = []
+    for seed in '1', '2':
+        done = subprocess.run(
+            [sys.executable, '-c', RUN, str(tmp_path)],
+            cwd=Path(__file__).parents[1] / 'support',
+            env=os.environ | {'PYTHONHASHSEED': seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append(json.loads(done.stdout))
+    first, second = found
+    assert first['cache_misses'] > 0
+    assert second['cache_misses'] == 0
+    assert second['cache_hits'] == first['cache_hits'] + first['cache_misses']
+    assert first['loss'] == second['loss']

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as a whole: what it imports, what it documents, how it is cut."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structure
+
+import jfold as jf
+from jfold import blocks
+
+PACKAGE = Path(jf.__file__).parent
+TESTS = Path(__file__).parents[1]
+FLAX = {'linen', 'nnx'}  # what wraps it, and is imported when it is asked for
+FILES = sorted(PACKAGE.rglob('*.py'))
+PUBLIC = {name: getattr(jf, name) for name in jf.__all__}
+
+
+def printed(code: str) -> str:
+    """What some code prints in a process of its own."""
+    path = {'PYTHONPATH': str(PACKAGE.parent), 'JAX_PLATFORMS': 'cpu'}
+    command = [sys.executable, '-W', 'error', '-c', code]
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_importing_jfold_imports_little() -> None:
+    """Nothing of others that JAX does not import, nor what runs expressions."""
+    found = ast.literal_eval(
+        printed(
+            'import sys, jax; before = {*sys.modules}; import jfold; '
+            'print({*sys.modules} - before)'
+        )
+    )
+    others = {'flax', 'optax', 'orbax', 'chex', 'matplotlib', 'tqdm'}
+    assert others.isdisjoint(x.partition('.')[0] for x in found)
+    assert not [x for x in found if x.startswith('jax')]  # Pallas comes with jax.extend
+    late = {'models.model', 'lower', 'runtime', 'data', 'device'}
+    late |= {'language', 'tracing', 'flax', 'debug'}
+    assert late.isdisjoint(x.removeprefix('jfold.') for x in found)
+
+
+@pytest.mark.parametrize(
+    'use',
+    [
+        'jf.Scalar().eval(3).item()',
+        'float(jf.compile(jf.Scalar()).eval(3))',
+        "{'float32[]': 3.0}[str(jf.Scalar().output_type)]",
+        "3.0 if jf.DamagedError.__module__ == 'jfold.files.formats' else 0",
+        "3.0 if {'compile', 'Corpus'} <= {*dir(jf)} else 0",
+    ],
+)
+def test_what_is_imported_on_first_use(use: str) -> None:
+    assert printed(f'import jfold as jf; print({use})') == '3.0\n'
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert resources.files('jfold').joinpath('py.typed').is_file()
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = PACKAGE.parent / 'pyproject.toml'
+    if not project.exists():
+        pytest.skip('installed without its project')
+    assert f'version = "{jf.__version__}"' in project.read_text()
+
+
+# ---- dependencies --------------------------------------------------------------------
+
+
+def run_imports(node: ast.AST) -> Iterator[str]:
+    """What code imports when it runs, from packages; not what only types need."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.Import):
+            yield from (alias.name.partition('.')[0] for alias in each.names)
+        elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
+            yield each.module.partition('.')[0]
+        elif not (isinstance(each, ast.If) and 'TYPE_CHECKING' in ast.dump(each.test)):
+            yield from run_imports(each)
+
+
+def packages(files: list[Path]) -> set[str]:
+    """The packages that files import, but for Python's own and one another."""
+    found = {name for file in files for name in run_imports(parsed(file))}
+    own = {'jfold', *(file.stem for file in files)}
+    return found - own - sys.stdlib_module_names
+
+
+def test_what_is_imported_is_named_as_a_dependency_and_nothing_else() -> None:
+    path = PACKAGE.parent / 'pyproject.toml'
+    if not path.exists():
+        pytest.skip('installed without its project')
+    project = tomllib.loads(path.read_text())['project']
+    named, examples, dev = (
+        {re.split('[-<>=]', each)[0] for each in group}
+        for group in (
+            project['dependencies'],
+            project['optional-dependencies']['examples'],
+            project['optional-dependencies']['dev'],
+        )
+    )
+    of_flax = [x for x in FILES if x.parent.name == 'layers' or x.stem in FLAX]
+    assert packages([file for file in FILES if file not in of_flax]) == named
+    assert packages(of_flax) - named == {'flax'}
+    programs = packages(list((PACKAGE.parent / 'examples').glob('*.py')))
+    assert programs - named - {'absl'} == examples  # grain wants absl, and installs it
+    assert not examples & dev
+
+
+# ---- programs ------------------------------------------------------------------------
+
+
+def test_programs_take_no_abbreviated_flags() -> None:
+    """Else `--install` runs as `--installed`."""
+    folders = (PACKAGE.parent / name for name in ('examples', 'benchmarks', 'tests'))
+    paths = [path for folder in folders for path in folder.rglob('*.py')]
+    for path in paths:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(PARSERS):
+                options = {each.arg: ast.unparse(each.value) for each in node.keywords}
+                assert options.get('allow_abbrev') == 'False', path.name
+
+
+PARSERS = 'ArgumentParser', 'add_parser'  # those of commands within a program too
+
+
+# ---- public names --------------------------------------------------------------------
+
+BLOCKS = {
+    *('AllOf', 'Block', 'Broadcast', 'Composition', 'Concat', 'Fold'),
+    *('ForwardDeclaration', 'FromTensor', 'NGrams', 'Nth', 'OneHot'),
+    *('OneHotFromList', 'RNN', 'Slice', 'Zip', 'ZipWith', 'compose', 'recursive'),
+    *('Function', 'GetItem', 'Identity', 'InputTransform', 'Length', 'Map', 'Max'),
+    *('Mean', 'Metric', 'Min', 'OneOf', 'Optional', 'Pipe', 'Record', 'Reduce'),
+    *('Scalar', 'Share', 'Sum', 'Tensor', 'Vector', 'Void', 'Zeros', 'External'),
+    *('Pick', 'Regroup', 'Softmax', 'convert_to_block', 'Chain', 'Padded', 'Stack'),
+}
+TYPES = {
+    *('BroadcastType', 'ObjectType', 'SequenceType', 'TensorType', 'TupleType'),
+    *('VoidType', 'convert_to_type'),
+}
+RUNS = {
+    *('Batch', 'Batches', 'Capacity', 'CompiledStep', 'Corpus', 'DamagedError'),
+    *('InputError', 'MetricValues', 'Model', 'ProgramBudgetError', 'Ragged'),
+    *('NonFinite', 'Schedule', 'Traced', 'Tracer', 'UnknownFormatError', 'compile'),
+    *('LoadedModel', 'find_nan', 'load', 'save'),
+}
+
+
+def test_the_public_names() -> None:
+    assert set(jf.__all__) == BLOCKS | TYPES | RUNS
+    assert len(jf.__all__) == len(set(jf.__all__))
+
+
+def test_completion_shows_public_names_alone() -> None:
+    others = set(dir(jf)) - set(jf.__all__)
+    modules = {name for name in others if not name.startswith('__')}
+    assert modules == {'layers', 'linen', 'nnx'}
+    assert {'__all__', '__doc__', '__version__'} <= others
+    assert set(jf.__all__) <= set(dir(jf))
+    from jfold.base import jaxprs
+
+    assert inspect.ismodule(jaxprs)
+
+
+def test_the_public_names_of_a_model() -> None:
+    uses = {'apply', 'batches', 'eval', 'explain', 'init', 'join', 'precompile'}
+    uses |= {'predict', 'reserve', 'schedule', 'schedules', 'trace', 'tracer'}
+    facts = {'block', 'max_programs', 'program', 'programs', 'reproducible', 'source'}
+    facts |= {'residuals', 'strategy', 'budget', 'scheduler'}
+    model = jf.compile(jf.Scalar())
+    assert {name for name in dir(model) if not name.startswith('_')} == uses | facts
+
+
+# ---- documentation -------------------------------------------------------------------
+
+
+def undocumented(value: Any) -> list[str]:
+    """The public functions of a class, or the value itself, that lack a docstring."""
+    missing = [] if inspect.getdoc(value) else [value.__name__]
+    if inspect.isclass(value):
+        for name, member in vars(value).items():
+            known = inspect.isfunction(member) or isinstance(member, property)
+            if known and not name.startswith('_') and not inspect.getdoc(member):
+                missing.append(f'{value.__name__}.{name}')
+    return missing
+
+
+@pytest.mark.parametrize('name', PUBLIC)
+def test_public_names_are_documented(name: str) -> None:
+    value = PUBLIC[name]
+    assert undocumented(value) == []
+    # A dataclass without a docstring is given its signature as one.
+    assert not (value.__doc__ or '').startswith(f'{name}(')
+
+
+def test_every_block_is_public_and_documented() -> None:
+
+    hidden = {'Reference', 'Arguments'}  # made by calling a declaration, by `compose`
+    for name, value in vars(blocks).items():
+        if inspect.isclass(value) and issubclass(value, blocks.Block):
+            assert name in PUBLIC or name in hidden
+            assert not (value.__doc__ or '').startswith(f'{name}(')
+            base, names = blocks.Block, ('__repr__', '_pieces')
+            own = [getattr(value, x) is not getattr(base, x) for x in names]
+            assert any(own) or value is base
+
+
+# ---- how it is cut -------------------------------------------------------------------
+
+
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
+def importing_functions(tree: ast.AST) -> Iterator[str]:
+    """The functions that import from the package when they are called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            inside = (x for x in ast.walk(node) if isinstance(x, ast.ImportFrom))
+            if any(f'{x.module}.'.startswith('jfold.') for x in inside):
+                yield node.name
+
+
+def test_few_import_when_they_are_called() -> None:
+    """All other imports are at the top, where the tests of their order see them."""
+    found = {structure.module(x): {*importing_functions(parsed(x))} for x in FILES}
+    assert {name: names for name, names in found.items() if names} == {
+        '__init__': {'_passes'},  # to which the methods of `Block` are bound
+        # What every import of jfold registers, and so has to be quick.
+        'models.exported': {'_said'},
+    }
+
+
+def test_no_class_is_given_methods_from_outside() -> None:
+    """Whoever reads a class sees all of it."""
+    classes = {
+        node.name
+        for file in FILES
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.ClassDef)
+    }
+    for file in FILES:
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.Assign):
+                owners = (x.value for x in node.targets if isinstance(x, ast.Attribute))
+                written = {ast.unparse(x).rpartition('.')[2] for x in owners}
+                assert written.isdisjoint(classes), ast.unparse(node)
+
+
+def test_imports_run_one_way() -> None:
+    """Down the list of rooms, and without circles in each."""
+    assert structure.out_of_order(structure.files()) == []
+    assert structure.in_circles(structure.files()) == []
+
+
+def test_the_top_of_the_package_is_the_list_of_rooms() -> None:
+    names = {x.stem for x in PACKAGE.iterdir() if x.suffix != '.typed'}
+    assert names - {'__init__', '__pycache__'} == {*structure.ROOMS}
+    assert structure.named_twice(structure.files()) == []
+
+
+def test_what_never_meets() -> None:
+    """The device knows nothing of blocks and examples, nor the host of shapes."""
+    needs = structure.between_rooms(structure.files())
+    lowering = {'combinators', 'blocks', 'lower', 'language', 'tracing', 'data'}
+    assert needs['runtime'].isdisjoint(lowering)
+    assert needs['device'].isdisjoint(lowering)
+    # It looks at graphs from outside, by what is beside what makes them.
+    assert needs['scheduling'].isdisjoint(lowering - {'tracing'})
+    assert needs['tracing'].isdisjoint({'combinators', 'blocks', 'language'})
+    # Ready layers are made of what users have, and nobody needs Flax.
+    assert needs['flax'] <= {*structure.ROOMS} - {'runtime', 'device', 'tracing'}
+    assert not any('flax' in others for others in needs.values())
+
+
+def test_what_is_out_of_order_is_found(tmp_path: Path) -> None:
+    for name, other in ('types', 'lower'), ('lower', 'graph'):
+        text = f'from jfold.{other} import x\n'
+        if name == 'lower':
+            text += 'from jfold.types import y\n'
+        (tmp_path / f'{name}.py').write_text(text)
+    found = structure.files(tmp_path)
+    assert structure.out_of_order(found) == ['types imports lower']
+    assert structure.in_circles(found) == ['types', 'lower'][::-1]
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Each function of a file with its number of lines."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_the_map_shows_every_room() -> None:
+    """In the order of imports."""
+    page = PACKAGE.parent / 'CONTRIBUTING.md'
+    if not page.exists():
+        pytest.skip('installed without its project')
+    text = page.read_text()
+    rows = re.findall(r'^\| `jfold/(\w+)(?:/|\.py)` \|', text, re.MULTILINE)
+    assert rows == ['__init__', *structure.ROOMS]
+
+
+@pytest.mark.parametrize('path', FILES, ids=str)
+def test_files_and_functions_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+    assert [each for each in functions(path) if each[1] > 60] == []
+
+
+@pytest.mark.parametrize('path', FILES, ids=str)
+def test_files_begin_with_licence_and_docstring(path: Path) -> None:
+    assert path.read_text().startswith('# SPDX-License-Identifier: Apache-2.0\n"""')
+
+
+# ---- the tests themselves ------------------------------------------------------------
+
+
+def test_the_folders_of_tests_are_listed() -> None:
+    """In the table of `tests/README.md`; those of a room have its name."""
+    text = (TESTS / 'README.md').read_text()
+    rows = re.findall(r'^\| `(\w+)/` \|', text, re.MULTILINE)
+    folders = {x.parent.name for x in TESTS.glob('*/*.py')}
+    assert sorted(rows) == sorted(folders)
+    others = {'accelerators', 'fuzz', 'package', 'processes', 'scripts', 'support'}
+    assert folders - others - {'twin'} <= {*structure.ROOMS}
+
+
+def test_files_of_tests_are_short() -> None:
+    paths = TESTS.rglob('*.py')
+    long = [x.name for x in paths if len(x.read_text().splitlines()) > 500]
+    assert long == []
+
+
+def test_no_test_module_imports_another() -> None:
+    """What they share is in files whose names do not begin with `test_`."""
+    for path in TESTS.rglob('*.py'):
+        found = [name for name in run_imports(parsed(path)) if name[:5] == 'test_']
+        assert found == [], path.name

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the example programs that can be checked without training."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import math
+import random
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from compilations import compilations
+
+import jfold as jf
+
+sys.path.append(str(Path(__file__).parents[2] / 'examples'))
+
+import attention
+import calculator
+import names
+import server
+import words
+from training import accuracy, fit_logistic
+
+
+@pytest.mark.parametrize('module', [names, calculator, words])
+def test_what_docstrings_show(module: ModuleType) -> None:
+    """There is some, and all of it is so."""
+    found = doctest.testmod(module)
+    assert found.failed == 0 < found.attempted
+
+
+def check_model(block: jf.Block, examples: list[Any], logits: int) -> Any:
+    """Together as one by one; gives the parameters."""
+    model = jf.compile(block)
+    params = model.init(jax.random.key(0))
+    rows = model.apply(params, model.schedule(examples))
+    assert rows.shape == (len(examples), logits)
+    expected = [model.eval(example, params) for example in examples]
+    np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-6)
+    return params
+
+
+@pytest.mark.parametrize('bounded', [False, True])
+def test_attention_is_a_mean_by_scores(bounded: bool) -> None:
+    """As by hand; bounded ones differ by no more than `tanh` does."""
+    model = jf.compile(attention.make_block(4, bounded))
+    params = model.init(jax.random.key(0))
+    drawn = attention.draw('add', 2, 20, 30, seed=0)
+    got = model.apply(params, model.schedule(drawn.items))
+    for value, steps in zip(got, drawn.items, strict=True):
+        first, last, score, answer = (
+            params[name] for name in ('Dense', 'Dense_1', 'score', 'answer')
+        )
+        h = nn.leaky_relu(steps @ first['kernel'] + first['bias'])
+        scores = h @ score['kernel'] + score['bias']
+        weights = jax.nn.softmax(np.tanh(scores) if bounded else scores, axis=0)
+        mean = (weights * h).sum(0)
+        s = nn.leaky_relu(mean @ last['kernel'] + last['bias'])
+        expected = (s @ answer['kernel'] + answer['bias'])[0]
+        np.testing.assert_allclose(value, expected, rtol=1e-4)
+
+
+# ---- what they share -----------------------------------------------------------------
+
+
+def test_logistic_regression_separates() -> None:
+    """What it says is right, where a line tells classes apart."""
+    inputs = np.array([[1, -2], [1, -1], [1, 1], [1, 3]], 'float32')
+    targets = np.array([1, 1, 0, 0])
+    weights = fit_logistic(inputs, targets, 2)
+    assert weights.shape == (2, 2)
+    assert accuracy(inputs @ weights, targets) == 1
+    assert accuracy(inputs @ weights, 1 - targets) == 0
+
+
+# ---- names ---------------------------------------------------------------------------
+
+
+def test_names_in_an_archive(tmp_path: Path) -> None:
+    """Text files alone; blanks and empty lines are none."""
+    files = {'x/Irish.txt': "O'Neill \n\nDé\n", 'x/notes': 'none', 'Dutch.txt': 'Ek'}
+    with tarfile.open(tmp_path / 'names.tar.gz', 'w:gz') as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    assert list(names.read_names(tmp_path / 'names.tar.gz')) == [
+        *(('Irish', "O'Neill"), ('Irish', 'Dé'), ('Dutch', 'Ek'))
+    ]
+
+
+def test_names_are_split_without_their_copies() -> None:
+    """By the seed alone; one name may be of two languages."""
+    pairs = [(language, f'name {n}') for n in range(10) for language in ('b', 'a')]
+    task = names.make_task(pairs * 2, seed=3)
+    assert task.languages == ['a', 'b']
+    assert (len(task.train), len(task.held_out)) == (16, 4)
+    both = [*task.train, *task.held_out]
+    assert len({(*name, language) for name, language in both}) == 20
+    assert task == names.make_task(pairs[::-1], seed=3)
+    assert task != names.make_task(pairs, seed=4)
+
+
+def test_names_are_counted() -> None:
+    """Logarithms of counts, and a one; what was not seen is left out."""
+    found = names.count_parts([['ab', 'b'], ['c']], names.single_letters, 'ab')
+    np.testing.assert_allclose(found, np.log([[2, 3, math.e], [1, 1, math.e]]))
+    assert names.examples([(['ab', 'b'], 4)]).nodes.tolist() == [5]
+
+
+def test_made_up_names() -> None:
+    """They keep the rules of their languages."""
+    made = list(names.made_up_names(300, seed=0))
+    assert made == list(names.made_up_names(300, seed=0))
+    assert len({language for language, _ in made}) == 9
+    for language, name in made:
+        region, place = language.split(', ')
+        words = name.split()
+        first, last = words[0], words[-1]
+        assert 1 <= len(words) <= 3
+        assert (first in names.PARTICLES) == (place == 'before')
+        assert (last in names.PARTICLES) == (place == 'after')
+        rest = ''.join(word for word in words if word not in names.PARTICLES)
+        assert set(rest) <= {*names.CONSONANTS[region], *'aeiou'}
+
+
+@pytest.mark.slow
+def test_the_model_of_names() -> None:
+    """A cell for letters, another for words; letters not seen do."""
+    block = names.make_block('abc', 4, 5)
+    params = check_model(block, [['ab'], ['c', 'x', 'abba']], 5)
+    assert set(params) == {'letter', 'letters', 'words', 'language'}
+
+
+# ---- calculator ----------------------------------------------------------------------
+
+
+def test_values_are_those_of_python() -> None:
+    """Division is rounded down; by zero it is zero."""
+    assert calculator.evaluate(('/', ('-', 2, 9), 2)) == -4
+    assert calculator.evaluate(('/', 8, ('-', 3, 3))) == 0
+    assert calculator.evaluate(('+', ('*', 3, 4), 5)) == 17
+    signs = [calculator.SIGNS[calculator.sign(x)] for x in (-7, 0, 2)]
+    assert signs == ['negative', 'zero', 'positive']
+
+
+def test_expressions_are_as_deep_as_asked() -> None:
+    """No two are alike, and the seed decides."""
+    assert calculator.depth_of(('+', 1, ('-', ('*', 1, 2), 3))) == 3
+    drawn = calculator.draw(random.Random(1), 50, range(2, 4))
+    assert drawn == calculator.draw(random.Random(1), 50, range(2, 4))
+    assert len(set(drawn)) == 50
+    assert set(map(calculator.depth_of, drawn)) == {2, 3}
+
+
+def test_parts_of_the_calculator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disjoint, and one of them deeper."""
+    monkeypatch.setattr(calculator, 'HELD_OUT', 30)
+    parts = calculator.make_parts(60, seed=0)
+    assert [len(part.items) for part in parts.values()] == [60, 30, 30]
+    assert len({each for part in parts.values() for each in part.items}) == 120
+    depths = {x: set(map(calculator.depth_of, p.items)) for x, p in parts.items()}
+    assert max(depths['train'] | depths['alike']) <= 5
+    assert depths['deeper'] <= {6, 7, 8}
+
+
+def test_symbols_are_counted() -> None:
+    """And which of them is outermost."""
+    (found,) = calculator.count_symbols([('+', 3, ('+', 3, 9))])
+    np.testing.assert_allclose(found[:14].nonzero()[0], [3, 9, 10])
+    np.testing.assert_allclose(found[[3, 9, 10]], np.log([3, 2, 3]), rtol=1e-6)
+    assert found[14:].nonzero()[0].tolist() == [10]
+
+
+@pytest.mark.slow
+def test_the_model_of_the_calculator() -> None:
+    """A network for each operation."""
+    block = calculator.make_block(4)
+    params = check_model(block, [7, ('+', 1, ('/', 2, 0)), ('*', ('-', 1, 2), 3)], 3)
+    assert set(params) == {'digit', *'+-*/', 'sign'}
+
+
+# ---- server --------------------------------------------------------------------------
+
+
+def test_the_server_compiles_before_the_first_request() -> None:
+    """Whatever comes, alone or together; and answers as the twin does."""
+    service = server.make_service(seed=0)
+    model, params = service.model, service.params
+    assert isinstance(model, jf.Model)
+    tree = [1, [2, [3, 4]]]
+    expected = model.eval(tree, params)
+    with server.serving(service) as port, compilations('') as compiled:
+        assert '8 clients' in server.measure(service, port, requests=16, seed=0)
+        with server.Client(port) as client:
+            status, answer = client.post('[1, [2, [3, 4]]]')
+        bad = server.misuse(port).splitlines()
+    assert (compiled, model.programs, status) == ([], 2, 200)
+    np.testing.assert_allclose(answer['logits'], expected, rtol=1e-4, atol=1e-6)
+    assert [each.partition(':')[0] for each in bad] == ['400'] * 3
+    assert bad[0].startswith('400: example 0, at [1][1]: expected ints from 0 to 99')
+    assert bad[1].startswith('400: example 0, at [1]: expected one of the keys')
+
+
+def test_the_server_of_a_file(tmp_path: Path) -> None:
+    """It answers as the model does, and refuses trees without room."""
+    server.main(['--save', str(tmp_path / 'model')])
+    service = server.load_service(str(tmp_path / 'model'))
+    model, params = server.make_model(seed=0)
+    expected = model.eval([1, [2, 3]], params)
+    large: list[Any] = [0, 1]
+    for _ in range(600):
+        large = [large, 2]
+    with server.serving(service) as port, server.Client(port) as client:
+        assert 'over HTTP' in server.show(service, port, requests=16, seed=0)
+        status, answer = client.post('[1, [2, 3]]')
+        refused, error = client.post(str(large))
+    assert (status, refused) == (200, 503)
+    np.testing.assert_allclose(answer['logits'], expected, rtol=1e-4, atol=1e-6)
+    assert error['error'].startswith('expected a batch that fits a capacity')
+
+
+@pytest.mark.slow
+def test_the_server_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """The quick run; a tree without room has a program of its own."""
+    with pytest.warns(RuntimeWarning, match='compiled the step for it too'):
+        server.main(['--quick'])
+    out = capsys.readouterr().out
+    assert 'programs compiled meanwhile: 0\n' in out
+    assert '3 programs in all' in out

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example about molecules: how it reads them, and its models."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import numpy as np
+import pytest
+from agreement import agree
+
+import jfold as jf
+
+pytest.importorskip('rdkit', reason='RDKit, which reads molecules, is not installed')
+EXAMPLES = Path(__file__).parents[2] / 'examples'
+sys.path.append(str(EXAMPLES))
+
+
+def example(name: str) -> ModuleType:
+    """The module of an example, even if a benchmark has the same name."""
+    spec = importlib.util.spec_from_file_location(
+        f'example_{name}', EXAMPLES / f'{name}.py'
+    )
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+molecules = example('molecules')
+SAME = 'CCO', 'OCC', 'C(O)C'
+
+
+def block(model: str) -> jf.Block:
+    """A small one."""
+    options = argparse.Namespace(model=model, width=4, rounds=2)
+    return molecules.make_block(options)
+
+
+def test_a_molecule_is_read() -> None:
+    """Ethanol: two carbons and an oxygen in a row."""
+    graph = molecules.read('CCO')
+    carbon, other, oxygen = graph['atoms']
+    assert [*carbon[:3], *oxygen[:3]] == [1, 0, 0, 0, 0, 1]
+    assert (carbon != other).any()
+    assert [*zip(graph['of'], graph['to'], strict=True)] == [
+        *((0, 1), (1, 2), (1, 0), (2, 1))
+    ]
+    assert graph['bonds'].shape == (4, molecules.BOND)
+    assert (graph['bonds'].sum(1) == 1).all()
+    near = graph['pairs'][..., molecules.BOND :].sum(-1)
+    assert near.tolist() == [[0, 1, 2], [1, 0, 1], [2, 1, 0]]
+    bound = graph['pairs'][..., : molecules.BOND].sum(-1)
+    assert bound.tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+
+
+def test_one_atom_has_no_bonds() -> None:
+    graph = molecules.read('C')
+    assert [len(x) for x in graph.values()] == [1, 0, 0, 0, 1]
+    assert not graph['pairs'].any()
+
+
+def test_what_is_no_choice_has_a_place() -> None:
+    assert molecules.one_hot('b', 'abc') == [False, True, False, False]
+    assert molecules.one_hot('x', 'abc') == [False, False, False, True]
+
+
+def test_molecules_are_made_up_by_a_seed() -> None:
+    found = molecules.made_up(50, 0)
+    assert found == molecules.made_up(50, 0) != molecules.made_up(50, 1)
+    assert len(set(found)) == 50
+    assert all(np.isfinite(molecules.log_p(each)) for each in found)
+    assert None not in map(molecules.Chem.MolFromSmiles, molecules.COMMON)
+
+
+def test_the_file_is_read(tmp_path: Path) -> None:
+    """Names have commas in them, and notations blanks behind."""
+    path = tmp_path / 'esol.csv'
+    name = 'measured log solubility in mols per litre'
+    path.write_text(f'Compound ID,{name},smiles\n"1,2-Ethanediol",1.5,OCCO \nX,-2,C\n')
+    assert molecules.read_esol(path) == [('OCCO', 1.5), ('C', -2.0)]
+
+
+def test_parts_are_drawn_by_a_seed() -> None:
+    """Each molecule is in one."""
+    graphs, y = [molecules.read('C' * n) for n in range(1, 31)], np.arange(1, 31)
+    parts = molecules.split(graphs, y, 0)
+    assert {k: len(part.items) for k, part in parts.items()} == {
+        'valid': 3,
+        'test': 3,
+        'train': 24,
+    }
+    assert sorted(np.concatenate([p.targets for p in parts.values()])) == [*y]
+    for part in parts.values():
+        assert [len(each['atoms']) for each in part.items] == [*part.targets]
+    again, other = (molecules.split(graphs, y, seed)['test'].targets for seed in (0, 1))
+    assert (again == parts['test'].targets).all()
+    assert (other != again).any()
+
+
+def test_the_linear_model_finds_what_is_linear() -> None:
+    """The number of heavy atoms, three times, and one."""
+    graphs = [molecules.read(each) for each in molecules.COMMON]
+    y = np.array([3.0 * len(each['atoms']) + 1 for each in graphs])
+    half = len(y) // 2
+    first, second = (
+        molecules.Examples(graphs[cut], y[cut], y[cut])
+        for cut in (slice(half), slice(half, None))
+    )
+    found = molecules.ridge(first, first, 1e-6)
+    np.testing.assert_allclose(found, first.targets, atol=1e-3)
+    assert molecules.ridge(first, second).shape == second.targets.shape
+
+
+def test_targets_are_normalised_by_those_of_training() -> None:
+    parts = {
+        'train': molecules.Examples([], np.array([]), np.array([1.0, 3.0])),
+        'test': molecules.Examples([], np.array([]), np.array([6.0])),
+    }
+    found, scale = molecules.normalised(parts)
+    assert scale == 1.0
+    assert found['train'].targets.tolist() == [-1.0, 1.0]
+    assert found['test'].targets.tolist() == [4.0]
+
+
+@pytest.mark.parametrize('model', molecules.MODELS)
+def test_how_atoms_are_numbered_says_nothing(model: str) -> None:
+    made = jf.compile(block(model))
+    params = made.init(jax.random.key(0))
+    found = [float(made.eval(molecules.read(each), params)) for each in SAME]
+    np.testing.assert_allclose(found, found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('model', molecules.MODELS)
+def test_batches_give_what_molecules_give_one_by_one(model: str) -> None:
+    made = jf.compile(block(model))
+    params = made.init(jax.random.key(0))
+    agree(made, params, [molecules.read(x) for x in ('C', 'CCO', 'C1CC1', 'N#N')], 1e-4)

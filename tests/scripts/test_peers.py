@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark against peers: its workload, its checks, its rows; no times."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / 'benchmarks'
+sys.path += [str(BENCHMARKS), str(BENCHMARKS / 'peers')]
+
+import peers  # noqa: E402
+import protocol  # noqa: E402
+from options import among  # noqa: E402
+from report import Report  # noqa: E402
+
+TINY = protocol.Workload(leaves=5, hidden=4, batch=3, vocab=7)
+MATCH = peers.Match('tiny', 'infer', threads=1, repeats=4, limit=60)
+
+# ---- the reference -------------------------------------------------------------------
+
+
+def loss(weights: protocol.Weights, trees: list[Any]) -> tuple[jax.Array, jax.Array]:
+    """The loss, and the roots, by recursion as the definition reads."""
+
+    def visit(tree: Any) -> Any:
+        if isinstance(tree, int):
+            return jnp.split(weights.table[tree], 2)
+        (c_left, h_left), (c_right, h_right) = map(visit, tree)
+        z = jnp.concatenate([h_left, h_right]) @ weights.kernel + weights.bias
+        i, o, u, f_left, f_right = jnp.split(z, 5)
+        c = jax.nn.sigmoid(i) * jnp.tanh(u)
+        c += jax.nn.sigmoid(f_left) * c_left + jax.nn.sigmoid(f_right) * c_right
+        return c, jax.nn.sigmoid(o) * jnp.tanh(c)
+
+    roots = jnp.stack([visit(tree)[1] for tree in trees])
+    return roots.sum(1).mean(), roots
+
+
+def test_reference_equals_recursion_and_its_gradient() -> None:
+    """Levels in NumPy against the definition in JAX."""
+    weights, trees = TINY.weights(), next(TINY.batches())
+    roots, found = protocol.reference(weights, trees, TINY.leaves)
+    gradients, expected = jax.grad(loss, has_aux=True)(
+        jax.tree.map(jnp.asarray, weights), trees
+    )
+    np.testing.assert_allclose(roots, expected, atol=1e-6)
+    assert protocol.relative_error(found, gradients) < 1e-5
+
+
+def test_chains_are_trees_that_lean() -> None:
+    """And the reference takes them."""
+    workload = protocol.Workload(leaves=4, hidden=2, batch=1, chains=True)
+    trees = next(workload.batches())
+    (((a, b), c), d) = trees[0]
+    assert all(isinstance(x, int) for x in (a, b, c, d))
+    weights = workload.weights()
+    roots, _ = protocol.reference(weights, trees, workload.leaves)
+    np.testing.assert_allclose(roots, loss(weights, trees)[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('leaves', 'hidden', 'batch', 'checksum'),
+    [
+        (32, 128, 32, 0.0128479),
+        pytest.param(128, 256, 64, -0.0044757, marks=pytest.mark.slow),
+    ],
+)
+def test_workload_is_the_one_of_earlier_figures(
+    leaves: int, hidden: int, batch: int, checksum: float
+) -> None:
+    """The mean of the h of the first batch's roots."""
+    workload = protocol.Workload(leaves, hidden, batch)
+    trees = next(workload.batches())
+    roots, _ = protocol.reference(workload.weights(), trees, leaves)
+    assert roots.mean() == pytest.approx(checksum, abs=1e-7)
+
+
+def test_batches_are_fresh_and_the_same_for_all() -> None:
+    """Two programs see the same batches, none twice."""
+    first, second = (list(itertools.islice(TINY.batches(), 5)) for _ in range(2))
+    assert first == second
+    assert len({str(batch) for batch in first}) == 5
+
+
+# ---- programs ------------------------------------------------------------------------
+
+
+class Exact(protocol.Program):
+    """Computes what the reference computes, plus an error."""
+
+    error = 0.0  # of the roots
+    scale = 1.0  # of the gradients
+
+    def __init__(self, workload: Any, weights: Any, threads: int) -> None:
+        self.leaves, self.now = workload.leaves, weights
+
+    def infer(self, trees: Any, clock: protocol.Clock) -> Any:
+        clock.built()
+        return protocol.reference(self.now, trees, self.leaves)[0] + self.error
+
+    def train(self, trees: Any, clock: protocol.Clock) -> float:
+        roots, grads = protocol.reference(self.now, trees, self.leaves)
+        rate = protocol.RATE * self.scale
+        self.now = jax.tree.map(lambda w, g: w - rate * g, self.now, grads)
+        return float(roots.sum(1).mean() + self.error)
+
+    def weights(self) -> Any:
+        return self.now
+
+
+def ask(kind: type[protocol.Program], mode: str, question: str = 'check') -> Any:
+    """The answer of a program of tiny size."""
+    options = argparse.Namespace(**vars(TINY), threads=1, mode=mode)
+    return protocol.Server(kind, options).answer(question)
+
+
+@pytest.mark.parametrize('mode', peers.MODES)
+def test_right_programs_pass(mode: str) -> None:
+    """Checks and steps have answers that survive JSON."""
+    check, step = ask(Exact, mode), ask(Exact, mode, 'step')
+    assert 'error' not in check
+    assert json.loads(json.dumps(check))['trees'] == TINY.batch
+    assert (step['build'] is None) == (mode == 'train')  # which does not tell it
+    assert step['total'] == pytest.approx((step['build'] or 0) + step['compute'])
+
+
+@pytest.mark.parametrize(
+    ('mode', 'error', 'scale', 'what'),
+    [
+        ('infer', 1e-3, 1.0, 'the roots'),
+        ('infer', float('nan'), 1.0, 'the roots'),
+        ('train', 1e-2, 1.0, 'the roots'),
+        ('train', 0.0, 1.01, 'the gradients'),
+        ('train', 0.0, float('nan'), 'the gradients'),
+    ],
+)
+def test_wrong_programs_fail(mode: str, error: float, scale: float, what: str) -> None:
+    """Small errors and NaN are noticed."""
+    wrong = type('Wrong', (Exact,), {'error': error, 'scale': scale})
+    assert ask(wrong, mode)['error'].startswith(f'CheckError: expected {what} to be')
+
+
+def test_unknown_question() -> None:
+    """What is not understood is an answer, not the end."""
+    expected = {'error': "ValueError: expected 'check' or 'step', got 'hello'"}
+    assert ask(Exact, 'infer', 'hello') == expected
+
+
+JAX_PROGRAMS = {
+    'jfold_trees': 'Trees',
+    'jax_scan': 'Scan',
+    'jax_stack': 'Stack',
+    'jax_levels': 'Levels',
+    'jax_unrolled': 'Unrolled',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mode', peers.MODES)
+@pytest.mark.parametrize('program', JAX_PROGRAMS)
+def test_programs_of_this_environment_pass(program: str, mode: str) -> None:
+    """Roots and gradients of what runs without further installation."""
+    kind = getattr(importlib.import_module(program), JAX_PROGRAMS[program])
+    answer = ask(kind, mode)
+    assert 'error' not in answer
+    assert answer['compile'] > 0
+
+
+def test_every_peer_has_program_and_environment() -> None:
+    """The table of peers names what there is."""
+    for peer in peers.PEERS.values():
+        assert (peers.PROGRAMS / f'{peer.program}.py').exists()
+        assert peer.environment in peers.ENVIRONMENTS
+
+
+# ---- the driver ----------------------------------------------------------------------
+
+PROGRAM = """
+from protocol import serve
+from test_peers import {name}
+serve({name})
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of two programs: one in NumPy, and one that ends at once."""
+    tests = Path(__file__).parents[1] / 'support'
+    monkeypatch.setenv('PYTHONPATH', f'{tests}:{BENCHMARKS / "peers"}')
+    monkeypatch.setattr(peers, 'PROGRAMS', tmp_path)
+    names = {'jfold': 'exact', 'dynet': 'broken', 'dgl': 'exact'}
+    found = {name: peers.Peer(name, program) for name, program in names.items()}
+    monkeypatch.setattr(peers, 'PEERS', found)
+    (tmp_path / 'exact.py').write_text(PROGRAM.format(name='Exact'))
+    (tmp_path / 'broken.py').write_text(
+        "print('hello')\nraise SystemExit('no library')"
+    )
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('programs')
+def test_rows_of_all_peers() -> None:
+    """Those that are absent or fail have a row with the reason."""
+    pythons = {
+        'jfold': Path(sys.executable),
+        'dynet': Path(sys.executable),
+        'dgl': peers.Unable('absent: no wheel'),
+    }
+    rows = peers.compare(['dgl', 'dynet', 'jfold'], pythons, MATCH)
+    found = {row['peer']: row for row in rows}
+    assert rows[0]['peer'] == 'jfold'
+    assert found['jfold']['times jfold'] == 1
+    assert found['jfold']['repeats'] == MATCH.repeats
+    assert found['dgl']['remarks'] == 'absent: no wheel'
+    assert found['dynet']['remarks'] == 'failed: no library'
+    assert found['dynet']['ms'] is None
+
+
+def test_environments_are_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second time nothing runs; a failed one is tried again."""
+    commands: list[list[str]] = []
+
+    def install(command: list[str]) -> None:
+        (tmp_path / 'dynet').mkdir(exist_ok=True)
+        commands.append(command)
+
+    monkeypatch.setattr(peers, 'install', install)
+    for _ in range(2):
+        python = peers.prepared(['dynet'], tmp_path)['dynet']
+    assert python == tmp_path / 'dynet/bin/python'
+    assert [command[2] for command in commands] == ['venv', 'pip']
+    absent = peers.prepared(['torch-levels'], tmp_path, installs=False)['torch']
+    assert str(absent) == f'absent: no environment {tmp_path / "torch"}'
+    assert len(commands) == 2
+
+
+def test_failed_installation_is_told() -> None:
+    """The reason is what the command complained of."""
+    code = "print('fine'); print('ERROR: no such wheel'); raise SystemExit(1)"
+    with pytest.raises(peers.Unable, match=r'^absent: ERROR: no such wheel$'):
+        peers.install([sys.executable, '-c', code])
+
+
+def test_steps_that_compile_are_not_counted() -> None:
+    """Medians are of the others, and few trees are scaled to the batch."""
+    steps = [
+        {'total': total, 'build': None, 'compute': total, 'compile': compiling}
+        for total, compiling in ((1.0, 0), (9.0, 8.0), (3.0, 0))
+    ]
+    contender = argparse.Namespace(
+        name='jax-unrolled', command=[], check={'trees': 2, 'total': 9.0}, steps=steps
+    )
+    contender.compiled, contender.compilations = 8.0, 1
+    row = peers.row_of(contender, MATCH)
+    assert (row['ms'], row['repeats'], row['build ms']) == (2e3 * 4 / 2, 2, None)
+    assert 'scaled to 4' in row['remarks']
+
+
+def test_unknown_peers_are_refused() -> None:
+    """The message lists what there is."""
+    with pytest.raises(argparse.ArgumentTypeError, match=r'some of infer, .* got run$'):
+        among(peers.MODES)('infer,run')
+
+
+# ---- reports -------------------------------------------------------------------------
+
+
+def test_report_writes_both_files(tmp_path: Path) -> None:
+    """Rows with the same keys share a table; lists are for JSON only."""
+    paths = tmp_path / 'rows.jsonl', tmp_path / 'table.md'
+    report = Report('Cells', 'python cells.py', paths)
+    rows = [
+        {'cell': 'a|b', 'ms': 1.234, 'steps': [1, 2]},
+        {'cell': 'c', 'ms': None, 'steps': []},
+        {'other': 12.34},
+    ]
+    for row in rows:
+        report.add(row)
+    report.note('Under load.')
+    report.absent['glue'] = 'no wheel'
+    report.write()
+    head, *lines = map(json.loads, paths[0].read_text().splitlines())
+    assert lines == rows
+    assert (head['notes'], head['absent']) == (['Under load.'], {'glue': 'no wheel'})
+    assert head['versions']['jax'] == jax.__version__
+    text = paths[1].read_text()
+    table = '| cell | ms |\n| --- | ---: |\n| a\\|b | 1.23 |\n| c | – |\n\n| other |'
+    assert table in text
+    assert text.startswith('## Cells\n\n`python cells.py`\n')
+    assert text.endswith('| 12.3 |\n\nglue: skipped, no wheel.\n\nUnder load.\n')

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new user runs first: the model of the README, and the example programs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from one_expression import written as page_written
+
+from jfold import blocks
+
+ROOT = Path(__file__).parents[2]
+ESOL = ROOT.parent / 'shared/data/molecules/delaney-processed.csv'
+NAMES = ROOT.parent / 'shared/data/names/names18.tar.gz'
+GOING_ON = 'training', 'serving', 'devices', 'flax', 'blocks'
+FOLDERS = '.', 'docs', 'examples', 'benchmarks', 'tests'
+PAGES = sorted(
+    str(x.relative_to(ROOT)) for f in FOLDERS for x in (ROOT / f).glob('*.md')
+)
+TREEBANK = ROOT.parent / 'shared/data/sst/trainDevTestTrees_PTB.zip'
+
+
+def run_example(name: str, *options: str, cwd: Path) -> str:
+    """What an example program prints, warnings being errors."""
+    command = [sys.executable, '-W', 'error', str(ROOT / 'examples' / name), *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def code_of(page: str) -> list[str]:
+    """The parts of a page that are Python, those in lists without their margin."""
+    text = (ROOT / page).read_text(encoding='utf8')
+    found = re.findall(r'^( *)```python\n(.*?)^\1```', text, re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(part) for _, part in found]
+
+
+@functools.cache
+def first_model() -> tuple[dict[str, Any], str]:
+    """The names of the README's first model after three steps, and what it prints."""
+    code, names = code_of('README.md')[0], dict[str, Any]()
+    assert 'range(300)' in code
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code.replace('range(300)', 'range(3)'), names)
+    return names, printed.getvalue()
+
+
+def run_as_printed(
+    part: str, names: dict[str, Any], printed: Callable[[], str]
+) -> None:
+    """Runs a part of a page, which prints what its comments say."""
+    here = part.replace('num_workers=4', 'num_workers=0')  # grain's: this process
+    exec(compile(here, 'page', 'exec', dont_inherit=True), names)
+    remarks = re.findall(r'^print.*  # (.*)', part, re.MULTILINE)
+    for line, remark in zip(printed().splitlines(), remarks, strict=True):
+        assert remark.partition(':')[0] == line
+
+
+@pytest.mark.parametrize(
+    'page', ['README.md', *(f'docs/{name}.md' for name in GOING_ON)]
+)
+def test_code_of_pages_runs(
+    page: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs as it stands, one part after the other, behind the first model."""
+    monkeypatch.chdir(tmp_path)
+    known, printed = first_model()
+    assert re.fullmatch(r'loss \d\.\d{3}, [1-3] compiled program\(s\)\n', printed)
+    names, before = dict(known), known['params']
+    own = code_of(page)
+    for part in own[1:] if page == 'README.md' else own:
+        run_as_printed(part, names, lambda: capsys.readouterr().out)
+    if page in ('README.md', 'docs/training.md'):
+        changed = jax.tree.map(
+            lambda x, y: bool((x != y).any()), before, names['params']
+        )
+        assert all(jax.tree.leaves(changed))
+
+
+def test_the_page_that_rebuilds_jfold(capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs alone, and compares itself with its own eager twin."""
+    names: dict[str, Any] = {}
+    for part in code_of('docs/inside.md'):
+        run_as_printed(part, names, lambda: capsys.readouterr().out)
+    assert 'traced' in names
+
+
+def test_the_readme_is_short() -> None:
+    """What more there is to say stands in `docs/`, to which it links."""
+    text = (ROOT / 'README.md').read_text(encoding='utf8')
+    assert len(text.splitlines()) <= 200
+    pages = {path.name for path in (ROOT / 'docs').glob('*.md')}
+    assert pages == set(re.findall(r'\]\(docs/([\w-]+\.md)', text))
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """Within the project, to files and to headings."""
+    text = (ROOT / page).read_text(encoding='utf8')
+    for target in re.findall(r'\]\((?!https?:)([^)]*)\)', text):
+        path, _, anchor = target.partition('#')
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            titles = re.findall(r'^#+ (.*)', file.read_text(encoding='utf8'), re.M)
+            plain = [re.sub(r'[^\w\- ]', '', title.lower()) for title in titles]
+            assert anchor in [title.replace(' ', '-') for title in plain], target
+
+
+def test_the_way_from_fold_names_what_there_is() -> None:
+    """Every public name of a block stands in the table."""
+    text = (ROOT / 'docs' / 'from-fold.md').read_text(encoding='utf8')
+    reductions = {'Sum', 'Max', 'Min', 'Mean'}
+    wiring = {'Composition', 'compose', 'recursive'}
+    all_blocks = {*blocks.__all__} | reductions | wiring
+    shown = set(re.findall(r'[A-Za-z_]+', ' '.join(re.findall(r'`([^`]+)`', text))))
+    assert all_blocks - shown == {'Reference'}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('devices', ['1', '2'])
+def test_function_names_prints_its_table_and_draws(
+    devices: str, tmp_path: Path
+) -> None:
+    """The main job, small."""
+    picture = tmp_path / 'curve.png'
+    options = '--quick', '--devices', devices, '--picture', str(picture)
+    printed = run_example('function_names.py', *options, cwd=tmp_path)
+    for line in ('most frequent word', 'bag of node types', 'tree model', 'nodes/s'):
+        assert line in printed
+    assert picture.read_bytes().startswith(b'\x89PNG')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('name', 'heads'),
+    [
+        ('quick_start', 'squared error  best constant'),
+        ('fizzbuzz', 'always the number'),
+        ('attention --tasks add', 'right answers  best constant'),
+        ('names', 'most frequent language'),
+        ('words', 'words in order'),
+        ('calculator', 'right signs'),
+    ],
+)
+def test_small_examples_print_their_tables(
+    name: str, heads: str, tmp_path: Path
+) -> None:
+    """They learn beside a baseline."""
+    program, *options = name.split()
+    printed = run_example(f'{program}.py', *options, '--quick', cwd=tmp_path)
+    assert heads in printed
+    assert 'epoch  2: loss' in printed
+
+
+@pytest.mark.slow
+def test_engines_trace_in_workers(tmp_path: Path) -> None:
+    """Two of Dask's, started and stopped, then two of grain's."""
+    printed = run_example('corpus_in_parts.py', '--quick', cwd=tmp_path)
+    assert 'Dask, 2 workers' in printed
+    assert 'nodes) in 3 parts' in re.sub(', [0-9.]+ MB', '', printed)
+    assert 'grain, 2 workers' in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('model', ['messages', 'weave'])
+def test_molecules_need_no_file(model: str, tmp_path: Path) -> None:
+    """Without one they are made up."""
+    pytest.importorskip(
+        'rdkit', reason='RDKit, which reads molecules, is not installed'
+    )
+    printed = run_example('molecules.py', '--quick', '--model', model, cwd=tmp_path)
+    assert 'mean of training  linear' in re.sub('  +', '  ', printed)
+    assert 'epoch  2: loss' in printed
+
+
+@pytest.mark.slow
+def test_molecules_read_the_file(tmp_path: Path) -> None:
+    """The real one, where it is at hand."""
+    pytest.importorskip(
+        'rdkit', reason='RDKit, which reads molecules, is not installed'
+    )
+    if not ESOL.exists():
+        pytest.skip(f'the solubilities of ESOL are not at {ESOL}')
+    printed = run_example('molecules.py', '--quick', '--esol', str(ESOL), cwd=tmp_path)
+    assert printed.startswith('120 molecules')
+    assert 'mean ± deviation' in printed
+
+
+@pytest.mark.slow
+def test_sentiment_needs_no_file(tmp_path: Path) -> None:
+    """Without a treebank it makes one up; several models with dropout are one run."""
+    options = ('--epochs', '2', '--hidden', '8', '--limit', '60', '--seeds', '3')
+    options += ('--dropout', '0.2', '--recurrent-dropout', '0.2')
+    printed = run_example('sentiment.py', *options, cwd=tmp_path)
+    assert re.search(r'best epochs on dev: \[[12], [12], [12]\]', printed)
+    assert re.search(r'test roots: fine \d+\.\d \(\d+\.\d\), binary', printed)
+    assert re.search(r'test roots, ensemble: fine \d+\.\d, binary', printed)
+    assert 'perfect batch' in printed
+
+
+@pytest.mark.slow
+def test_sentiment_reads_the_treebank(tmp_path: Path) -> None:
+    """The real one, where it is at hand."""
+    if not TREEBANK.exists():
+        pytest.skip(f'the Stanford Sentiment Treebank is not at {TREEBANK}')
+    options = ('--trees', str(TREEBANK), '--epochs', '1', '--hidden', '8')
+    printed = run_example('sentiment.py', *options, '--limit', '60', cwd=tmp_path)
+    assert 'dev roots: fine' in printed
+
+
+@pytest.mark.slow
+def test_names_reads_an_archive(tmp_path: Path) -> None:
+    """That of 18 languages, where it is at hand."""
+    if not NAMES.exists():
+        pytest.skip(f'the names of 18 languages are not at {NAMES}')
+    printed = run_example('names.py', '--names', str(NAMES), '--quick', cwd=tmp_path)
+    assert re.search(r'^all +14410 +3602$', printed, re.MULTILINE)
+    assert 'letters and words' in printed
+
+
+def test_one_expression_all_the_way() -> None:
+    """The page is what its program prints."""
+    command = [
+        sys.executable,
+        '-W',
+        'error',
+        str(ROOT / 'tests/support/one_expression.py'),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == page_written().strip()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a mistake in the tables is, how its message is graded, and what they share."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax.numpy as jnp
+
+import jfold as jf
+
+USERS = str(Path(__file__).parents[2])  # where a user's files are
+OPEN = '…'  # in a message: anything, such as a path or the words of JAX
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Something that a user does wrong.
+
+    Attributes:
+      name: of the test.
+      provoke: does it.
+      error: the exact class of the exception.
+      message: its text and its notes; `OPEN` stands for what is not ours to promise.
+      lacks: the part that a fair message is without; a good one, '', has all.
+    """
+
+    name: str
+    provoke: Callable[[], Any]
+    error: type[Exception]
+    message: str
+    lacks: str = ''
+
+
+# ---- grades --------------------------------------------------------------------------
+
+BLOCKS = '|'.join(
+    name
+    for name in dir(jf)
+    if isinstance(getattr(jf, name), type) and issubclass(getattr(jf, name), jf.Block)
+)
+VERBS = (
+    'call|cast|collect|drop|end|give|leave|make|pass|put|raise|reduce|return|say|set|'
+    'take|trace|turn|use|write'
+)
+PARTS = {
+    'expected': re.compile(r'\bexpected\b'),
+    'got': re.compile(r'\bgot\b'),
+    'where': re.compile(
+        # An example, a block, a declaration, a layer, an argument, a file.
+        rf'\bexample \d|(^|in |\.)({BLOCKS}|Scalar|Vector|ForwardDeclaration)[\[(.:]'
+        r"|^tree[.(]|\blayer '|`\w+`|\.npz\b",
+        re.MULTILINE,
+    ),
+    # A clause that begins with a verb, and names what to write or to take.
+    'do': re.compile(rf'[:;.,] (?:{VERBS})\b \S', re.IGNORECASE),
+}
+
+
+def missing(message: str) -> list[str]:
+    """The parts that a message is without."""
+    return [name for name, pattern in PARTS.items() if not pattern.search(message)]
+
+
+def grade(message: str) -> str:
+    """'good' with all parts, 'fair' without one, else 'poor'."""
+    return ('good', 'fair', 'poor', 'poor', 'poor')[len(missing(message))]
+
+
+def text_of(error: Exception) -> str:
+    """What is read below a traceback: the message, and notes that are not JAX's."""
+    notes = [x for x in getattr(error, '__notes__', []) if 'JAX has removed' not in x]
+    return '\n'.join([str(error), *notes])
+
+
+# ---- tracebacks ----------------------------------------------------------------------
+
+
+def caught(mistake: Mistake) -> Exception:
+    """The exception of a mistake."""
+    try:
+        mistake.provoke()
+    except Exception as error:
+        return error
+    raise AssertionError(f'{mistake.name}: nothing was raised')
+
+
+def modules(error: BaseException) -> list[str]:
+    """The module of every frame, of causes too."""
+    found: list[str] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None:
+            continue
+        trace: TracebackType | None = each.__traceback__
+        while trace is not None:
+            found.append(str(trace.tb_frame.f_globals.get('__name__')))
+            trace = trace.tb_next
+        waiting += [each.__cause__]
+        waiting += [] if each.__suppress_context__ else [each.__context__]
+    return found
+
+
+def lines_beside(error: Exception) -> list[str]:
+    """The lines of a printed traceback but for those of a user's frames."""
+    result: list[str] = []
+    is_users = False
+    for line in ''.join(traceback.format_exception(error)).splitlines():
+        if line.startswith('  File '):
+            is_users = f'"{USERS}' in line
+        elif not line.startswith('    '):
+            is_users = False
+        if not is_users:
+            result.append(line)
+    return result
+
+
+# ---- what the tables share -----------------------------------------------------------
+
+number = jf.Scalar()
+numbers = jf.Map(number)
+add = jf.Function(jnp.add)
+pair = jf.AllOf(number, number)
+
+
+def scaled(w: Any, x: Any) -> Any:
+    """A layer with a parameter."""
+    return w * x
+
+
+linear = jf.Function(scaled, init=lambda key, x: jnp.ones(2), name='linear')

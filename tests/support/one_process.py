@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of several processes that train together; run by `test_processes`.
+
+    python tests/support/one_process.py PORT PROCESSES NUMBER JOB
+
+Prints what it found out as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from agreement import agree_in_processes
+from binary_trees import binary_tree, tree_block
+from expressions import Expression, expressions
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+import jfold as jf
+from jfold.data import agreement as talks
+from jfold.scheduling.spec import RESIDUALS, STRATEGIES
+
+DEVICES = 2  # of each process
+SIZE, EXAMPLES = 8, 22
+
+
+def trees(count: int = EXAMPLES) -> list[Any]:
+    """Binary trees of 1 to 9 leaves."""
+    rng = np.random.default_rng(0)
+    return [binary_tree(rng, int(rng.integers(1, 10))) for _ in range(count)]
+
+
+def loss(params: Any, model: jf.Model, schedule: jf.Schedule, weights: Any) -> Any:
+    """A number of all rows, each weighed."""
+    leaves = jax.tree.leaves(model.apply(params, schedule))
+    return sum((jnp.square(x).sum(-1) * weights).sum() for x in leaves)
+
+
+def compiled() -> tuple[jf.Model, Any]:
+    """A model, and parameters in float64."""
+    model = jf.compile(tree_block())
+    return model, model.init(jax.random.key(0))
+
+
+def train(model: jf.Model, params: Any, batches: Any, sharding: Any) -> list[Any]:
+    """The losses of steps downhill, and what the parameters add up to in the end."""
+    step = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    values = []
+    for batch in batches:
+        weights = np.cos(batch.indices) * batch.mask
+        if sharding is not None:  # of the rows of this process, or of all
+            shape = (SIZE,)
+            weights = jax.make_array_from_process_local_data(sharding, weights, shape)
+        value, grads = step(params, model, batch.schedule, weights)
+        params = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+        values.append(float(value))
+    return [*values, float(sum(jnp.sum(x) for x in jax.tree.leaves(params)))]
+
+
+# ---- what a process does -------------------------------------------------------------
+
+
+def of_corpus(sharding: Any) -> Any:
+    """Every process knows all examples, and schedules its own."""
+    model, params = compiled()
+    corpus = model.trace(trees(), progress=False)
+    rows = NamedSharding(sharding.mesh, jax.P())
+    batches = model.batches(corpus, SIZE, shuffle=1, sharding=sharding)
+    found = train(model, params, batches, rows)
+    return [*found, model.programs]
+
+
+def of_streams(sharding: Any) -> Any:
+    """Each process has examples of its own, of other sizes."""
+    model, params = compiled()
+    half, number = SIZE // jax.process_count(), jax.process_index()
+    stream = dealt(half, number)
+    batches = model.batches(stream, SIZE, sharding=sharding)
+    return [*train(model, params, batches, sharding), model.programs]
+
+
+def dealt(half: int, number: int) -> Iterator[Any]:
+    """The part of a process in each batch of all examples."""
+    data = trees(2 * SIZE)
+    for first in range(0, len(data), SIZE):
+        yield from data[first + number * half : first + (number + 1) * half]
+
+
+def of_schedules(sharding: Any) -> Any:
+    """Each process gives its own part of a batch."""
+    model, params = compiled()
+    data = trees(7)
+    own = data[:4] if not jax.process_index() else data[4:]
+    schedule = model.schedule(own, sharding=sharding)
+    weights = np.asarray(schedule.mask.addressable_shards[0].data)  # of the first shard
+    value = jax.jit(loss, static_argnums=1)(params, model, schedule, schedule.mask)
+    text = model.explain(schedule)
+    return [float(value), schedule.examples, weights.tolist(), repr(schedule), text]
+
+
+def of_workers(sharding: Any) -> Any:
+    """Each process has workers of its own, which trace its part of the examples."""
+    import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()
+    model, params = compiled()
+    half, own = SIZE // 2, slice(jax.process_index(), None, jax.process_count())
+    source = grain.MapDataset.source(trees(2 * SIZE)).shuffle(seed=0)[own]
+    lists = source.batch(half, batch_fn=list).map(model.tracer())
+    options = grain.multiprocessing.MultiprocessingOptions(num_workers=2)
+    values = []
+    for traced in lists.to_iter_dataset().mp_prefetch(options):
+        schedule = model.schedule(traced, sharding=sharding)
+        value = jax.jit(loss, static_argnums=1)(params, model, schedule, 1.0)
+        values.append(float(value))
+    return [*values, model.programs]
+
+
+def of_expressions(sharding: Any) -> Any:
+    """Generated expressions, and how many of them have metrics."""
+    metrics, leaf_or_tree = 0, [1, 2, 3, (4, 5), ((6, 7), 8)]
+    blocks = [(tree_block(), {}, lambda _, count: leaf_or_tree[-count:])]
+    first, *others = drawn(24)
+    chosen = [first, next(x for x in others if has_metrics(*x))]
+    blocks += [(x.block, options, x.batch) for x, options in chosen]
+    for block, options, batch in blocks:
+        model = jf.compile(block, **options)
+        params = model.init(jax.random.key(1))
+        for count in (5, 1):  # the second process has two, then none
+            examples = batch(np.random.default_rng(2), count)
+            own = examples[3:] if jax.process_index() else examples[:3]
+            agree_in_processes(model, params, examples, own, sharding)
+        metrics += len(model.program.metric_results) > 0
+    return [len(blocks), metrics]
+
+
+def has_metrics(expression: Expression, options: dict[str, Any]) -> bool:
+    """Whether an expression collects anything."""
+    return bool(jf.compile(expression.block, **options).program.metric_results)
+
+
+def drawn(count: int) -> list[Any]:
+    """Expressions and options of models, the same in each process."""
+    found: list[Any] = []
+    options = st.fixed_dictionaries(
+        {
+            'residuals': st.sampled_from(RESIDUALS),
+            'strategy': st.sampled_from(STRATEGIES),
+        }
+    )
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(expressions('whole', 'float64'), options)
+    def draw(expression: Expression, given_options: dict[str, Any]) -> None:
+        found.append((expression, given_options))
+
+    draw()
+    return found
+
+
+def of_shared_shards(sharding: Any) -> Any:
+    """All have devices of every shard, along an axis of their own; nobody compares what
+    each gives, from whatever thread."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError('expected no collective')
+
+    multihost_utils.assert_equal = refused
+    devices = np.array(jax.devices()).reshape(-1, DEVICES).T  # [shards, processes]
+    mesh = Mesh(devices, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+    shared = NamedSharding(mesh, jax.P('data'))
+    model, params = compiled()
+    data = trees(SIZE)
+    value = jax.jit(loss, static_argnums=1)
+    found = [value(params, model, model.schedule(data, sharding=shared), 1.0)]
+    for source in (model.trace(data, progress=False), iter(data)):
+        run = model.batches(source, SIZE, sharding=shared)
+        found += [value(params, model, batch.schedule, 1.0) for batch in run]
+    try:
+        model.predict(params, data, sharding=shared)
+    except ValueError as error:
+        return [*map(float, found), str(error)]
+    return None
+
+
+def of_some(sharding: Any) -> Any:
+    """The last process has no part in the first batches, but in those after them."""
+    model, params = compiled()
+    value = jax.jit(loss, static_argnums=1)
+    number, data, found = jax.process_index(), trees(SIZE), []
+    few = Mesh(jax.devices()[:-DEVICES], ('data',), axis_types=(AxisType.Auto,))
+    meshes = few, sharding.mesh
+    for mesh, count in zip(meshes, (2, 3), strict=True):
+        if number >= count:
+            continue
+        where = NamedSharding(mesh, jax.P('data'))
+        own = data[number * 2 : number * 2 + 2]
+        schedule = model.schedule(own, sharding=where)
+        run = model.batches(iter(own), 2 * count, sharding=where)
+        found += [value(params, model, schedule, 1.0)]
+        found += [value(params, model, batch.schedule, 1.0) for batch in run]
+    return [*map(float, found)]
+
+
+def stopped(sharding: Any) -> Any:
+    """The state of streams after a batch, and what comes after it."""
+    model, params = compiled()
+    stream = dealt(SIZE // jax.process_count(), jax.process_index())
+    batches = model.batches(stream, SIZE, sharding=sharding)
+    next(batches)
+    state = {name: x.tolist() for name, x in batches.state().items()}
+    value = jax.jit(loss, static_argnums=1)
+    return [
+        state,
+        [float(value(params, model, batch.schedule, 1.0)) for batch in batches],
+    ]
+
+
+def bad_example(sharding: Any) -> Any:
+    """One process has an example that does not fit."""
+    model, _ = compiled()
+    data: list[Any] = trees(8)
+    if jax.process_index():
+        data[5] = 'no tree'
+    return told(model.batches(iter(data), SIZE, sharding=sharding))
+
+
+def end_of_data(sharding: Any) -> Any:
+    """One process has fewer batches than the others."""
+    model, _ = compiled()
+    data = trees(8 - 4 * jax.process_index())
+    return told(model.batches(iter(data), SIZE, sharding=sharding))
+
+
+def silence(sharding: Any) -> Any:
+    """One process does not take part."""
+    talks.PATIENCE = 2.0
+    model, _ = compiled()
+    batches = model.batches(iter(trees(4)), SIZE, sharding=sharding)
+    return told(iter(()) if jax.process_index() else batches)
+
+
+def told(batches: Any) -> str:
+    """What ends some batches, and how many there were."""
+    count = 0
+    try:
+        for _ in batches:
+            count += 1
+    except (jf.InputError, RuntimeError) as error:
+        return f'{count}: {type(error).__name__}: {error}'
+    return f'{count}: no error'
+
+
+JOBS = {
+    job.__name__: job
+    for job in (
+        *(of_corpus, of_streams, of_schedules, of_workers),
+        *(of_expressions, of_shared_shards, of_some, stopped),
+        *(bad_example, end_of_data, silence),
+    )
+}
+
+
+def main() -> None:
+    """Runs a job in one of the processes."""
+    port, processes, number, job = sys.argv[1:]
+    jax.config.update('jax_enable_x64', True)
+    jax.config.update('jax_num_cpu_devices', DEVICES)
+    jax.distributed.initialize(f'127.0.0.1:{port}', int(processes), int(number))
+    mesh = jax.make_mesh((len(jax.devices()),), ('data',), (AxisType.Auto,))
+    found = JOBS[job](NamedSharding(mesh, jax.P('data')))
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == '__main__':
+    main()
