@@ -6,13 +6,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import close
 from binary_trees import binary
-from fuzz import interpreter
 from nestings import TRANSFORMATIONS, is_refused, nested
 
 import jfold as jf

@@ -368,11 +368,12 @@ print(json.dumps({**counts, 'loss': float(loss)}))
 def test_the_next_run_compiles_nothing(tmp_path: Path) -> None:
     """With JAX's persistent cache, whatever the order of sets."""
     found = []
+    support = str(Path(__file__).parents[1] / 'support')
     for seed in '1', '2':
         done = subprocess.run(
             [sys.executable, '-c', RUN, str(tmp_path)],
-            cwd=Path(__file__).parents[1] / 'support',
-            env=os.environ | {'PYTHONHASHSEED': seed},
+            cwd=Path(__file__).parent,
+            env=os.environ | {'PYTHONHASHSEED': seed, 'PYTHONPATH': support},
             capture_output=True,
             text=True,
             check=True,

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import interpreter
 import jax
 import numpy as np
 from expression_parts import tables
 from ways_in import TOGETHER, WAYS
 
 import jfold as jf
-from fuzz import interpreter
 from fuzz.cases import Case, Step
 from fuzz.levels import rows_by_level, tensors_by_level
 from fuzz.near import Mismatch, same_array

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,6 @@ from agreement import batched_loss, eager_loss, is_float
 from nestings import is_refused, nested
 
 import jfold as jf
-from fuzz import interpreter
 from fuzz.near import Mismatch
 
 # Derivatives of derivatives lose digits where they cancel.

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
 from agreement import labels_of, values_of
 
-from fuzz import interpreter
 from jfold.language import eager
 from jfold.language.layer_names import arguments_of, to_spec
 from jfold.language.typed import Typed, Typing

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import interpreter
 import jax
 
-from fuzz import interpreter
 from fuzz.cases import Choices, again, fresh, make_case
 from fuzz.checks import CHECKS, Tally
 from fuzz.failures import signature, store

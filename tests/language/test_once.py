@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,6 @@ from agreement import agree, close
 from checking import refuses
 from drawing_models import compiled
 from expressions import Expression, expressions
-from fuzz import interpreter
 from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fuzz import interpreter
 from jax.flatten_util import ravel_pytree
 
 import jfold as jf

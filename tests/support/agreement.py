@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import chex
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
 from expression_parts import tables
-from fuzz import interpreter
 from jax.experimental import multihost_utils
 
 import jfold as jf

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
 from function_kinds import Call, Kind, Rng
 from functions import WIDTH, joined_results
-from fuzz import interpreter
 
 import jfold as jf
 

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fuzz import campaign, cases, interpreter, rows
+from fuzz import campaign, cases, rows
 from fuzz.checks import both, check_case, compiled, interpreted
 from fuzz.failures import replay
 from fuzz.near import Mismatch

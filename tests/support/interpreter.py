@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend import core
+from primitives import PRIMITIVES, Rule, by_jax, kept_dtype, widened
 
-from fuzz.primitives import PRIMITIVES, Rule, by_jax, kept_dtype, widened
 from jfold.device.linear import linear_p
 
 
