@@ -111,7 +111,7 @@ class CustomDerivatives:
 
         def pull(known: Arrays) -> MaybeZeros:
             given, cotangents, saved = jax.tree.unflatten(structure, known)
-            return xla.tied(list(self.pull(given, saved, cotangents)), known)
+            return list(self.pull(given, saved, cotangents))
 
         def derived(known: Arrays, _: MaybeZeros) -> Derived:
             made = pulling(known)
@@ -152,7 +152,7 @@ class CustomDerivatives:
 
             primals, tangents = partition(given, places), partition(along, places)
             outputs, found = jax.jvp(both, (primals,), (tangents,))[1]
-            return xla.tied(list(map(sparse, outputs)), known), xla.tied(found, known)
+            return list(map(sparse, outputs)), found
 
         def derived(known: Arrays, _: MaybeZeros) -> Derived:
             return seconds(known), Reverse(refuse, refuse), known
@@ -177,7 +177,7 @@ def _differentiable(
     """
     # A rule for forward mode serves both: its tangents are of a primitive that knows
     # its own transpose.
-    made = jax.custom_jvp(function)
+    made = jax.custom_jvp(lambda given: xla.tied(function(given), given))
 
     def rule(primals: tuple[Arrays], tangents: tuple[Any]) -> tuple[Any, Any]:
         (given,), moving = primals, list(map(sparse, tangents[0]))

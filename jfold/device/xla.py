@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jfold.base.jaxprs import Atom, Environment, Rules
 
 Carry = TypeVar('Carry')
+Tree = TypeVar('Tree')
 
 # ---- loops one behind another --------------------------------------------------------
 
@@ -108,19 +109,21 @@ def materialized(rows: Arrays) -> Arrays:
     return made
 
 
-def tied(values: Sequence[Array | None], arguments: Arrays) -> list[Array | None]:
-    """Values [*shape each] that vary wherever an argument does, within `jax.vmap`.
+def tied(values: Tree, arguments: Arrays) -> Tree:
+    """Values, a pytree, that vary wherever an argument does, within `jax.vmap`.
 
     JAX batches the outputs of a `jax.custom_jvp` as they depend on what is mapped, and
-    those of its rule as the tangents do. Where a gradient is zero whatever the
-    cotangents, as of a weight behind `stop_gradient`, the two differ, and a `jvp` of a
-    `vmap` of a `vjp` fails. XLA leaves nothing of a choice between equal values.
+    those of its rule as the tangents do. Where an output depends on less, as a gradient
+    that is zero whatever the cotangents or a residual of one argument alone, the two
+    differ, and a `jvp` of a `vmap` of a `vjp` fails. XLA leaves nothing of a choice
+    between equal values.
     """
     firsts = [lax.slice(x.ravel(), (0,), (1,)) for x in arguments if x.size]
     if not firsts:
-        return [*values]
+        return values
     is_same = functools.reduce(jnp.logical_and, map(jnp.equal, firsts, firsts))[0]
-    return [None if x is None else lax.select_n(is_same, x, x) for x in values]
+    result: Tree = jax.tree.map(lambda x: lax.select_n(is_same, x, x), values)
+    return result
 
 
 def sliced(buffer: Array, first: Array | int, rows: int) -> Array:

@@ -206,3 +206,37 @@ def test_tangents_of_many_reverses_of_weights_held_back(name: str) -> None:
             way(lambda p: model.eval(example, p)),
             1e-5,
         )
+
+
+def test_reverse_jacobians_of_many_values_of_one_weight() -> None:
+    """What is kept of the others, as a product of weights, does not vary with it."""
+
+    def layer(params: Any, x: Any) -> Any:
+        weight = params['weight'] @ (params['weight'].T @ params['weight'])
+        return jax.jit(lambda bias, w: jnp.sin(w @ x + bias))(params['bias'], weight)
+
+    def shapes(key: Any, *specs: Any) -> Any:
+        return {'bias': jnp.ones(3), 'weight': jax.random.normal(key, (3, 3)) / 3}
+
+    model = jf.compile(
+        jf.Vector(3) >> jf.Function(layer, shapes) >> jf.Function(layer, shapes)
+    )
+    params, example = model.init(jax.random.key(0)), [0.1, 0.2, 0.3]
+    schedule = model.schedule([example])
+
+    def jacobian(apply: Any) -> Any:
+        def many(params: Any) -> Any:
+            (first, *others), tree = jax.tree.flatten(params)
+
+            def of_one(first: Any) -> Any:
+                return apply(jax.tree.unflatten(tree, [first, *others])).sum()
+
+            return jax.vmap(of_one)(jnp.stack([first, 2 * first]))
+
+        return jax.jacrev(many)(params)
+
+    close(
+        jacobian(lambda p: model.apply(p, schedule)),
+        jacobian(lambda p: model.eval(example, p)),
+        1e-5,
+    )
