@@ -114,7 +114,10 @@ class Arrays:
             raise misfit(
                 node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
             )
-        given = np.asarray(x.value)
+        try:
+            given = np.asarray(x.value)
+        except Exception:  # of what is ragged, or of its `__array__`
+            given = np.empty(0, object)
         if given.shape == type_.shape and given.dtype.kind in 'biufcV':
             with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
                 made = given.astype(type_.dtype)

@@ -27,7 +27,7 @@ from fuzz.failures import store  # noqa: E402
 
 PATIENCE = 1800.0  # seconds that a case may take
 COLUMNS = 'cases', 'expressions', 'functions', 'calls', 'values', 'metrics', 'gradients'
-NESTINGS = 'nested', 'refused'  # of transformations
+NESTINGS = 'nested', 'refused', 'wrong'  # transformations; examples that are refused
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:

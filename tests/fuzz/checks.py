@@ -27,10 +27,12 @@ from fuzz.rows import compare_rows
 from fuzz.transformed import check_nesting
 from fuzz.twin import Evaluated, Gradients, Twin, is_float, zeros
 from fuzz.weights import Weights, draw_weights
+from fuzz.wrong import compare_errors
 from jfold.language.inference import infer
 from jfold.types import SequenceType, leaf_types
 
 Tally = Counter[str]
+WRONG_EXAMPLES = 3  # that are compared in a case
 EXACT = 1e-8  # of results in double precision, relative to the largest
 ROUNDED = {'float64': 1e-8, 'float32': 1e-2, 'float16': 0.5, 'bfloat16': 0.5}
 UNOPTIMISED = {'xla_backend_optimization_level': 0}
@@ -90,6 +92,9 @@ def open_session(case: Case, tally: Tally) -> Session:
     examples = case.examples()
     compare_rows(model, examples)
     tally['rows'] += 1
+    rng = np.random.default_rng(len(examples))
+    for _ in range(WRONG_EXAMPLES):
+        tally['wrong'] += compare_errors(model, params, examples, rng)
     return Session(case, model, params, twin, examples, tally)
 
 

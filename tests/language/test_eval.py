@@ -77,3 +77,14 @@ def test_the_types_of_a_block_are_freed_with_it_and_not_pickled() -> None:
     block.eval([1, 2])
     assert pickle.dumps(block) == before
     same(pickle.loads(before).eval([1, 2]), 2)
+
+
+@pytest.mark.parametrize('value', [[1, [2], 3], [[1, 2], [3]]])
+def test_ragged_arrays_are_refused_as_by_the_engine(value: Any) -> None:
+    block = jf.Map(jf.Vector(3))
+    model = jf.compile(block)
+    for run in lambda: model.schedule([[value]]), lambda: block.eval([value]):
+        with pytest.raises(jf.InputError) as caught:
+            run()
+        assert str(caught.value).startswith('example 0, at [0]: expected float32[3]')
+        assert ', which is ragged' in str(caught.value)
