@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A typed expression without the code of its layers, so that it can go elsewhere.
+"""A typed expression without the code of its layers, for files and other processes.
 
-Of a block stay what the rules that walk and write it ask of itself; the blocks that it
-is made of are the parts of its use. What layers do is left out.
+A block keeps the attributes that the rules to walk and to write it read. Its inner
+blocks are the parts of its use.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jfold.program.operations import Layer, Program
 
 @dataclass(frozen=True, eq=False)
 class Portable:
-    """What a program is written anew from.
+    """A typed expression with the choices by which its source is written again.
 
     Attributes:
       typing: the uses of blocks.
-      feeds: which operations are joined.
-      once: whether operations are told apart.
+      feeds: by operation, which of its operands are operations fused into it.
+      once: whether rounds are unrolled, so that each operation runs once.
     """
 
     typing: Typing
@@ -35,19 +35,19 @@ class Portable:
 
 
 def portable(program: Program) -> Portable:
-    """What another process needs to record examples."""
+    """Return the data from which another process can record examples."""
     expression: Any = program.expression
     feeds = {o: tuple(x) for o, x in expression.chosen.feeds.items()}
     return Portable(expression.typing, feeds, expression.once)
 
 
 def missing(*inputs: object) -> NoReturn:
-    """Stands for what layers do, which is no part of what records examples."""
+    """Raise an error: takes the place of the code of layers."""
     raise AssertionError('what records examples does not run layers')
 
 
 def outline(name: str, params: object, *others: Any) -> Layer:
-    """A layer that says what it is, and cannot be called."""
+    """Return a layer with its name and attributes, which cannot be called."""
     options = dict(zip(LAYER[2:], others, strict=True))
     return Layer(name, missing, None, params, **options)
 
@@ -65,25 +65,25 @@ def _record(keys: tuple[Any, ...], length: int | None) -> Any:
 
 
 def _declaration(name: str, key: Any) -> b.ForwardDeclaration:
-    made = b.ForwardDeclaration(name=name)
-    made.key = key
-    return made
+    declaration = b.ForwardDeclaration(name=name)
+    declaration.key = key
+    return declaration
 
 
 def bare(kind: type[Any], **values: object) -> object:
-    """A block with some of its attributes."""
-    made = object.__new__(kind)
-    vars(made).update(values)
-    return made
+    """Return a block with just these attributes, not checked by its constructor."""
+    block = object.__new__(kind)
+    vars(block).update(values)
+    return block
 
 
-def _default(given: tuple[Any, ...]) -> dict[str, Any]:
-    return {'default': given[0]} if given else {}
+def _default(default: tuple[Any, ...]) -> dict[str, Any]:
+    return {'default': default[0]} if default else {}
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How a value is taken apart, and made again of these parts."""
+    """A pair of functions that take a value apart and build it from the parts."""
 
     parts: Callable[[Any], tuple[Any, ...]]
     make: Callable[..., Any]
@@ -141,15 +141,15 @@ USE = (
 
 
 def _use(*values: Any) -> Typed:
-    given = dict(zip(USE, values, strict=True))
-    path = given.pop('path')  # without its parts the block would print another
-    made = Typed(**given)
-    kind = type(made.block).__name__
-    is_whole = type(made.parts) is tuple and all(map(_may_be_part, made.parts))
-    if not is_whole or not isinstance(made.block, b.Block):
+    attributes = dict(zip(USE, values, strict=True))
+    path = attributes.pop('path')  # a block without inner blocks prints differently
+    use = Typed(**attributes)
+    kind = type(use.block).__name__
+    is_whole = type(use.parts) is tuple and all(map(_may_be_part, use.parts))
+    if not is_whole or not isinstance(use.block, b.Block):
         raise TypeError(f'expected the use of a block, got one of {kind}')
-    vars(made).update(path=path)
-    return made
+    vars(use).update(path=path)
+    return use
 
 
 def _may_be_part(value: object) -> bool:
@@ -171,8 +171,8 @@ CODECS: dict[type, Codec] = {
 
 
 def codec_of(value: object) -> tuple[str, Codec] | None:
-    """The tag and form of a value that has one."""
+    """Return the tag and codec of a value, or `None` if its class has none."""
     kind = type(value)
-    for each in b.Function, b.Record:  # by whatever name: its use says the rest
-        kind = each if isinstance(value, each) else kind
+    for base in b.Function, b.Record:  # subclasses differ only in what they are given
+        kind = base if isinstance(value, base) else kind
     return (kind.__name__, CODECS[kind]) if kind in CODECS else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks at the boundary of the data: what comes in, and constants."""
+"""The rules of blocks that read data, such as `Tensor`, and of constants."""
 
 from __future__ import annotations
 
@@ -13,22 +13,12 @@ import numpy as np
 from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.language import symbols as s
-from jfold.language.inference import (
-    Inference,
-    check_dtype,
-    check_zeros,
-    output_type,
-)
+from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
 from jfold.language.unification import Mismatch
-from jfold.language.walk import (
-    At,
-    Walk,
-    walk,
-    zero_of,
-)
+from jfold.language.walk import Located, Walk, walk, zero_of
 from jfold.language.writing import (
     as_object,
     listed,
@@ -40,11 +30,7 @@ from jfold.language.writing import (
     zeros_written,
 )
 from jfold.tracing.helpers import Numbers
-from jfold.types import (
-    ObjectType,
-    Type,
-    VoidType,
-)
+from jfold.types import ObjectType, Type, VoidType
 
 Array = np.ndarray[Any, Any]
 
@@ -81,13 +67,13 @@ def _(block: b.InputTransform, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.InputTransform, node: Typed, x: object, state: Walk) -> At:
-    given = state.object(x)
+def _(block: b.InputTransform, node: Typed, x: object, state: Walk) -> Located:
+    argument = state.object(x)
     if isinstance(block.fn, Mapping):
-        made = state.lookup(node, block.fn, given, _known, block.default, NO_ENTRY)
+        result = state.lookup(node, block.fn, argument, _known, block.default, NO_ENTRY)
     else:
-        made = state.apply(node, block.fn, given, 'what its function takes')
-    return At(made, given.path)
+        result = state.apply(node, block.fn, argument, 'what its function takes')
+    return Located(result, argument.path)
 
 
 @write.register(b.InputTransform)
@@ -99,10 +85,10 @@ def _(block: b.InputTransform, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
         )
         if w.count is None:
             return w.held(s.Object(f'{fn}({read_by(block.fn, x)})'), 'value')
-        given = x if reads_no_items(block.fn) else f'all_readable({x})'
-        return listed(f'[*map({fn}, {given})]', w)
+        arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
+        return listed(f'[*map({fn}, {arguments})]', w)
     table = w.g.given('table', w.g.copied(block.fn))
-    return looked_up(table, x, [literal(each, w) for each in block.default], w)
+    return looked_up(table, x, [literal(entry, w) for entry in block.default], w)
 
 
 # ---- OneHotFromList ------------------------------------------------------------------
@@ -118,7 +104,8 @@ def _(block: b.OneHotFromList, node: Typed, x: object, state: Walk) -> object:
 
 
 def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """The rows of the identity [size, size], all in one array of twice the size."""
+    """Return the rows of the identity [size, size], as views of one array."""
+    # Row k is a window of [0 ... 0 1 0 ... 0]: 2 n numbers instead of n * n.
     line = np.zeros(2 * size - 1, dtype)
     line[size - 1] = 1
     line.flags.writeable = False
@@ -138,11 +125,11 @@ def _(block: b.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
     rows = enumerate(_one_hot(size, dtype))
     numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
     table = Numbers(zip(block.items, numbers, strict=True))
-    found, other = w.g.given('one_hot', table), []
+    rows_by_item, default = w.g.given('one_hot', table), list[str]()
     if not block.strict:
         index = tables.constant(block.type, np.zeros(size, dtype))
-        other = [w.g.constant_name(index, 'ZEROS')]
-    vector = looked_up(found, as_object(value, w).text, other, w)
+        default = [w.g.constant_name(index, 'ZEROS')]
+    vector = looked_up(rows_by_item, as_object(value, w).text, default, w)
     return s.Tensor(vector.text, tables.type_number(block.type))
 
 
@@ -150,7 +137,7 @@ def _(block: b.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
 
 
 def takes_nothing(node: Typed, state: Inference) -> None:
-    """Demands that there is no input."""
+    """Refuse a node that is given an input."""
     try:
         state.types.unify(node.input, VoidType())
     except Mismatch:
@@ -212,7 +199,7 @@ def _(block: b.Void, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _known(table: Mapping[Any, Any], hashable: bool) -> str:
-    """What a value had to be to be in a table."""
+    """Return what an error says was expected of a key that a table lacks."""
     if not hashable:
         return 'a hashable value, to look it up'
     first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))
