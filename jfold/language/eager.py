@@ -28,7 +28,7 @@ from jfold.language.walk import (
     in_tuples,
     misfit,
     plain,
-    tensors_in,
+    tensor_leaves,
 )
 from jfold.tracing.convert import to_array
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
@@ -125,7 +125,7 @@ class Arrays:
             ):
                 text = f'ints from 0 to {below - 1}, as `below={below}` says'
                 raise misfit(node, f'expected {text}, got {short_repr(x.value)}', x)
-            if _is_same(array, converted):
+            if _is_exact(array, converted):
                 return converted
         try:  # the engine's conversion has the detailed errors
             to_array([x.value], type_)
@@ -141,7 +141,7 @@ class Arrays:
         """Return a length as an array."""
         length = np.asarray(n)
         converted = length.astype(type_.dtype)
-        if not _is_same(length, converted):
+        if not _is_exact(length, converted):
             name = type_.dtype.name
             text = f'expected {type_}, got the length {n}, which {name} cannot hold'
             raise misfit(node, text)
@@ -152,7 +152,7 @@ class Arrays:
         layer = node.layer
         assert layer is not None
         arguments = TupleType(arguments_of(node.taken))
-        inputs = pack(arguments, map(jnp.asarray, tensors_in(node.arranged(x))))
+        inputs = pack(arguments, map(jnp.asarray, tensor_leaves(node.arranged(x))))
         if layer.batched:
             inputs = jax.tree.map(lambda a: a[None], inputs)
         call, keys = layer.call, [self._key(name) for name in layer.rngs]
@@ -163,7 +163,7 @@ class Arrays:
         result = call(self.params.get(layer.name), *keys, *inputs)
         if layer.batched:
             result = jax.tree.map(lambda a: a[0], result)
-        return in_tuples(node.output, map(strong, jax.tree.leaves(result)))
+        return in_tuples(node.output, map(strongly_typed, jax.tree.leaves(result)))
 
     def _key(self, stream: str) -> Any:
         if self.keys is None:
@@ -183,12 +183,12 @@ class Arrays:
         self.metrics[name].append(closed(node.input, plain(x)))
 
 
-def strong(x: jax.Array) -> jax.Array:
+def strongly_typed(x: jax.Array) -> jax.Array:
     """Return an array that is not weakly typed, as those of buffers are not."""
     return jnp.asarray(x, jnp.result_type(x))
 
 
-def _is_same(before: Array, after: Array) -> bool:
+def _is_exact(before: Array, after: Array) -> bool:
     """Return whether no number changed, but for rounding a float to a float."""
     kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)]
     if all(kinds):

@@ -352,9 +352,10 @@ def input_type(block: b.Block) -> Type | None:
 
 
 def result_type(block: b.Block) -> Type | None:
-    """Return the type that a block gives, perhaps of an object; `None` if unknown."""
+    """Return the type that a block gives; `None` if that is not known."""
     known_input, output = _known_types(block, None)
     if known_input is None and output is None:
+        # The type may follow if the input is taken to be an object.
         with contextlib.suppress(TypeError):
             return _known_types(block, ObjectType())[1]
     return output
@@ -408,7 +409,7 @@ def _mark_draws(state: Inference) -> None:
             waiting += users_of.get(node, [])
 
 
-def collected_of(input_: Type) -> tuple[Type, bool]:
+def _collected_of(input_: Type) -> tuple[Type, bool]:
     """Return the type that a metric collects, and whether a label is beside it."""
     if isinstance(input_, TupleType) and len(input_) == 2:
         value, label = input_
@@ -419,7 +420,7 @@ def collected_of(input_: Type) -> tuple[Type, bool]:
 
 def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
     assert isinstance(node.block, b.Metric)
-    collected, has_label = collected_of(node.input)
+    collected, has_label = _collected_of(node.input)
     leaves = list(leaf_types(collected))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
         hint = _why_not_collected(node.input, leaves)
@@ -438,7 +439,10 @@ def _why_not_collected(input_: Type, leaves: list[Type]) -> str:
     """Return a hint for a value that no metric takes."""
     if any(isinstance(leaf, SequenceType) for leaf in leaves):
         return 'collect its items by `Map(Metric(...)) >> Void()`'
-    if isinstance(input_, TupleType) and collected_of(TupleType(input_.items[::-1]))[1]:
+    if (
+        isinstance(input_, TupleType)
+        and _collected_of(TupleType(input_.items[::-1]))[1]
+    ):
         return 'put the value first, and its label second'
     return TO_TENSORS
 

@@ -46,7 +46,7 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-def outline(name: str, params: object, *others: Any) -> Layer:
+def _outline(name: str, params: object, *others: Any) -> Layer:
     """Return a layer with its name and attributes, which cannot be called."""
     options = dict(zip(LAYER[2:], others, strict=True))
     return Layer(name, missing, None, params, **options)
@@ -61,7 +61,7 @@ def _fields_of_record(block: b.Record) -> tuple[Any, ...]:
 
 def _record(keys: tuple[Any, ...], length: int | None) -> Any:
     fields = tuple((key, None) for key in keys)
-    return bare(b.Record, fields=fields, length=length)
+    return _bare(b.Record, fields=fields, length=length)
 
 
 def _declaration(name: str, key: Any) -> b.ForwardDeclaration:
@@ -70,9 +70,9 @@ def _declaration(name: str, key: Any) -> b.ForwardDeclaration:
     return declaration
 
 
-def bare(kind: type[Any], **values: object) -> object:
+def _bare(block_class: type[Any], **values: object) -> object:
     """Return a block with just these attributes, not checked by its constructor."""
-    block = object.__new__(kind)
+    block = object.__new__(block_class)
     vars(block).update(values)
     return block
 
@@ -89,10 +89,10 @@ class Codec:
     make: Callable[..., Any]
 
 
-def _plain(kind: type[Any], *names: str) -> Codec:
+def _plain(block_class: type[Any], *names: str) -> Codec:
     return Codec(
         lambda x: tuple(getattr(x, name) for name in names),
-        lambda *values: bare(kind, **dict(zip(names, values, strict=True))),
+        lambda *values: _bare(block_class, **dict(zip(names, values, strict=True))),
     )
 
 
@@ -118,7 +118,7 @@ BLOCKS: dict[type, Codec] = {
     b.Length: Codec(lambda x: (x.type.dtype,), b.Length),
     b.Record: Codec(_fields_of_record, _record),
     b.GetItem: _plain(b.GetItem, 'key', 'default'),
-    b.OneOf: Codec(_key_fn, lambda fn: bare(b.OneOf, key_fn=fn)),
+    b.OneOf: Codec(_key_fn, lambda fn: _bare(b.OneOf, key_fn=fn)),
     b.Metric: _plain(b.Metric, 'name'),
     b.Reference: _plain(b.Reference, 'declaration'),
     b.RNN: _plain(b.RNN, 'initial_state_from_input'),
@@ -126,8 +126,8 @@ BLOCKS: dict[type, Codec] = {
     b.Zip: _plain(b.Zip, 'strict'),
     b.NGrams: _plain(b.NGrams, 'n'),
     **{
-        kind: _plain(kind)
-        for kind in (
+        block_class: _plain(block_class)
+        for block_class in (
             *(b.Void, b.Function, b.Identity, b.Pipe, b.AllOf, b.Optional, b.Share),
             *(Composition, b.Map, b.Fold, b.Reduce, b.Broadcast, b.Nth, b.Chain),
             *(b.Pick, b.Regroup),
@@ -144,10 +144,10 @@ def _use(*values: Any) -> Typed:
     attributes = dict(zip(USE, values, strict=True))
     path = attributes.pop('path')  # a block without inner blocks prints differently
     use = Typed(**attributes)
-    kind = type(use.block).__name__
-    is_whole = type(use.parts) is tuple and all(map(_may_be_part, use.parts))
-    if not is_whole or not isinstance(use.block, b.Block):
-        raise TypeError(f'expected the use of a block, got one of {kind}')
+    name = type(use.block).__name__
+    parts_are_uses = type(use.parts) is tuple and all(map(_may_be_part, use.parts))
+    if not parts_are_uses or not isinstance(use.block, b.Block):
+        raise TypeError(f'expected the use of a block, got one of {name}')
     vars(use).update(path=path)
     return use
 
@@ -165,14 +165,14 @@ CODECS: dict[type, Codec] = {
         lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Forwarding
     ),
     b.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
-    Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
+    Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), _outline),
     Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
 }
 
 
 def codec_of(value: object) -> tuple[str, Codec] | None:
     """Return the tag and codec of a value, or `None` if its class has none."""
-    kind = type(value)
+    class_ = type(value)
     for base in b.Function, b.Record:  # subclasses differ only in what they are given
-        kind = base if isinstance(value, base) else kind
-    return (kind.__name__, CODECS[kind]) if kind in CODECS else None
+        class_ = base if isinstance(value, base) else class_
+    return (class_.__name__, CODECS[class_]) if class_ in CODECS else None

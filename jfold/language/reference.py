@@ -26,7 +26,7 @@ from jfold.language.walk import (
     common,
     in_tuples,
     plain,
-    tensors_in,
+    tensor_leaves,
 )
 from jfold.program.components import are_recurrent, component_of
 from jfold.program.operations import Operations
@@ -41,7 +41,6 @@ from jfold.types import (
     VoidType,
 )
 
-Array = np.ndarray[Any, Any]
 CONSTANTS, NODES = 'constants', 'nodes'  # the tables of a graph
 
 
@@ -153,7 +152,7 @@ class Rows(Paths):
             self._constant(node, None, KeyType(name), None, None)
             for name in node.layer.rngs
         ]
-        operands = [*keys, *tensors_in(node.arranged(x))]
+        operands = [*keys, *tensor_leaves(node.arranged(x))]
         computed: Any = iter(())
         if node.origins.computed:
             inputs = [operands[i] for i in node.origins.reads]
@@ -176,7 +175,7 @@ class Rows(Paths):
         assert combine.layer is not None
         input_ = TupleType((item,) * size)
         o = self.tables.operation(combine.layer, input_, item, from_left=size > 2)
-        leaves = [leaf for value in items for leaf in tensors_in(value)]
+        leaves = [leaf for value in items for leaf in tensor_leaves(value)]
         return in_tuples(item, iter(self._apply(o, leaves, combine)))
 
     def _apply(self, o: int, operands: Sequence[Row], node: Typed) -> list[Row]:
@@ -218,7 +217,7 @@ class Rows(Paths):
         if typing.metrics[name][1]:
             x, label = x
             self.labels.setdefault(r, []).append(plain(label))
-        self.results.setdefault(r, []).append([*tensors_in(x)])
+        self.results.setdefault(r, []).append([*tensor_leaves(x)])
 
     def value(self, x: object) -> None:
         """Add the rows of the value of the example."""

@@ -15,7 +15,7 @@ from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
-from jfold.language.rules_sequences import UNLIKE, sequence_as_given, unify_items
+from jfold.language.rules_sequences import UNLIKE, sequence_like_input, unify_items
 from jfold.language.typed import Typed
 from jfold.language.unification import TypeVariable
 from jfold.language.values import blank_items
@@ -76,25 +76,25 @@ def _link_zipped(node: Typed, head: TupleType, output: Type, state: Inference) -
     if any(isinstance(part, TypeVariable) for part in parts):
         return False
     repeated = all(isinstance(part, BroadcastType) for part in parts)
-    kind = BroadcastType if repeated else SequenceType
+    sequence_type = BroadcastType if repeated else SequenceType
     # A variable for each part, even where types are equal: the values differ.
-    items = (state.types.alias(_item_type(node, part, state)) for part in parts)
-    state.equal(node, kind(head.around(items)), output, 'to give')
+    items = (state.types.alias(_zipped_item_type(node, part, state)) for part in parts)
+    state.equal(node, sequence_type(head.around(items)), output, 'to give')
     return True
 
 
-def _item_type(node: Typed, head: Type, state: Inference) -> Type:
+def _zipped_item_type(node: Typed, head: Type, state: Inference) -> Type:
     """Return the type of the items of one part of a `Zip`."""
     if isinstance(head, BroadcastType):
         return head.item
-    item = _of_sequence(node, head, state)
+    item = _item_type_or_none(node, head, state)
     if item is None:
         got = f'{state.types.resolve(head)} among its parts'
         fail(node, 'a tuple of sequences', got)
     return item
 
 
-def _of_sequence(node: Typed, head: Type, state: Inference) -> Type | None:
+def _item_type_or_none(node: Typed, head: Type, state: Inference) -> Type | None:
     """Return the type of the items of a sequence, tuple or object; `None` of others."""
     if isinstance(head, SequenceType):
         return head.item
@@ -158,7 +158,7 @@ def _(block: b.NGrams, node: Typed, state: Inference) -> Type:
     item = state.types.fresh()
     unify_items(node, state, item, broadcast=True)
     window = TupleType(state.types.alias(item) for _ in range(block.n))
-    return sequence_as_given(node, state, window)
+    return sequence_like_input(node, state, window)
 
 
 @walk.register
@@ -193,13 +193,14 @@ def _(block: b.NGrams, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.Nth, node: Typed, state: Inference) -> Type:
     parts = _INDEXED, _INDEX
-    return _of_parts(node, parts, 'a pair of a sequence and an index', state, _itself)
+    expected = 'a pair of a sequence and an index'
+    return _type_of_parts(node, parts, expected, state, lambda item: item)
 
 
 Check: TypeAlias = Callable[[Typed, Type, Inference], Type]
 
 
-def _of_parts(
+def _type_of_parts(
     node: Typed,
     parts: Sequence[Check],
     expected: str,
@@ -232,11 +233,7 @@ def _of_parts(
     return gives(item)
 
 
-def _itself(item: Type) -> Type:
-    return item
-
-
-def _is_object(
+def _check_object(
     expected: str, hint: str, node: Typed, head: Type, state: Inference
 ) -> Type:
     """Check a part that has to be an object of the data."""
@@ -246,32 +243,34 @@ def _is_object(
 
 
 _INDEX = functools.partial(
-    _is_object,
+    _check_object,
     'an index that is an object',
     'it is second in the pair, and left as it is in the data',
 )
 _NUMBERS = functools.partial(
-    _is_object,
+    _check_object,
     'numbers of items in a list that is an object',
     'they are second, and left as they are in the data',
 )
 
 
-def _sequence_item(expected: str, node: Typed, head: Type, state: Inference) -> Type:
+def _checked_item_type(
+    expected: str, node: Typed, head: Type, state: Inference
+) -> Type:
     """Return the type of the items of a part that has to be a sequence."""
-    item = _of_sequence(node, head, state)
+    item = _item_type_or_none(node, head, state)
     if item is None:
         fail(node, expected, str(state.types.resolve(head)))
     return item
 
 
-_INDEXED = functools.partial(_sequence_item, 'a sequence beside the index')
-_PICKED = functools.partial(_sequence_item, 'a sequence beside the numbers')
+_INDEXED = functools.partial(_checked_item_type, 'a sequence beside the index')
+_PICKED = functools.partial(_checked_item_type, 'a sequence beside the numbers')
 
 
 @walk.register
 def _(block: b.Nth, node: Typed, x: Sequence[object], state: Walk) -> object:
-    items, index = state.items(node, x[0]), state.object(x[1])
+    items, index = state.items(node, x[0]), state.as_object(x[1])
     number = state.apply(node, index_of, index, 'an int, the index')
     if not -len(items) <= number < len(items):
         got = f'got a sequence of length {len(items)}'
@@ -295,13 +294,13 @@ def _(block: b.Nth, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 def _(block: b.Pick, node: Typed, state: Inference) -> Type:
     parts = _PICKED, _NUMBERS
     expected = 'a pair of a sequence and a list of positions'
-    return _of_parts(node, parts, expected, state, SequenceType)
+    return _type_of_parts(node, parts, expected, state, SequenceType)
 
 
 @walk.register
 def _(block: b.Pick, node: Typed, x: Sequence[object], state: Walk) -> object:
     items = state.items(node, x[0])
-    return [items[k] for k in _numbers_in(node, x[1], len(items), 'an item', state)]
+    return [items[k] for k in _indices(node, x[1], len(items), 'an item', state)]
 
 
 @write.register(b.Pick)
@@ -323,20 +322,18 @@ def _(block: b.Regroup, node: Typed, state: Inference) -> Type:
     expected = (
         'a sequence, a list of groups, and a sequence as long as there are groups'
     )
-    return _of_parts(node, parts, expected, state, _in_groups)
-
-
-def _in_groups(item: Type) -> Type:
-    return SequenceType(SequenceType(item))
+    return _type_of_parts(
+        node, parts, expected, state, lambda item: SequenceType(SequenceType(item))
+    )
 
 
 @walk.register
 def _(block: b.Regroup, node: Typed, x: Sequence[object], state: Walk) -> object:
     items, groups = state.items(node, x[0]), state.items(node, x[2])
-    numbers = _numbers_in(node, x[1], len(groups), 'a group', state)
+    numbers = _indices(node, x[1], len(groups), 'a group', state)
     if len(numbers) != len(items):
         expected = f'expected a group for each of {len(items)} items'
-        refuse(node, f'{expected}, got {len(numbers)}', state.object(x[1]))
+        refuse(node, f'{expected}, got {len(numbers)}', state.as_object(x[1]))
     result: list[list[Any]] = [[] for _ in groups]
     for item, number in zip(items, numbers, strict=True):
         result[number].append(item)
@@ -355,9 +352,9 @@ def _(block: b.Regroup, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return s.Items(s.Nested(name, blank_items(operand)), groups.n)
 
 
-def _numbers_in(node: Typed, x: object, most: int, what: str, state: Walk) -> list[int]:
+def _indices(node: Typed, x: object, most: int, what: str, state: Walk) -> list[int]:
     """Return the ints of a list, as non-negative indices of `most` items."""
-    list_ = state.object(x)
+    list_ = state.as_object(x)
     numbers: Array = state.apply(node, ints_of, list_, 'a list of ints')
     for number in numbers.tolist():
         if not -most <= number < most:

@@ -20,8 +20,9 @@ from jfold.language.walk import (
     EXAMPLE,
     Located,
     Misfit,
+    Path,
     Walk,
-    one_of,
+    expected_key,
     path_of,
     refuse,
     walk,
@@ -67,10 +68,10 @@ def _(block: b.OneOf, node: Typed, state: Inference) -> Steps[Type]:
                 state.equal(case, case.output, first.output, 'to give', hint)
             cases[id(case_block)] = case
     node.parts = (key, pre, *cases.values())
-    number = {block_id: n for n, block_id in enumerate(cases)}
-    case_of = {key: number[id(target)] for key, target in block.targets.items()}
-    other = None if block.default is None else number[id(block.default)]
-    node.facts = case_of, other
+    numbers = {block_id: n for n, block_id in enumerate(cases)}
+    case_of = {key: numbers[id(target)] for key, target in block.targets.items()}
+    default_case = None if block.default is None else numbers[id(block.default)]
+    node.facts = case_of, default_case
     return next(iter(cases.values())).output
 
 
@@ -85,15 +86,15 @@ def _check_key(key: Typed, state: Inference, head: Type) -> None:
 def _(block: b.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     key, pre, *cases = node.parts
     if key is not None:
-        chosen = state.object((yield state.part(key, x)))
+        chosen = state.as_object((yield state.part(key, x)))
     else:
-        argument = state.object(x)
+        argument = state.as_object(x)
         key_value = state.apply(node, block.key_fn, argument, 'what its function takes')
         chosen = Located(key_value, argument.path)
-    # `case_of` has the number of the case of each key, `other` that of the default.
-    case_of, other = node.facts
-    expected = one_of if other is None else _hashable
-    default = () if other is None else (other,)
+    # By key the number of its case, and the number of the default case.
+    case_of, default_case = node.facts
+    expected = expected_key if default_case is None else _expected_hashable
+    default = () if default_case is None else (default_case,)
     case = state.lookup(node, case_of, chosen, expected, default, NO_CASE)
     input_ = x if pre is None else (yield state.part(pre, x))
     return (yield state.part(cases[case], input_))
@@ -111,28 +112,30 @@ def _(block: b.OneOf, node: Typed, value: Any, w: Lines) -> Any:
         text = f'{w.g.given(fn, block.key_fn)}({read_by(block.key_fn, x)})'
     if pre is not None:
         value = w.held(w.part(pre, value), 'value')
-    case_of, other = node.facts
+    case_of, default_case = node.facts
     keys_of: dict[int, list[Any]] = {}
     for case_key, n in case_of.items():
         keys_of.setdefault(n, []).append(case_key)
-    keys_of.pop(other, None)
+    keys_of.pop(default_case, None)
     by_type = block.key_fn is type
-    tests, last = _tests(text, keys_of, by_type, w)
+    tests, key_text = _case_tests(text, keys_of, by_type, w)
     branches = Branches(node, w)
     for n, test in tests.items():
         w.line(test)
-        kinds = keys_of[n]
-        kind = kinds[0] if by_type and pre is None and len(kinds) == 1 else None
-        input_ = s.Object(value.text, kind) if isinstance(value, s.Object) else value
-        branches.add(cases[n], input_)
-    if other is not None:
+        # If the key is the type of the value, its class is known in a case.
+        keys, operand = keys_of[n], value
+        is_known = by_type and pre is None and len(keys) == 1
+        if isinstance(value, s.Object):
+            operand = s.Object(value.text, keys[0] if is_known else None)
+        branches.add(cases[n], operand)
+    if default_case is not None:
         w.line('else:' if tests else 'if True:')
         if not by_type:
             w.line(f'{INDENT}hash({text})  # refuses what can be no key')
-        branches.add(cases[other], value)
-    elif last:
+        branches.add(cases[default_case], value)
+    elif key_text:
         w.line('else:')
-        w.line(f'{INDENT}raise KeyError({last})')
+        w.line(f'{INDENT}raise KeyError({key_text})')
     return branches.result()
 
 
@@ -152,7 +155,7 @@ def _(block: b.Optional, node: Typed, state: Inference) -> Steps[Type]:
 @walk.register
 def _(block: b.Optional, node: Typed, x: object, state: Walk) -> Steps[Any]:
     some, none = node.parts
-    object_ = state.object(x)
+    object_ = state.as_object(x)
     if object_.value is not None:
         return (yield state.part(some, object_))
     if none is None:
@@ -183,8 +186,8 @@ def _(block: b.Reference, node: Typed, state: Inference) -> Steps[Type]:
         got = f'{declaration!r}, which is not'
         fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
     if declaration not in state.declarations:
-        input_ = _declared(declaration.input_type, state)
-        output = _declared(declaration.output_type, state)
+        input_ = _declared_type(declaration.input_type, state)
+        output = _declared_type(declaration.output_type, state)
         body = Typed(b.Identity(), declaration.name, input_, output)
         # Known before its target is typed, in which it may be used again.
         state.declarations[declaration] = body
@@ -211,7 +214,7 @@ def _(block: b.Reference, node: Typed, state: Inference) -> Steps[Type]:
     return body.output
 
 
-def _declared(type_: Type | None, state: Inference) -> Type:
+def _declared_type(type_: Type | None, state: Inference) -> Type:
     """Return a declared type; a tuple as a variable that may get names of fields."""
     if type_ is None:
         return state.types.fresh()
@@ -222,12 +225,13 @@ def _declared(type_: Type | None, state: Inference) -> Type:
 def _(block: b.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     body = state.typing.declarations[block.declaration]
     if isinstance(body.input, ObjectType):
-        x = state.object(x)
+        x = state.as_object(x)
     if block.declaration.key is not None:
         return (yield _walk_shared(block.declaration, node, x, state))
-    call = block.declaration, *_identities(x)
+    # The objects of an input identify a call: tensors are made of them.
+    call = block.declaration, *(id(object_.value) for object_ in _objects_in(x))
     if call in state.calls:
-        _refuse_circle(node, x, state)
+        _refuse_cycle(node, x, state.calls[call], state)
     state.calls[call] = path_of(x) or EXAMPLE
     if len(state.calls) > MAX_DEPTH:
         text = f'nested more than {MAX_DEPTH:,} deep; does the data contain itself?'
@@ -309,26 +313,16 @@ def _(block: b.Metric, node: Typed, value: Any, w: Lines) -> Any:
 MAX_DEPTH = 250_000  # beyond it, data that functions make without end fill the memory
 
 
-def _hashable(table: Mapping[Any, Any], hashable: bool) -> str:
+def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
     return 'a hashable key'
 
 
-def _identities(x: object) -> Iterator[int]:
-    """Yield the ids of the objects in an input, which identify a call."""
-    if isinstance(x, Located):
-        yield id(x.value)
-    elif isinstance(x, tuple | list):
-        for part in x:
-            yield from _identities(part)
-
-
-def _refuse_circle(node: Typed, x: object, state: Walk) -> NoReturn:
-    """Refuse an object that contains itself."""
-    before = state.calls[node.block.declaration, *_identities(x)]  # type: ignore[attr-defined]
+def _refuse_cycle(node: Typed, x: object, before: Path, state: Walk) -> NoReturn:
+    """Refuse an object that contains itself, met at the path `before` already."""
     # The cycle may pass through a shared object, whose error says more.
     for (declaration, _), (first, values) in state.shared.items():
         if not values and str(first.path).startswith(str(before)):
-            _refuse_shared_circle(declaration, first)
+            _refuse_shared_cycle(declaration, first)
     object_ = next(_objects_in(x), Located(None))
     cycle = middle_out(str(object_.path).removeprefix(str(before))) or 'it is'
     kind = type(object_.value).__name__
@@ -337,6 +331,7 @@ def _refuse_circle(node: Typed, x: object, state: Walk) -> NoReturn:
 
 
 def _objects_in(x: object) -> Iterator[Located]:
+    """Yield the objects in nested tuples and lists."""
     if isinstance(x, Located):
         yield x
     elif isinstance(x, tuple | list):
@@ -359,11 +354,11 @@ def _walk_shared(declaration: Any, node: Typed, x: Located, state: Walk) -> Step
         state.shared[entry] = x, ((yield state.anew(body.parts[0], x)),)
     first, values = state.shared[entry]
     if not values:  # met again while its value was being computed
-        _refuse_shared_circle(declaration, first)
+        _refuse_shared_cycle(declaration, first)
     return values[0]
 
 
-def _refuse_shared_circle(declaration: Any, first: Located) -> NoReturn:
+def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
     """Refuse an object whose value depends on itself."""
     kind = type(first.value).__name__
     by = ''
@@ -379,15 +374,15 @@ def _refuse_shared_circle(declaration: Any, first: Located) -> NoReturn:
 MOST_TESTS = 16  # keys that are compared one after another, and not looked up
 
 
-def _tests(
+def _case_tests(
     text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
     """Return the line that begins each case, and the text of the key.
 
     The text is for an error; it is empty if the cases are exhaustive.
     """
-    shown = {n: [_shown_key(key, w) for key in keys] for n, keys in keys_of.items()}
-    flat = [key_text for keys in shown.values() for key_text in keys]
+    shown = {n: [_key_literal(key, w) for key in keys] for n, keys in keys_of.items()}
+    flat = [literal for literals in shown.values() for literal in literals]
     if text.startswith('bool(') and sorted(map(str, flat)) == ['False', 'True']:
         if len(shown) == 1:
             return dict.fromkeys(shown, f'if {text} in (True, False):'), ''
@@ -417,7 +412,8 @@ def _tests(
     return lines, key
 
 
-def _shown_key(key: object, w: Lines) -> str | None:
+def _key_literal(key: object, w: Lines) -> str | None:
+    """Return the text of a key, or `None` if source cannot name it."""
     if isinstance(key, type):
         return w.g.given(key.__name__, key)
     return repr(key) if type(key) in PLAIN else None

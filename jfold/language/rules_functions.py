@@ -88,11 +88,10 @@ def apply_layer(
     node: Typed, input_: Type, function: b.Function, state: Inference
 ) -> Type:
     """Give a node the layer of its function, and return its output type."""
-    # One layer for all uses of a callable, and one trace for each type of its inputs:
-    # of two thousand cases that end in one function, it is traced once.
+    # One layer for all uses of a callable, and one trace for each type of its inputs.
     arguments, key = arguments_of(input_), identity(function)
     if (key, arguments) not in state.results:
-        _check_settings(node, input_, function)
+        _refuse_defaults(node, input_, function)
         try:
             if key not in state.layers:
                 state.layers[key] = make_layer(function, arguments)
@@ -110,7 +109,7 @@ def apply_layer(
     return result
 
 
-def _check_settings(node: Typed, input_: Type, function: b.Function) -> None:
+def _refuse_defaults(node: Typed, input_: Type, function: b.Function) -> None:
     """Refuse a tuple that has items for arguments with defaults."""
     count = len(input_) if isinstance(input_, TupleType) else 1
     for parameter in settings_of(function, count):
@@ -131,7 +130,7 @@ def _(block: b.Function, node: Typed, x: object, state: Walk) -> object:
 
 @write.register(b.Function)
 def _(block: b.Function, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
-    return layer(node, value, w)
+    return write_layer(node, value, w)
 
 
 # ---- Concat: a Function, but for errors ----------------------------------------------
@@ -151,7 +150,7 @@ def _(block: b.Concat, node: Typed, state: Inference) -> Type:
     return type_function(block, node, state)
 
 
-def layer(node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+def write_layer(node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     """Write a call of a layer; forwarded and constant outputs need no operation."""
     assert node.layer is not None and node.origins is not None
     origins = node.origins

@@ -49,7 +49,7 @@ def _(block: b.Tensor | b.OneHotFromList, node: Typed, state: Inference) -> Type
 
 @walk.register
 def _(block: b.Tensor, node: Typed, x: object, state: Walk) -> object:
-    return state.tensors.tensor(node, state.object(x), block.type, block.below)
+    return state.tensors.tensor(node, state.as_object(x), block.type, block.below)
 
 
 @write.register(b.Tensor)
@@ -68,9 +68,11 @@ def _(block: b.InputTransform, node: Typed, state: Inference) -> Type:
 
 @walk.register
 def _(block: b.InputTransform, node: Typed, x: object, state: Walk) -> Located:
-    argument = state.object(x)
+    argument = state.as_object(x)
     if isinstance(block.fn, Mapping):
-        result = state.lookup(node, block.fn, argument, _known, block.default, NO_ENTRY)
+        result = state.lookup(
+            node, block.fn, argument, _expected_key, block.default, NO_ENTRY
+        )
     else:
         result = state.apply(node, block.fn, argument, 'what its function takes')
     return Located(result, argument.path)
@@ -98,7 +100,9 @@ def _(block: b.InputTransform, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
 def _(block: b.OneHotFromList, node: Typed, x: object, state: Walk) -> object:
     numbers = {item: number for number, item in enumerate(block.items)}
     default = () if block.strict else (-1,)
-    number = state.lookup(node, numbers, state.object(x), _known, default, NO_CLASS)
+    number = state.lookup(
+        node, numbers, state.as_object(x), _expected_key, default, NO_CLASS
+    )
     row = [k == number for k in range(len(numbers))]
     return state.tensors.constant(node, np.array(row, block.type.dtype))
 
@@ -136,7 +140,7 @@ def _(block: b.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
 # ---- constants: FromTensor, Zeros ----------------------------------------------------
 
 
-def takes_nothing(node: Typed, state: Inference) -> None:
+def _refuse_input(node: Typed, state: Inference) -> None:
     """Refuse a node that is given an input."""
     try:
         state.types.unify(node.input, VoidType())
@@ -147,7 +151,7 @@ def takes_nothing(node: Typed, state: Inference) -> None:
 
 @output_type.register
 def _(block: b.FromTensor, node: Typed, state: Inference) -> Type:
-    takes_nothing(node, state)
+    _refuse_input(node, state)
     check_dtype(node, block.type)
     return block.type
 
@@ -164,7 +168,7 @@ def _(block: b.FromTensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 @output_type.register
 def _(block: b.Zeros, node: Typed, state: Inference) -> Type:
-    takes_nothing(node, state)
+    _refuse_input(node, state)
     check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
     check_dtype(node, block.type)
     return block.type
@@ -198,7 +202,7 @@ def _(block: b.Void, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return None
 
 
-def _known(table: Mapping[Any, Any], hashable: bool) -> str:
+def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
     """Return what an error says was expected of a key that a table lacks."""
     if not hashable:
         return 'a hashable value, to look it up'

@@ -17,7 +17,7 @@ from jfold.language.fields import order_for, record_type
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail, further
-from jfold.language.rules_functions import apply_layer, layer
+from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import EXAMPLE, Located, Walk, path_of, refuse, walk
 from jfold.language.writing import (
@@ -82,12 +82,12 @@ def _(block: b.Pipe, node: Typed, x: object, state: Walk) -> Steps[Any]:
 
 @write.register
 def _(block: b.Pipe, node: Typed, value: Any, w: Lines) -> Any:
-    for part in _parts(node):
+    for part in _flat_parts(node):
         value = w.part(part, value, tail=part is node.parts[-1])
     return value
 
 
-def _parts(node: Typed) -> list[Typed | None]:
+def _flat_parts(node: Typed) -> list[Typed | None]:
     """Return the parts of a pipe, with those of a pipe at its beginning inlined."""
     # `a >> b >> c` is a pipe of a pipe and `c`.
     parts = [*node.parts]
@@ -128,14 +128,17 @@ def _(block: b.AllOf, node: Typed, value: Any, w: Lines) -> Any:
 @output_type.register
 def _(block: b.Record, node: Typed, state: Inference) -> Steps[Type]:
     inputs: list[Type] = [state.types.fresh() for _ in block.fields]
-    fields = enumerate(block.fields)
     read = [
-        (place, key) for place, (key, inner) in fields if inner not in state.constants
+        (place, key)
+        for place, (key, inner) in enumerate(block.fields)
+        if inner not in state.constants
     ]
+    most = block.length
 
     def link(head: Type) -> None:
-        if isinstance(head, TupleType) and block.length is not None:
-            _check_length(node, head, block.length, state)
+        if isinstance(head, TupleType) and most is not None and len(head) > most:
+            shown = str(state.types.resolve(head))
+            fail(node, f'at most {count_of(most)}', shown, PICK)
         node.order = order_for(node, block, head)
         for place, key in read:
             taken = key if node.order is None else node.order[key]
@@ -156,14 +159,9 @@ def _(block: b.Record, node: Typed, state: Inference) -> Steps[Type]:
     return record_type((part.output for part in parts), tuple(names))
 
 
-def _check_length(node: Typed, head: TupleType, most: int, state: Inference) -> None:
-    if len(head) > most:
-        fail(node, f'at most {count_of(most)}', str(state.types.resolve(head)), PICK)
-
-
 def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
     if isinstance(head, Product):
-        return _item_of(node, head, key, state)
+        return _product_item_type(node, head, key, state)
     type_ = state.types.resolve(head)
     if not type_.of_objects:
         hint = 'give the whole of it to several blocks by AllOf'
@@ -173,7 +171,9 @@ def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
     return ObjectType()
 
 
-def _item_of(node: Typed, input_: Product, key: object, state: Inference) -> Type:
+def _product_item_type(
+    node: Typed, input_: Product, key: object, state: Inference
+) -> Type:
     place = input_.place(key)
     if place is not None:
         return state.item(node, place, input_.items[place])
@@ -193,19 +193,17 @@ def _item_of(node: Typed, input_: Product, key: object, state: Inference) -> Typ
 def _(block: b.Record, node: Typed, x: object, state: Walk) -> Steps[Any]:
     reads = not isinstance(node.input, VoidType)
     if reads and not isinstance(node.input, Product):
-        x = state.object(x)
+        x = state.as_object(x)
         if block.length is not None and (got := length_of(x.value)) > block.length:
-            most = (
-                f'expected {count_of(block.length)}, got {got} in {short_repr(x.value)}'
-            )
-            refuse(node, f'{most}; {PICK}', x)
+            most = f'expected {count_of(block.length)}'
+            refuse(node, f'{most}, got {got} in {short_repr(x.value)}; {PICK}', x)
     values, x = [], node.arranged(x)
     for (key, _), part in zip(block.fields, node.parts, strict=True):
         item = None
-        if part is not None and not isinstance(part.input, VoidType):
-            default = (None,) if _may_lack(part, state.typing) else ()
+        if not _takes_no_input(part):
+            default = (None,) if _is_optional(part, state.typing) else ()
             if isinstance(x, tuple):
-                item = x[_place(node.input, key)]
+                item = x[_index_of(node.input, key)]
             else:
                 item = state.get(node, x, key, default)
         values.append((yield state.part(part, item)))
@@ -219,7 +217,7 @@ def _(block: b.Record, node: Typed, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple) or value is None:
         parts = () if value is None else value
         items = (
-            None if _takes_nothing(part) else parts[_place(node.input, key)]
+            None if _takes_no_input(part) else parts[_index_of(node.input, key)]
             for (key, _), part in pairs
         )
         return tuple([w.part(*pair) for pair in zip(node.parts, items, strict=True)])
@@ -227,24 +225,26 @@ def _(block: b.Record, node: Typed, value: Any, w: Lines) -> Any:
     assert isinstance(x, s.Object)
     keys = [key for key, _ in block.fields]
     typing = w.g.typing
-    plain = not any(_takes_nothing(p) or _may_lack(p, typing) for p in node.parts)
-    if keys == [*range(len(keys))] and block.length == len(keys) and plain:
-        return _unpacked(x, node, w)
-    if block.length is not None and not all(map(_takes_nothing, node.parts)):
+    reads_all = not any(
+        _takes_no_input(p) or _is_optional(p, typing) for p in node.parts
+    )
+    if keys == [*range(len(keys))] and block.length == len(keys) and reads_all:
+        return _write_unpacking(x, node, w)
+    if block.length is not None and not all(map(_takes_no_input, node.parts)):
         check = f'at_most({{}}, {number(block.length)})'
         check_one, check_each = check.format(x.text), check.format('y')
         w.line(check_one if w.count is None else f'for y in {x.text}: {check_each}')
     values: list[Any] = []
     for (key, _), part in pairs:
         item: Any = None
-        if not _takes_nothing(part):
-            default = (None,) if _may_lack(part, typing) else ()
-            item = _field(x, key, default, w)
+        if not _takes_no_input(part):
+            default = (None,) if _is_optional(part, typing) else ()
+            item = _write_field(x, key, default, w)
         values.append(w.part(part, item))
     return tuple(values)
 
 
-def _may_lack(node: Typed | None, typing: Typing) -> bool:
+def _is_optional(node: Typed | None, typing: Typing) -> bool:
     """Return whether a part is an `Optional`, which takes `None` of a missing field."""
     seen = set()
     while node is not None and isinstance(node.block, b.Pipe | b.Reference):
@@ -288,7 +288,7 @@ def _item_type(block: b.GetItem, node: Typed, head: Type, state: Inference) -> T
     if isinstance(key, slice) and isinstance(head, TupleType):
         return head[key]
     if isinstance(head, Product):
-        return _item_of(node, head, key, state)
+        return _product_item_type(node, head, key, state)
     if isinstance(head, SequenceType):
         if not isinstance(key, int | slice):
             sequence_ = state.types.resolve(head)
@@ -296,7 +296,7 @@ def _item_type(block: b.GetItem, node: Typed, head: Type, state: Inference) -> T
             fail(node, expected, repr(key), 'use Map, for an item of each of its items')
         return head if isinstance(key, slice) else head.item
     if isinstance(head, TensorType):
-        return _part_type(node, head, key, state)
+        return _tensor_item_type(node, head, key, state)
     got = str(state.types.resolve(head))
     fail(node, 'an object, tuple, sequence or tensor', got)
 
@@ -308,13 +308,15 @@ def _check_slice(node: Typed, key: slice) -> None:
         fail(node, 'a slice of ints', f'{key}: {reason(error)}', 'write it by Slice')
 
 
-def _part_type(node: Typed, tensor: TensorType, key: object, state: Inference) -> Type:
+def _tensor_item_type(
+    node: Typed, tensor: TensorType, key: object, state: Inference
+) -> Type:
     try:
         fn = take_item(key)
     except TypeError:
         hint = 'pick rows by their numbers in a Function, as `x[jnp.array(...)]` does'
         fail(node, 'ints and slices as the key of a tensor', repr(key), hint)
-    # NumPy is asked: JAX clamps an index that is out of range, and says nothing.
+    # NumPy checks the key, since JAX clamps an index that is out of range.
     try:
         operator.getitem(cast(Any, np.broadcast_to(np.False_, tensor.shape)), key)
     except (IndexError, TypeError, ValueError):
@@ -330,7 +332,7 @@ def _(block: b.GetItem, node: Typed, x: object, state: Walk) -> Any:
     if isinstance(node.input, TensorType):
         return state.tensors.call(node, x)
     if isinstance(x, tuple) and not isinstance(node.input, ObjectType):
-        return x[_place(node.input, block.key)]
+        return x[_index_of(node.input, block.key)]
     if isinstance(x, list) and not isinstance(node.input, ObjectType):
         return _item_at(node, x, block.key)
     return state.get(node, x, block.key, block.default)
@@ -339,14 +341,16 @@ def _(block: b.GetItem, node: Typed, x: object, state: Walk) -> Any:
 @write.register
 def _(block: b.GetItem, node: Typed, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple):
-        return value[_place(node.input, block.key)]
+        return value[_index_of(node.input, block.key)]
     if isinstance(value, s.Items):
-        return _of_items(block.key, value, w)
+        if isinstance(block.key, slice):
+            return sliced(value, block.key, w)
+        return w.opened(item_at(value, number(block.key), w))
     if node.layer is not None:
-        return layer(node, value, w)
+        return write_layer(node, value, w)
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
-    return _field(x, block.key, block.default, w)
+    return _write_field(x, block.key, block.default, w)
 
 
 def _item_at(node: Typed, items: list[Any], key: Any) -> Any:
@@ -360,18 +364,18 @@ def _item_at(node: Typed, items: list[Any], key: Any) -> Any:
     return items[key]
 
 
-def _place(input_: Type, key: object) -> Any:
+def _index_of(input_: Type, key: object) -> Any:
     """Return the index of a key of a product; other keys as they are."""
     if isinstance(key, slice) or not isinstance(input_, Product):
         return key
     return input_.place(key)
 
 
-def _takes_nothing(part: Any) -> bool:
+def _takes_no_input(part: Any) -> bool:
     return part is None or isinstance(part.input, VoidType)
 
 
-def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
+def _write_unpacking(x: s.Object, node: Typed, w: Lines) -> Any:
     """Write the unpacking of a tuple or list all of whose items are read."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
@@ -394,7 +398,7 @@ def _ordinal(k: int) -> str:
     return names[k] if k < len(names) else f'item_{k}'
 
 
-def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
+def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
     """Write the reading of a field of an object, or of each of a list."""
     shown = repr(key) if type(key) in PLAIN else w.g.given('place', key)
     shown = braced(shown)
@@ -414,9 +418,3 @@ def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Objec
     else:
         w.line(f'{name} = [{text.format("y")} for y in {x.text}]')
     return s.Object(name)
-
-
-def _of_items(key: Any, value: s.Items, w: Lines) -> Any:
-    if isinstance(key, slice):
-        return sliced(value, key, w)
-    return w.opened(item_at(value, number(key), w))

@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, in_turn
 from jfold.language import symbols as s
@@ -31,8 +29,6 @@ from jfold.language.writing import (
     zeros_written,
 )
 from jfold.types import TupleType, Type
-
-Array = np.ndarray[Any, Any]
 
 
 @output_type.register
@@ -85,8 +81,8 @@ def _(block: b.Reduce, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     operand = counted(operand, w)
     w.line(f'if {operand.n}:')
     with w.case():
-        reduced = _write_groups if is_by_groups(node) else _write_rounds
-        total = reduced(node, operand, w)
+        write_total = _write_groups if is_by_groups(node) else _write_rounds
+        total = write_total(node, operand, w)
         assign_last(result, total, w)
         result = w.joined((node, 'total'), with_makers_of(result, total))
     w.line('else:')

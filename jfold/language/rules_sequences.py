@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, in_turn
 from jfold.language import symbols as s
@@ -36,8 +34,6 @@ from jfold.types import (
     Type,
     VoidType,
 )
-
-Array = np.ndarray[Any, Any]
 
 # ---- the types of items --------------------------------------------------------------
 
@@ -83,13 +79,15 @@ def unify_items(
     state.when_head(node, link, of)
 
 
-def sequence_as_given(node: Typed, state: Inference, item: Type) -> Type:
+def sequence_like_input(node: Typed, state: Inference, item: Type) -> Type:
     """Return the type of a sequence of `item`; endless if the input is endless."""
     output = state.types.fresh()
 
     def link(head: Type) -> None:
-        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
-        state.equal(node, kind(item), output, 'to give')
+        sequence_type = (
+            BroadcastType if isinstance(head, BroadcastType) else SequenceType
+        )
+        state.equal(node, sequence_type(item), output, 'to give')
 
     state.when_head(node, link)
     return output
@@ -104,7 +102,7 @@ def _(block: b.Map, node: Typed, state: Inference) -> Steps[Type]:
     unify_items(node, state, item, broadcast=True)
     fn = yield state.part(node, block.fn, item, '')
     node.parts = (fn,)
-    return sequence_as_given(node, state, fn.output)
+    return sequence_like_input(node, state, fn.output)
 
 
 @walk.register

@@ -162,7 +162,7 @@ class Walk:
             error.path = path_of(x) if error.path is None else error.path
             raise
         except Exception as error:
-            _note(error, node, x)
+            _add_note(error, node, x)
             raise
         if node.shared and not node.draws:
             self.known[node] = x, value
@@ -174,14 +174,14 @@ class Walk:
 
     # ---- objects
 
-    def object(self, x: Any) -> Located:
+    def as_object(self, x: Any) -> Located:
         """Return a tuple or list of objects as one object."""
         if isinstance(x, Located):
             return x
-        parts = [self.object(part) for part in x]
+        parts = [self.as_object(part) for part in x]
         path = parts[0].path if parts else EXAMPLE
-        kind = tuple if isinstance(x, tuple) else list
-        return Located(kind(part.value for part in parts), path)
+        container = tuple if isinstance(x, tuple) else list
+        return Located(container(part.value for part in parts), path)
 
     def apply(
         self, node: Typed, fn: Callable[[Any], Any], x: Located, what: str
@@ -220,7 +220,7 @@ class Walk:
         self, node: Typed, value: Any, key: Any, default: tuple[Any, ...] = ()
     ) -> Located:
         """Return an item of a mapping or sequence, or an attribute of an object."""
-        x = self.object(value)
+        x = self.as_object(value)
         try:
             return x.step(field_of(x.value, key), _step(x.value, key))
         except Exception as error:
@@ -265,7 +265,7 @@ def refuse(node: Typed, message: str, x: object = None) -> NoReturn:
     raise misfit(node, message, x)
 
 
-def one_of(table: Mapping[Any, Any], hashable: bool) -> str:
+def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
     """Return what an error says was expected of a key of a table of cases."""
     return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
@@ -285,29 +285,22 @@ def _plain(value: object) -> Steps[Any]:
     return value
 
 
-def zeros(type_: Type, zero: Callable[[TensorType], Any]) -> Any:
-    """Return the zero of a type, tensors by `zero`; sequences are empty."""
+def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
+    """Return the zero of a type on a walk; sequences are empty."""
     if isinstance(type_, Product):
-        return tuple(zeros(type_part, zero) for type_part in type_)
+        return tuple(zero_of(item, node, state) for item in type_)
     if isinstance(type_, SequenceType):
         return []
-    return zero(type_) if isinstance(type_, TensorType) else None
+    if isinstance(type_, TensorType):
+        return state.tensors.constant(node, np.zeros(type_.shape, type_.dtype))
+    return None
 
 
-def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
-    """Return the zero of a type on a walk."""
-
-    def zero(tensor: TensorType) -> Any:
-        return state.tensors.constant(node, np.zeros(tensor.shape, tensor.dtype))
-
-    return zeros(type_, zero)
-
-
-def tensors_in(x: object) -> Iterator[Any]:
+def tensor_leaves(x: object) -> Iterator[Any]:
     """Yield the tensors in nested tuples, left to right."""
     if isinstance(x, tuple):
         for part in x:
-            yield from tensors_in(part)
+            yield from tensor_leaves(part)
     elif x is not None:
         yield x
 
@@ -373,7 +366,7 @@ def _step(value: object, key: object) -> str:
     return f'[{key!r}]'
 
 
-def _note(error: Exception, node: Typed, x: object) -> None:
+def _add_note(error: Exception, node: Typed, x: object) -> None:
     """Add to an error of a function the block and its input."""
     # The error passes all blocks around it; only the innermost adds a note.
     if getattr(error, '__notes__', None) or getattr(error, 'names_block', False):
@@ -387,10 +380,10 @@ def _note(error: Exception, node: Typed, x: object) -> None:
 
 
 @functools.cache
-def _rule(kind: type) -> tuple[Callable[..., Any], bool]:
+def _rule(block_class: type) -> tuple[Callable[..., Any], bool]:
     """Return the rule of a class of blocks, and whether it yields steps."""
     # The value of a rule does not tell: it may be a generator that a user's data hold.
-    rule = walk.dispatch(kind)
+    rule = walk.dispatch(block_class)
     return rule, inspect.isgeneratorfunction(rule)
 
 
