@@ -116,6 +116,7 @@ class Arrays:
             raise misfit(
                 node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
             )
+        # Most objects convert without change, and skip the slower check below.
         array = np.asarray(x.value)
         if array.shape == type_.shape and array.dtype.kind in 'biufcV':
             with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
@@ -153,7 +154,7 @@ class Arrays:
         assert layer is not None
         arguments = TupleType(arguments_of(node.taken))
         inputs = pack(arguments, map(jnp.asarray, tensor_leaves(node.arranged(x))))
-        if layer.batched:
+        if layer.batched:  # it takes a batch, here of one example
             inputs = jax.tree.map(lambda a: a[None], inputs)
         call, keys = layer.call, [self._key(name) for name in layer.rngs]
         if self.keys is None:

@@ -221,7 +221,7 @@ class Inference:
     def when_head(
         self, node: Typed, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
-        """Call `then` with the head of the input type, or of `of`, once it is known."""
+        """Call `then` with the head of a type, by default the input, once known."""
 
         def constraint() -> bool:
             head = self.types.head(node.input if of is None else of)
@@ -439,10 +439,8 @@ def _why_not_collected(input_: Type, leaves: list[Type]) -> str:
     """Return a hint for a value that no metric takes."""
     if any(isinstance(leaf, SequenceType) for leaf in leaves):
         return 'collect its items by `Map(Metric(...)) >> Void()`'
-    if (
-        isinstance(input_, TupleType)
-        and _collected_of(TupleType(input_.items[::-1]))[1]
-    ):
+    swapped = input_.items[::-1] if isinstance(input_, TupleType) else ()
+    if _collected_of(TupleType(swapped))[1]:
         return 'put the value first, and its label second'
     return TO_TENSORS
 

@@ -90,6 +90,7 @@ class Codec:
 
 
 def _plain(block_class: type[Any], *names: str) -> Codec:
+    """Return the codec of a block that keeps just these attributes."""
     return Codec(
         lambda x: tuple(getattr(x, name) for name in names),
         lambda *values: _bare(block_class, **dict(zip(names, values, strict=True))),
@@ -97,6 +98,7 @@ def _plain(block_class: type[Any], *names: str) -> Codec:
 
 
 def _key_fn(block: b.OneOf) -> tuple[Any, ...]:
+    # A block is a part of the use.
     return (None if isinstance(block.key_fn, b.Block) else block.key_fn,)
 
 
@@ -141,19 +143,19 @@ USE = (
 
 
 def _use(*values: Any) -> Typed:
+    """Return the use of a block made of the values of the attributes `USE`."""
     attributes = dict(zip(USE, values, strict=True))
     path = attributes.pop('path')  # a block without inner blocks prints differently
     use = Typed(**attributes)
     name = type(use.block).__name__
-    parts_are_uses = type(use.parts) is tuple and all(map(_may_be_part, use.parts))
+    # Files are data from elsewhere, so nothing is taken on trust.
+    parts_are_uses = type(use.parts) is tuple and all(
+        part is None or isinstance(part, Typed) for part in use.parts
+    )
     if not parts_are_uses or not isinstance(use.block, b.Block):
         raise TypeError(f'expected the use of a block, got one of {name}')
     vars(use).update(path=path)
     return use
-
-
-def _may_be_part(value: object) -> bool:
-    return value is None or isinstance(value, Typed)
 
 
 CODECS: dict[type, Codec] = {
@@ -173,6 +175,6 @@ CODECS: dict[type, Codec] = {
 def codec_of(value: object) -> tuple[str, Codec] | None:
     """Return the tag and codec of a value, or `None` if its class has none."""
     class_ = type(value)
-    for base in b.Function, b.Record:  # subclasses differ only in what they are given
+    for base in b.Function, b.Record:  # for subclasses: their uses have the rest
         class_ = base if isinstance(value, base) else class_
     return (class_.__name__, CODECS[class_]) if class_ in CODECS else None

@@ -185,6 +185,8 @@ class Rows(Paths):
             return [Row(('pending',), 0, k, pending=pending) for k in outputs]
         operands = self._expanded(o, operands)
         o = self.chosen.number.get(o, o)
+        # Levels count the steps of a recurrent component, whose operands from other
+        # components are all there before.
         level = 1
         if self.recurrent[o]:
             levels = [
@@ -222,13 +224,13 @@ class Rows(Paths):
     def value(self, x: object) -> None:
         """Add the rows of the value of the example."""
         numbers = list(self.program.value_results)
-        self._rows(
-            x, self.program.output, numbers[0], inside(self.program.output, numbers)
-        )
+        results = inside(self.program.output, numbers)
+        self._rows(x, self.program.output, numbers[0], results)
 
-    def _rows(self, x: Any, type_: Type, r: int, inside: Any) -> None:
+    def _rows(self, x: Any, type_: Type, r: int, results: Any) -> None:
+        """Add the row of a value to result `r`, and those of items to `results`."""
         row: list[Row] = []
-        inner = iter(inside)
+        inner = iter(results)
         for leaf, leaf_type in _terminals(x, type_):
             if isinstance(leaf_type, SequenceType):
                 site = 'length', r

@@ -75,8 +75,8 @@ def _link_zipped(node: Typed, head: TupleType, output: Type, state: Inference) -
     parts = [state.types.head(part) for part in head]
     if any(isinstance(part, TypeVariable) for part in parts):
         return False
-    repeated = all(isinstance(part, BroadcastType) for part in parts)
-    sequence_type = BroadcastType if repeated else SequenceType
+    is_endless = all(isinstance(part, BroadcastType) for part in parts)
+    sequence_type = BroadcastType if is_endless else SequenceType
     # A variable for each part, even where types are equal: the values differ.
     items = (state.types.alias(_zipped_item_type(node, part, state)) for part in parts)
     state.equal(node, sequence_type(head.around(items)), output, 'to give')
@@ -109,6 +109,7 @@ def _item_type_or_none(node: Typed, head: Type, state: Inference) -> Type | None
 def _(block: b.Zip, node: Typed, x: Iterable[Iterable[object]], state: Walk) -> object:
     if isinstance(node.output, BroadcastType):
         return itertools.repeat(tuple(next(iter(part)) for part in x))
+    # Endless parts stay iterators: `zip` stops with the shortest list.
     parts = [
         part if isinstance(part, itertools.repeat) else state.items(node, part)
         for part in x
@@ -125,6 +126,7 @@ def _(block: b.Zip, node: Typed, x: Iterable[Iterable[object]], state: Walk) -> 
 def _(block: b.Zip, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     parts = [sequence(part, w) for part in parts_of(value)]
     lengths = [*dict.fromkeys(part.n for part in parts if isinstance(part, s.Items))]
+    # Parts whose lengths have one text are equally long, without a check.
     if not lengths:
         endless = (part.item for part in parts if isinstance(part, s.Endless))
         return s.Endless(tuple(endless))
@@ -140,6 +142,7 @@ def _(block: b.Zip, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
                 for part in parts
             ]
     elif not n.isidentifier() and not n.isdigit():
+        # An expression for the length is evaluated once.
         name = w.variable('n')
         w.line(f'{name} = {n}')
         n = name
@@ -174,6 +177,7 @@ def _(block: b.NGrams, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     operand = sequence(value, w)
     if isinstance(operand, s.Endless):
         return s.Endless((operand.item,) * block.n)
+    # Part k of the windows is the list from item k on.
     n = w.variable('n')
     w.line(
         f'{n} = max({operand.n} - {block.n - 1}, 0)'
@@ -360,7 +364,7 @@ def _indices(node: Typed, x: object, most: int, what: str, state: Walk) -> list[
         if not -most <= number < most:
             text = f'expected the number of {what} of {most}, got {number}'
             refuse(node, text, list_)
-    return [number % most for number in numbers.tolist()]
+    return [number % most for number in numbers.tolist()]  # -1 is the last
 
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:

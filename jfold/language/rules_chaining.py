@@ -47,15 +47,14 @@ def _(block: b.Chain, node: Typed, state: Inference) -> Type:
 
 @walk.register
 def _(block: b.Chain, node: Typed, x: object, state: Walk) -> object:
-    sequences = x if isinstance(x, tuple) else state.items(node, x)
-    return list(
-        itertools.chain(*(state.items(node, sequence_) for sequence_ in sequences))
-    )
+    parts = x if isinstance(x, tuple) else state.items(node, x)
+    return list(itertools.chain(*(state.items(node, part) for part in parts)))
 
 
 @write.register(b.Chain)
 def _(block: b.Chain, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, tuple):
+        # For each leaf one list, of the unpacked lists of all parts.
         parts = [finite(part, w) for part in value]
         lists = tuple(part.items for part in parts)
         chained = side_by_side(lists, 'chained', lambda leaf: f'*{leaf.text}', w)

@@ -38,6 +38,7 @@ def _(block: Composition, node: Typed, state: Inference) -> Steps[Type]:
 
 
 def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
+    """Return the type of what `_value_of` picks."""
     if isinstance(numbers, tuple):
         return TupleType(_type_of(number, types) for number in numbers)
     return VoidType() if numbers is None else types[numbers]
@@ -64,19 +65,15 @@ def _(block: Composition, node: Typed, x: object, state: Walk) -> Steps[Any]:
 @write.register(Composition)
 def _(block: Composition, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     values = [w.held(value, 'value')]
-
-    def symbol_of(numbers: Numbers) -> s.Symbol:
-        if isinstance(numbers, tuple):
-            return tuple(map(symbol_of, numbers))
-        return None if numbers is None else values[numbers]
-
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):
-        values.append(w.held(w.part(part, symbol_of(source)), 'value'))
-    return symbol_of(output)
+        values.append(w.held(w.part(part, _value_of(source, values)), 'value'))
+    result: s.Symbol = _value_of(output, values)
+    return result
 
 
-def _value_of(numbers: Numbers, values: Sequence[Any]) -> object:
+def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:
+    """Return the operand of a step, picked from the input and the steps before."""
     if isinstance(numbers, tuple):
         return tuple(_value_of(number, values) for number in numbers)
     return None if numbers is None else values[numbers]

@@ -116,7 +116,7 @@ def _(block: b.OneOf, node: Typed, value: Any, w: Lines) -> Any:
     keys_of: dict[int, list[Any]] = {}
     for case_key, n in case_of.items():
         keys_of.setdefault(n, []).append(case_key)
-    keys_of.pop(default_case, None)
+    keys_of.pop(default_case, None)  # `else` takes these
     by_type = block.key_fn is type
     tests, key_text = _case_tests(text, keys_of, by_type, w)
     branches = Branches(node, w)
@@ -189,7 +189,7 @@ def _(block: b.Reference, node: Typed, state: Inference) -> Steps[Type]:
         input_ = _declared_type(declaration.input_type, state)
         output = _declared_type(declaration.output_type, state)
         body = Typed(b.Identity(), declaration.name, input_, output)
-        # Known before its target is typed, in which it may be used again.
+        # Registered before its target is typed, which may refer to it.
         state.declarations[declaration] = body
         if declaration.target is not None:
             inner = yield state.visit_inline(
@@ -383,6 +383,7 @@ def _case_tests(
     """
     shown = {n: [_key_literal(key, w) for key in keys] for n, keys in keys_of.items()}
     flat = [literal for literals in shown.values() for literal in literals]
+    # The two cases of `bool(...)` need no variable, only `if` and `else`.
     if text.startswith('bool(') and sorted(map(str, flat)) == ['False', 'True']:
         if len(shown) == 1:
             return dict.fromkeys(shown, f'if {text} in (True, False):'), ''

@@ -154,6 +154,7 @@ def write_layer(node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     """Write a call of a layer; forwarded and constant outputs need no operation."""
     assert node.layer is not None and node.origins is not None
     origins = node.origins
+    # Keys of random streams come before the operands.
     inputs: list[s.Leaf] = [*w.keys(node.layer.rngs)]
     inputs += s.leaves(node.arranged(value))
     computed: Iterator[Any] = iter(())

@@ -126,6 +126,7 @@ def _(block: b.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
         w.g.constant_name(index, 'ONE_HOT')
         return w.g.constant_place(index)[1]
 
+    # Source looks an item up in a table of row numbers of constants.
     rows = enumerate(_one_hot(size, dtype))
     numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
     table = Numbers(zip(block.items, numbers, strict=True))

@@ -223,6 +223,7 @@ def _(block: b.Record, node: Typed, value: Any, w: Lines) -> Any:
         return tuple([w.part(*pair) for pair in zip(node.parts, items, strict=True)])
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
+    # A tuple or list is unpacked in one line if all its items are read, in order.
     keys = [key for key, _ in block.fields]
     typing = w.g.typing
     reads_all = not any(

@@ -77,6 +77,7 @@ def _(block: b.Reduce, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     combine, default = node.parts
     assert combine is not None
     operand = finite(value, w)
+    # Variables that both cases assign to.
     result = variables(w.g.template(node.output), w)
     operand = counted(operand, w)
     w.line(f'if {operand.n}:')
@@ -144,6 +145,7 @@ def _write_rounds(node: Typed, operand: s.Items, w: Lines) -> s.Symbol:
         w.line(f'{combined} = []')
         w.line(f'for k in range(0, len({name}) - 1, 2):')
         with w.nested():
+            # Any operation that makes items or results of pairs may have made these.
             known = w.joined((node, 'item'), item)
             a = w.unpacked(one_of_lists(known), f'{name}[k]', 'one')
             b = w.unpacked(one_of_lists(known), f'{name}[k + 1]', 'other')

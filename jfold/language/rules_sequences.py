@@ -84,10 +84,8 @@ def sequence_like_input(node: Typed, state: Inference, item: Type) -> Type:
     output = state.types.fresh()
 
     def link(head: Type) -> None:
-        sequence_type = (
-            BroadcastType if isinstance(head, BroadcastType) else SequenceType
-        )
-        state.equal(node, sequence_type(item), output, 'to give')
+        outer_type = BroadcastType if isinstance(head, BroadcastType) else SequenceType
+        state.equal(node, outer_type(item), output, 'to give')
 
     state.when_head(node, link)
     return output
@@ -126,7 +124,7 @@ def _(block: b.Map, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     items = w.loop(operand, 'item', lambda item: w.part(part, item), 'value')
     lists = list(s.leaves(items))
     n = operand.n
-    # An expression such as `len(x.children)` would be evaluated once more.
+    # The lists made here are as long, so an expression for `n` is not repeated.
     if not n.isidentifier() and not n.isdigit() and lists:
         n = f'len({lists[0].text})'
     return s.Items(items, n)

@@ -103,7 +103,7 @@ def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
     if isinstance(type_, ObjectType):
         return Object()
     if isinstance(type_, Product):
-        return tuple(template(type_part, number) for type_part in type_)
+        return tuple(template(item, number) for item in type_)
     if isinstance(type_, SequenceType):
         return Items(_listed(template(type_.item, number)))
     if isinstance(type_, BroadcastType):
@@ -222,6 +222,7 @@ def _packed_items(items: Symbol, n: str) -> str:
     if isinstance(items, tuple):
         if not items:
             return f'[()] * {n}'
+        # The lists of a tuple's leaves, transposed, are a list of tuples.
         return f'[*zip({", ".join(_packed_items(part, n) for part in items)})]'
     if isinstance(items, Endless):
         return _packed_items(items.item, n)

@@ -113,6 +113,7 @@ class Unifier:
         waiting = [(left, right)]
         seen: set[tuple[int, int]] = set()
         while waiting:
+            # `last` is the variable bound to `right`, if any: names are added to it.
             left, last = map(self._last, waiting.pop())
             left, right = map(self.head, (left, last))
             if (id(left), id(right)) in seen or left == right:
@@ -142,6 +143,8 @@ class Unifier:
                 self.bound[last] = tuple_type
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
+        """Return whether binding the variable to the type would make it infinite."""
+        # By id, since types are graphs: a part may stand in many places.
         waiting = [self.resolve(type_)]
         seen: set[int] = set()
         while waiting:
@@ -165,5 +168,5 @@ def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
 def _head_key(type_: Nested) -> tuple[object, ...]:
     """Return a key that is equal for types that may be unified part by part."""
     # A tuple with names of fields unifies with one without.
-    kind = TupleType if isinstance(type_, TupleType) else type(type_)
-    return kind, type_.form, len(type_.parts)
+    constructor = TupleType if isinstance(type_, TupleType) else type(type_)
+    return constructor, type_.form, len(type_.parts)

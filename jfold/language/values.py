@@ -84,18 +84,18 @@ def row_leaves(value: s.Symbol) -> Iterator[Any]:
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Return per sequence in a value the number of its result, and those inside.
+    """Return, per sequence in a value, its result number and the sequences inside.
 
     Sequences are numbered level by level, as
     `jfold.program.result_tables.levels` meets them.
     """
-    others = iter(numbers[1:])
+    remaining = iter(numbers[1:])
     root: list[Any] = []
     waiting = [(type_, root)]
     for item_type, siblings in waiting:
         for leaf in leaf_types(item_type):
             if isinstance(leaf, SequenceType):
                 inner: list[Any] = []
-                siblings.append((next(others), inner))
+                siblings.append((next(remaining), inner))
                 waiting.append((leaf.item, inner))
     return root

@@ -149,7 +149,7 @@ class Walk:
         """Return the value of one use of a block, computed once for each input."""
         assert node is not None
         x = None if isinstance(node.input, VoidType) else x
-        # The input is compared too, so that the walk does not depend on the typing.
+        # The input is compared too, so that a wrong `shared` cannot change a value.
         if node in self.known and self.known[node][0] is x:
             return self.known[node][1]
         block_class: type = type(node.block)
