@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eager twin: an expression walked with arrays in the place of tensors."""
+"""The eager twin: an expression evaluated on one example, by walking with arrays."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from jfold.language.layer_names import arguments_of
 from jfold.language.parameter_checks import check_params, with_external
 from jfold.language.typed import Typed, Typing
 from jfold.language.walk import (
-    At,
+    Located,
     Misfit,
     Walk,
     in_tuples,
     misfit,
     plain,
-    tensors_in,
+    tensor_leaves,
 )
 from jfold.tracing.convert import to_array
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
 Array = np.ndarray[Any, Any]
-# The numbers [2] of a key of a stream, given its number in the example.
+# A key, as [2] uint32, of a stream and the number of the key in the example.
 Keys = Callable[[str, int], Any]
 
 
 def typing_of(block: b.Block) -> Typing:
-    """The types of a block."""
+    """Return the typed expression of a block, for the present float width."""
     return _typing(block, jax.dtypes.canonicalize_dtype(float))
 
 
 @memoized
 def _typing(block: b.Block, widest: np.dtype[Any]) -> Typing:
-    """The types of a block, found once for each width of floats that JAX keeps.
+    """Return the typed expression, memoized by the widest float that JAX allows.
 
-    A block never changes, and one with a declaration that is not resolved raises.
+    Blocks are immutable, and one with an unresolved declaration raises.
     """
     return infer(block)
 
@@ -59,10 +59,10 @@ def evaluate(
     external: Mapping[str, Any] | None = None,
     keys: Keys | None = None,
 ) -> Any:
-    """The value of an expression that is typed already.
+    """Return the value of a typed expression on one example, beside any metrics.
 
     Args:
-      keys: of what is drawn; nothing is, without.
+      keys: the keys of random draws; layers run in evaluation mode without.
 
     Raises:
       InputError: the example does not fit.
@@ -71,23 +71,23 @@ def evaluate(
     check_params(typing.layers, params)
     arrays = Arrays(params, {name: [] for name in sorted(typing.metrics)}, keys)
     try:
-        made = Walk(typing, arrays).run(example)
+        result = Walk(typing, arrays).run(example)
     except Misfit as error:
-        raise error.told() from error.__cause__
-    value = closed(typing.root.output, plain(made))
+        raise error.input_error() from error.__cause__
+    value = closed(typing.root.output, plain(result))
     return (value, arrays.metrics) if arrays.metrics else value
 
 
 def closed(type_: Type, value: object) -> Any:
-    """A value of a walk as functions and callers have it: structs are no tuples."""
+    """Return a value of a walk as users see it, with structs for tuples."""
     return run(_closed(type_, value))
 
 
-# Values have the structure of the expression, so Python's stack is not used for them.
+# Types nest as deep as the expression, which may exceed Python's stack.
 def _closed(type_: Type, value: Any) -> Steps[Any]:
     if isinstance(type_, Product):
         pairs = zip(type_, value, strict=True)
-        parts = yield in_turn(_closed(each, part) for each, part in pairs)
+        parts = yield in_turn(_closed(item_type, item) for item_type, item in pairs)
         return type_.form.closed(parts)
     if isinstance(type_, SequenceType):
         return list((yield in_turn(_closed(type_.item, item) for item in value)))
@@ -100,7 +100,7 @@ class Arrays:
 
     Attributes:
       metrics: what was collected so far.
-      drawn: how many keys of each stream.
+      drawn: the number of keys drawn of each stream.
     """
 
     params: Mapping[str, Any]
@@ -108,51 +108,56 @@ class Arrays:
     keys: Keys | None = None
     drawn: Counter[str] = field(default_factory=Counter)
 
-    def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Array:
-        """An object as an array of just this type."""
+    def tensor(
+        self, node: Typed, x: Located, type_: TensorType, below: int | None
+    ) -> Array:
+        """Return an object as an array of exactly this type."""
         if some_masked([x.value], len(type_.shape)):
             raise misfit(
                 node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
             )
+        # Most objects convert without change, and skip the slower check below.
         try:
-            given = np.asarray(x.value)
+            array = np.asarray(x.value)
         except Exception:  # of what is ragged, or of its `__array__`
-            given = np.empty(0, object)
-        if given.shape == type_.shape and given.dtype.kind in 'biufcV':
+            array = np.empty(0, object)
+        if array.shape == type_.shape and array.dtype.kind in 'biufcV':
             with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
-                made = given.astype(type_.dtype)
-            if below is not None and not all(0 <= each < below for each in given.flat):
+                converted = array.astype(type_.dtype)
+            if below is not None and not all(
+                0 <= number < below for number in array.flat
+            ):
                 text = f'ints from 0 to {below - 1}, as `below={below}` says'
                 raise misfit(node, f'expected {text}, got {short_repr(x.value)}', x)
-            if _is_same(given, made):
-                return made
-        try:  # the engine says why
+            if _is_exact(array, converted):
+                return converted
+        try:  # the engine's conversion has the detailed errors
             to_array([x.value], type_)
         except BadItem as error:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
         raise misfit(node, f'expected {type_}, got {short_repr(x.value)}', x)
 
     def constant(self, node: Typed, value: Array) -> Array:
-        """An array of the program."""
+        """Return the array itself."""
         return value
 
     def length(self, node: Typed, n: int, type_: TensorType) -> Array:
-        """A length as an array."""
-        given = np.asarray(n)
-        made = given.astype(type_.dtype)
-        if not _is_same(given, made):
+        """Return a length as an array."""
+        length = np.asarray(n)
+        converted = length.astype(type_.dtype)
+        if not _is_exact(length, converted):
             name = type_.dtype.name
             text = f'expected {type_}, got the length {n}, which {name} cannot hold'
             raise misfit(node, text)
-        return made
+        return converted
 
     def call(self, node: Typed, x: object) -> Any:
-        """Calls the layer of a node on one example."""
+        """Call the layer of a node on one example."""
         layer = node.layer
         assert layer is not None
         arguments = TupleType(arguments_of(node.taken))
-        inputs = pack(arguments, map(jnp.asarray, tensors_in(node.arranged(x))))
-        if layer.batched:
+        inputs = pack(arguments, map(jnp.asarray, tensor_leaves(node.arranged(x))))
+        if layer.batched:  # it takes a batch, here of one example
             inputs = jax.tree.map(lambda a: a[None], inputs)
         call, keys = layer.call, [self._key(name) for name in layer.rngs]
         if self.keys is None:
@@ -162,7 +167,7 @@ class Arrays:
         result = call(self.params.get(layer.name), *keys, *inputs)
         if layer.batched:
             result = jax.tree.map(lambda a: a[0], result)
-        return in_tuples(node.output, map(strong, jax.tree.leaves(result)))
+        return in_tuples(node.output, map(strongly_typed, jax.tree.leaves(result)))
 
     def _key(self, stream: str) -> Any:
         if self.keys is None:
@@ -171,28 +176,28 @@ class Arrays:
         return self.keys(stream, self.drawn[stream] - 1)
 
     def group(self, combine: Typed, item: Type, items: list[Any]) -> object:
-        """The first two items as one, that and the third, and so on."""
-        made, *others = items
-        for each in others:
-            made = self.call(combine, (made, each))
-        return made
+        """Return items reduced by `combine`, from left to right."""
+        result, *others = items
+        for other in others:
+            result = self.call(combine, (result, other))
+        return result
 
     def observe(self, node: Typed, name: str, x: object) -> None:
-        """Collects."""
+        """Collect a value of a metric."""
         self.metrics[name].append(closed(node.input, plain(x)))
 
 
-def strong(x: jax.Array) -> jax.Array:
-    """An array whose dtype does not give way: weak types do not reach a buffer."""
+def strongly_typed(x: jax.Array) -> jax.Array:
+    """Return an array that is not weakly typed, as those of buffers are not."""
     return jnp.asarray(x, jnp.result_type(x))
 
 
-def _is_same(given: Array, made: Array) -> bool:
-    """Whether no number was changed, but for rounding a float to a float."""
-    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (given, made)]
+def _is_exact(before: Array, after: Array) -> bool:
+    """Return whether no number changed, but for rounding a float to a float."""
+    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)]
     if all(kinds):
-        complex_lost = given.dtype.kind == 'c' and made.dtype.kind != 'c'
-        overflow = np.isfinite(given) & ~np.isfinite(made)
+        complex_lost = before.dtype.kind == 'c' and after.dtype.kind != 'c'
+        overflow = np.isfinite(before) & ~np.isfinite(after)
         return not (complex_lost or overflow.any())
     # Python compares ints and floats exactly, NumPy after rounding.
-    return bool(given.tolist() == made.tolist())
+    return bool(before.tolist() == after.tolist())

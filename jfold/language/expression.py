@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A typed expression, with all that its source was written by."""
+"""A typed expression with the choices its source was written by, to explain errors."""
 
 from __future__ import annotations
 
@@ -14,20 +14,8 @@ from jfold.language.recordings import recording
 from jfold.language.rounds import Chosen
 from jfold.language.tables import Tables
 from jfold.language.typed import Typed, Typing
-from jfold.language.walk import (
-    At,
-    Made,
-    Misfit,
-    Path,
-    Walk,
-    misfit,
-    path_of,
-)
-from jfold.tracing.convert import (
-    check_below,
-    lengths_to_array,
-    to_array,
-)
+from jfold.language.walk import Located, Misfit, Path, PathOnly, Walk, misfit, path_of
+from jfold.tracing.convert import check_below, lengths_to_array, to_array
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source
 from jfold.types import Product, TensorType, Type
@@ -35,13 +23,13 @@ from jfold.types import Product, TensorType, Type
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """What says all about examples that the source cannot.
+    """An expression as it was lowered, kept to explain errors and deep data.
 
     Attributes:
       typing: the uses of blocks.
-      tables: what is numbered.
-      chosen: which operations there are.
-      once: whether they were told apart until none takes turns.
+      tables: the numbers of types, operations and constants.
+      chosen: the operations of the program.
+      once: whether rounds were unrolled, so that each operation runs once.
       sites: by type, the bound and use of the constants on each tape.
     """
 
@@ -52,63 +40,63 @@ class Expression:
     sites: Any = None
 
     def deep(self) -> Source:
-        """The source for data deeper than Python's stack."""
-        made, text = settled(self.tables, self.chosen, deep=True)
-        return Source(text, made.names.values, recording(made))
+        """Return the source for data deeper than Python's stack."""
+        generation, text = settled(self.tables, self.chosen, deep=True)
+        return Source(text, generation.names.values, recording(generation))
 
     def explain(self, example: object) -> InputError | None:
-        """What is wrong with an example, as example 0; `None` if nothing is."""
+        """Return what is wrong with an example, as example 0; `None` if nothing is."""
         try:
             with uncollected():
-                Walk(self.typing, Nothing()).run(example)
+                Walk(self.typing, Paths()).run(example)
         except Misfit as error:
-            found = error.told()
-            found.__cause__ = error.__cause__
-            return found
+            input_error = error.input_error()
+            input_error.__cause__ = error.__cause__
+            return input_error
         return None
 
 
-class Nothing:
-    """Tensors that are the way to what they were made of: no data are wrong by more."""
+class Paths:
+    """Tensors known only by their paths, which is enough to find what is wrong."""
 
     def tensor(
-        self, node: Typed, x: At, type_: TensorType, below: int | None
+        self, node: Typed, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Looks whether an object can be one."""
+        """Check that an object can become a tensor."""
         try:
-            made = to_array([x.value], type_)
+            array = to_array([x.value], type_)
             if below is not None:
-                check_below(made, below)
+                check_below(array, below)
         except BadItem as error:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
-        return Made(x.path)
+        return PathOnly(x.path)
 
     def constant(self, node: Typed, value: object) -> Any:
-        """Made of no data."""
-        return Made(None)
+        """Return a tensor made of no data."""
+        return PathOnly(None)
 
     def call(self, node: Typed, x: object) -> Any:
-        """Made of all inputs."""
-        return _made(node.output, path_of(x))
+        """Return outputs made of all inputs."""
+        return _value_at(node.output, path_of(x))
 
     def length(self, node: Typed, n: int, type_: TensorType) -> object:
-        """Looks whether a type can hold a length."""
+        """Check that a type can hold a length."""
         try:
             lengths_to_array(np.array([n]), type_)
         except BadItem as error:
             raise misfit(node, str(error)) from None
-        return Made(None)
+        return PathOnly(None)
 
     def group(self, combine: Typed, item: Type, items: list[Any]) -> object:
-        """Made of all items."""
-        return _made(item, path_of(items))
+        """Return a value made of all items."""
+        return _value_at(item, path_of(items))
 
     def observe(self, node: Typed, name: str, x: object) -> None:
-        """Nothing."""
+        """Ignore what metrics collect."""
 
 
-def _made(type_: Type, path: Path | None) -> object:
-    """A value of a type, made of what is there."""
+def _value_at(type_: Type, path: Path | None) -> object:
+    """Return a value of a type whose tensors all have the same path."""
     if isinstance(type_, Product):
-        return tuple(_made(each, path) for each in type_)
-    return Made(path) if isinstance(type_, TensorType) else None
+        return tuple(_value_at(item_type, path) for item_type in type_)
+    return PathOnly(path) if isinstance(type_, TensorType) else None

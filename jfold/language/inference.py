@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Type inference: an expression to its `Typed` tree, or an error that names the block.
 
-Every use of a block gets an input and an output type. What is known flows forwards from
-the root, which takes an object, and backwards by unification; what must wait (a
-function whose arguments are not known yet) is a *constraint*, tried again until nothing
-changes. A declaration is typed once, for all its uses.
+Every use of a block gets an input and an output type. Types flow forwards from the
+root, which takes an object, and backwards by unification. A rule that must wait, as for
+the shapes of a function's arguments, leaves a *constraint*, which is tried again until
+nothing changes. A declaration is typed once, for all its uses.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ A_CONSTANT = 'use Zeros or FromTensor where nothing is read'
 TO_TENSORS = 'turn objects into tensors by Scalar, Vector or Tensor'
 NO_ZERO = 'make tensors of the data inside of it, by Scalar, Vector or Tensor'
 
-# How many uses are lowered one by one: in one expression, and for each time that a
-# block stands in it. A call costs more than a few lines, but 2^n lines cost too much.
+# The uses that are inlined: this many, and more for each time that a block is written.
+# A call costs more than a few lines, but n nested blocks may have 2^n uses.
 FEW_USES, USES_FOR_EACH = 2048, 8
 
-# What these give has the variable of a value that there is already. All others are
-# taken to give a new value, which is never wrong: at worst it is computed twice.
+# These blocks return their operand, or a part of it, so they share its type variable.
+# All others are taken to make a new value, which at worst is computed twice.
 _PASSING = b.Identity, b.Pipe, b.GetItem
 
 
@@ -57,24 +57,30 @@ _PASSING = b.Identity, b.Pipe, b.GetItem
 class Inference:
     """The state of one inference.
 
-    A variable in an input type stands for one value, so that the uses of a block on one
-    value are typed once, and later computed once; not those of blocks in `observing`.
+    A type variable stands for one *value*. So uses of a block whose input has the same
+    variable are one use, typed and later computed once, but for blocks in `observing`.
 
     Attributes:
       constants: blocks that take no input.
-      observing: blocks with a `Metric` inside.
-      repeated: blocks made of others that have several uses.
-      room: how many uses are typed one by one; see `called`.
-      is_asked: whether it is asked what the expression takes, and not given.
-      carried: the loop of each variable that is of the state of one.
-      cases: of each variable of a case, that of the value that there is a choice for.
+      observing: blocks with a `Metric` inside, all of whose uses count.
+      repeated: composite blocks with several uses.
+      inlined_uses: the number of uses that are typed one by one; see `outlined`.
+      infers_input: whether the input type of the expression is inferred, too.
+      visited: the use of a block on a value, where there is one.
+      items: the variable of an item of a tuple, by the tuple's variable and the place.
+      waiting: constraints that are not met yet, with the node that an error names.
+      defaults: types of inputs, applied one by one where nothing else is known.
+      results: by identity of a function and its arguments, its output type and origins.
+      outlined_blocks: references in place of repeated blocks, by block and input type.
+      carried: the loop whose state a variable stands for.
+      cases: by the variable of the input of a case, the variable of the `OneOf`.
     """
 
     constants: set[b.Block]
     observing: set[b.Block]
     repeated: set[b.Block]
-    room: int
-    is_asked: bool
+    inlined_uses: int
+    infers_input: bool
     types: Unifier = field(default_factory=Unifier)
     nodes: list[Typed] = field(default_factory=list)
     visited: dict[tuple[b.Block, Type], Typed] = field(default_factory=dict)
@@ -83,74 +89,77 @@ class Inference:
     declarations: dict[b.ForwardDeclaration, Typed] = field(default_factory=dict)
     layers: dict[Any, Layer] = field(default_factory=dict)
     functions: dict[Layer, b.Function] = field(default_factory=dict)
-    guesses: list[tuple[Typed, Type]] = field(default_factory=list)
+    defaults: list[tuple[Typed, Type]] = field(default_factory=list)
     results: dict[tuple[Any, tuple[Type, ...]], tuple[Type, Forwarding]] = field(
         default_factory=dict
     )
-    calls: dict[tuple[b.Block, Type | None], b.Reference] = field(default_factory=dict)
+    outlined_blocks: dict[tuple[b.Block, Type | None], b.Reference] = field(
+        default_factory=dict
+    )
     carried: dict[Type, Typed] = field(default_factory=dict)
     cases: dict[Type, Type] = field(default_factory=dict)
 
-    def visit(self, block: b.Block, given: Type, where: str) -> Steps[Typed]:
-        """Types one use of `block`, and the uses inside it."""
-        return self.visit_once(self.called(block, given), given, where)
+    def visit(self, block: b.Block, input_: Type, where: str) -> Steps[Typed]:
+        """Type one use of `block`, and the uses inside it."""
+        return self.visit_inline(self.outlined(block, input_), input_, where)
 
-    def called(self, block: b.Block, given: Type) -> b.Block:
-        """The block; once uses are many more than the expression is long, a reference
-        to it in its place, so that it is typed and lowered once for all that follow.
+    def outlined(self, block: b.Block, input_: Type) -> b.Block:
+        """Return the block, or a reference to it if there are very many uses.
 
-            r = Record((r, r)) >> add      n times: n blocks, but 2^n uses, of which
-                                           each is of another part of the data
+        A reference is typed and lowered once for all uses that follow. Without it
+
+            r = Record((r, r)) >> add      n times: n blocks, 2^n uses, as each use
+                                           reads another part of the data
         """
-        if len(self.nodes) <= self.room or block not in self.repeated:
+        if len(self.nodes) <= self.inlined_uses or block not in self.repeated:
             return block
-        # As of a declaration, what it takes is the same at all uses.
-        type_ = self.types.resolve(given)
+        # A declaration has one input type, so there is one for each type.
+        type_ = self.types.resolve(input_)
         unknown = not type_.ground
-        if isinstance(type_, VoidType) or (unknown and not self.is_asked):
+        if isinstance(type_, VoidType) or (unknown and not self.infers_input):
             return block
         key = block, None if unknown else type_
-        if key not in self.calls:
+        if key not in self.outlined_blocks:
             declaration = b.ForwardDeclaration(key[1], name=type(block).__name__)
             declaration.resolve_to(block)
-            self.calls[key] = b.Reference(declaration)
+            self.outlined_blocks[key] = b.Reference(declaration)
             if block in self.observing:
-                self.observing.add(self.calls[key])
-        return self.calls[key]
+                self.observing.add(self.outlined_blocks[key])
+        return self.outlined_blocks[key]
 
-    def visit_once(self, block: b.Block, given: Type, where: str) -> Steps[Typed]:
-        """The same, of this block itself."""
-        # A bare type, such as `object`, is that of many values; its variable of one.
-        if not isinstance(given, TypeVariable | VoidType):
-            given = self.types.named(given)
-        known = self.visited.get((block, given))
+    def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[Typed]:
+        """Type one use of `block` itself, never of a reference in its place."""
+        # Many values have the type `object`; a variable bound to it stands for one.
+        if not isinstance(input_, TypeVariable | VoidType):
+            input_ = self.types.alias(input_)
+        known = self.visited.get((block, input_))
         if known is not None:
             known.shared = True
             return known
-        node = Typed(block, where, given, given)
-        # Before its parts, so that of several unknown types the outermost is named.
+        node = Typed(block, where, input_, input_)
+        # Before its parts, so that an error names the outermost unknown type.
         self.nodes.append(node)
-        made = output_type(block, node, self)
-        output: Type = (yield made) if isinstance(made, Generator) else made
-        passed = isinstance(block, _PASSING) and isinstance(output, TypeVariable)
-        # Without a name of its own the result of a `Fold`, say, would have the variable
-        # of its start, and a block used on both would be computed on one of them alone.
-        node.output = output if passed else self.types.named(output)
-        is_leaf = isinstance(given, VoidType) and not node.parts  # as cheap to repeat
-        if block not in self.observing and not is_leaf:
-            self.visited[block, given] = node
+        result = output_type(block, node, self)
+        output: Type = (yield result) if isinstance(result, Generator) else result
+        is_passed = isinstance(block, _PASSING) and isinstance(output, TypeVariable)
+        # Without a variable of its own the result of a `Fold`, say, would share that of
+        # its start, and a block used on both would be computed on one of them alone.
+        node.output = output if is_passed else self.types.alias(output)
+        is_constant = isinstance(input_, VoidType) and not node.parts  # cheap to repeat
+        if block not in self.observing and not is_constant:
+            self.visited[block, input_] = node
         return node
 
-    def given_to(self, block: b.Block, given: Type) -> Type:
-        """What a block takes of what it could be given."""
-        return VoidType() if block in self.constants else given
+    def input_of(self, block: b.Block, input_: Type) -> Type:
+        """Return the input type, or void for a block that takes no input."""
+        return VoidType() if block in self.constants else input_
 
     def part(
-        self, node: Typed, block: b.Block, given: Type, label: str
+        self, node: Typed, block: b.Block, input_: Type, label: str
     ) -> Steps[Typed]:
-        """Types a block inside `node`; one that takes no input is given none."""
+        """Type a block inside `node`, at the path `label` from it."""
         where = further(node.where, f'{type(node.block).__name__}{label}')
-        return self.visit(block, self.given_to(block, given), where)
+        return self.visit(block, self.input_of(block, input_), where)
 
     def substitute(
         self,
@@ -161,7 +170,7 @@ class Inference:
         verb: str,
         hint: str,
     ) -> Steps[Typed | None]:
-        """Types the block that stands in for a value of a type; if `None`, zeros do."""
+        """Type the block that makes a default; without one the type must have zeros."""
         if block is not None:
             part: Typed = yield self.part(node, block, VoidType(), label)
             self.equal(part, part.output, type_, verb, hint)
@@ -177,25 +186,25 @@ class Inference:
         return None
 
     def item(self, node: Typed, place: int, item: Type) -> TypeVariable:
-        """The variable of an item of the tuple that is the input of `node`."""
+        """Return the variable of an item of the tuple that is the input of `node`."""
         if isinstance(item, TypeVariable):
             return item
-        # Two fields that read one place of one tuple read one value.
+        # Fields that read the same place of the same tuple read one value.
         key = node.input, place
         if key not in self.items:
-            self.items[key] = self.types.named(item)
+            self.items[key] = self.types.alias(item)
         return self.items[key]
 
     def carries(self, loop: Typed, type_: Type) -> TypeVariable:
-        """The variable of a loop's state, which is another value in each round."""
-        made = self.types.named(type_)
-        self.carried[made] = loop
-        return made
+        """Return a variable for a loop's state, which is a new value in each round."""
+        variable = self.types.alias(type_)
+        self.carried[variable] = loop
+        return variable
 
     def equal(
         self, node: Typed, got: Type, expected: Type, verb: str, hint: str = ''
     ) -> None:
-        """Unifies two types; the error names `node`, and may say what to do."""
+        """Unify two types, or fail with an error that names `node`."""
         try:
             self.types.unify(got, expected)
         except Mismatch as error:
@@ -205,14 +214,14 @@ class Inference:
             fail(node, f'{verb} {shown[0]}', str(shown[1]), str(error) or hint)
 
     def when(self, node: Typed, constraint: Callable[[], bool]) -> None:
-        """Runs `constraint` now or later, until it says that it is met."""
+        """Run `constraint` now or later, until it returns that it is met."""
         if not constraint():
             self.waiting.append((node, constraint))
 
     def when_head(
         self, node: Typed, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
-        """Calls `then` with the input type once its outermost form is known."""
+        """Call `then` with the head of a type, by default the input, once known."""
 
         def constraint() -> bool:
             head = self.types.head(node.input if of is None else of)
@@ -224,63 +233,63 @@ class Inference:
         self.when(node, constraint)
 
     def objects(self, node: Typed, hint: str = '') -> None:
-        """Demands that the input is made of Python objects."""
+        """Require that the input is made of Python objects."""
 
         def constraint() -> bool:
-            given = self.types.resolve(node.input)
-            if given.of_objects:
+            input_ = self.types.resolve(node.input)
+            if input_.of_objects:
                 return True
-            if not self.types.known(given):
-                return False  # a tuple of objects may still come of it
-            constant = isinstance(given, VoidType)
-            fail(node, 'an object', str(given), A_CONSTANT if constant else hint)
+            if not self.types.known(input_):
+                return False  # it may still become a tuple of objects
+            is_void = isinstance(input_, VoidType)
+            fail(node, 'an object', str(input_), A_CONSTANT if is_void else hint)
 
-        self.guesses.append((node, ObjectType()))
+        self.defaults.append((node, ObjectType()))
         self.when(node, constraint)
 
-    def guess(self) -> bool:
-        """Takes one unknown input to be what it most likely is.
+    def apply_default(self) -> bool:
+        """Bind one unknown input to its default type; return whether there was one.
 
-        Only when nothing else helps: what must be made of objects is taken to be one
-        object, and may yet prove to be a tuple of objects.
+        Only when no constraint makes progress: an input made of objects is taken to be
+        one object, though a use further on might have shown a tuple of objects.
         """
-        for node, type_ in self.guesses:
-            before = self.types.resolve(node.input)
-            # Known to be a tuple, it cannot be one object; its items may be guessed.
-            partly = not isinstance(before, TypeVariable)
-            if self.types.known(before) or (partly and type_ == ObjectType()):
+        for node, type_ in self.defaults:
+            input_ = self.types.resolve(node.input)
+            # A tuple cannot be one object; its items may get defaults of their own.
+            is_partly_known = not isinstance(input_, TypeVariable)
+            if self.types.known(input_) or (is_partly_known and type_ == ObjectType()):
                 continue
-            known = len(self.types.bound)
-            self.equal(node, before, type_, 'an input')
-            if len(self.types.bound) > known:
+            bound = len(self.types.bound)
+            self.equal(node, input_, type_, 'an input')
+            if len(self.types.bound) > bound:
                 return True
         return False
 
     def settle(self) -> None:
-        """Tries what waits until nothing changes."""
+        """Try the constraints that wait until nothing changes."""
         while self.waiting:
-            # A constraint that is met may add others, which wait for the next round.
-            before, self.waiting = self.waiting, []
-            for node, constraint in before:
+            # A constraint that is met may add others, for the next round.
+            tried, self.waiting = self.waiting, []
+            for node, constraint in tried:
                 self.when(node, constraint)
-            if len(self.waiting) == len(before) and not self.guess():
+            if len(self.waiting) == len(tried) and not self.apply_default():
                 break
 
     def solve(self) -> None:
-        """The types of all uses.
+        """Determine the types of all uses.
 
         Raises:
           TypeError: something is still unknown.
         """
         self.settle()
-        # What waits comes first: it is nearer to the cause than what depends on it.
+        # Nodes that wait come first, as they are nearer to the cause.
         for node in [*(node for node, _ in self.waiting), *self.nodes]:
             for type_ in (node.input, node.output):
                 if not self.types.known(type_):
                     raise TypeError(
                         f'{node}: expected types that follow from the expression, got '
                         f'{self.types.resolve(node.input)} to '
-                        f'{self.types.resolve(node.output)}; {_saying(node.block)}'
+                        f'{self.types.resolve(node.output)}; {_hint(node.block)}'
                     )
         for node in self.nodes:
             self._check_names(node)
@@ -288,66 +297,72 @@ class Inference:
             node.output = self.types.plain(node.output)
 
     def _check_names(self, node: Typed) -> None:
-        """Refuses names of fields that were not known yet when a function was typed."""
-        given = self.types.resolve(node.input)
-        if order_for(node, node.block, given) != node.order:
+        """Refuse names of fields that became known after a function was typed."""
+        input_ = self.types.resolve(node.input)
+        if order_for(node, node.block, input_) != node.order:
             expected = 'parameters in the order of the fields, for a declared type has'
-            fail(node, f'{expected} no names', str(given), 'write them in one order')
+            fail(node, f'{expected} no names', str(input_), 'write them in one order')
 
 
-def _saying(block: b.Block) -> str:
-    """How to say types that do not follow."""
+def _hint(block: b.Block) -> str:
+    """Return a hint to declare types that do not follow."""
     if isinstance(block, b.RNN) and block.initial_state is None:
         return 'say that of the state, by `initial_state`'
     return 'say them, by `output_type=` of `ForwardDeclaration` or `recursive`'
 
 
-def begin(root: b.Block, is_asked: bool = False) -> Inference:
-    """The state before anything of an expression is typed."""
-    found = users(root)
-    composite = {user for each in found.values() for user in each}
+def begin(root: b.Block, infers_input: bool = False) -> Inference:
+    """Return the state before anything of an expression is typed."""
+    users_of = users(root)
+    composite = {user for block_users in users_of.values() for user in block_users}
     kinds = b.Reference, b.Share  # which are typed once anyway
-    repeated = {x for x in composite if len(found[x]) > 1 and not isinstance(x, kinds)}
-    room = FEW_USES + USES_FOR_EACH * sum(map(len, found.values()))
-    # Each guess of what an unknown input is has all that waits tried again, so where
-    # inputs are asked for, fewer uses wait; each that is written, at least.
-    room //= USES_FOR_EACH if is_asked else 1
-    return Inference(constants(found), observing(found), repeated, room, is_asked)
+    repeated = {
+        x for x in composite if len(users_of[x]) > 1 and not isinstance(x, kinds)
+    }
+    inlined_uses = FEW_USES + USES_FOR_EACH * sum(map(len, users_of.values()))
+    # All constraints are tried again after each default, of which an unknown input
+    # needs many. So there shall be fewer uses: as many as are written, at least.
+    inlined_uses //= USES_FOR_EACH if infers_input else 1
+    facts = constants(users_of), observing(users_of), repeated
+    return Inference(*facts, inlined_uses, infers_input)
 
 
 @functools.singledispatch
 def output_type(block: b.Block, node: Typed, state: Inference) -> Type | Steps[Type]:
-    """The output type of `node`; sets its parts, which it yields the steps for."""
+    """Return the output type of `node`, and set its parts; may yield their steps."""
     raise NotImplementedError(f'type inference has no rule for {block!r}')
 
 
-def _settled(block: b.Block, given: Type | None) -> tuple[Type | None, Type | None]:
-    """What a block takes and gives, as far as that follows from what it is given."""
-    state = begin(block, is_asked=given is None)
-    given = state.types.fresh() if given is None else given
-    top = run(state.visit(block, state.given_to(block, given), ''))
+def _known_types(
+    block: b.Block, input_: Type | None
+) -> tuple[Type | None, Type | None]:
+    """Return the input and output type of a block, `None` where they are not known."""
+    state = begin(block, infers_input=input_ is None)
+    input_ = state.types.fresh() if input_ is None else input_
+    top = run(state.visit(block, state.input_of(block, input_), ''))
     state.settle()
     types = map(state.types.plain, (top.input, top.output))
-    taken, made = (type_ if type_.ground else None for type_ in types)
-    return taken, made
+    known_input, output = (type_ if type_.ground else None for type_ in types)
+    return known_input, output
 
 
 def input_type(block: b.Block) -> Type | None:
-    """See `Block.input_type`."""
-    return _settled(block, None)[0]
+    """Return the type that a block takes; `None` if that is not known."""
+    return _known_types(block, None)[0]
 
 
 def result_type(block: b.Block) -> Type | None:
-    """See `Block.output_type`."""
-    taken, made = _settled(block, None)
-    if taken is None and made is None:
+    """Return the type that a block gives; `None` if that is not known."""
+    known_input, output = _known_types(block, None)
+    if known_input is None and output is None:
+        # The type may follow if the input is taken to be an object.
         with contextlib.suppress(TypeError):
-            return _settled(block, ObjectType())[1]
-    return made
+            return _known_types(block, ObjectType())[1]
+    return output
 
 
 def infer(root: b.Block) -> Typing:
-    """Types an expression whose input is a Python object.
+    """Return the typed expression of a block whose input is a Python object.
 
     Raises:
       TypeError: types clash or cannot be determined; the message starts with the path
@@ -355,57 +370,57 @@ def infer(root: b.Block) -> Typing:
     """
     state = begin(root)
     try:
-        top = run(state.visit(root, state.given_to(root, ObjectType()), ''))
+        top = run(state.visit(root, state.input_of(root, ObjectType()), ''))
         state.solve()
     except TypeError:
-        if told := endless(calls_of(state.nodes, state.cases)):
-            raise TypeError(told) from None
+        if message := endless(calls_of(state.nodes, state.cases)):
+            raise TypeError(message) from None
         raise
     metrics: dict[str, tuple[Type, bool]] = {}
     for node in state.nodes:
         if isinstance(node.block, b.Metric):
             _check_metric(node, metrics)
-    # Names follow from the layers of the whole expression, so nodes get them last.
-    met = dict.fromkeys(node.layer for node in state.nodes if node.layer)
-    names = numbered({layer: state.functions[layer] for layer in met})
+    # The name of a layer depends on all layers, so nodes get named layers last.
+    layers = dict.fromkeys(node.layer for node in state.nodes if node.layer)
+    named = numbered({layer: state.functions[layer] for layer in layers})
     for node in state.nodes:
-        node.layer = None if node.layer is None else names[node.layer]
+        node.layer = None if node.layer is None else named[node.layer]
     _mark_draws(state)
     for node in state.nodes:
         node.observes = node.block in state.observing
-    return Typing(top, state.declarations, tuple(names.values()), metrics)
+    return Typing(top, state.declarations, tuple(named.values()), metrics)
 
 
 def _mark_draws(state: Inference) -> None:
-    """Finds the uses with something random inside."""
-    around: dict[Typed, list[Typed]] = {}
+    """Mark the uses with random draws inside, at any depth or by a reference."""
+    users_of: dict[Typed, list[Typed]] = {}
     for node in state.nodes:
         target = None
         if isinstance(node.block, b.Reference):
             target = state.declarations[node.block.declaration]
         for part in (*node.parts, target):
             if part is not None:
-                around.setdefault(part, []).append(node)
-    waiting = [each for each in state.nodes if each.layer and each.layer.rngs]
+                users_of.setdefault(part, []).append(node)
+    waiting = [node for node in state.nodes if node.layer and node.layer.rngs]
     while waiting:
         node = waiting.pop()
         if not node.draws:
             node.draws = True
-            waiting += around.get(node, [])
+            waiting += users_of.get(node, [])
 
 
-def collected_of(given: Type) -> tuple[Type, bool]:
-    """What a metric collects of what it is given, and whether a label is beside it."""
-    if isinstance(given, TupleType) and len(given) == 2:
-        value, label = given
+def _collected_of(input_: Type) -> tuple[Type, bool]:
+    """Return the type that a metric collects, and whether a label is beside it."""
+    if isinstance(input_, TupleType) and len(input_) == 2:
+        value, label = input_
         if label.of_objects and any(leaf_types(label)):
             return value, True
-    return given, False
+    return input_, False
 
 
 def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
     assert isinstance(node.block, b.Metric)
-    collected, has_label = collected_of(node.input)
+    collected, has_label = _collected_of(node.input)
     leaves = list(leaf_types(collected))
     if not leaves or not all(isinstance(leaf, TensorType) for leaf in leaves):
         hint = _why_not_collected(node.input, leaves)
@@ -420,20 +435,21 @@ def _check_metric(node: Typed, metrics: dict[str, tuple[Type, bool]]) -> None:
         fail(node, f'{expected}, as at its other uses', str(node.input), hint)
 
 
-def _why_not_collected(given: Type, leaves: list[Type]) -> str:
-    """What to do about a value that no metric takes."""
+def _why_not_collected(input_: Type, leaves: list[Type]) -> str:
+    """Return a hint for a value that no metric takes."""
     if any(isinstance(leaf, SequenceType) for leaf in leaves):
         return 'collect its items by `Map(Metric(...)) >> Void()`'
-    if isinstance(given, TupleType) and collected_of(TupleType(given.items[::-1]))[1]:
+    swapped = input_.items[::-1] if isinstance(input_, TupleType) else ()
+    if _collected_of(TupleType(swapped))[1]:
         return 'put the value first, and its label second'
     return TO_TENSORS
 
 
-# ---- what several rules ask ----------------------------------------------------------
+# ---- checks of several rules ---------------------------------------------------------
 
 
 def check_dtype(node: Typed, type_: Type) -> None:
-    """Refuses what JAX, as configured, would silently make narrower."""
+    """Refuse dtypes that JAX, as configured, would silently make narrower."""
     for leaf in itertools.chain(*map(leaf_types, nesting(type_))):
         if isinstance(leaf, TensorType):
             narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
@@ -447,8 +463,8 @@ def check_dtype(node: Typed, type_: Type) -> None:
 
 
 def check_zeros(node: Typed, type_: Type, hint: str) -> None:
-    """Refuses types that have no zero."""
-    for each in nesting(type_):
-        if not all(isinstance(x, TensorType | SequenceType) for x in leaf_types(each)):
+    """Refuse a type that has no zero."""
+    for level in nesting(type_):
+        if not all(isinstance(x, TensorType | SequenceType) for x in leaf_types(level)):
             expected = 'a type that has zeros: tensors, tuples, sequences'
-            fail(node, expected, str(each), hint)
+            fail(node, expected, str(level), hint)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A typed expression without the code of its layers, so that it can go elsewhere.
+"""A typed expression without the code of its layers, for files and other processes.
 
-Of a block stay what the rules that walk and write it ask of itself; the blocks that it
-is made of are the parts of its use. What layers do is left out.
+A block keeps the attributes that the rules to walk and to write it read. Its inner
+blocks are the parts of its use.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jfold.program.operations import Layer, Program
 
 @dataclass(frozen=True, eq=False)
 class Portable:
-    """What a program is written anew from.
+    """A typed expression with the choices by which its source is written again.
 
     Attributes:
       typing: the uses of blocks.
-      feeds: which operations are joined.
-      once: whether operations are told apart.
+      feeds: by operation, which of its operands are operations fused into it.
+      once: whether rounds are unrolled, so that each operation runs once.
     """
 
     typing: Typing
@@ -35,19 +35,19 @@ class Portable:
 
 
 def portable(program: Program) -> Portable:
-    """What another process needs to record examples."""
+    """Return the data from which another process can record examples."""
     expression: Any = program.expression
     feeds = {o: tuple(x) for o, x in expression.chosen.feeds.items()}
     return Portable(expression.typing, feeds, expression.once)
 
 
 def missing(*inputs: object) -> NoReturn:
-    """Stands for what layers do, which is no part of what records examples."""
+    """Raise an error: takes the place of the code of layers."""
     raise AssertionError('what records examples does not run layers')
 
 
-def outline(name: str, params: object, *others: Any) -> Layer:
-    """A layer that says what it is, and cannot be called."""
+def _outline(name: str, params: object, *others: Any) -> Layer:
+    """Return a layer with its name and attributes, which cannot be called."""
     options = dict(zip(LAYER[2:], others, strict=True))
     return Layer(name, missing, None, params, **options)
 
@@ -61,42 +61,44 @@ def _fields_of_record(block: b.Record) -> tuple[Any, ...]:
 
 def _record(keys: tuple[Any, ...], length: int | None) -> Any:
     fields = tuple((key, None) for key in keys)
-    return bare(b.Record, fields=fields, length=length)
+    return _bare(b.Record, fields=fields, length=length)
 
 
 def _declaration(name: str, key: Any) -> b.ForwardDeclaration:
-    made = b.ForwardDeclaration(name=name)
-    made.key = key
-    return made
+    declaration = b.ForwardDeclaration(name=name)
+    declaration.key = key
+    return declaration
 
 
-def bare(kind: type[Any], **values: object) -> object:
-    """A block with some of its attributes."""
-    made = object.__new__(kind)
-    vars(made).update(values)
-    return made
+def _bare(block_class: type[Any], **values: object) -> object:
+    """Return a block with just these attributes, not checked by its constructor."""
+    block = object.__new__(block_class)
+    vars(block).update(values)
+    return block
 
 
-def _default(given: tuple[Any, ...]) -> dict[str, Any]:
-    return {'default': given[0]} if given else {}
+def _default(default: tuple[Any, ...]) -> dict[str, Any]:
+    return {'default': default[0]} if default else {}
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How a value is taken apart, and made again of these parts."""
+    """A pair of functions that take a value apart and build it from the parts."""
 
     parts: Callable[[Any], tuple[Any, ...]]
     make: Callable[..., Any]
 
 
-def _plain(kind: type[Any], *names: str) -> Codec:
+def _plain(block_class: type[Any], *names: str) -> Codec:
+    """Return the codec of a block that keeps just these attributes."""
     return Codec(
         lambda x: tuple(getattr(x, name) for name in names),
-        lambda *values: bare(kind, **dict(zip(names, values, strict=True))),
+        lambda *values: _bare(block_class, **dict(zip(names, values, strict=True))),
     )
 
 
 def _key_fn(block: b.OneOf) -> tuple[Any, ...]:
+    # A block is a part of the use.
     return (None if isinstance(block.key_fn, b.Block) else block.key_fn,)
 
 
@@ -118,7 +120,7 @@ BLOCKS: dict[type, Codec] = {
     b.Length: Codec(lambda x: (x.type.dtype,), b.Length),
     b.Record: Codec(_fields_of_record, _record),
     b.GetItem: _plain(b.GetItem, 'key', 'default'),
-    b.OneOf: Codec(_key_fn, lambda fn: bare(b.OneOf, key_fn=fn)),
+    b.OneOf: Codec(_key_fn, lambda fn: _bare(b.OneOf, key_fn=fn)),
     b.Metric: _plain(b.Metric, 'name'),
     b.Reference: _plain(b.Reference, 'declaration'),
     b.RNN: _plain(b.RNN, 'initial_state_from_input'),
@@ -126,8 +128,8 @@ BLOCKS: dict[type, Codec] = {
     b.Zip: _plain(b.Zip, 'strict'),
     b.NGrams: _plain(b.NGrams, 'n'),
     **{
-        kind: _plain(kind)
-        for kind in (
+        block_class: _plain(block_class)
+        for block_class in (
             *(b.Void, b.Function, b.Identity, b.Pipe, b.AllOf, b.Optional, b.Share),
             *(Composition, b.Map, b.Fold, b.Reduce, b.Broadcast, b.Nth, b.Chain),
             *(b.Pick, b.Regroup),
@@ -141,19 +143,19 @@ USE = (
 
 
 def _use(*values: Any) -> Typed:
-    given = dict(zip(USE, values, strict=True))
-    path = given.pop('path')  # without its parts the block would print another
-    made = Typed(**given)
-    kind = type(made.block).__name__
-    is_whole = type(made.parts) is tuple and all(map(_may_be_part, made.parts))
-    if not is_whole or not isinstance(made.block, b.Block):
-        raise TypeError(f'expected the use of a block, got one of {kind}')
-    vars(made).update(path=path)
-    return made
-
-
-def _may_be_part(value: object) -> bool:
-    return value is None or isinstance(value, Typed)
+    """Return the use of a block made of the values of the attributes `USE`."""
+    attributes = dict(zip(USE, values, strict=True))
+    path = attributes.pop('path')  # a block without inner blocks prints differently
+    use = Typed(**attributes)
+    name = type(use.block).__name__
+    # Files are data from elsewhere, so nothing is taken on trust.
+    parts_are_uses = type(use.parts) is tuple and all(
+        part is None or isinstance(part, Typed) for part in use.parts
+    )
+    if not parts_are_uses or not isinstance(use.block, b.Block):
+        raise TypeError(f'expected the use of a block, got one of {name}')
+    vars(use).update(path=path)
+    return use
 
 
 CODECS: dict[type, Codec] = {
@@ -165,14 +167,14 @@ CODECS: dict[type, Codec] = {
         lambda x: (tuple(x.outputs), tuple(x.reads), x.is_straight), Forwarding
     ),
     b.ForwardDeclaration: Codec(lambda x: (x.name, x.key), _declaration),
-    Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), outline),
+    Layer: Codec(lambda x: tuple(getattr(x, name) for name in LAYER), _outline),
     Fill: Codec(lambda x: (x.name,), lambda name: Fill[name]),
 }
 
 
 def codec_of(value: object) -> tuple[str, Codec] | None:
-    """The tag and form of a value that has one."""
-    kind = type(value)
-    for each in b.Function, b.Record:  # by whatever name: its use says the rest
-        kind = each if isinstance(value, each) else kind
-    return (kind.__name__, CODECS[kind]) if kind in CODECS else None
+    """Return the tag and codec of a value, or `None` if its class has none."""
+    class_ = type(value)
+    for base in b.Function, b.Record:  # for subclasses: their uses have the rest
+        class_ = base if isinstance(value, base) else class_
+    return (class_.__name__, CODECS[class_]) if class_ in CODECS else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks that put items of several sequences beside each other."""
+"""The rules of blocks that align or index sequences, such as `Zip` and `Nth`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,14 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.language import symbols as s
-from jfold.language.inference import (
-    Inference,
-    output_type,
-)
+from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
-from jfold.language.rules_sequences import UNLIKE, items, sequence_as_given
+from jfold.language.rules_sequences import UNLIKE, sequence_like_input, unify_items
 from jfold.language.typed import Typed
 from jfold.language.unification import TypeVariable
 from jfold.language.values import blank_items
-from jfold.language.walk import (
-    Walk,
-    refuse,
-    walk,
-)
+from jfold.language.walk import Walk, refuse, walk
 from jfold.language.writing import (
     as_object,
     counted,
@@ -38,13 +31,7 @@ from jfold.language.writing import (
     write,
 )
 from jfold.tracing.objects import index_of, ints_of
-from jfold.types import (
-    BroadcastType,
-    ObjectType,
-    SequenceType,
-    TupleType,
-    Type,
-)
+from jfold.types import BroadcastType, ObjectType, SequenceType, TupleType, Type
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -73,47 +60,47 @@ def _(block: b.Broadcast, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 def _(block: b.Zip, node: Typed, state: Inference) -> Type:
     output = state.types.fresh()
 
-    def link(given: Type) -> None:
-        if not isinstance(given, TupleType) or not given.items:
-            hint = 'take its parts by a Record' if isinstance(given, ObjectType) else ''
-            fail(node, 'a tuple of sequences', str(state.types.resolve(given)), hint)
-        state.when(node, lambda: _zipped(node, given, output, state))
+    def link(head: Type) -> None:
+        if not isinstance(head, TupleType) or not head.items:
+            hint = 'take its parts by a Record' if isinstance(head, ObjectType) else ''
+            fail(node, 'a tuple of sequences', str(state.types.resolve(head)), hint)
+        state.when(node, lambda: _link_zipped(node, head, output, state))
 
     state.when_head(node, link)
     return output
 
 
-def _zipped(node: Typed, given: TupleType, output: Type, state: Inference) -> bool:
-    """Says what is zipped, once it is known of every part what kind it is."""
-    heads = [state.types.head(each) for each in given]
-    if any(isinstance(head, TypeVariable) for head in heads):
+def _link_zipped(node: Typed, head: TupleType, output: Type, state: Inference) -> bool:
+    """Unify `output` with what `Zip` gives; return whether all parts were known."""
+    parts = [state.types.head(part) for part in head]
+    if any(isinstance(part, TypeVariable) for part in parts):
         return False
-    repeated = all(isinstance(head, BroadcastType) for head in heads)
-    kind = BroadcastType if repeated else SequenceType
-    # Of one type but named apart: in each part they are other values.
-    items = (state.types.named(_item_type(node, head, state)) for head in heads)
-    state.equal(node, kind(given.around(items)), output, 'to give')
+    is_endless = all(isinstance(part, BroadcastType) for part in parts)
+    sequence_type = BroadcastType if is_endless else SequenceType
+    # A variable for each part, even where types are equal: the values differ.
+    items = (state.types.alias(_zipped_item_type(node, part, state)) for part in parts)
+    state.equal(node, sequence_type(head.around(items)), output, 'to give')
     return True
 
 
-def _item_type(node: Typed, head: Type, state: Inference) -> Type:
-    """The type of the items of one part."""
+def _zipped_item_type(node: Typed, head: Type, state: Inference) -> Type:
+    """Return the type of the items of one part of a `Zip`."""
     if isinstance(head, BroadcastType):
         return head.item
-    item = _of_sequence(node, head, state)
+    item = _item_type_or_none(node, head, state)
     if item is None:
         got = f'{state.types.resolve(head)} among its parts'
         fail(node, 'a tuple of sequences', got)
     return item
 
 
-def _of_sequence(node: Typed, head: Type, state: Inference) -> Type | None:
-    """The type of the items of a sequence, of a tuple of one type, or of an object."""
+def _item_type_or_none(node: Typed, head: Type, state: Inference) -> Type | None:
+    """Return the type of the items of a sequence, tuple or object; `None` of others."""
     if isinstance(head, SequenceType):
         return head.item
     if isinstance(head, TupleType) and head.items:
-        for each in head:
-            state.equal(node, each, head.items[0], 'items of one type,', UNLIKE)
+        for type_ in head:
+            state.equal(node, type_, head.items[0], 'items of one type,', UNLIKE)
         return head.items[0]
     return head if isinstance(head, ObjectType) else None
 
@@ -121,12 +108,13 @@ def _of_sequence(node: Typed, head: Type, state: Inference) -> Type | None:
 @walk.register
 def _(block: b.Zip, node: Typed, x: Iterable[Iterable[object]], state: Walk) -> object:
     if isinstance(node.output, BroadcastType):
-        return itertools.repeat(tuple(next(each) for each in map(iter, x)))
+        return itertools.repeat(tuple(next(iter(part)) for part in x))
+    # Endless parts stay iterators: `zip` stops with the shortest list.
     parts = [
-        each if isinstance(each, itertools.repeat) else state.items(node, each)
-        for each in x
+        part if isinstance(part, itertools.repeat) else state.items(node, part)
+        for part in x
     ]
-    lengths = [len(each) for each in parts if isinstance(each, list)]
+    lengths = [len(part) for part in parts if isinstance(part, list)]
     for other in lengths if block.strict else ():
         if other != lengths[0]:
             got = f'{lengths[0]} items beside {other}'
@@ -136,10 +124,11 @@ def _(block: b.Zip, node: Typed, x: Iterable[Iterable[object]], state: Walk) -> 
 
 @write.register(b.Zip)
 def _(block: b.Zip, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
-    found = [sequence(each, w) for each in parts_of(value)]
-    lengths = [*dict.fromkeys(each.n for each in found if isinstance(each, s.Items))]
+    parts = [sequence(part, w) for part in parts_of(value)]
+    lengths = [*dict.fromkeys(part.n for part in parts if isinstance(part, s.Items))]
+    # Parts whose lengths have one text are equally long, without a check.
     if not lengths:
-        endless = (each.item for each in found if isinstance(each, s.Endless))
+        endless = (part.item for part in parts if isinstance(part, s.Endless))
         return s.Endless(tuple(endless))
     n = lengths[0]
     if len(lengths) > 1:
@@ -148,19 +137,20 @@ def _(block: b.Zip, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
             f'{n} = {"same_length" if block.strict else "min"}({", ".join(lengths)})'
         )
         if not block.strict:
-            found = [
-                cut(each, f':{n}', w, n) if isinstance(each, s.Items) else each
-                for each in found
+            parts = [
+                cut(part, f':{n}', w, n) if isinstance(part, s.Items) else part
+                for part in parts
             ]
     elif not n.isidentifier() and not n.isdigit():
+        # An expression for the length is evaluated once.
         name = w.variable('n')
         w.line(f'{name} = {n}')
         n = name
-    parts = tuple(
-        _repeated(each.item, n, w) if isinstance(each, s.Endless) else each.items
-        for each in found
+    lists = tuple(
+        _repeated(part.item, n, w) if isinstance(part, s.Endless) else part.items
+        for part in parts
     )
-    return s.Items(parts, n)
+    return s.Items(lists, n)
 
 
 # ---- NGrams --------------------------------------------------------------------------
@@ -169,32 +159,33 @@ def _(block: b.Zip, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.NGrams, node: Typed, state: Inference) -> Type:
     item = state.types.fresh()
-    items(node, state, item, broadcast=True)
-    window = TupleType(state.types.named(item) for _ in range(block.n))
-    return sequence_as_given(node, state, window)
+    unify_items(node, state, item, broadcast=True)
+    window = TupleType(state.types.alias(item) for _ in range(block.n))
+    return sequence_like_input(node, state, window)
 
 
 @walk.register
 def _(block: b.NGrams, node: Typed, x: Iterable[object], state: Walk) -> object:
     if isinstance(node.input, BroadcastType):
         return itertools.repeat((next(iter(x)),) * block.n)
-    given = state.items(node, x)
-    return list(zip(*(given[first:] for first in range(block.n)), strict=False))
+    items = state.items(node, x)
+    return list(zip(*(items[first:] for first in range(block.n)), strict=False))
 
 
 @write.register(b.NGrams)
 def _(block: b.NGrams, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
-    given = sequence(value, w)
-    if isinstance(given, s.Endless):
-        return s.Endless((given.item,) * block.n)
+    operand = sequence(value, w)
+    if isinstance(operand, s.Endless):
+        return s.Endless((operand.item,) * block.n)
+    # Part k of the windows is the list from item k on.
     n = w.variable('n')
     w.line(
-        f'{n} = max({given.n} - {block.n - 1}, 0)'
+        f'{n} = max({operand.n} - {block.n - 1}, 0)'
         if block.n > 1
-        else f'{n} = {given.n}'
+        else f'{n} = {operand.n}'
     )
     parts = (
-        cut(given, f'{k}:{k} + {n}' if k else f':{n}', w, n).items
+        cut(operand, f'{k}:{k} + {n}' if k else f':{n}', w, n).items
         for k in range(block.n)
     )
     return s.Items(tuple(parts), n)
@@ -206,96 +197,98 @@ def _(block: b.NGrams, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.Nth, node: Typed, state: Inference) -> Type:
     parts = _INDEXED, _INDEX
-    return _of_parts(node, parts, 'a pair of a sequence and an index', state, _itself)
+    expected = 'a pair of a sequence and an index'
+    return _type_of_parts(node, parts, expected, state, lambda item: item)
 
 
 Check: TypeAlias = Callable[[Typed, Type, Inference], Type]
 
 
-def _of_parts(
+def _type_of_parts(
     node: Typed,
     parts: Sequence[Check],
     expected: str,
     state: Inference,
     gives: Callable[[Type], Type],
 ) -> Type:
-    """What a block gives of the items of the first of its parts.
+    """Return the output type of a block whose input is a tuple of fixed length.
 
     Args:
-      parts: what checks each, once it is known what kind it is; gives its items' type.
+      parts: a check per part, called once its outermost type is known; it returns the
+        type of the items.
+      expected: what an error says of the input.
+      gives: the output type, given the type of the items of the first part.
     """
     item = state.types.fresh()
 
-    def link(given: Type) -> None:
-        if not isinstance(given, TupleType) or len(given) != len(parts):
-            hint = 'take its parts by a Record' if isinstance(given, ObjectType) else ''
-            fail(node, expected, str(state.types.resolve(given)), hint)
-        for number, part in enumerate(given):
+    def link(head: Type) -> None:
+        if not isinstance(head, TupleType) or len(head) != len(parts):
+            hint = 'take its parts by a Record' if isinstance(head, ObjectType) else ''
+            fail(node, expected, str(state.types.resolve(head)), hint)
+        for number, part in enumerate(head):
             state.when_head(node, functools.partial(checked, number), part)
 
     def checked(number: int, head: Type) -> None:
-        found = parts[number](node, head, state)
+        item_type = parts[number](node, head, state)
         if number == 0:
-            state.equal(node, found, item, 'to give')
+            state.equal(node, item_type, item, 'to give')
 
     state.when_head(node, link)
     return gives(item)
 
 
-def _itself(item: Type) -> Type:
-    return item
-
-
-def _is_object(
+def _check_object(
     expected: str, hint: str, node: Typed, head: Type, state: Inference
 ) -> Type:
-    """Checks a part that stays as it is in the data."""
+    """Check a part that has to be an object of the data."""
     if not isinstance(head, ObjectType):
         fail(node, expected, str(state.types.resolve(head)), hint)
     return head
 
 
 _INDEX = functools.partial(
-    _is_object,
+    _check_object,
     'an index that is an object',
     'it is second in the pair, and left as it is in the data',
 )
 _NUMBERS = functools.partial(
-    _is_object,
+    _check_object,
     'numbers of items in a list that is an object',
     'they are second, and left as they are in the data',
 )
 
 
-def _sequence_item(expected: str, node: Typed, head: Type, state: Inference) -> Type:
-    """Checks a part that is a sequence; the type of its items."""
-    item = _of_sequence(node, head, state)
+def _checked_item_type(
+    expected: str, node: Typed, head: Type, state: Inference
+) -> Type:
+    """Return the type of the items of a part that has to be a sequence."""
+    item = _item_type_or_none(node, head, state)
     if item is None:
         fail(node, expected, str(state.types.resolve(head)))
     return item
 
 
-_INDEXED = functools.partial(_sequence_item, 'a sequence beside the index')
-_PICKED = functools.partial(_sequence_item, 'a sequence beside the numbers')
+_INDEXED = functools.partial(_checked_item_type, 'a sequence beside the index')
+_PICKED = functools.partial(_checked_item_type, 'a sequence beside the numbers')
 
 
 @walk.register
 def _(block: b.Nth, node: Typed, x: Sequence[object], state: Walk) -> object:
-    given, index = state.items(node, x[0]), state.object(x[1])
+    items, index = state.items(node, x[0]), state.as_object(x[1])
     number = state.apply(node, index_of, index, 'an int, the index')
-    if not -len(given) <= number < len(given):
-        got = f'got a sequence of length {len(given)}'
+    if not -len(items) <= number < len(items):
+        got = f'got a sequence of length {len(items)}'
         refuse(node, f'expected an item {number}, {got}', index)
-    return given[number]
+    return items[number]
 
 
 @write.register(b.Nth)
 def _(block: b.Nth, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     first, second = parts_of(value)
-    given, index = finite(first, w), as_object(second, w)
+    operand, index = finite(first, w), as_object(second, w)
     name = w.variable('index')
     w.line(f'{name} = index_of({index.text})')
-    return w.opened(item_at(given, name, w))
+    return w.opened(item_at(operand, name, w))
 
 
 # ---- Pick, Regroup -------------------------------------------------------------------
@@ -305,26 +298,26 @@ def _(block: b.Nth, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 def _(block: b.Pick, node: Typed, state: Inference) -> Type:
     parts = _PICKED, _NUMBERS
     expected = 'a pair of a sequence and a list of positions'
-    return _of_parts(node, parts, expected, state, SequenceType)
+    return _type_of_parts(node, parts, expected, state, SequenceType)
 
 
 @walk.register
 def _(block: b.Pick, node: Typed, x: Sequence[object], state: Walk) -> object:
-    given = state.items(node, x[0])
-    return [given[k] for k in _numbers_in(node, x[1], len(given), 'an item', state)]
+    items = state.items(node, x[0])
+    return [items[k] for k in _indices(node, x[1], len(items), 'an item', state)]
 
 
 @write.register(b.Pick)
 def _(block: b.Pick, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     first, second = parts_of(value)
-    given, numbers = finite(first, w), as_object(second, w)
+    operand, numbers = finite(first, w), as_object(second, w)
     at = w.variable('at')
-    w.line(f'{at} = numbers_of({numbers.text}, {given.n})')
+    w.line(f'{at} = numbers_of({numbers.text}, {operand.n})')
     names = []
-    for each in s.leaves(given.items):
+    for leaf in s.leaves(operand.items):
         names.append(w.variable('picked'))
-        w.line(f'{names[-1]} = [{each.text}[k] for k in {at}]')
-    return s.renamed(s.Items(given.items), iter(names), f'len({at})')
+        w.line(f'{names[-1]} = [{leaf.text}[k] for k in {at}]')
+    return s.renamed(s.Items(operand.items), iter(names), f'len({at})')
 
 
 @output_type.register
@@ -333,53 +326,51 @@ def _(block: b.Regroup, node: Typed, state: Inference) -> Type:
     expected = (
         'a sequence, a list of groups, and a sequence as long as there are groups'
     )
-    return _of_parts(node, parts, expected, state, _in_groups)
-
-
-def _in_groups(item: Type) -> Type:
-    return SequenceType(SequenceType(item))
+    return _type_of_parts(
+        node, parts, expected, state, lambda item: SequenceType(SequenceType(item))
+    )
 
 
 @walk.register
 def _(block: b.Regroup, node: Typed, x: Sequence[object], state: Walk) -> object:
-    given, groups = state.items(node, x[0]), state.items(node, x[2])
-    numbers = _numbers_in(node, x[1], len(groups), 'a group', state)
-    if len(numbers) != len(given):
-        expected = f'expected a group for each of {len(given)} items'
-        refuse(node, f'{expected}, got {len(numbers)}', state.object(x[1]))
-    made: list[list[Any]] = [[] for _ in groups]
-    for item, number in zip(given, numbers, strict=True):
-        made[number].append(item)
-    return made
+    items, groups = state.items(node, x[0]), state.items(node, x[2])
+    numbers = _indices(node, x[1], len(groups), 'a group', state)
+    if len(numbers) != len(items):
+        expected = f'expected a group for each of {len(items)} items'
+        refuse(node, f'{expected}, got {len(numbers)}', state.as_object(x[1]))
+    result: list[list[Any]] = [[] for _ in groups]
+    for item, number in zip(items, numbers, strict=True):
+        result[number].append(item)
+    return result
 
 
 @write.register(b.Regroup)
 def _(block: b.Regroup, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     first, second, third = parts_of(value)
-    given, numbers = finite(first, w), as_object(second, w)
+    operand, numbers = finite(first, w), as_object(second, w)
     groups = counted(finite(third, w), w)
-    at, text = w.variable('at'), s.packed(given)
+    at, text = w.variable('at'), s.packed(operand)
     w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')
     name = w.variable('groups')
     w.line(f'{name} = grouped({text}, {at}, {groups.n})')
-    return s.Items(s.Nested(name, blank_items(given)), groups.n)
+    return s.Items(s.Nested(name, blank_items(operand)), groups.n)
 
 
-def _numbers_in(node: Typed, x: object, most: int, what: str, state: Walk) -> list[int]:
-    """The ints in a list, as numbers of so many items."""
-    given = state.object(x)
-    made: Array = state.apply(node, ints_of, given, 'a list of ints')
-    for number in made.tolist():
+def _indices(node: Typed, x: object, most: int, what: str, state: Walk) -> list[int]:
+    """Return the ints of a list, as non-negative indices of `most` items."""
+    list_ = state.as_object(x)
+    numbers: Array = state.apply(node, ints_of, list_, 'a list of ints')
+    for number in numbers.tolist():
         if not -most <= number < most:
             text = f'expected the number of {what} of {most}, got {number}'
-            refuse(node, text, given)
-    return [number % most for number in made.tolist()]
+            refuse(node, text, list_)
+    return [number % most for number in numbers.tolist()]  # -1 is the last
 
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
-    """A value so many times, in lists."""
+    """Return a sequence of `n` times the same value, in lists."""
     if isinstance(item, tuple):
-        return tuple(_repeated(each, n, w) for each in item)
+        return tuple(_repeated(part, n, w) for part in item)
     if isinstance(item, s.Endless):
         return s.Endless(_repeated(item.item, n, w))
     if item is None:

@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks that make sequences longer, or all of one length."""
+"""The rules of `Chain`, which joins sequences, and of `Padded`."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from jfold import blocks as b
 from jfold.language import symbols as s
-from jfold.language.inference import (
-    Inference,
-    output_type,
-)
+from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
-from jfold.language.rules_sequences import items
+from jfold.language.rules_sequences import unify_items
 from jfold.language.typed import Typed
-from jfold.language.walk import (
-    Walk,
-    refuse,
-    walk,
-    zero_of,
-)
+from jfold.language.walk import Walk, refuse, walk, zero_of
 from jfold.language.writing import (
     counted,
     finite,
@@ -31,13 +22,7 @@ from jfold.language.writing import (
     write,
     zeros_written,
 )
-from jfold.types import (
-    ObjectType,
-    SequenceType,
-    TupleType,
-    Type,
-    leaf_types,
-)
+from jfold.types import ObjectType, SequenceType, TupleType, Type, leaf_types
 
 # ---- Chain ---------------------------------------------------------------------------
 
@@ -47,13 +32,14 @@ def _(block: b.Chain, node: Typed, state: Inference) -> Type:
     item = state.types.fresh()
 
     def link(head: Type) -> None:
-        if isinstance(head, TupleType) and head.items:  # of unlike kinds, maybe
-            for each in head:
-                items(node, state, item, of=each)
+        # A tuple may mix sequences, tuples and objects, if their items have one type.
+        if isinstance(head, TupleType) and head.items:
+            for type_ in head:
+                unify_items(node, state, item, of=type_)
             return
         inner = state.types.fresh()
-        items(node, state, inner)
-        items(node, state, item, of=inner)
+        unify_items(node, state, inner)
+        unify_items(node, state, item, of=inner)
 
     state.when_head(node, link)
     return SequenceType(item)
@@ -61,18 +47,19 @@ def _(block: b.Chain, node: Typed, state: Inference) -> Type:
 
 @walk.register
 def _(block: b.Chain, node: Typed, x: object, state: Walk) -> object:
-    outer = x if isinstance(x, tuple) else state.items(node, x)
-    return list(itertools.chain(*(state.items(node, each) for each in outer)))
+    parts = x if isinstance(x, tuple) else state.items(node, x)
+    return list(itertools.chain(*(state.items(node, part) for part in parts)))
 
 
 @write.register(b.Chain)
 def _(block: b.Chain, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(value, tuple):
-        parts = [finite(each, w) for each in value]
-        lists = tuple(each.items for each in parts)
-        made = side_by_side(lists, 'chained', lambda each: f'*{each.text}', w)
-        n = ' + '.join(each.n for each in parts)
-        return counted(s.Items(made, n), w)
+        # For each leaf one list, of the unpacked lists of all parts.
+        parts = [finite(part, w) for part in value]
+        lists = tuple(part.items for part in parts)
+        chained = side_by_side(lists, 'chained', lambda leaf: f'*{leaf.text}', w)
+        n = ' + '.join(part.n for part in parts)
+        return counted(s.Items(chained, n), w)
     outer = finite(value, w)
     name = w.variable('chained')
     items = outer.items
@@ -95,20 +82,20 @@ def _(block: b.Chain, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.Padded, node: Typed, state: Inference) -> Type:
     item = state.types.fresh()
-    items(node, state, item)
-    # All alike, though some may be zeros: in each place they are other values.
-    return TupleType(state.types.named(item) for _ in range(block.length))
+    unify_items(node, state, item)
+    # A variable for each place: the types are equal, but the values differ.
+    return TupleType(state.types.alias(item) for _ in range(block.length))
 
 
 @walk.register
 def _(block: b.Padded, node: Typed, x: object, state: Walk) -> object:
     assert isinstance(node.output, TupleType)
-    given = state.items(node, x)
-    if (got := len(given)) > block.length:
+    items = state.items(node, x)
+    if (got := len(items)) > block.length:
         most = f'expected at most {block.length} items'
         refuse(node, f'{most}, got {got}; cut it by a Slice', x)
-    rest = (zero_of(each, node, state) for each in node.output.items[len(given) :])
-    return *given, *rest
+    padding = (zero_of(type_, node, state) for type_ in node.output.items[len(items) :])
+    return *items, *padding
 
 
 @write.register(b.Padded)
@@ -117,31 +104,27 @@ def _(block: b.Padded, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     item = node.output[0]
     if any(isinstance(leaf, ObjectType) for leaf in leaf_types(item)):
         fail(node, 'items of tensors, which have zeros', str(item))
-    given = counted(finite(value, w), w)
-    w.line(f'at_most_items({given.n}, {block.length})')
-    made = []
+    operand = counted(finite(value, w), w)
+    w.line(f'at_most_items({operand.n}, {block.length})')
+    result = []
     for k in range(block.length):
         zero = zeros_written(node.output[k], w)
-        listed = _listed_like(zero, given.items)
+        zero_in_lists = _listed_like(zero, operand.items)
         names = []
-        for each, none in zip(
-            s.leaves(given.items), _packed_leaves(listed), strict=True
-        ):
+        pairs = zip(s.leaves(operand.items), s.leaves(zero_in_lists), strict=True)
+        for leaf, zero_leaf in pairs:
             names.append(w.variable('item'))
-            w.line(f'{names[-1]} = {each.text}[{k}] if {given.n} > {k} else {none}')
-        made.append(w.opened(w.element(given.items, iter(names))))
-    return tuple(made)
+            item_text = f'{leaf.text}[{k}] if {operand.n} > {k} else {zero_leaf.text}'
+            w.line(f'{names[-1]} = {item_text}')
+        result.append(w.opened(w.element(operand.items, iter(names))))
+    return tuple(result)
 
 
 def _listed_like(zero: s.Symbol, items: s.Symbol) -> s.Symbol:
-    """A value whose sequences are packed where those of items are."""
+    """Return a zero as it stands in lists of `items`: with its sequences packed."""
     if isinstance(zero, tuple):
         pairs = zip(zero, parts_of(items), strict=True)
         return tuple(_listed_like(a, b) for a, b in pairs)
     if isinstance(zero, s.Items):
         return s.Object(s.packed(zero))
     return zero
-
-
-def _packed_leaves(value: s.Symbol) -> Iterator[str]:
-    return (each.text for each in s.leaves(value))

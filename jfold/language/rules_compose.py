@@ -11,35 +11,23 @@ from jfold import blocks as b
 from jfold.base.trampoline import Steps
 from jfold.blocks.compose import Composition, Numbers
 from jfold.language import symbols as s
-from jfold.language.inference import (
-    Inference,
-    output_type,
-)
+from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail, further
 from jfold.language.typed import Typed
-from jfold.language.walk import (
-    Walk,
-    walk,
-)
-from jfold.language.writing import (
-    write,
-)
-from jfold.types import (
-    TupleType,
-    Type,
-    VoidType,
-)
+from jfold.language.walk import Walk, walk
+from jfold.language.writing import write
+from jfold.types import TupleType, Type, VoidType
 
 
 @output_type.register
 def _(block: Composition, node: Typed, state: Inference) -> Steps[Type]:
     types, parts = [node.input], list[Typed]()
-    for number, (each, source) in enumerate(block.wiring.steps):
+    for number, (step, source) in enumerate(block.wiring.steps):
         where = further(node.where, f'{block.name}.x{number + 1}')
-        part = yield state.visit(each, _type_of(source, types), where)
-        # An item that nobody reads, as of an argument, was not computed for nothing.
-        if number + 1 not in block.wiring.read and not isinstance(each, b.GetItem):
+        part = yield state.visit(step, _type_of(source, types), where)
+        # An unread item of a tuple is no mistake: taking it costs nothing.
+        if number + 1 not in block.wiring.read and not isinstance(step, b.GetItem):
             state.when(part, functools.partial(_check_unread, part, state))
         parts.append(part)
         types.append(part.output)
@@ -50,13 +38,14 @@ def _(block: Composition, node: Typed, state: Inference) -> Steps[Type]:
 
 
 def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
+    """Return the type of what `_value_of` picks."""
     if isinstance(numbers, tuple):
-        return TupleType(_type_of(each, types) for each in numbers)
+        return TupleType(_type_of(number, types) for number in numbers)
     return VoidType() if numbers is None else types[numbers]
 
 
 def _check_unread(part: Typed, state: Inference) -> bool:
-    """Refuses what nobody reads, unless it is what sinks leave; once that is known."""
+    """Refuse an unread result with tensors; return whether its type is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and type_.terminal_types():
         hint = 'return it, or drop it by Void()'
@@ -76,19 +65,15 @@ def _(block: Composition, node: Typed, x: object, state: Walk) -> Steps[Any]:
 @write.register(Composition)
 def _(block: Composition, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     values = [w.held(value, 'value')]
-
-    def of(numbers: Numbers) -> s.Symbol:
-        if isinstance(numbers, tuple):
-            return tuple(map(of, numbers))
-        return None if numbers is None else values[numbers]
-
     sources, output = node.facts
     for part, source in zip(node.parts, sources, strict=True):
-        values.append(w.held(w.part(part, of(source)), 'value'))
-    return of(output)
+        values.append(w.held(w.part(part, _value_of(source, values)), 'value'))
+    result: s.Symbol = _value_of(output, values)
+    return result
 
 
-def _value_of(numbers: Numbers, values: Sequence[Any]) -> object:
+def _value_of(numbers: Numbers, values: Sequence[Any]) -> Any:
+    """Return the operand of a step, picked from the input and the steps before."""
     if isinstance(numbers, tuple):
-        return tuple(_value_of(each, values) for each in numbers)
+        return tuple(_value_of(number, values) for number in numbers)
     return None if numbers is None else values[numbers]

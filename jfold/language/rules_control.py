@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of dispatch, of declarations, and of what is collected on the way."""
+"""The rules of dispatch (`OneOf`, `Optional`), of declarations and of metrics."""
 
 from __future__ import annotations
 
@@ -12,40 +12,25 @@ from jfold.base.errors import middle_out
 from jfold.base.printing import callable_name
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
-from jfold.language.inference import (
-    Inference,
-    output_type,
-)
+from jfold.language.inference import Inference, output_type
 from jfold.language.lines import INDENT, Lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
 from jfold.language.walk import (
     EXAMPLE,
-    At,
+    Located,
     Misfit,
+    Path,
     Walk,
-    one_of,
+    expected_key,
     path_of,
     refuse,
     walk,
     zero_of,
 )
-from jfold.language.writing import (
-    PLAIN,
-    Branches,
-    as_object,
-    read_by,
-    write,
-)
+from jfold.language.writing import PLAIN, Branches, as_object, read_by, write
 from jfold.tracing import deep
-from jfold.types import (
-    ObjectType,
-    TensorType,
-    TupleType,
-    Type,
-    VoidType,
-    leaf_types,
-)
+from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, leaf_types
 
 NO_CASE = 'give it a case, or pass `default=`'
 
@@ -64,54 +49,56 @@ def _(block: b.OneOf, node: Typed, state: Inference) -> Steps[Type]:
             '`OneOf(GetItem(1), ...)`, or use jnp.where in a Function'
         )
         state.objects(node, hint)
-    given = node.input
+    input_ = node.input
     if block.pre_block is not None:
-        pre = yield state.part(node, block.pre_block, given, '.pre_block')
-        given = pre.output
-    # A block under several keys is one case: its values are computed together.
-    cases: dict[int, Typed] = {}
-    named = [(f'[{name!r}]', each) for name, each in block.cases]
-    named += [] if block.default is None else [('.default', block.default)]
-    for name, each in named:
-        if id(each) not in cases:
-            some = state.types.named(given)  # the values of this case alone
-            state.cases[some] = given
-            case = yield state.part(node, each, some, name)
-            # With the first alone: each with each would take a square of the cases.
+        pre = yield state.part(node, block.pre_block, input_, '.pre_block')
+        input_ = pre.output
+    # A block under several keys is one case, so that its rows are batched together.
+    cases: dict[int, Typed] = {}  # by the id of the block
+    named_blocks = [(f'[{name!r}]', case_block) for name, case_block in block.cases]
+    named_blocks += [] if block.default is None else [('.default', block.default)]
+    for name, case_block in named_blocks:
+        if id(case_block) not in cases:
+            # The values that reach a case are other values than those of the choice.
+            case_input = state.types.alias(input_)
+            state.cases[case_input] = input_
+            case = yield state.part(node, case_block, case_input, name)
+            # Comparing with the first alone takes linear time.
             for first in list(cases.values())[:1]:
                 hint = 'give all cases one type'
                 state.equal(case, case.output, first.output, 'to give', hint)
-            cases[id(each)] = case
+            cases[id(case_block)] = case
     node.parts = (key, pre, *cases.values())
-    number = {each: k for k, each in enumerate(cases)}
-    case_of = {each: number[id(target)] for each, target in block.targets.items()}
-    other = None if block.default is None else number[id(block.default)]
-    node.facts = case_of, other
+    numbers = {block_id: n for n, block_id in enumerate(cases)}
+    case_of = {key: numbers[id(target)] for key, target in block.targets.items()}
+    default_case = None if block.default is None else numbers[id(block.default)]
+    node.facts = case_of, default_case
     return next(iter(cases.values())).output
 
 
 def _check_key(key: Typed, state: Inference, head: Type) -> None:
-    given = state.types.resolve(head)
-    if not given.of_objects:
+    key_type = state.types.resolve(head)
+    if not key_type.of_objects:
         hint = 'leave the key as it is in the data, as `GetItem(...)` does'
-        fail(key, 'to give an object, the key', str(given), hint)
+        fail(key, 'to give an object, the key', str(key_type), hint)
 
 
 @walk.register
 def _(block: b.OneOf, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     key, pre, *cases = node.parts
     if key is not None:
-        chosen = state.object((yield state.part(key, x)))
+        chosen = state.as_object((yield state.part(key, x)))
     else:
-        given = state.object(x)
-        made = state.apply(node, block.key_fn, given, 'what its function takes')
-        chosen = At(made, given.path)
-    case_of, other = node.facts
-    expected = one_of if other is None else _hashable
-    default = () if other is None else (other,)
+        argument = state.as_object(x)
+        key_value = state.apply(node, block.key_fn, argument, 'what its function takes')
+        chosen = Located(key_value, argument.path)
+    # By key the number of its case, and the number of the default case.
+    case_of, default_case = node.facts
+    expected = expected_key if default_case is None else _expected_hashable
+    default = () if default_case is None else (default_case,)
     case = state.lookup(node, case_of, chosen, expected, default, NO_CASE)
-    given = x if pre is None else (yield state.part(pre, x))
-    return (yield state.part(cases[case], given))
+    input_ = x if pre is None else (yield state.part(pre, x))
+    return (yield state.part(cases[case], input_))
 
 
 @write.register
@@ -126,28 +113,30 @@ def _(block: b.OneOf, node: Typed, value: Any, w: Lines) -> Any:
         text = f'{w.g.given(fn, block.key_fn)}({read_by(block.key_fn, x)})'
     if pre is not None:
         value = w.held(w.part(pre, value), 'value')
-    case_of, other = node.facts
+    case_of, default_case = node.facts
     keys_of: dict[int, list[Any]] = {}
-    for each, number in case_of.items():
-        keys_of.setdefault(number, []).append(each)
-    keys_of.pop(other, None)
+    for case_key, n in case_of.items():
+        keys_of.setdefault(n, []).append(case_key)
+    keys_of.pop(default_case, None)  # `else` takes these
     by_type = block.key_fn is type
-    tests, last = _tests(text, keys_of, by_type, w)
+    tests, key_text = _case_tests(text, keys_of, by_type, w)
     branches = Branches(node, w)
     for n, test in tests.items():
         w.line(test)
-        kinds = keys_of[n]
-        kind = kinds[0] if by_type and pre is None and len(kinds) == 1 else None
-        given = s.Object(value.text, kind) if isinstance(value, s.Object) else value
-        branches.add(cases[n], given)
-    if other is not None:
+        # If the key is the type of the value, its class is known in a case.
+        keys, operand = keys_of[n], value
+        is_known = by_type and pre is None and len(keys) == 1
+        if isinstance(value, s.Object):
+            operand = s.Object(value.text, keys[0] if is_known else None)
+        branches.add(cases[n], operand)
+    if default_case is not None:
         w.line('else:' if tests else 'if True:')
         if not by_type:
             w.line(f'{INDENT}hash({text})  # refuses what can be no key')
-        branches.add(cases[other], value)
-    elif last:
+        branches.add(cases[default_case], value)
+    elif key_text:
         w.line('else:')
-        w.line(f'{INDENT}raise KeyError({last})')
+        w.line(f'{INDENT}raise KeyError({key_text})')
     return branches.result()
 
 
@@ -158,8 +147,8 @@ def _(block: b.OneOf, node: Typed, value: Any, w: Lines) -> Any:
 def _(block: b.Optional, node: Typed, state: Inference) -> Steps[Type]:
     state.objects(node, 'put it before any block that gives tensors')
     some: Typed = yield state.part(node, block.some_case, ObjectType(), '.some_case')
-    given = node, block.none_case, '.none_case', some.output, 'to give'
-    none = yield state.substitute(*given, 'give both cases one type')
+    absent = node, block.none_case, '.none_case', some.output, 'to give'
+    none = yield state.substitute(*absent, 'give both cases one type')
     node.parts = (some, none)
     return some.output
 
@@ -167,9 +156,9 @@ def _(block: b.Optional, node: Typed, state: Inference) -> Steps[Type]:
 @walk.register
 def _(block: b.Optional, node: Typed, x: object, state: Walk) -> Steps[Any]:
     some, none = node.parts
-    given = state.object(x)
-    if given.value is not None:
-        return (yield state.part(some, given))
+    object_ = state.as_object(x)
+    if object_.value is not None:
+        return (yield state.part(some, object_))
     if none is None:
         return zero_of(node.output, node, state)
     return (yield state.part(none, None))
@@ -194,53 +183,56 @@ def _(block: b.Optional, node: Typed, value: Any, w: Lines) -> Any:
 @output_type.register
 def _(block: b.Reference, node: Typed, state: Inference) -> Steps[Type]:
     declaration = block.declaration
-    if declaration.target is None and not state.is_asked:
+    if declaration.target is None and not state.infers_input:
         got = f'{declaration!r}, which is not'
         fail(node, 'a declaration that is resolved', got, 'call its `resolve_to`')
     if declaration not in state.declarations:
-        given = _declared(declaration.input_type, state)
-        output = _declared(declaration.output_type, state)
-        body = Typed(b.Identity(), declaration.name, given, output)
-        # Known before its target is typed, in which it may be used again.
+        input_ = _declared_type(declaration.input_type, state)
+        output = _declared_type(declaration.output_type, state)
+        body = Typed(b.Identity(), declaration.name, input_, output)
+        # Registered before its target is typed, which may refer to it.
         state.declarations[declaration] = body
         if declaration.target is not None:
-            inner = yield state.visit_once(declaration.target, given, declaration.name)
+            inner = yield state.visit_inline(
+                declaration.target, input_, declaration.name
+            )
             state.equal(inner, inner.output, output, 'to give')
             state.nodes.append(body)
             body.parts = (inner,)
     body = state.declarations[declaration]
 
     def link() -> bool:
-        given = state.types.resolve(node.input)
-        if not state.types.known(given):
+        input_ = state.types.resolve(node.input)
+        if not state.types.known(input_):
             return False
-        if given.of_objects and declaration.input_type is None:
-            given = ObjectType()  # a tuple of objects here may be a list elsewhere
-        state.equal(node, given, body.input, 'an input')
+        if input_.of_objects and declaration.input_type is None:
+            input_ = ObjectType()  # a tuple of objects here may be a list elsewhere
+        state.equal(node, input_, body.input, 'an input')
         return True
 
-    state.guesses.append((node, body.input))
+    state.defaults.append((node, body.input))
     state.when(node, link)
     return body.output
 
 
-def _declared(type_: Type | None, state: Inference) -> Type:
-    """A declared type; of a tuple a variable, to which names of fields may come."""
+def _declared_type(type_: Type | None, state: Inference) -> Type:
+    """Return a declared type; a tuple as a variable that may get names of fields."""
     if type_ is None:
         return state.types.fresh()
-    return state.types.named(type_) if isinstance(type_, TupleType) else type_
+    return state.types.alias(type_) if isinstance(type_, TupleType) else type_
 
 
 @walk.register
 def _(block: b.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
     body = state.typing.declarations[block.declaration]
     if isinstance(body.input, ObjectType):
-        x = state.object(x)
+        x = state.as_object(x)
     if block.declaration.key is not None:
-        return (yield _once(block.declaration, node, x, state))
-    call = block.declaration, *_identities(x)
+        return (yield _walk_shared(block.declaration, node, x, state))
+    # The objects of an input identify a call: tensors are made of them.
+    call = block.declaration, *(id(object_.value) for object_ in _objects_in(x))
     if call in state.calls:
-        _refuse_circle(node, x, state)
+        _refuse_cycle(node, x, state.calls[call], state)
     state.calls[call] = path_of(x) or EXAMPLE
     if len(state.calls) > deep.MAX_DEPTH:
         text = (
@@ -248,7 +240,7 @@ def _(block: b.Reference, node: Typed, x: Any, state: Walk) -> Steps[Any]:
         )
         refuse(node, text, x)
     try:
-        # The same uses see other values in a call, so nothing known is passed on.
+        # In a call the uses of blocks see new values: known ones must not be reused.
         return (yield state.anew(body.parts[0], x))
     finally:
         del state.calls[call]
@@ -278,7 +270,7 @@ def _(block: b.Share, node: Typed, state: Inference) -> Steps[Type]:
 
 
 def _check_shared(node: Typed, part: Typed, state: Inference) -> bool:
-    """Refuses what gives something else than tensors; once that is known."""
+    """Refuse an output with other leaves than tensors; return whether it is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and not all(isinstance(x, TensorType) for x in leaf_types(type_)):
         hint = 'put it around what each item, or the whole, becomes'
@@ -321,63 +313,57 @@ def _(block: b.Metric, node: Typed, value: Any, w: Lines) -> Any:
     return None
 
 
-def _hashable(table: Mapping[Any, Any], hashable: bool) -> str:
+def _expected_hashable(table: Mapping[Any, Any], hashable: bool) -> str:
     return 'a hashable key'
 
 
-def _identities(x: object) -> Iterator[int]:
-    """The ids of all that decides how a call goes on: of the objects in its input."""
-    if isinstance(x, At):
-        yield id(x.value)
-    elif isinstance(x, tuple | list):
-        for each in x:
-            yield from _identities(each)
-
-
-def _refuse_circle(node: Typed, x: object, state: Walk) -> NoReturn:
-    """Refuses an object that is met inside of itself."""
-    before = state.calls[node.block.declaration, *_identities(x)]  # type: ignore[attr-defined]
-    for (declaration, _), (first, found) in state.once.items():
-        if not found and str(first.path).startswith(str(before)):
-            _refuse_shared_circle(declaration, first)
-    given = next(_objects_in(x), At(None))
-    way = middle_out(str(given.path).removeprefix(str(before))) or 'it is'
-    kind = type(given.value).__name__
-    text = f'expected data that end, got {kind} that contains itself, as {way}'
+def _refuse_cycle(node: Typed, x: object, before: Path, state: Walk) -> NoReturn:
+    """Refuse an object that contains itself, met at the path `before` already."""
+    # The cycle may pass through a shared object, whose error says more.
+    for (declaration, _), (first, values) in state.shared.items():
+        if not values and str(first.path).startswith(str(before)):
+            _refuse_shared_cycle(declaration, first)
+    object_ = next(_objects_in(x), Located(None))
+    cycle = middle_out(str(object_.path).removeprefix(str(before))) or 'it is'
+    kind = type(object_.value).__name__
+    text = f'expected data that end, got {kind} that contains itself, as {cycle}'
     raise Misfit(text, str(node), before)
 
 
-def _objects_in(x: object) -> Iterator[At]:
-    if isinstance(x, At):
+def _objects_in(x: object) -> Iterator[Located]:
+    """Yield the objects in nested tuples and lists."""
+    if isinstance(x, Located):
         yield x
     elif isinstance(x, tuple | list):
-        for each in x:
-            yield from _objects_in(each)
+        for part in x:
+            yield from _objects_in(part)
 
 
-def _once(declaration: Any, node: Typed, x: At, state: Walk) -> Steps[Any]:
-    """The value of what runs once for each object."""
-    key = id(x.value)
+def _walk_shared(declaration: Any, node: Typed, x: Located, state: Walk) -> Steps[Any]:
+    """Return the value of a shared object, computed once for each key."""
+    key: Any = id(x.value)
     if declaration.key is not id:
-        given = state.apply(node, declaration.key, x, 'what its key takes')
+        key = state.apply(node, declaration.key, x, 'what its key takes')
         what = 'a key that is hashable'
-        state.lookup(node, {}, At(given, x.path), lambda *_: what, (None,))
-        key = given
-    known = declaration, key
-    if known not in state.once:
-        state.once[known] = x, ()  # which keeps its id its own
+        state.lookup(node, {}, Located(key, x.path), lambda *_: what, (None,))
+    entry = declaration, key
+    if entry not in state.shared:
+        # The entry keeps the object alive, so that no other object gets its id.
+        state.shared[entry] = x, ()
         body = state.typing.declarations[declaration]
-        state.once[known] = x, ((yield state.anew(body.parts[0], x)),)
-    first, found = state.once[known]
-    if not found:
-        _refuse_shared_circle(declaration, first)
-    return found[0]
+        state.shared[entry] = x, ((yield state.anew(body.parts[0], x)),)
+    first, values = state.shared[entry]
+    if not values:  # met again while its value was being computed
+        _refuse_shared_cycle(declaration, first)
+    return values[0]
 
 
-def _refuse_shared_circle(declaration: Any, first: At) -> NoReturn:
-    """Refuses an object whose value needs itself."""
+def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
+    """Refuse an object whose value depends on itself."""
     kind = type(first.value).__name__
-    by = '' if declaration.key is id else _by(declaration.key)
+    by = ''
+    if declaration.key is not id:
+        by = f', or to another of the same `{callable_name(declaration.key)}`'
     text = (
         f'expected data that end, got {kind} that leads back to itself{by}; write '
         'a block for each round of a graph with circles, which reads the one before'
@@ -385,29 +371,29 @@ def _refuse_shared_circle(declaration: Any, first: At) -> NoReturn:
     raise Misfit(text, declaration.name, first.path)
 
 
-def _by(key: object) -> str:
-    """What is meant by the same object."""
-    return f', or to another of the same `{callable_name(key)}`'
+MOST_TESTS = 16  # keys that are compared one after another, and not looked up
 
 
-FEW = 16  # cases that are told apart one after another
-
-
-def _tests(
+def _case_tests(
     text: str, keys_of: dict[int, list[Any]], by_type: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """The line that begins each case, and the text of the key, if none may fit."""
-    shown = {n: [_shown_key(key, w) for key in keys] for n, keys in keys_of.items()}
-    flat = [each for keys in shown.values() for each in keys]
+    """Return the line that begins each case, and the text of the key.
+
+    The text is for an error; it is empty if the cases are exhaustive.
+    """
+    shown = {n: [_key_literal(key, w) for key in keys] for n, keys in keys_of.items()}
+    flat = [literal for literals in shown.values() for literal in literals]
+    # The two cases of `bool(...)` need no variable, only `if` and `else`.
     if text.startswith('bool(') and sorted(map(str, flat)) == ['False', 'True']:
         if len(shown) == 1:
             return dict.fromkeys(shown, f'if {text} in (True, False):'), ''
         first = next(iter(shown))
         test = text if shown[first] == ['True'] else f'not {text}'
         return {n: f'if {test}:' if n == first else 'else:' for n in shown}, ''
+    # What cannot be written in source is looked up in a table.
     key = text if text.isidentifier() else w.variable('kind')
-    if None in flat or len(flat) > FEW:
-        table = {each: n for n, keys in keys_of.items() for each in keys}
+    if None in flat or len(flat) > MOST_TESTS:
+        table = {key: n for n, keys in keys_of.items() for key in keys}
         key = w.variable('case')
         w.line(f'{key} = {w.g.given("case_of", w.g.copied(table))}.get({text})')
         tests = {n: f'{key} == {n}' for n in keys_of}
@@ -427,7 +413,8 @@ def _tests(
     return lines, key
 
 
-def _shown_key(key: object, w: Lines) -> str | None:
+def _key_literal(key: object, w: Lines) -> str | None:
+    """Return the text of a key, or `None` if source cannot name it."""
     if isinstance(key, type):
         return w.g.given(key.__name__, key)
     return repr(key) if type(key) in PLAIN else None

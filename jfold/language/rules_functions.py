@@ -44,27 +44,27 @@ OF_SEQUENCES = 'use Map for each item, or Sum, Fold or Reduce for all of them'
 
 @output_type.register
 def type_function(block: b.Function, node: Typed, state: Inference) -> Type:
-    """The type that a function gives, once the types of its arguments are known."""
+    """Return the output type of a function: a variable until its inputs are known."""
     output = state.types.fresh()
 
     def constraint() -> bool:
         check_order(node, block, state)
-        # Tracing needs shapes, so of a type that is known in part nothing follows yet.
+        # JAX traces with shapes, so the whole input type has to be known.
         if not state.types.known(node.input):
             return False
-        given = state.types.resolve(node.input)
-        for leaf in leaf_types(given):
+        input_ = state.types.resolve(node.input)
+        for leaf in leaf_types(input_):
             if not isinstance(leaf, TensorType):
                 sequence = isinstance(leaf, SequenceType)
                 hint = OF_SEQUENCES if sequence else TO_TENSORS
                 if not sequence and inspect.isfunction(block.fn):
                     hint += OF_PYTHON
-                fail(node, 'tensors or tuples of tensors', str(given), hint)
-        if _has_void(given):
+                fail(node, 'tensors or tuples of tensors', str(input_), hint)
+        if _has_void(input_):
             hint = 'take what a sink stands beside by `>> GetItem(...)` first'
-            fail(node, 'tensors or tuples of tensors', str(given), hint)
-        node.order = order_for(node, block, given)
-        taken = TupleType(node.arranged(given)) if node.order else given
+            fail(node, 'tensors or tuples of tensors', str(input_), hint)
+        node.order = order_for(node, block, input_)
+        taken = TupleType(node.arranged(input_)) if node.order else input_
         taken = state.types.plain(taken)
         state.equal(node, apply_layer(node, taken, block, state), output, 'to give')
         return True
@@ -74,10 +74,10 @@ def type_function(block: b.Function, node: Typed, state: Inference) -> Type:
 
 
 def _has_void(type_: Type) -> bool:
-    """Whether nothing stands somewhere inside of a tuple."""
+    """Return whether a tuple, at any depth, has an item that is void."""
     waiting = [type_]
     while waiting:
-        parts = each.items if isinstance(each := waiting.pop(), Product) else ()
+        parts = item.items if isinstance(item := waiting.pop(), Product) else ()
         if any(isinstance(part, VoidType) for part in parts):
             return True
         waiting.extend(parts)
@@ -85,14 +85,13 @@ def _has_void(type_: Type) -> bool:
 
 
 def apply_layer(
-    node: Typed, given: Type, function: b.Function, state: Inference
+    node: Typed, input_: Type, function: b.Function, state: Inference
 ) -> Type:
-    """Finds or makes the layer of a function, and the type that it gives."""
-    # One layer for all uses of a callable, and one trace for each type of its inputs:
-    # of two thousand cases that end in one function, it is traced once.
-    arguments, key = arguments_of(given), identity(function)
+    """Give a node the layer of its function, and return its output type."""
+    # One layer for all uses of a callable, and one trace for each type of its inputs.
+    arguments, key = arguments_of(input_), identity(function)
     if (key, arguments) not in state.results:
-        _check_settings(node, given, function)
+        _refuse_defaults(node, input_, function)
         try:
             if key not in state.layers:
                 state.layers[key] = make_layer(function, arguments)
@@ -100,7 +99,7 @@ def apply_layer(
             state.results[key, arguments] = traced(state.layers[key], arguments)
         except Exception as error:
             shown = ', '.join(map(repr, arguments))
-            advice = hint(error, function, given)
+            advice = hint(error, function, input_)
             raise TypeError(
                 f'{node}: expected to run on inputs ({shown}), got {reason(error)}'
                 f'{advice and f"; {advice}"}'
@@ -110,15 +109,15 @@ def apply_layer(
     return result
 
 
-def _check_settings(node: Typed, given: Type, function: b.Function) -> None:
-    """Refuses a tuple of which an item would replace a default."""
-    count = len(given) if isinstance(given, TupleType) else 1
-    for each in settings_of(function, count):
+def _refuse_defaults(node: Typed, input_: Type, function: b.Function) -> None:
+    """Refuse a tuple that has items for arguments with defaults."""
+    count = len(input_) if isinstance(input_, TupleType) else 1
+    for parameter in settings_of(function, count):
         fail(
             node,
             'an input for each argument without a default',
-            f'the tuple {given}, of which an item would be '
-            f'`{each.name}={short_repr(each.default)}`',
+            f'the tuple {input_}, of which an item would be '
+            f'`{parameter.name}={short_repr(parameter.default)}`',
             'items are arguments of their own: take one by `GetItem`, or write a '
             f'function that takes {count} inputs, as `lambda *inputs: ...`',
         )
@@ -131,10 +130,10 @@ def _(block: b.Function, node: Typed, x: object, state: Walk) -> object:
 
 @write.register(b.Function)
 def _(block: b.Function, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
-    return layer(node, value, w)
+    return write_layer(node, value, w)
 
 
-# ---- Concat: a function, as far as values go -----------------------------------------
+# ---- Concat: a Function, but for errors ----------------------------------------------
 
 
 @output_type.register
@@ -151,23 +150,24 @@ def _(block: b.Concat, node: Typed, state: Inference) -> Type:
     return type_function(block, node, state)
 
 
-def layer(node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
-    """What a layer computes; the rest of its result is where it was."""
+def write_layer(node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
+    """Write a call of a layer; forwarded and constant outputs need no operation."""
     assert node.layer is not None and node.origins is not None
     origins = node.origins
-    given: list[s.Leaf] = [*w.keys(node.layer.rngs)]
-    given += s.leaves(node.arranged(value))
-    made: Iterator[Any] = iter(())
+    # Keys of random streams come before the operands.
+    inputs: list[s.Leaf] = [*w.keys(node.layer.rngs)]
+    inputs += s.leaves(node.arranged(value))
+    computed: Iterator[Any] = iter(())
     if origins.computed:
-        read = (given[i] for i in origins.reads)
-        inputs = [x for x in read if isinstance(x, s.Tensor)]
-        made = iter(w.apply(w.g.tables.computing(node), inputs))
+        read = (inputs[i] for i in origins.reads)
+        operands = [x for x in read if isinstance(x, s.Tensor)]
+        computed = iter(w.apply(w.g.tables.computing(node), operands))
     outputs: list[Any] = []
     for origin in origins.outputs:
         if isinstance(origin, np.ndarray):
             key = origin.dtype, origin.shape, origin.tobytes()
             outputs.append(w.constant(w.g.tables.constant(key, origin)))
         else:
-            outputs.append(next(made) if origin is None else given[origin])
+            outputs.append(next(computed) if origin is None else inputs[origin])
     result: s.Symbol = in_tuples(node.output, iter(outputs))
     return result

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks at the boundary of the data: what comes in, and constants."""
+"""The rules of blocks that read data, such as `Tensor`, and of constants."""
 
 from __future__ import annotations
 
@@ -13,22 +13,12 @@ import numpy as np
 from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.language import symbols as s
-from jfold.language.inference import (
-    Inference,
-    check_dtype,
-    check_zeros,
-    output_type,
-)
+from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
 from jfold.language.unification import Mismatch
-from jfold.language.walk import (
-    At,
-    Walk,
-    walk,
-    zero_of,
-)
+from jfold.language.walk import Located, Walk, walk, zero_of
 from jfold.language.writing import (
     as_object,
     listed,
@@ -40,11 +30,7 @@ from jfold.language.writing import (
     zeros_written,
 )
 from jfold.tracing.helpers import Numbers
-from jfold.types import (
-    ObjectType,
-    Type,
-    VoidType,
-)
+from jfold.types import ObjectType, Type, VoidType
 
 Array = np.ndarray[Any, Any]
 
@@ -63,7 +49,7 @@ def _(block: b.Tensor | b.OneHotFromList, node: Typed, state: Inference) -> Type
 
 @walk.register
 def _(block: b.Tensor, node: Typed, x: object, state: Walk) -> object:
-    return state.tensors.tensor(node, state.object(x), block.type, block.below)
+    return state.tensors.tensor(node, state.as_object(x), block.type, block.below)
 
 
 @write.register(b.Tensor)
@@ -81,13 +67,15 @@ def _(block: b.InputTransform, node: Typed, state: Inference) -> Type:
 
 
 @walk.register
-def _(block: b.InputTransform, node: Typed, x: object, state: Walk) -> At:
-    given = state.object(x)
+def _(block: b.InputTransform, node: Typed, x: object, state: Walk) -> Located:
+    argument = state.as_object(x)
     if isinstance(block.fn, Mapping):
-        made = state.lookup(node, block.fn, given, _known, block.default, NO_ENTRY)
+        result = state.lookup(
+            node, block.fn, argument, _expected_key, block.default, NO_ENTRY
+        )
     else:
-        made = state.apply(node, block.fn, given, 'what its function takes')
-    return At(made, given.path)
+        result = state.apply(node, block.fn, argument, 'what its function takes')
+    return Located(result, argument.path)
 
 
 @write.register(b.InputTransform)
@@ -99,10 +87,10 @@ def _(block: b.InputTransform, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
         )
         if w.count is None:
             return w.held(s.Object(f'{fn}({read_by(block.fn, x)})'), 'value')
-        given = x if reads_no_items(block.fn) else f'all_readable({x})'
-        return listed(f'[*map({fn}, {given})]', w)
+        arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
+        return listed(f'[*map({fn}, {arguments})]', w)
     table = w.g.given('table', w.g.copied(block.fn))
-    return looked_up(table, x, [literal(each, w) for each in block.default], w)
+    return looked_up(table, x, [literal(entry, w) for entry in block.default], w)
 
 
 # ---- OneHotFromList ------------------------------------------------------------------
@@ -112,13 +100,16 @@ def _(block: b.InputTransform, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
 def _(block: b.OneHotFromList, node: Typed, x: object, state: Walk) -> object:
     numbers = {item: number for number, item in enumerate(block.items)}
     default = () if block.strict else (-1,)
-    number = state.lookup(node, numbers, state.object(x), _known, default, NO_CLASS)
+    number = state.lookup(
+        node, numbers, state.as_object(x), _expected_key, default, NO_CLASS
+    )
     row = [k == number for k in range(len(numbers))]
     return state.tensors.constant(node, np.array(row, block.type.dtype))
 
 
 def _one_hot(size: int, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """The rows of the identity [size, size], all in one array of twice the size."""
+    """Return the rows of the identity [size, size], as views of one array."""
+    # Row k is a window of [0 ... 0 1 0 ... 0]: 2 n numbers instead of n * n.
     line = np.zeros(2 * size - 1, dtype)
     line[size - 1] = 1
     line.flags.writeable = False
@@ -135,22 +126,23 @@ def _(block: b.OneHotFromList, node: Typed, value: s.Symbol, w: Lines) -> s.Symb
         w.g.constant_name(index, 'ONE_HOT')
         return w.g.constant_place(index)[1]
 
+    # Source looks an item up in a table of row numbers of constants.
     rows = enumerate(_one_hot(size, dtype))
     numbers = [number((block.type, 'one hot', k), row) for k, row in rows]
     table = Numbers(zip(block.items, numbers, strict=True))
-    found, other = w.g.given('one_hot', table), []
+    rows_by_item, default = w.g.given('one_hot', table), list[str]()
     if not block.strict:
         index = tables.constant(block.type, np.zeros(size, dtype))
-        other = [w.g.constant_name(index, 'ZEROS')]
-    vector = looked_up(found, as_object(value, w).text, other, w)
+        default = [w.g.constant_name(index, 'ZEROS')]
+    vector = looked_up(rows_by_item, as_object(value, w).text, default, w)
     return s.Tensor(vector.text, tables.type_number(block.type))
 
 
 # ---- constants: FromTensor, Zeros ----------------------------------------------------
 
 
-def takes_nothing(node: Typed, state: Inference) -> None:
-    """Demands that there is no input."""
+def _refuse_input(node: Typed, state: Inference) -> None:
+    """Refuse a node that is given an input."""
     try:
         state.types.unify(node.input, VoidType())
     except Mismatch:
@@ -160,7 +152,7 @@ def takes_nothing(node: Typed, state: Inference) -> None:
 
 @output_type.register
 def _(block: b.FromTensor, node: Typed, state: Inference) -> Type:
-    takes_nothing(node, state)
+    _refuse_input(node, state)
     check_dtype(node, block.type)
     return block.type
 
@@ -177,7 +169,7 @@ def _(block: b.FromTensor, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 
 @output_type.register
 def _(block: b.Zeros, node: Typed, state: Inference) -> Type:
-    takes_nothing(node, state)
+    _refuse_input(node, state)
     check_zeros(node, block.type, 'write a type of tensors, such as `Zeros([3])`')
     check_dtype(node, block.type)
     return block.type
@@ -211,8 +203,8 @@ def _(block: b.Void, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     return None
 
 
-def _known(table: Mapping[Any, Any], hashable: bool) -> str:
-    """What a value had to be to be in a table."""
+def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
+    """Return what an error says was expected of a key that a table lacks."""
     if not hashable:
         return 'a hashable value, to look it up'
     first = ', '.join(map(reprlib.repr, itertools.islice(table, 5)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks that put values together and take them apart."""
+"""The rules of blocks that compose (`Pipe`), build tuples and take them apart."""
 
 from __future__ import annotations
 
@@ -14,22 +14,12 @@ from jfold.base.functions import take_item
 from jfold.base.trampoline import Steps, in_turn
 from jfold.language import symbols as s
 from jfold.language.fields import order_for, record_type
-from jfold.language.inference import (
-    Inference,
-    output_type,
-)
+from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail, further
-from jfold.language.rules_functions import apply_layer, layer
+from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import Typed, Typing
-from jfold.language.walk import (
-    EXAMPLE,
-    At,
-    Walk,
-    path_of,
-    refuse,
-    walk,
-)
+from jfold.language.walk import EXAMPLE, Located, Walk, path_of, refuse, walk
 from jfold.language.writing import (
     PLAIN,
     as_object,
@@ -73,38 +63,39 @@ def _(block: b.Identity, node: Typed, value: object, w: Lines) -> Any:
 @output_type.register
 def _(block: b.Pipe, node: Typed, state: Inference) -> Steps[Type]:
     parts: list[Typed] = []
-    given = node.input
-    for i, each in enumerate(block.blocks):
+    input_ = node.input
+    for i, inner in enumerate(block.blocks):
         where = further(node.where, f'Pipe[{i}]')
-        given = given if i else state.given_to(each, given)
-        parts.append((yield state.visit(each, given, where)))
-        given = parts[-1].output
+        input_ = input_ if i else state.input_of(inner, input_)
+        parts.append((yield state.visit(inner, input_, where)))
+        input_ = parts[-1].output
     node.parts = tuple(parts)
-    return given
+    return input_
 
 
 @walk.register
 def _(block: b.Pipe, node: Typed, x: object, state: Walk) -> Steps[Any]:
-    for each in node.parts:
-        x = yield state.part(each, x)
+    for part in node.parts:
+        x = yield state.part(part, x)
     return x
 
 
 @write.register
 def _(block: b.Pipe, node: Typed, value: Any, w: Lines) -> Any:
-    for part in _parts(node):
+    for part in _flat_parts(node):
         value = w.part(part, value, tail=part is node.parts[-1])
     return value
 
 
-def _parts(node: Typed) -> list[Typed | None]:
-    """The parts of a pipe, and of a pipe that it begins with, as `>>` makes them."""
-    found = [*node.parts]
-    while (first := found[0]) is not None and isinstance(first.block, b.Pipe):
+def _flat_parts(node: Typed) -> list[Typed | None]:
+    """Return the parts of a pipe, with those of a pipe at its beginning inlined."""
+    # `a >> b >> c` is a pipe of a pipe and `c`.
+    parts = [*node.parts]
+    while (first := parts[0]) is not None and isinstance(first.block, b.Pipe):
         if first.shared:
             break
-        found[:1] = first.parts
-    return found
+        parts[:1] = first.parts
+    return parts
 
 
 # ---- AllOf ---------------------------------------------------------------------------
@@ -113,21 +104,21 @@ def _parts(node: Typed) -> list[Typed | None]:
 @output_type.register
 def _(block: b.AllOf, node: Typed, state: Inference) -> Steps[Type]:
     parts: list[Typed] = []
-    for i, each in enumerate(block.blocks):
-        parts.append((yield state.part(node, each, node.input, f'[{i}]')))
+    for i, inner in enumerate(block.blocks):
+        parts.append((yield state.part(node, inner, node.input, f'[{i}]')))
     node.parts = tuple(parts)
     return TupleType(part.output for part in parts)
 
 
 @walk.register
 def _(block: b.AllOf, node: Typed, x: object, state: Walk) -> Steps[Any]:
-    return tuple((yield in_turn(state.part(each, x) for each in node.parts)))
+    return tuple((yield in_turn(state.part(part, x) for part in node.parts)))
 
 
 @write.register
 def _(block: b.AllOf, node: Typed, value: Any, w: Lines) -> Any:
     value = w.held(value, 'value')
-    # No generator, which Python counts as C that is nested: of that it has less room.
+    # A list, since a generator inside `tuple` would nest C calls, which Python limits.
     return tuple([w.part(part, value) for part in node.parts])
 
 
@@ -136,62 +127,60 @@ def _(block: b.AllOf, node: Typed, value: Any, w: Lines) -> Any:
 
 @output_type.register
 def _(block: b.Record, node: Typed, state: Inference) -> Steps[Type]:
-    given: list[Type] = [state.types.fresh() for _ in block.fields]
-    fields = enumerate(block.fields)
+    inputs: list[Type] = [state.types.fresh() for _ in block.fields]
     read = [
-        (place, key) for place, (key, each) in fields if each not in state.constants
+        (place, key)
+        for place, (key, inner) in enumerate(block.fields)
+        if inner not in state.constants
     ]
+    most = block.length
 
     def link(head: Type) -> None:
-        if isinstance(head, TupleType) and block.length is not None:
-            _check_length(node, head, block.length, state)
+        if isinstance(head, TupleType) and most is not None and len(head) > most:
+            shown = str(state.types.resolve(head))
+            fail(node, f'at most {count_of(most)}', shown, PICK)
         node.order = order_for(node, block, head)
         for place, key in read:
             taken = key if node.order is None else node.order[key]
             field = _field_type(node, head, taken, state)
-            state.equal(node, field, given[place], f'for {key!r}')
-            # Parts that are not typed yet get the variable of the field itself, by
-            # which several fields of one value are known to be one.
-            given[place] = field
+            state.equal(node, field, inputs[place], f'for {key!r}')
+            # If the head is known before the parts are typed, they get the variable of
+            # the field itself. Uses that share a variable are computed once.
+            inputs[place] = field
 
-    # A record of constants alone takes nothing, of which no field could be read.
+    # A record of constants alone takes no input, so there is no type to wait for.
     if read:
         state.when_head(node, link)
     parts: list[Typed] = []
-    for place, (key, each) in enumerate(block.fields):
-        parts.append((yield state.part(node, each, given[place], f'[{key!r}]')))
+    for place, (key, inner) in enumerate(block.fields):
+        parts.append((yield state.part(node, inner, inputs[place], f'[{key!r}]')))
     node.parts = tuple(parts)
     names = (frozenset({x} if isinstance(x, str) else ()) for x, _ in block.fields)
     return record_type((part.output for part in parts), tuple(names))
 
 
-def _check_length(node: Typed, given: TupleType, most: int, state: Inference) -> None:
-    if len(given) > most:
-        fail(node, f'at most {count_of(most)}', str(state.types.resolve(given)), PICK)
-
-
 def _field_type(node: Typed, head: Type, key: object, state: Inference) -> Type:
     if isinstance(head, Product):
-        return _item_of(node, head, key, state)
-    given = state.types.resolve(head)
-    if not given.of_objects:
+        return _product_item_type(node, head, key, state)
+    type_ = state.types.resolve(head)
+    if not type_.of_objects:
         hint = 'give the whole of it to several blocks by AllOf'
-        if isinstance(given, SequenceType):
+        if isinstance(type_, SequenceType):
             hint = 'use Map, for the fields of each item'
-        fail(node, 'an object or a tuple', str(given), hint)
+        fail(node, 'an object or a tuple', str(type_), hint)
     return ObjectType()
 
 
-def _item_of(node: Typed, given: Product, key: object, state: Inference) -> Type:
-    place = given.place(key)
+def _product_item_type(
+    node: Typed, input_: Product, key: object, state: Inference
+) -> Type:
+    place = input_.place(key)
     if place is not None:
-        return state.item(node, place, given.items[place])
-    shown, choices = (
-        str(state.types.resolve(given)),
-        given.form.choices(len(given)),
-    )
+        return state.item(node, place, input_.items[place])
+    shown = str(state.types.resolve(input_))
+    choices = input_.form.choices(len(input_))
     hint = choices and f'write {choices}'
-    if isinstance(given, StructType):
+    if isinstance(input_, StructType):
         fail(node, f'a key of its input, {shown}', repr(key), hint)
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
         expected = f'int keys, for its input is the tuple {shown}'
@@ -204,23 +193,21 @@ def _item_of(node: Typed, given: Product, key: object, state: Inference) -> Type
 def _(block: b.Record, node: Typed, x: object, state: Walk) -> Steps[Any]:
     reads = not isinstance(node.input, VoidType)
     if reads and not isinstance(node.input, Product):
-        x = state.object(x)
+        x = state.as_object(x)
         if block.length is not None and (got := length_of(x.value)) > block.length:
-            most = (
-                f'expected {count_of(block.length)}, got {got} in {short_repr(x.value)}'
-            )
-            refuse(node, f'{most}; {PICK}', x)
-    made, x = [], node.arranged(x)
-    for (key, _), each in zip(block.fields, node.parts, strict=True):
+            most = f'expected {count_of(block.length)}'
+            refuse(node, f'{most}, got {got} in {short_repr(x.value)}; {PICK}', x)
+    values, x = [], node.arranged(x)
+    for (key, _), part in zip(block.fields, node.parts, strict=True):
         item = None
-        if each is not None and not isinstance(each.input, VoidType):
-            default = (None,) if _may_lack(each, state.typing) else ()
+        if not _takes_no_input(part):
+            default = (None,) if _is_optional(part, state.typing) else ()
             if isinstance(x, tuple):
-                item = x[_place(node.input, key)]
+                item = x[_index_of(node.input, key)]
             else:
                 item = state.get(node, x, key, default)
-        made.append((yield state.part(each, item)))
-    return tuple(made)
+        values.append((yield state.part(part, item)))
+    return tuple(values)
 
 
 @write.register
@@ -230,33 +217,36 @@ def _(block: b.Record, node: Typed, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple) or value is None:
         parts = () if value is None else value
         items = (
-            None if _takes_nothing(part) else parts[_place(node.input, key)]
+            None if _takes_no_input(part) else parts[_index_of(node.input, key)]
             for (key, _), part in pairs
         )
-        return tuple([w.part(*each) for each in zip(node.parts, items, strict=True)])
+        return tuple([w.part(*pair) for pair in zip(node.parts, items, strict=True)])
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
+    # A tuple or list is unpacked in one line if all its items are read, in order.
     keys = [key for key, _ in block.fields]
     typing = w.g.typing
-    plain = not any(_takes_nothing(p) or _may_lack(p, typing) for p in node.parts)
-    if keys == [*range(len(keys))] and block.length == len(keys) and plain:
-        return _unpacked(x, node, w)
-    if block.length is not None and not all(map(_takes_nothing, node.parts)):
+    reads_all = not any(
+        _takes_no_input(p) or _is_optional(p, typing) for p in node.parts
+    )
+    if keys == [*range(len(keys))] and block.length == len(keys) and reads_all:
+        return _write_unpacking(x, node, w)
+    if block.length is not None and not all(map(_takes_no_input, node.parts)):
         check = f'at_most({{}}, {number(block.length)})'
-        one, each = check.format(x.text), check.format('y')
-        w.line(one if w.count is None else f'for y in {x.text}: {each}')
-    made: list[Any] = []
+        check_one, check_each = check.format(x.text), check.format('y')
+        w.line(check_one if w.count is None else f'for y in {x.text}: {check_each}')
+    values: list[Any] = []
     for (key, _), part in pairs:
         item: Any = None
-        if not _takes_nothing(part):
-            default = (None,) if _may_lack(part, typing) else ()
-            item = _field(x, key, default, w)
-        made.append(w.part(part, item))
-    return tuple(made)
+        if not _takes_no_input(part):
+            default = (None,) if _is_optional(part, typing) else ()
+            item = _write_field(x, key, default, w)
+        values.append(w.part(part, item))
+    return tuple(values)
 
 
-def _may_lack(node: Typed | None, typing: Typing) -> bool:
-    """Whether a field that the data lack is `None`: what reads it expects that."""
+def _is_optional(node: Typed | None, typing: Typing) -> bool:
+    """Return whether a part is an `Optional`, which takes `None` of a missing field."""
     seen = set()
     while node is not None and isinstance(node.block, b.Pipe | b.Reference):
         if isinstance(node.block, b.Pipe):
@@ -274,7 +264,7 @@ def _may_lack(node: Typed | None, typing: Typing) -> bool:
 
 @output_type.register
 def _(block: b.GetItem, node: Typed, state: Inference) -> Type:
-    # At once where it can be: then the result has the variable of the item.
+    # At once if possible: then the result has the variable of the item.
     head = state.types.head(node.input)
     if isinstance(head, Product):
         return _item_type(block, node, head, state)
@@ -299,15 +289,15 @@ def _item_type(block: b.GetItem, node: Typed, head: Type, state: Inference) -> T
     if isinstance(key, slice) and isinstance(head, TupleType):
         return head[key]
     if isinstance(head, Product):
-        return _item_of(node, head, key, state)
+        return _product_item_type(node, head, key, state)
     if isinstance(head, SequenceType):
         if not isinstance(key, int | slice):
-            given = state.types.resolve(head)
-            expected = f'an int or a slice, for its input is {given}'
+            sequence_ = state.types.resolve(head)
+            expected = f'an int or a slice, for its input is {sequence_}'
             fail(node, expected, repr(key), 'use Map, for an item of each of its items')
         return head if isinstance(key, slice) else head.item
     if isinstance(head, TensorType):
-        return _part_type(node, head, key, state)
+        return _tensor_item_type(node, head, key, state)
     got = str(state.types.resolve(head))
     fail(node, 'an object, tuple, sequence or tensor', got)
 
@@ -319,21 +309,23 @@ def _check_slice(node: Typed, key: slice) -> None:
         fail(node, 'a slice of ints', f'{key}: {reason(error)}', 'write it by Slice')
 
 
-def _part_type(node: Typed, given: TensorType, key: object, state: Inference) -> Type:
+def _tensor_item_type(
+    node: Typed, tensor: TensorType, key: object, state: Inference
+) -> Type:
     try:
         fn = take_item(key)
     except TypeError:
         hint = 'pick rows by their numbers in a Function, as `x[jnp.array(...)]` does'
         fail(node, 'ints and slices as the key of a tensor', repr(key), hint)
-    # NumPy is asked: JAX clamps an index that is out of range, and says nothing.
+    # NumPy checks the key, since JAX clamps an index that is out of range.
     try:
-        operator.getitem(cast(Any, np.broadcast_to(np.False_, given.shape)), key)
+        operator.getitem(cast(Any, np.broadcast_to(np.False_, tensor.shape)), key)
     except (IndexError, TypeError, ValueError):
         hint = 'take ints within its shape, and slices'
-        if not given.shape:
+        if not tensor.shape:
             hint = 'leave it out, for a scalar has no items'
-        fail(node, f'a tensor with an item {key!r}', str(given), hint)
-    return apply_layer(node, given, b.Function(fn), state)
+        fail(node, f'a tensor with an item {key!r}', str(tensor), hint)
+    return apply_layer(node, tensor, b.Function(fn), state)
 
 
 @walk.register
@@ -341,7 +333,7 @@ def _(block: b.GetItem, node: Typed, x: object, state: Walk) -> Any:
     if isinstance(node.input, TensorType):
         return state.tensors.call(node, x)
     if isinstance(x, tuple) and not isinstance(node.input, ObjectType):
-        return x[_place(node.input, block.key)]
+        return x[_index_of(node.input, block.key)]
     if isinstance(x, list) and not isinstance(node.input, ObjectType):
         return _item_at(node, x, block.key)
     return state.get(node, x, block.key, block.default)
@@ -350,40 +342,42 @@ def _(block: b.GetItem, node: Typed, x: object, state: Walk) -> Any:
 @write.register
 def _(block: b.GetItem, node: Typed, value: Any, w: Lines) -> Any:
     if isinstance(value, tuple):
-        return value[_place(node.input, block.key)]
+        return value[_index_of(node.input, block.key)]
     if isinstance(value, s.Items):
-        return _of_items(block.key, value, w)
+        if isinstance(block.key, slice):
+            return sliced(value, block.key, w)
+        return w.opened(item_at(value, number(block.key), w))
     if node.layer is not None:
-        return layer(node, value, w)
+        return write_layer(node, value, w)
     x = w.held(as_object(value, w), 'value')
     assert isinstance(x, s.Object)
-    return _field(x, block.key, block.default, w)
+    return _write_field(x, block.key, block.default, w)
 
 
 def _item_at(node: Typed, items: list[Any], key: Any) -> Any:
-    """An item of a sequence that is none of the data, or some neighbours."""
+    """Return an item, or a slice, of a sequence that blocks made."""
     if isinstance(key, slice):
         return items[key]
     if not -len(items) <= key < len(items):
         got = f'got a sequence of length {len(items)}'
-        whole = At(items, path_of(items) or EXAMPLE)  # no way is known to an empty one
-        refuse(node, f'expected an item {key}, {got}', whole)
+        sequence = Located(items, path_of(items) or EXAMPLE)  # empty ones have no path
+        refuse(node, f'expected an item {key}, {got}', sequence)
     return items[key]
 
 
-def _place(given: Type, key: object) -> Any:
-    """Where the parts of a key stand in a tuple, or a struct."""
-    if isinstance(key, slice) or not isinstance(given, Product):
+def _index_of(input_: Type, key: object) -> Any:
+    """Return the index of a key of a product; other keys as they are."""
+    if isinstance(key, slice) or not isinstance(input_, Product):
         return key
-    return given.place(key)
+    return input_.place(key)
 
 
-def _takes_nothing(part: Any) -> bool:
+def _takes_no_input(part: Any) -> bool:
     return part is None or isinstance(part.input, VoidType)
 
 
-def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
-    """A tuple or list that has just the items that are read."""
+def _write_unpacking(x: s.Object, node: Typed, w: Lines) -> Any:
+    """Write the unpacking of a tuple or list all of whose items are read."""
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count, left = len(names), ', '.join(names)
     if count < 2:
@@ -400,13 +394,13 @@ def _unpacked(x: s.Object, node: Typed, w: Lines) -> Any:
 
 
 def _ordinal(k: int) -> str:
-    """A name for one of several items."""
+    """Return a name for item `k` of several."""
     names = 'first', 'second', 'third', 'fourth', 'fifth', 'sixth'
     return names[k] if k < len(names) else f'item_{k}'
 
 
-def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
-    """A field of an object, or those of all objects of a list."""
+def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
+    """Write the reading of a field of an object, or of each of a list."""
     shown = repr(key) if type(key) in PLAIN else w.g.given('place', key)
     shown = braced(shown)
     if default:
@@ -425,9 +419,3 @@ def _field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Objec
     else:
         w.line(f'{name} = [{text.format("y")} for y in {x.text}]')
     return s.Object(name)
-
-
-def _of_items(key: Any, value: s.Items, w: Lines) -> Any:
-    if isinstance(key, slice):
-        return sliced(value, key, w)
-    return w.opened(item_at(value, number(key), w))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of blocks over sequences."""
+"""The rules of `Map`, `Fold`, `RNN` and `Length`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,16 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, in_turn
 from jfold.language import symbols as s
 from jfold.language.bulk import in_lists, map_at_once
 from jfold.language.cells import check_end
-from jfold.language.inference import (
-    Inference,
-    check_dtype,
-    output_type,
-)
+from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.lines import Lines
 from jfold.language.paths import fail
 from jfold.language.typed import Typed
-from jfold.language.walk import (
-    Walk,
-    walk,
-    zero_of,
-)
+from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import (
     counted,
     finite,
@@ -45,32 +35,30 @@ from jfold.types import (
     VoidType,
 )
 
-Array = np.ndarray[Any, Any]
-
-# ---- what they take ------------------------------------------------------------------
+# ---- the types of items --------------------------------------------------------------
 
 UNLIKE = 'make them alike by a Record, which has a block for each item'
 
 
-def why_no_items(given: Type) -> str:
-    """What to do about a value that has no items, or no end of them."""
-    if isinstance(given, BroadcastType):
+def why_no_items(input_: Type) -> str:
+    """Return a hint for an input that has no items, or endlessly many."""
+    if isinstance(input_, BroadcastType):
         return 'put it beside a sequence, by ZipWith'
-    if isinstance(given, TensorType):
+    if isinstance(input_, TensorType):
         return (
             'use a Function for what is in one tensor, and Map for a list of the data'
         )
     return ''
 
 
-def items(
+def unify_items(
     node: Typed,
     state: Inference,
     item: Type,
     broadcast: bool = False,
     of: Type | None = None,
 ) -> None:
-    """Links `item` to the items of the input, or of another type."""
+    """Unify `item` with the type of the items of the input, or of `of`."""
 
     def link(head: Type) -> None:
         if isinstance(head, ObjectType):
@@ -79,10 +67,10 @@ def items(
             broadcast and isinstance(head, BroadcastType)
         ):
             state.equal(node, head.item, item, 'items of type')
-        # An empty tuple would leave the type of the items open for good.
+        # An empty tuple is refused: nothing would say the type of its items.
         elif isinstance(head, TupleType) and head.items:
-            for each in head:
-                state.equal(node, each, item, 'items of one type,', UNLIKE)
+            for type_ in head:
+                state.equal(node, type_, item, 'items of one type,', UNLIKE)
         else:
             expected = 'a sequence, a non-empty tuple of one type, or an object'
             got = state.types.resolve(head)
@@ -91,13 +79,13 @@ def items(
     state.when_head(node, link, of)
 
 
-def sequence_as_given(node: Typed, state: Inference, item: Type) -> Type:
-    """The type of a sequence of `item`, repeated without end where the input is."""
+def sequence_like_input(node: Typed, state: Inference, item: Type) -> Type:
+    """Return the type of a sequence of `item`; endless if the input is endless."""
     output = state.types.fresh()
 
     def link(head: Type) -> None:
-        kind = BroadcastType if isinstance(head, BroadcastType) else SequenceType
-        state.equal(node, kind(item), output, 'to give')
+        outer_type = BroadcastType if isinstance(head, BroadcastType) else SequenceType
+        state.equal(node, outer_type(item), output, 'to give')
 
     state.when_head(node, link)
     return output
@@ -109,10 +97,10 @@ def sequence_as_given(node: Typed, state: Inference, item: Type) -> Type:
 @output_type.register
 def _(block: b.Map, node: Typed, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
-    items(node, state, item, broadcast=True)
+    unify_items(node, state, item, broadcast=True)
     fn = yield state.part(node, block.fn, item, '')
     node.parts = (fn,)
-    return sequence_as_given(node, state, fn.output)
+    return sequence_like_input(node, state, fn.output)
 
 
 @walk.register
@@ -128,15 +116,15 @@ def _(block: b.Map, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]
 def _(block: b.Map, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     (part,) = node.parts
     assert part is not None
-    given = sequence(value, w)
-    if isinstance(given, s.Endless):
-        return s.Endless(w.part(part, given.item))
-    if in_lists(part, given.items, w):
-        return map_at_once(part, counted(given, w), w)
-    name = 'item'
-    items = w.loop(given, name, lambda item: w.part(part, item), 'value')
+    operand = sequence(value, w)
+    if isinstance(operand, s.Endless):
+        return s.Endless(w.part(part, operand.item))
+    if in_lists(part, operand.items, w):
+        return map_at_once(part, counted(operand, w), w)
+    items = w.loop(operand, 'item', lambda item: w.part(part, item), 'value')
     lists = list(s.leaves(items))
-    n = given.n
+    n = operand.n
+    # The lists made here are as long, so an expression for `n` is not repeated.
     if not n.isidentifier() and not n.isdigit() and lists:
         n = f'len({lists[0].text})'
     return s.Items(items, n)
@@ -148,11 +136,11 @@ def _(block: b.Map, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.Fold, node: Typed, state: Inference) -> Steps[Type]:
     item = state.types.fresh()
-    items(node, state, item)
+    unify_items(node, state, item)
     start: Typed = yield state.part(node, block.start, VoidType(), '.start')
-    # The state is another value in each round, though always of the type of the start.
-    given = TupleType(state.carries(node, start.output), item)
-    combine = yield state.part(node, block.combine, given, '.combine')
+    # The state is a new value in each round, though always of the type of the start.
+    pair = TupleType(state.carries(node, start.output), item)
+    combine = yield state.part(node, block.combine, pair, '.combine')
     hint = 'make `start` of the type that `combine` gives, which is always the same'
     state.equal(combine, combine.output, start.output, 'to give its state,', hint)
     node.parts = (start, combine)
@@ -173,17 +161,19 @@ def _(block: b.Fold, node: Typed, x: object, state: Walk) -> Steps[Any]:
 def _(block: b.Fold, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
     start, combine = node.parts
     assert combine is not None
-    given = finite(value, w)
+    operand = finite(value, w)
     first = w.part(start, None)
     w.g.loops_written.append(str(node))
     state = w.joined((node, 'state'), w.assigned('state', first))
 
+    # What the body gives may be made by other operations than the start, so the set of
+    # producers of the state is joined over both.
     def body(item: s.Symbol) -> None:
-        made = w.part(combine, (state, item))
-        w.joined((node, 'state'), made)
-        w.assign(state, made)
+        next_state = w.part(combine, (state, item))
+        w.joined((node, 'state'), next_state)
+        w.assign(state, next_state)
 
-    w.loop(given, 'item', body)
+    w.loop(operand, 'item', body)
     return w.joined((node, 'state'), state)
 
 
@@ -193,42 +183,42 @@ def _(block: b.Fold, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
 @output_type.register
 def _(block: b.RNN, node: Typed, state: Inference) -> Steps[Type]:
     check_end(node, block.cell)
-    item, carried, made = (state.types.fresh() for _ in range(3))
+    item, carried, output = (state.types.fresh() for _ in range(3))
     if block.initial_state_from_input:
-        given = TupleType(state.types.fresh(), carried)
+        pair = TupleType(state.types.fresh(), carried)
         expected = 'a pair of a sequence and a state,'
-        state.equal(node, node.input, given, expected, 'give both, as by a Record')
-        items(node, state, item, of=given[0])
+        state.equal(node, node.input, pair, expected, 'give both, as by a Record')
+        unify_items(node, state, item, of=pair[0])
         start = None
     else:
-        items(node, state, item)
-        begin = node, block.initial_state, '.initial_state', carried
+        unify_items(node, state, item)
+        initial = node, block.initial_state, '.initial_state', carried
         hint = 'make it one of the type of the states that the cell gives'
-        start = yield state.substitute(*begin, 'to give a state,', hint)
+        start = yield state.substitute(*initial, 'to give a state,', hint)
     pair = TupleType(item, state.carries(node, carried))
     cell = yield state.part(node, block.cell, pair, '.cell')
-    both = TupleType(made, carried)
+    result = TupleType(output, carried)
     hint = 'return a pair, of which the second is of the type of the initial state'
-    state.equal(cell, cell.output, both, 'to give an output and a state,', hint)
+    state.equal(cell, cell.output, result, 'to give an output and a state,', hint)
     node.parts = (start, cell)
-    return TupleType(SequenceType(made), carried)
+    return TupleType(SequenceType(output), carried)
 
 
 @walk.register
 def _(block: b.RNN, node: Typed, x: Iterable[object], state: Walk) -> Steps[Any]:
     start, cell = node.parts
     assert isinstance(node.output, TupleType)
-    given: object = x
+    sequence_: object = x
     if block.initial_state_from_input:
-        given, carried = x
+        sequence_, carried = x
     elif start is None:
         carried = zero_of(node.output[1], node, state)
     else:
         carried = yield state.part(start, None)
     outputs: list[Any] = []
-    for item in state.items(node, given):
-        made, carried = yield state.anew(cell, (item, carried))
-        outputs.append(made)
+    for item in state.items(node, sequence_):
+        output, carried = yield state.anew(cell, (item, carried))
+        outputs.append(output)
     return outputs, carried
 
 
@@ -242,20 +232,22 @@ def _(block: b.RNN, node: Typed, value: s.Symbol, w: Lines) -> s.Symbol:
         first = zeros_written(node.output[1], w)
     else:
         first = w.part(start, None)
-    given = finite(value, w)
+    operand = finite(value, w)
     w.g.loops_written.append(str(node))
     state = w.joined((node, 'state'), w.assigned('state', first))
 
-    after: list[s.Symbol] = []
+    next_states: list[s.Symbol] = []  # the one of the body, once it is written
 
     def body(item: s.Symbol) -> s.Symbol:
-        made, carried = parts_of(w.part(cell, (item, state)))
+        output, carried = parts_of(w.part(cell, (item, state)))
         w.joined((node, 'state'), carried)
-        after.append(carried)
-        return made
+        next_states.append(carried)
+        return output
 
-    outputs = w.loop(given, 'item', body, 'output', lambda: w.assign(state, after[0]))
-    return s.Items(outputs, given.n), w.joined((node, 'state'), state)
+    outputs = w.loop(
+        operand, 'item', body, 'output', lambda: w.assign(state, next_states[0])
+    )
+    return s.Items(outputs, operand.n), w.joined((node, 'state'), state)
 
 
 # ---- Length --------------------------------------------------------------------------

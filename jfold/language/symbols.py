@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as they stand while source is written: texts, and what is known of them.
+"""Symbols: values while source is written, as texts and what is known of them.
 
     Object('x')                          an object, in the variable x
     Tensor('left', type=0, makers=0b10)  a row number, made by the operation output 1
@@ -33,7 +33,7 @@ from jfold.types import (
 
 @dataclass(frozen=True, eq=False)
 class Object:
-    """A Python object; `kind` is its class, where that is known."""
+    """A Python object; `kind` is its class, or `None` if that is not known."""
 
     text: str = ''
     kind: type | None = None
@@ -45,10 +45,11 @@ class Tensor:
 
     Attributes:
       type: the number of its type.
-      makers: the outputs of operations that it may be, as bits.
-      step: the region whose rows it is one of, and who makes it there.
-      use: the application that made it and which output it is, if it is that itself.
-      level: the same for tensors whose levels are equal; `None` if that is not known.
+      makers: the outputs of operations that it may be, as a bit set.
+      step: the region that it is a row of, and the maker there.
+      use: the application that made it and the number of the output, if it is known
+        to be just that.
+      level: a token that tensors of equal levels share; `None` if nothing is known.
     """
 
     name: str = ''
@@ -60,7 +61,7 @@ class Tensor:
 
     @property
     def text(self) -> str:
-        """The text; whoever asks reads it in another way than as an input."""
+        """The text, for a use other than as an input of an operation."""
         if self.use is not None:
             self.use[0].readers.add(None)
         return self.name
@@ -68,7 +69,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """A sequence of `n` items: each leaf of `items` is a list of so many."""
+    """A sequence of `n` items; each leaf of `items` is a list of length `n`."""
 
     items: Symbol
     n: str = ''
@@ -76,7 +77,7 @@ class Items:
 
 @dataclass(frozen=True, eq=False)
 class Nested:
-    """Of the items of a sequence those that are sequences: a list of packed ones."""
+    """A leaf of items that are sequences themselves: a list of packed sequences."""
 
     text: str
     item: Items  # a template
@@ -96,13 +97,13 @@ Leaf: TypeAlias = Object | Tensor | Nested
 
 
 def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
-    """What is known of any value of a type; `number` numbers tensor types."""
+    """Return what is known of any value of a type; `number` numbers tensor types."""
     if isinstance(type_, TensorType):
         return Tensor('', number(type_))
     if isinstance(type_, ObjectType):
         return Object()
     if isinstance(type_, Product):
-        return tuple(template(each, number) for each in type_)
+        return tuple(template(item, number) for item in type_)
     if isinstance(type_, SequenceType):
         return Items(_listed(template(type_.item, number)))
     if isinstance(type_, BroadcastType):
@@ -111,7 +112,7 @@ def template(type_: Type, number: Callable[[TensorType], int]) -> Symbol:
 
 
 def _listed(item: Symbol) -> Symbol:
-    """The template of a list of values, given that of one."""
+    """Return the template of a list of values, given the template of one."""
     if isinstance(item, tuple):
         return tuple(map(_listed, item))
     if isinstance(item, Endless):
@@ -120,10 +121,10 @@ def _listed(item: Symbol) -> Symbol:
 
 
 def leaves(value: Symbol) -> Iterator[Leaf]:
-    """The leaves of a value, from left to right."""
+    """Yield the leaves of a value, from left to right."""
     if isinstance(value, tuple):
-        for each in value:
-            yield from leaves(each)
+        for part in value:
+            yield from leaves(part)
     elif isinstance(value, Items):
         yield from leaves(value.items)
     elif isinstance(value, Endless):
@@ -133,9 +134,9 @@ def leaves(value: Symbol) -> Iterator[Leaf]:
 
 
 def mapped(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
-    """The same structure with `fn` of each leaf in its place."""
+    """Return a value with `fn` applied to each leaf."""
     if isinstance(value, tuple):
-        return tuple(mapped(fn, each) for each in value)
+        return tuple(mapped(fn, part) for part in value)
     if isinstance(value, Items):
         return replace(value, items=mapped(fn, value.items))
     if isinstance(value, Endless):
@@ -144,76 +145,76 @@ def mapped(fn: Callable[[Leaf], Symbol], value: Symbol) -> Symbol:
 
 
 def renamed(value: Symbol, texts: Iterator[str], n: str = '') -> Symbol:
-    """A value in other variables, of which nothing is known but makers."""
+    """Return a value in new variables; of its tensors only the makers stay known."""
 
-    def leaf(each: Leaf) -> Leaf:
-        if isinstance(each, Tensor):
-            return Tensor(next(texts), each.type, each.makers)
-        return replace(each, text=next(texts))
+    def leaf(value: Leaf) -> Leaf:
+        if isinstance(value, Tensor):
+            return Tensor(next(texts), value.type, value.makers)
+        return replace(value, text=next(texts))
 
-    made = mapped(leaf, value)
-    return replace(made, n=n) if isinstance(made, Items) else made
+    result = mapped(leaf, value)
+    return replace(result, n=n) if isinstance(result, Items) else result
 
 
 def makers(value: Symbol) -> Iterator[ProducerSet]:
-    """The makers of each tensor in a value, those of items of sequences too."""
-    for each in leaves(value):
-        if isinstance(each, Tensor):
-            yield each.makers
-        elif isinstance(each, Nested):
-            yield from makers(each.item)
+    """Yield the makers of each tensor in a value and in its nested sequences."""
+    for leaf in leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf.makers
+        elif isinstance(leaf, Nested):
+            yield from makers(leaf.item)
 
 
-def with_makers(value: Symbol, found: Iterator[ProducerSet]) -> Symbol:
-    """The value with other makers; the inverse of `makers`."""
+def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
+    """Return a value with new makers, in the order of `makers`."""
 
-    def leaf(each: Leaf) -> Leaf:
-        if isinstance(each, Tensor):
-            known = each.step, each.use, each.level
-            return Tensor(each.name, each.type, next(found), *known)
-        if isinstance(each, Nested):
-            return Nested(each.text, cast(Items, with_makers(each.item, found)))
-        return each
+    def leaf(value: Leaf) -> Leaf:
+        if isinstance(value, Tensor):
+            known = value.step, value.use, value.level
+            return Tensor(value.name, value.type, next(sets), *known)
+        if isinstance(value, Nested):
+            return Nested(value.text, cast(Items, with_makers(value.item, sets)))
+        return value
 
     return mapped(leaf, value)
 
 
 def levels(value: Symbol) -> Iterator[Any]:
-    """The levels of the tensors in a value, but for those in sequences."""
+    """Yield the levels of the tensors in a value, without those in sequences."""
     if isinstance(value, Tensor):
         yield value.level
     elif isinstance(value, tuple):
-        for each in value:
-            yield from levels(each)
+        for part in value:
+            yield from levels(part)
     elif isinstance(value, Endless):
         yield from levels(value.item)
 
 
-def with_levels(value: Symbol, found: Iterator[Any]) -> Symbol:
-    """The value with other levels; the inverse of `levels`."""
+def with_levels(value: Symbol, others: Iterator[Any]) -> Symbol:
+    """Return a value with new levels, in the order of `levels`."""
     if isinstance(value, Tensor):
         known = value.makers, value.step, value.use
-        return Tensor(value.name, value.type, *known, next(found))
+        return Tensor(value.name, value.type, *known, next(others))
     if isinstance(value, tuple):
-        return tuple(with_levels(each, found) for each in value)
+        return tuple(with_levels(part, others) for part in value)
     if isinstance(value, Endless):
-        return Endless(with_levels(value.item, found))
+        return Endless(with_levels(value.item, others))
     return value
 
 
 def packed(value: Symbol) -> str:
-    """The text of a value as one Python object."""
+    """Return the text of a value as one Python object."""
     if value is None:
         return 'None'
     if isinstance(value, tuple):
-        return in_parentheses([packed(each) for each in value])
+        return in_parentheses([packed(part) for part in value])
     if isinstance(value, Items):
         return _packed_items(value.items, value.n)
     return packed(value.item) if isinstance(value, Endless) else value.text
 
 
 def in_parentheses(texts: list[str]) -> str:
-    """The text of a tuple."""
+    """Return the text of a tuple."""
     return f'({", ".join(texts)}{"," if len(texts) == 1 else ""})'
 
 
@@ -221,7 +222,8 @@ def _packed_items(items: Symbol, n: str) -> str:
     if isinstance(items, tuple):
         if not items:
             return f'[()] * {n}'
-        return f'[*zip({", ".join(_packed_items(each, n) for each in items)})]'
+        # The lists of a tuple's leaves, transposed, are a list of tuples.
+        return f'[*zip({", ".join(_packed_items(part, n) for part in items)})]'
     if isinstance(items, Endless):
         return _packed_items(items.item, n)
     if items is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A typed expression: the uses of blocks, their types, and where they are."""
+"""A typed expression: the uses of blocks, with their types and paths."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from jfold.types import TupleType, Type
 
 @dataclass(eq=False, repr=False)
 class Typed:
-    """One use of a block, with its types, or all its uses on one value.
+    """One use of a block with its types, or all its uses on one value.
 
     Attributes:
-      where: the blocks that lead to the first, as `Pipe[1].Record['left']`.
-      parts: the uses inside, in the order of their evaluation, as the rule says that
+      where: the path to its first use, as `Pipe[1].Record['left']`.
+      parts: the uses of inner blocks in the order of evaluation, set by the rule that
         types the block; `None` where an optional one is absent.
-      layer: of a function, and of an item of a tensor.
-      order: the places of the items of its input, as a function takes them by name.
-      origins: where its outputs come from.
-      shared: whether it is used more than once.
-      draws: whether something random is inside, so that each use is another.
+      layer: the layer of a function or of an item of a tensor.
+      order: the places of the items of its input, where a function takes them by name.
+      origins: which outputs of the layer are forwarded inputs or constants.
+      shared: whether it has more than one use.
+      draws: whether random numbers are drawn inside, so that uses differ.
       observes: whether a metric is inside, so that each use counts.
-      facts: what the rules of the block ask of the blocks that it is made of.
+      facts: anything else that the rules of the block store when it is typed.
     """
 
     block: b.Block
@@ -51,19 +51,16 @@ class Typed:
 
     @property
     def taken(self) -> Type:
-        """What is taken: the type of the input, its items in the order of names."""
+        """The type of the input, its items in the order in which they are taken."""
         return TupleType(self.arranged(self.input)) if self.order else self.input
 
     def arranged(self, value: Any) -> Any:
-        """The items of an input, or of its type, in the order in which they are taken.
-
-        In that they have, this is the input itself.
-        """
+        """Return an input, or its type, with its items in the order of `order`."""
         return tuple(value[place] for place in self.order) if self.order else value
 
     @functools.cached_property
     def path(self) -> str:
-        """The way to it, and the beginning of what it prints as."""
+        """The path with which errors name this use, ending in the block itself."""
         return path_of(self.where, self.block)
 
     def __str__(self) -> str:
@@ -72,10 +69,11 @@ class Typed:
 
 @dataclass(frozen=True, eq=False)
 class Typing:
-    """A typed expression: its root, its declarations, its layers in order of use, what
-    metrics collect, and whether with labels.
+    """A typed expression, which prints with an indented line for each use of a block.
 
-    Prints with a line for each use of a block, indented below what it is a part of.
+    Attributes:
+      layers: in order of use.
+      metrics: by name, the type that is collected and whether labels are beside it.
     """
 
     root: Typed
@@ -85,16 +83,18 @@ class Typing:
 
     @functools.cached_property
     def results(self) -> tuple[tuple[Kind, Type], ...]:
-        """The kinds of what a batch gives, in order, with the types of their rows."""
+        """The kind of each result, with the type of its rows."""
         return rows_of(self.root.output, self.metrics)
 
     @functools.cached_property
     def metric_numbers(self) -> dict[str | None, int]:
-        """The numbers of those of metrics, by name."""
+        """The number of the result of each metric, by name."""
         return {kind.name: r for r, (kind, _) in enumerate(self.results)}
 
     def __str__(self) -> str:
-        named = [(each.name, root) for each, root in self.declarations.items()]
+        named = [
+            (declaration.name, root) for declaration, root in self.declarations.items()
+        ]
         trees = (
             (f'<{name}>', *_lines(root))
             for name, root in [('expression', self.root), *named]
@@ -103,7 +103,7 @@ class Typing:
 
 
 def _lines(root: Typed) -> Iterator[str]:
-    """A use and all inside it; of one on a value that it met before, the head alone."""
+    """Yield a line per use inside `root`; parts of a shared use once."""
     waiting, seen = [(1, root)], set[int]()
     while waiting:
         depth, node = waiting.pop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unification: what is known of types that are not given, and that they are equal."""
+"""Unification: type variables, and the bindings that make types equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jfold.types import Nested, TupleType, Type
 
 @dataclass(frozen=True, eq=False)
 class TypeVariable(Type):
-    """A type not yet known; exists only during inference, and equals only itself."""
+    """A type not yet known, which equals only itself; exists during inference alone."""
 
     number: int
     ground: ClassVar[bool] = False
@@ -31,73 +31,81 @@ ITSELF = (
 
 
 class Mismatch(Exception):
-    """Two types that were to be equal are not."""
+    """Two types cannot be made equal; the message, if any, is a hint."""
 
 
 @dataclass
 class Unifier:
-    """What is known of the type variables of one expression."""
+    """The bindings of the type variables of one expression.
+
+    Attributes:
+      bound: the type, or other variable, that a variable stands for.
+      resolved: types without variables, by the type that they were resolved from.
+      bare: by id, types and the same without names of fields.
+    """
 
     bound: dict[Type, Type] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    resolved: dict[Type, Type] = field(default_factory=dict)  # what is for good
-    bare: dict[int, tuple[Type, Type]] = field(default_factory=dict)  # without names
+    resolved: dict[Type, Type] = field(default_factory=dict)
+    bare: dict[int, tuple[Type, Type]] = field(default_factory=dict)
 
     def fresh(self) -> TypeVariable:
-        """A variable that nothing is known of."""
+        """Return a new variable that is not bound."""
         return TypeVariable(next(self.numbers))
 
-    def named(self, type_: Type) -> TypeVariable:
-        """A new variable for a type."""
-        made = self.fresh()
-        self.bound[made] = type_
-        return made
+    def alias(self, type_: Type) -> TypeVariable:
+        """Return a new variable bound to a type."""
+        variable = self.fresh()
+        self.bound[variable] = type_
+        return variable
 
     def head(self, type_: Type) -> Type:
-        """`type_` with its outermost variable replaced by what it is bound to."""
+        """Return `type_` with its outermost variable replaced, if it is bound."""
         last = self._last(type_)
         return self.bound.get(last, last)
 
     def _last(self, type_: Type) -> Type:
-        """The variable behind a variable that is bound to a type, or to none."""
+        """Return the last of a chain of variables bound to variables."""
         last = type_
         while isinstance(then := self.bound.get(last), TypeVariable):
             last = then
-        while type_ is not last:  # the way is shorter the next time
+        while type_ is not last:  # path compression, as in a union-find structure
             self.bound[type_], type_ = last, self.bound[type_]
         return last
 
     def resolve(self, type_: Type) -> Type:
-        """`type_` with all bound variables replaced."""
+        """Return `type_` with all bound variables replaced."""
         head = self.head(type_)
         if head.ground or not isinstance(head, Nested):
             return head
         return self.resolved.get(head) or run(self._resolve(head, {}))
 
-    def _resolve(self, type_: Type, found: dict[Type, Type]) -> Steps[Type]:
+    def _resolve(self, type_: Type, partial: dict[Type, Type]) -> Steps[Type]:
         head = self.head(type_)
         if head.ground or not isinstance(head, Nested):
             return head
-        made = self.resolved.get(head) or found.get(head)
-        if made is None:
-            parts = yield in_turn(self._resolve(part, found) for part in head.parts)
-            made = head.around(parts)
-            # What has a variable left may resolve to more once that is bound.
-            (self.resolved if made.ground else found)[head] = made
-        return made
+        result = self.resolved.get(head) or partial.get(head)
+        if result is None:
+            parts = yield in_turn(self._resolve(part, partial) for part in head.parts)
+            result = head.around(parts)
+            # With a variable left it is memoized for this call alone: the variable may
+            # be bound later.
+            (self.resolved if result.ground else partial)[head] = result
+        return result
 
     def plain(self, type_: Type) -> Type:
-        """`type_` with all bound variables replaced, and without names of fields."""
+        """Return `type_` resolved, and without names of fields."""
         return without_names(self.resolve(type_), self.bare)
 
     def known(self, type_: Type) -> bool:
-        """Whether no variable is left in `type_`."""
+        """Return whether `type_` resolves to a type without variables."""
         return self.resolve(type_).ground
 
     def unify(self, left: Type, right: Type) -> None:
-        """Makes both types equal by binding variables.
+        """Make both types equal by binding variables.
 
-        Names of fields go from the left to the right, to what may have several sources.
+        The names of fields of `left` are added to those of `right`, which may get names
+        from several sources, such as the cases of a `OneOf`.
 
         Raises:
           Mismatch: they cannot be.
@@ -105,6 +113,7 @@ class Unifier:
         waiting = [(left, right)]
         seen: set[tuple[int, int]] = set()
         while waiting:
+            # `last` is the variable bound to `right`, if any: names are added to it.
             left, last = map(self._last, waiting.pop())
             left, right = map(self.head, (left, last))
             if (id(left), id(right)) in seen or left == right:
@@ -125,36 +134,39 @@ class Unifier:
         self.bound[variable] = type_
 
     def _name(self, left: Type, right: Type, last: Type) -> None:
-        """Gives a variable the names that the items of both types have."""
+        """Bind `last` to the right type with the names of items of both."""
         if isinstance(left, TupleType) and isinstance(right, TupleType):
-            made = merged(right, left)
-            if made is None:
+            tuple_type = merged(right, left)
+            if tuple_type is None:
                 raise Mismatch('write the fields in one order')
             if isinstance(last, TypeVariable):
-                self.bound[last] = made
+                self.bound[last] = tuple_type
 
     def _occurs(self, variable: TypeVariable, type_: Type) -> bool:
+        """Return whether binding the variable to the type would make it infinite."""
+        # By id, since types are graphs: a part may stand in many places.
         waiting = [self.resolve(type_)]
         seen: set[int] = set()
         while waiting:
-            each = waiting.pop()
-            if each == variable:
+            part = waiting.pop()
+            if part == variable:
                 return True
-            if isinstance(each, Nested) and not each.ground and id(each) not in seen:
-                seen.add(id(each))
-                waiting.extend(each.parts)
+            if isinstance(part, Nested) and not part.ground and id(part) not in seen:
+                seen.add(id(part))
+                waiting.extend(part.parts)
         return False
 
 
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
-    """The parts of two types, which must be of one kind."""
+    """Return pairs of parts of two types with equal heads; raises `Mismatch`."""
     if isinstance(left, Nested) and isinstance(right, Nested):
-        if _kind(left) == _kind(right):
+        if _head_key(left) == _head_key(right):
             return list(zip(left.parts, right.parts, strict=True))
     raise Mismatch
 
 
-def _kind(type_: Nested) -> tuple[object, ...]:
-    """What is equal of two types, if all their parts may be; names may differ."""
-    kind = TupleType if isinstance(type_, TupleType) else type(type_)
-    return kind, type_.form, len(type_.parts)
+def _head_key(type_: Nested) -> tuple[object, ...]:
+    """Return a key that is equal for types that may be unified part by part."""
+    # A tuple with names of fields unifies with one without.
+    constructor = TupleType if isinstance(type_, TupleType) else type(type_)
+    return constructor, type_.form, len(type_.parts)

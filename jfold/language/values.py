@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What values consist of: texts, templates, what a call passes, results in rows."""
+"""Readings of symbols: texts, templates, arguments of calls, parts of results."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jfold.types import SequenceType, Type, leaf_types
 
 
 def texts(value: s.Symbol) -> Iterator[str]:
-    """The texts of the leaves of a value, and of lengths."""
+    """Yield the texts of the leaves and lengths of a value."""
     if isinstance(value, tuple):
-        for each in value:
-            yield from texts(each)
+        for part in value:
+            yield from texts(part)
     elif isinstance(value, s.Items):
         yield value.n
         yield from texts(value.items)
@@ -26,39 +26,39 @@ def texts(value: s.Symbol) -> Iterator[str]:
 
 
 def blank(value: s.Symbol) -> s.Symbol:
-    """The template of a value."""
+    """Return the template of a value, without classes of objects."""
 
-    def leaf(each: s.Leaf) -> s.Symbol:
-        if isinstance(each, s.Tensor):
-            return s.Tensor('', each.type, each.makers)
-        return s.Nested('', each.item) if isinstance(each, s.Nested) else s.Object()
+    def leaf(value: s.Leaf) -> s.Symbol:
+        if isinstance(value, s.Tensor):
+            return s.Tensor('', value.type, value.makers)
+        return s.Nested('', value.item) if isinstance(value, s.Nested) else s.Object()
 
     return s.mapped(leaf, value)
 
 
 def blank_items(value: s.Items) -> s.Items:
-    """The template of a sequence."""
-    made = blank(value)
-    assert isinstance(made, s.Items)
-    return made
+    """Return the template of a sequence."""
+    template = blank(value)
+    assert isinstance(template, s.Items)
+    return template
 
 
 def template_of(value: s.Symbol) -> s.Symbol:
-    """The template of a value, with the classes of objects that are known."""
+    """Return the template of a value, with known classes of objects and levels."""
 
-    def leaf(each: s.Leaf) -> s.Symbol:
-        if isinstance(each, s.Tensor):
-            return s.Tensor('', each.type, each.makers, level=each.level)
-        return replace(each, text='')
+    def leaf(value: s.Leaf) -> s.Symbol:
+        if isinstance(value, s.Tensor):
+            return s.Tensor('', value.type, value.makers, level=value.level)
+        return replace(value, text='')
 
     return s.mapped(leaf, value)
 
 
 def arguments(value: s.Symbol) -> Iterator[Any]:
-    """What is passed to a function: leaves, and sequences."""
+    """Yield the leaves and sequences that a call passes for a value."""
     if isinstance(value, tuple):
-        for each in value:
-            yield from arguments(each)
+        for part in value:
+            yield from arguments(part)
     elif isinstance(value, s.Endless):
         yield from arguments(value.item)
     elif value is not None:
@@ -66,36 +66,36 @@ def arguments(value: s.Symbol) -> Iterator[Any]:
 
 
 def with_arguments(value: s.Symbol, fn: Any) -> Any:
-    """The same structure with `fn` of each argument in its place."""
+    """Return a value with `fn` applied to each leaf or sequence that a call passes."""
     if isinstance(value, tuple):
-        return tuple(with_arguments(each, fn) for each in value)
+        return tuple(with_arguments(part, fn) for part in value)
     if isinstance(value, s.Endless):
         return s.Endless(with_arguments(value.item, fn))
     return None if value is None else fn(value)
 
 
 def row_leaves(value: s.Symbol) -> Iterator[Any]:
-    """What of a value stands in a row of a result: leaves, and sequences."""
+    """Yield the leaves and sequences that stand in a row of a result."""
     if isinstance(value, tuple):
-        for each in value:
-            yield from row_leaves(each)
+        for part in value:
+            yield from row_leaves(part)
     elif value is not None:
         yield value
 
 
 def inside(type_: Type, numbers: list[int]) -> list[Any]:
-    """Per sequence in a value, the result of its items and those inside of these.
+    """Return, per sequence in a value, its result number and the sequences inside.
 
     Sequences are numbered level by level, as
     `jfold.program.result_tables.levels` meets them.
     """
-    rest = iter(numbers[1:])
+    remaining = iter(numbers[1:])
     root: list[Any] = []
     waiting = [(type_, root)]
-    for each, into in waiting:
-        for leaf in leaf_types(each):
+    for item_type, siblings in waiting:
+        for leaf in leaf_types(item_type):
             if isinstance(leaf, SequenceType):
-                made: list[Any] = []
-                into.append((next(rest), made))
-                waiting.append((leaf.item, made))
+                inner: list[Any] = []
+                siblings.append((next(remaining), inner))
+                waiting.append((leaf.item, inner))
     return root

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meaning of blocks: an expression run on one example, block by block.
+"""The meaning of blocks: an expression is evaluated on one example, block by block.
 
-Each kind of block has one rule, whatever tensors are: with arrays, the walk is the
-eager twin (`eager`), which shares nothing with tapes, schedules and the runtime; with
-nothing in their place it finds what is wrong with an example, and with numbers of rows
-it is the reference of what source records (`numbering`). Objects come with the way to
-them in the example, so that errors can tell it. It is slow, on purpose.
+Each class of blocks has one rule, and `Tensors` says what stands for tensors. With
+arrays the walk is the eager twin (`eager`), which shares nothing with the engine. With
+paths alone it finds what is wrong with an example (`expression`). With row numbers it
+is the reference that generated source is tested against (`reference`). Objects carry
+their path in the example, for errors. The walk is simple rather than fast.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ from jfold.base.trampoline import Steps, in_turn, run
 from jfold.language.typed import Typed, Typing
 from jfold.tracing.helpers import field as field_of
 from jfold.tracing.objects import ABSENT, listed, why_no_sequence, why_no_value
-from jfold.types import (
-    Product,
-    SequenceType,
-    TensorType,
-    Type,
-    VoidType,
-)
+from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
 LACKS = 'put the block in an Optional, if a field may be missing'
 UNHASHABLE = 'make a tuple of a list, which can be looked up'
@@ -39,13 +33,14 @@ UNHASHABLE = 'make a tuple of a list, which can be looked up'
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Path:
-    """The path to an object in an example: that to what it is in, and a step.
+    """The path of an object in an example, as a linked list of steps.
 
-    Data may be as deep as they like, so a path is not read as long as it only grows.
+    Data may be 100,000 deep, so a step takes constant time; printing reads all steps.
 
     Attributes:
-      before: `None` of the example itself.
-      length: how many steps there are.
+      before: the path of the object around it; `None` of the example itself.
+      text: the last step, as `[0]` or `.left`.
+      length: the number of steps.
     """
 
     before: Path | None = None
@@ -53,7 +48,7 @@ class Path:
     length: int = 0
 
     def step(self, text: str) -> Path:
-        """The path of what is further in."""
+        """Return the path of an object one step inside."""
         return Path(self, text, self.length + 1)
 
     def __str__(self) -> str:
@@ -68,12 +63,12 @@ EXAMPLE = Path()
 
 
 class Misfit(Exception):
-    """An example does not fit the expression; told once, by the innermost block.
+    """An example does not fit the expression; raised by the innermost block.
 
     Attributes:
       where: the path of the block.
-      path: that of the value in the example, once that is known.
-      hint: what to do; '' if that is not known.
+      path: the path of the value in the example; `None` until it is known.
+      hint: what to do about it, or ''.
     """
 
     def __init__(
@@ -82,111 +77,116 @@ class Misfit(Exception):
         super().__init__(message)
         self.message, self.where, self.path, self.hint = message, where, path, hint
 
-    def told(self) -> InputError:
-        """The same for users, of the only example."""
+    def input_error(self) -> InputError:
+        """Return the error that users see, of example 0."""
         path = str(self.path or '')
         return InputError(self.message, 0, path, self.where, self.hint)
 
 
 @dataclass(frozen=True, eq=False)
-class At:
-    """A Python object, and the way to it in the example."""
+class Located:
+    """A Python object with its path in the example."""
 
     value: object
     path: Path = EXAMPLE
 
-    def step(self, value: object, text: str) -> At:
-        """What is further in."""
-        return At(value, self.path.step(text))
+    def step(self, value: object, text: str) -> Located:
+        """Return an object inside this one, with its path."""
+        return Located(value, self.path.step(text))
 
 
 class Tensors(Protocol):
-    """What tensors are on a walk."""
+    """The operations of a walk on tensors, whatever stands for them."""
 
-    def tensor(self, node: Typed, x: At, type_: TensorType, below: int | None) -> Any:
-        """That of an object."""
+    def tensor(
+        self, node: Typed, x: Located, type_: TensorType, below: int | None
+    ) -> Any:
+        """Return the tensor of an object, with ints in `[0, below)`."""
 
     def constant(self, node: Typed, value: Any) -> Any:
-        """That of an array that the program has."""
+        """Return the tensor of a constant of the program."""
 
     def call(self, node: Typed, x: object) -> Any:
-        """What the layer of a node makes of tensors."""
+        """Return the outputs of the layer of a node."""
 
     def length(self, node: Typed, n: int, type_: TensorType) -> Any:
-        """That of a length."""
+        """Return the tensor of the length of a sequence."""
 
     def group(self, combine: Typed, item: Type, items: list[Any]) -> Any:
-        """What an operation on several items makes of them."""
+        """Return several items reduced by one operation, made of `combine`."""
 
     def observe(self, node: Typed, name: str, x: object) -> None:
-        """Is told what a metric collects."""
+        """Collect a value for a metric."""
 
 
 @dataclass(eq=False)
 class Walk:
-    """One walk.
+    """The state of a walk over one example.
 
     Attributes:
-      calls: of declarations, with the objects they were given, that have not returned.
-      once: by a shared block and a key, the object and, once there is one, its value.
-      found: the values of blocks that are used more than once, with what they were
-        given; of this item or call alone.
+      calls: the path of each open call, by declaration and the ids of its objects.
+      shared: for blocks in a `Share`, by declaration and key: the object and a tuple
+        that holds its value, or is empty while it is being computed.
+      known: the input and value of blocks that are used more than once, for the item
+        or call of this walk alone.
     """
 
     typing: Typing
     tensors: Tensors
     calls: dict[tuple[Any, ...], Path] = field(default_factory=dict)
-    once: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
-    found: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
+    shared: dict[Any, tuple[Any, tuple[Any, ...]]] = field(default_factory=dict)
+    known: dict[Typed, tuple[Any, Any]] = field(default_factory=dict)
 
     def run(self, example: object) -> Any:
-        """The value of an example; of objects in it, with the way to them.
+        """Return the value of an example, its objects with their paths.
 
         Raises:
           Misfit: the example does not fit.
         """
-        return run(self.part(self.typing.root, At(example)))
+        return run(self.part(self.typing.root, Located(example)))
 
     def part(self, node: Typed | None, x: object) -> Steps[Any]:
-        """The value of a block inside another; not again, if it is known."""
+        """Return the value of one use of a block, computed once for each input."""
         assert node is not None
         x = None if isinstance(node.input, VoidType) else x
-        # What it was given is compared too, so as not to rest on the typing.
-        if node in self.found and self.found[node][0] is x:
-            return self.found[node][1]
-        kind: type = type(node.block)
-        rule, steps = _rule(kind)
+        # The input is compared too, so that a wrong `shared` cannot change a value.
+        if node in self.known and self.known[node][0] is x:
+            return self.known[node][1]
+        block_class: type = type(node.block)
+        rule, has_steps = _rule(block_class)
         try:
             value = rule(node.block, node, x, self)
-            if steps:
+            if has_steps:
                 value = yield value
         except Misfit as error:
             error.path = path_of(x) if error.path is None else error.path
             raise
         except Exception as error:
-            _note(error, node, x)
+            _add_note(error, node, x)
             raise
         if node.shared and not node.draws:
-            self.found[node] = x, value
+            self.known[node] = x, value
         return value
 
     def anew(self, node: Typed | None, x: object) -> Steps[Any]:
-        """The same, where the block is given many values, one after another."""
-        return Walk(self.typing, self.tensors, self.calls, self.once).part(node, x)
+        """Return the value of a block that gets many inputs, one after another."""
+        return Walk(self.typing, self.tensors, self.calls, self.shared).part(node, x)
 
     # ---- objects
 
-    def object(self, x: Any) -> At:
-        """A value made of objects as one object."""
-        if isinstance(x, At):
+    def as_object(self, x: Any) -> Located:
+        """Return a tuple or list of objects as one object."""
+        if isinstance(x, Located):
             return x
-        parts = [self.object(each) for each in x]
+        parts = [self.as_object(part) for part in x]
         path = parts[0].path if parts else EXAMPLE
-        kind = tuple if isinstance(x, tuple) else list
-        return At(kind(each.value for each in parts), path)
+        container = tuple if isinstance(x, tuple) else list
+        return Located(container(part.value for part in parts), path)
 
-    def apply(self, node: Typed, fn: Callable[[Any], Any], x: At, what: str) -> Any:
-        """What a function of the data gives."""
+    def apply(
+        self, node: Typed, fn: Callable[[Any], Any], x: Located, what: str
+    ) -> Any:
+        """Return `fn` of an object; `what` says in an error what it takes."""
         if why := why_no_value(type(x.value)):
             text = f'expected a value, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
@@ -200,12 +200,12 @@ class Walk:
         self,
         node: Typed,
         table: Mapping[Any, Any],
-        key: At,
+        key: Located,
         expected: Callable[[Mapping[Any, Any], bool], str],
         default: tuple[Any, ...] = (),
         hint: str = '',
     ) -> Any:
-        """The entry of a key, or the default, if there is one."""
+        """Return the entry of a key, or the default, if there is one."""
         try:
             return table.get(key.value, *default) if default else table[key.value]
         except (KeyError, TypeError) as error:
@@ -213,14 +213,14 @@ class Walk:
             what = expected(table, isinstance(error, KeyError))
             text = f'expected {what}, got {short_repr(key.value)}'
             raise misfit(node, text, key, hint) from None
-        except Exception as error:  # of its `__hash__`
+        except Exception as error:  # raised by its `__hash__` or `__eq__`
             raise misfit(node, reason(error), key) from error
 
     def get(
         self, node: Typed, value: Any, key: Any, default: tuple[Any, ...] = ()
-    ) -> At:
-        """A field of a mapping or sequence, or an attribute of an object."""
-        x = self.object(value)
+    ) -> Located:
+        """Return an item of a mapping or sequence, or an attribute of an object."""
+        x = self.as_object(value)
         try:
             return x.step(field_of(x.value, key), _step(x.value, key))
         except Exception as error:
@@ -234,49 +234,49 @@ class Walk:
             raise misfit(node, text, x, hint) from error
 
     def items(self, node: Typed, x: Any) -> list[Any]:
-        """The items of a sequence."""
-        if not isinstance(x, At):
+        """Return the items of a sequence."""
+        if not isinstance(x, Located):
             return list(x)
         if why := why_no_sequence(type(x.value)):
             text = f'expected a sequence, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
         try:
-            found = listed(x.value)
+            items = listed(x.value)
         except Exception as error:
             got = f'{short_repr(x.value)}: {reason(error)}'
             text = f'expected something iterable, got {got}'
             raise misfit(node, text, x, instead_of(x.value)) from error
-        return [x.step(each, f'[{k}]') for k, each in enumerate(found)]
+        return [x.step(item, f'[{k}]') for k, item in enumerate(items)]
 
     def length(self, node: Typed, x: Any) -> int:
-        """How many items there are."""
-        if not isinstance(x, At):
+        """Return the number of items."""
+        if not isinstance(x, Located):
             return len(x)
         return int(self.apply(node, len, x, 'something with a length'))
 
 
 def misfit(node: Typed, message: str, x: object = None, hint: str = '') -> Misfit:
-    """What is wrong, in which block, and with what if that is an object."""
-    return Misfit(message, str(node), x.path if isinstance(x, At) else None, hint)
+    """Return the error of a block, with the path of an object `x`."""
+    return Misfit(message, str(node), x.path if isinstance(x, Located) else None, hint)
 
 
 def refuse(node: Typed, message: str, x: object = None) -> NoReturn:
-    """Raises that."""
+    """Raise a `Misfit`."""
     raise misfit(node, message, x)
 
 
-def one_of(table: Mapping[Any, Any], hashable: bool) -> str:
-    """What a key had to be to be in a table of cases."""
+def expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
+    """Return what an error says was expected of a key of a table of cases."""
     return f'one of the keys {", ".join(map(repr, itertools.islice(table, 20)))}'
 
 
 def plain(value: object) -> Any:
-    """A value without the ways to its objects."""
+    """Return a value with plain objects, without their paths."""
     return run(_plain(value))
 
 
 def _plain(value: object) -> Steps[Any]:
-    if isinstance(value, At):
+    if isinstance(value, Located):
         return value.value
     if isinstance(value, tuple):
         return tuple((yield in_turn(map(_plain, value))))
@@ -285,50 +285,43 @@ def _plain(value: object) -> Steps[Any]:
     return value
 
 
-def zeros(type_: Type, zero: Callable[[TensorType], Any]) -> Any:
-    """The zero of a type."""
+def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
+    """Return the zero of a type on a walk; sequences are empty."""
     if isinstance(type_, Product):
-        return tuple(zeros(each, zero) for each in type_)
+        return tuple(zero_of(item, node, state) for item in type_)
     if isinstance(type_, SequenceType):
         return []
-    return zero(type_) if isinstance(type_, TensorType) else None
+    if isinstance(type_, TensorType):
+        return state.tensors.constant(node, np.zeros(type_.shape, type_.dtype))
+    return None
 
 
-def zero_of(type_: Type, node: Typed, state: Walk) -> Any:
-    """The zero of a type on a walk."""
-
-    def zero(each: TensorType) -> Any:
-        return state.tensors.constant(node, np.zeros(each.shape, each.dtype))
-
-    return zeros(type_, zero)
-
-
-def tensors_in(x: object) -> Iterator[Any]:
-    """The tensors in nested tuples, left to right."""
+def tensor_leaves(x: object) -> Iterator[Any]:
+    """Yield the tensors in nested tuples, left to right."""
     if isinstance(x, tuple):
-        for each in x:
-            yield from tensors_in(each)
+        for part in x:
+            yield from tensor_leaves(part)
     elif x is not None:
         yield x
 
 
 def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
-    """Tensors in the nested tuples that stand for a value of a type."""
+    """Return tensors in nested tuples of the structure of a type."""
     if isinstance(type_, Product):
-        return tuple(in_tuples(each, tensors) for each in type_)
+        return tuple(in_tuples(part, tensors) for part in type_)
     return None if isinstance(type_, VoidType) else next(tensors)
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """A tensor, of which nothing is known but the way to what it was made of."""
+class PathOnly:
+    """A tensor known only by the path of the data that it was made of."""
 
     path: Path | None
 
 
 def path_of(x: object) -> Path | None:
-    """The way to the data that all of a value was made of."""
-    if isinstance(x, list) and len(x) == 1:  # the way to the list is that of its item
+    """Return the innermost path around all data that a value was made of."""
+    if isinstance(x, list) and len(x) == 1:  # an only item tells the path of its list
         path = path_of(x[0])
         return path.before if path and path.text == '[0]' else path
     if isinstance(x, tuple | list):
@@ -337,30 +330,33 @@ def path_of(x: object) -> Path | None:
 
 
 def common(paths: Iterable[Path]) -> Path | None:
-    """The steps that all paths begin with; `None` without any path."""
-    rest = iter(paths)
-    return functools.reduce(_common, rest, next(rest, None))
+    """Return the longest common prefix of paths; `None` without any path."""
+    others = iter(paths)
+    return functools.reduce(_common, others, next(others, None))
 
 
 def _common(one: Path | None, other: Path) -> Path | None:
-    """The steps that two paths begin with, read from the end to where they part."""
-    same = one
+    """Return the longest common prefix of two paths."""
+    # From the ends to a node that both share, which is usually near: `prefix` is the
+    # answer if all steps read so far, from `one` on, are equal.
+    prefix = one
     while one is not other:
         assert one is not None
         if one.length < other.length:
             assert other.before is not None
             other = other.before
         elif one.length > other.length:
-            same = one = one.before
+            prefix = one = one.before
         else:
-            # Two paths may say the same without being the same.
-            same = same if one.text == other.text else one.before
+            # Equal steps may be two objects.
+            prefix = prefix if one.text == other.text else one.before
             assert other.before is not None
             one, other = one.before, other.before
-    return same
+    return prefix
 
 
 def _step(value: object, key: object) -> str:
+    """Return the step of a path to a field: `.name`, or `[key]`."""
     by_item = hasattr(type(value), '__getitem__') and not hasattr(value, '_fields')
     if isinstance(key, str) and not by_item:
         return f'.{key}'
@@ -370,9 +366,9 @@ def _step(value: object, key: object) -> str:
     return f'[{key!r}]'
 
 
-def _note(error: Exception, node: Typed, x: object) -> None:
-    """Adds to an error of a function in which block it was, and on what."""
-    # On its way out an error passes every block around it; the innermost says most.
+def _add_note(error: Exception, node: Typed, x: object) -> None:
+    """Add to an error of a function the block and its input."""
+    # The error passes all blocks around it; only the innermost adds a note.
     if getattr(error, '__notes__', None) or getattr(error, 'names_block', False):
         return
     if str(error).startswith(f'{node}: '):
@@ -384,14 +380,14 @@ def _note(error: Exception, node: Typed, x: object) -> None:
 
 
 @functools.cache
-def _rule(kind: type) -> tuple[Callable[..., Any], bool]:
-    """The rule of a kind of block, and whether it is one of steps: a value may be a
-    generator too."""
-    rule = walk.dispatch(kind)
+def _rule(block_class: type) -> tuple[Callable[..., Any], bool]:
+    """Return the rule of a class of blocks, and whether it yields steps."""
+    # The value of a rule does not tell: it may be a generator that a user's data hold.
+    rule = walk.dispatch(block_class)
     return rule, inspect.isgeneratorfunction(rule)
 
 
 @functools.singledispatch
 def walk(block: b.Block, node: Typed, x: object, state: Walk) -> Any:
-    """The value of one use of a block; walks the blocks inside by steps."""
+    """Return the value of one use of a block; yields the steps of inner blocks."""
     raise NotImplementedError(f'walking has no rule for {block!r}')
