@@ -242,9 +242,11 @@ def make_case(choices: Choices) -> Case:
         made, is_large = draw_source(choices, dtype, wild, linear)
         block = jf.Pipe(made.block)
         options = _allowed(options, block)
-    compiled |= is_large  # the interpreter takes an hour for what has many rows
+    compiled |= is_large
     steps = tuple(_in_some_way(choices, each, compiled) for each in steps)
-    nesting = _nesting(choices, wild) if linear and dtype in NESTED else ()
+    # The interpreter, which runs what is nested, takes an hour for many rows.
+    nests = linear and dtype in NESTED and not is_large
+    nesting = _nesting(choices, wild) if nests else ()
     how = options, compiled, forward, linear
     return Case(dtype, block, made.sample, *how, seeds, steps, nesting)
 
