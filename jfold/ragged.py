@@ -109,13 +109,13 @@ class Ragged(NDArrayOperatorsMixin):
             _check_alike(self, other)
         operands = self, *others
         rows = min(_rows(x.values) for x in operands)
-        values = [_first(x.values, rows) for x in operands]
+        values = [_first_rows(x.values, rows) for x in operands]
         if _is_ragged(self.values):
             return Ragged(values[0].map(fn, *values[1:]), self.lengths)
         items = jnp.arange(rows) < self.lengths.sum()
         # At zeros, as in spare rows, some functions have no gradient; at 1 most have.
-        result = fn(*(_only(items, x, 1) for x in values))
-        return Ragged(_only(items, result, 0), self.lengths)
+        result = fn(*(_masked(items, x, 1) for x in values))
+        return Ragged(_masked(items, result, 0), self.lengths)
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
@@ -141,7 +141,7 @@ class Ragged(NDArrayOperatorsMixin):
             )
         key = key if isinstance(key, slice) else np.asarray(key)
         examples = np.arange(len(self))[key]
-        result = picked(self, np.atleast_1d(examples), _known)
+        result = picked(self, np.atleast_1d(examples), _to_numpy)
         return result if examples.ndim else result.values
 
     def to_list(self) -> list[Any]:
@@ -180,11 +180,11 @@ class Ragged(NDArrayOperatorsMixin):
         mask = within < self.lengths[:, None]
         first = jnp.cumsum(self.lengths, dtype=self.lengths.dtype) - self.lengths
         rows = first[:, None] + within
-        items = jax.tree.map(lambda x: _filled(x, rows, mask, fill), self.values)
+        items = jax.tree.map(lambda x: _gather_padded(x, rows, mask, fill), self.values)
         return items, mask
 
     def __repr__(self) -> str:
-        return f'Ragged(values={_shown(self.values)}, lengths={_shown(self.lengths)})'
+        return f'Ragged(values={_repr(self.values)}, lengths={_repr(self.lengths)})'
 
 
 # Values have the structure of the expression, which may be nested deep: so they are
@@ -197,25 +197,25 @@ def picked(value: object, rows: Array, read: Callable[[Any], Any] = np.asarray) 
     Args:
       read: converts arrays before rows are taken.
     """
-    return run(_rows_of(value, rows, read))
+    return run(_pick_rows(value, rows, read))
 
 
-def _known(x: object) -> object:
+def _to_numpy(x: object) -> object:
     """Return an array as NumPy's unless it is traced: JAX compiles for each shape."""
     return x if isinstance(x, jax.core.Tracer) else np.asarray(x)
 
 
-def _rows_of(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
+def _pick_rows(value: object, rows: Array, read: Callable[[Any], Any]) -> Steps[Any]:
     if isinstance(value, Ragged):
         lengths = np.asarray(value.lengths)
         begins = (lengths.cumsum() - lengths)[rows]
         counts: Any = lengths[rows]  # of NumPy, as all that is returned
-        items = _rows_of(value.values, ranges(begins, counts), read)
+        items = _pick_rows(value.values, ranges(begins, counts), read)
         return Ragged((yield items), counts)
     if is_leaf(value):
         return read(value)[rows]
     parts, structure = opened(value)
-    leaves = yield in_turn(_rows_of(part, rows, read) for part in parts)
+    leaves = yield in_turn(_pick_rows(part, rows, read) for part in parts)
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -263,7 +263,7 @@ def _check_alike(one: Ragged, other: object) -> None:
             f'expected sequences of {len(pair[0])} examples, got those of '
             f'{len(pair[1])}: lay them out by `schedule.ragged(lists)`'
         )
-    if all(map(_is_here, pair)):
+    if all(map(_is_known, pair)):
         different = np.asarray(pair[0]) != np.asarray(pair[1])
         for k in np.flatnonzero(different)[:1].tolist():
             raise ValueError(
@@ -272,26 +272,26 @@ def _check_alike(one: Ragged, other: object) -> None:
             )
 
 
-def _is_here(x: object) -> bool:
+def _is_known(x: object) -> bool:
     """Return whether the values of an array are known in this process."""
     if isinstance(x, jax.core.Tracer):
         return False
     return not isinstance(x, jax.Array) or x.is_fully_addressable
 
 
-def _first(values: Any, rows: int) -> Any:
+def _first_rows(values: Any, rows: int) -> Any:
     """Return the first rows of values."""
     if _is_ragged(values):
         return Ragged(values.values, values.lengths[:rows])
     if any(map(_is_ragged, jax.tree.leaves(values, is_leaf=_is_ragged))):
         raise TypeError(
             'expected items of tensors, got sequences among them: take what '
-            f'`values` holds, {_shown(values)}, one after another'
+            f'`values` holds, {_repr(values)}, one after another'
         )
     return jax.tree.map(lambda x: x[:rows], values)
 
 
-def _only(items: jax.Array, values: object, other: int) -> Any:
+def _masked(items: jax.Array, values: object, other: int) -> Any:
     """Return values [rows, ...] with spare rows, by `items` [rows] bool, replaced."""
 
     def of_tensor(x: Any) -> jax.Array:
@@ -307,7 +307,9 @@ def _only(items: jax.Array, values: object, other: int) -> Any:
     return jax.tree.map(of_tensor, values)
 
 
-def _filled(x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any) -> jax.Array:
+def _gather_padded(
+    x: jax.Array, rows: jax.Array, mask: jax.Array, fill: Any
+) -> jax.Array:
     """Return rows [examples, length, *shape] of `x` [n, *shape], if they are real."""
     if not len(x):
         return jnp.full((*rows.shape, *x.shape[1:]), fill, x.dtype)
@@ -344,10 +346,10 @@ def _items(values: object, count: int) -> Sequence[Any]:
     return [array[i, ...] for i in range(count)]
 
 
-def _shown(values: Any) -> str:
+def _repr(values: Any) -> str:
     if isinstance(values, tuple) or (is_struct(values) and not _is_ragged(values)):
         form = TUPLE if isinstance(values, tuple) else StructForm.of(values)
-        return ''.join(form.around(map(_shown, form.opened(values))))
+        return ''.join(form.around(map(_repr, form.opened(values))))
     if isinstance(values, Ragged) or not hasattr(values, 'dtype'):
         return repr(values)
     return f'{values.dtype}[{",".join(map(str, values.shape))}]'
@@ -376,13 +378,13 @@ def laid_out(
         return Ragged(laid_out([*items, *[()] * spare], rows[1:], type_), lengths)
     values = np.zeros((rows[0], *(type_.shape if type_ else ())), type_ and type_.dtype)
     if items:
-        array = _together(items, type_)
+        array = _stacked(items, type_)
         values = np.zeros((rows[0], *array.shape[1:]), array.dtype)
         values[: len(items)] = array
     return Ragged(values.astype(jax.dtypes.canonicalize_dtype(values.dtype)), lengths)
 
 
-def _together(items: list[Any], type_: TensorType | None) -> Array:
+def _stacked(items: list[Any], type_: TensorType | None) -> Array:
     """Return items as an array [items, *shape]."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         array = np.asarray(items, type_ and type_.dtype)

@@ -106,11 +106,11 @@ class Budget:
         """
         need = asked(self.program, need, self.strategy)
         chain = self.chains.get(_batches(need)) or Chain()
-        spec = chain.holding(need) or self._extended(chain, need, chance)
+        spec = chain.holding(need) or self._grow(chain, need, chance)
         chain.late.append(need)
         return spec
 
-    def _extended(
+    def _grow(
         self, chain: Chain, need: Capacity, chance: Callable[[], Headroom]
     ) -> Spec:
         """Add a spec for a batch, with room for others like the last ones."""
@@ -123,9 +123,9 @@ class Budget:
         late = [*chain.late]  # a copy: other threads may schedule meanwhile
         most = functools.reduce(operator.or_, late, need)
         new = grow(old, most, chance, self._sizes, stage)
-        spec = self._use(need, new, chain)
+        spec = self._append(need, new, chain)
         chain.outgrown += old is not None
-        self._tell(f'{self._told(need)}: {_grown(old, need)}', level)
+        self._log(f'{self._latest(need)}: {_growth(old, need)}', level)
         return spec
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
@@ -145,8 +145,8 @@ class Budget:
             # Grown as a first capacity: earlier batches tell nothing about these.
             chance = functools.partial(nothing_more, need) if is_known else dict
             new = grow(None, need, chance, self._sizes)
-            spec = self._use(need, _either(chain.largest, new), chain)
-            self._tell(f'{self._told(need)}: reserved {_size(spec)} for {whose}')
+            spec = self._append(need, _union(chain.largest, new), chain)
+            self._log(f'{self._latest(need)}: reserved {_size(spec)} for {whose}')
         self.reserved.setdefault(spec, False)
 
     def adopt(self, capacity: Capacity) -> Spec:
@@ -164,8 +164,8 @@ class Budget:
         if spec is None:
             old = chain.largest
             # Without spare room: the user knows what comes.
-            spec = self._use(capacity, _either(old, capacity), chain)
-            self._tell(f'{self._told(capacity)}: {_grown(old, capacity)}; reserved')
+            spec = self._append(capacity, _union(old, capacity), chain)
+            self._log(f'{self._latest(capacity)}: {_growth(old, capacity)}; reserved')
         self.reserved[spec] = True
         return spec
 
@@ -200,13 +200,13 @@ class Budget:
                 'that `model.trace` returns'
             )
 
-    def _use(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
+    def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
         """Append a spec of a new capacity to a chain, that of `need`."""
         spec, limit = self._spec(new), self.limit
         # A spec that was in use before is no new program: JAX still has it compiled.
         is_new = self.is_hard and spec not in self.specs
         if is_new and limit is not None and sum(self.specs.values()) >= limit:
-            raise ProgramBudgetError(_over(limit, chain.largest, need))
+            raise ProgramBudgetError(_over_limit(limit, chain.largest, need))
         # An outgrown spec is dropped, since its successor holds all that it held: of
         # those that nobody reserved a chain has one at a time.
         stays = not chain.specs or chain.specs[-1] in self.reserved
@@ -215,7 +215,7 @@ class Budget:
         self.specs.setdefault(spec, self.is_hard)
         return spec
 
-    def _told(self, need: Capacity) -> str:
+    def _latest(self, need: Capacity) -> str:
         """Return text: the number of the last program, and the size of its batches."""
         return f'{self.named(len(self.specs))}, for batches of {need.results} examples'
 
@@ -225,7 +225,7 @@ class Budget:
         most = '' if number > (self.limit or 0) else f' of at most {self.limit}'
         return f'program {number}{most}'
 
-    def _tell(self, text: str, level: int = logging.INFO) -> None:
+    def _log(self, text: str, level: int = logging.INFO) -> None:
         """Log a new program; warn once if there are more than a few."""
         if self.limit is None and len(self.specs) > FEW and not self.has_warned:
             self.has_warned, level = True, logging.WARNING
@@ -308,7 +308,7 @@ def _outgrown(largest: Capacity, need: Capacity) -> str:
         )
     return (
         'expected a batch that fits a capacity that the model was saved with, got one '
-        f'that is larger than the largest of them; {_grown(largest, need)}. Save it '
+        f'that is larger than the largest of them; {_growth(largest, need)}. Save it '
         'with a larger one, `jf.save(path, model, params, capacities=[...])`, of '
         '`model.trace(examples).capacities(batch_size)`, or give smaller batches'
     )
@@ -318,7 +318,7 @@ def _batches(need: Capacity) -> Batches:
     return need.examples, need.shards
 
 
-def _either(old: Capacity | None, new: Capacity) -> Capacity:
+def _union(old: Capacity | None, new: Capacity) -> Capacity:
     """Return a capacity that holds a new one and the largest before, if any."""
     return new if old is None else old | new
 
@@ -345,7 +345,7 @@ def _advice(chains: Mapping[Batches, Chain]) -> str:
     )
 
 
-def _grown(old: Capacity | None, need: Capacity) -> str:
+def _growth(old: Capacity | None, need: Capacity) -> str:
     if old is None:
         return f'no batch had {need.results} examples before'
     pairs = zip(old.dimensions(), need.dimensions(), strict=True)
@@ -355,10 +355,10 @@ def _grown(old: Capacity | None, need: Capacity) -> str:
     return f'these grew: {", ".join(grown)}'
 
 
-def _over(limit: int, old: Capacity | None, need: Capacity) -> str:
+def _over_limit(limit: int, old: Capacity | None, need: Capacity) -> str:
     return (
         f'expected batches for at most {limit} programs, as `max_programs` says, got '
         f'a batch of {need.results} examples, which needs program {limit + 1}; '
-        f'{_grown(old, need)}. Give batches of one size and similar content, which '
+        f'{_growth(old, need)}. Give batches of one size and similar content, which '
         'share programs; or raise `jfold.compile(..., max_programs=...)`'
     )

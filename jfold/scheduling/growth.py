@@ -112,12 +112,12 @@ def _profiles(
     """Return the levels of a grown capacity: wider ones, and some behind the last."""
     wanted = need.profiles
     margins = more.get('profiles', (None,) * len(wanted))
-    raised = [_raised(*pair, stage) for pair in zip(wanted, margins, strict=True)]
+    raised = [_widened(*pair, stage) for pair in zip(wanted, margins, strict=True)]
     had = old.profiles if old is not None else ((),) * len(wanted)
     return tuple(map(larger, raised, had))
 
 
-def _raised(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
+def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
     """Return the levels of a component, each with a margin, and spare levels.
 
     A level that is wider than its step, or behind all others, takes a spare one; where

@@ -92,12 +92,12 @@ def _profiles(selection: Selection, counted: Count) -> Profiles:
         return counted(selection.levels(o), selection.owners(types + o))
 
     return tuple(
-        _joined([rows(o) for o in component.operations]) if component.recurrent else ()
+        _profile([rows(o) for o in component.operations]) if component.recurrent else ()
         for component in components(selection.program)
     )
 
 
-def _joined(counts: Sequence[Array]) -> Profile:
+def _profile(counts: Sequence[Array]) -> Profile:
     """Return the profile of operations with some rows per level [levels or fewer]."""
     levels = np.zeros((max(map(len, counts)), len(counts)), np.int64)
     for column, rows in zip(levels.T, counts, strict=True):

@@ -92,7 +92,7 @@ class Schedule:
         if len(specs) != 1:
             raise ValueError(
                 'expected schedules of one model and capacity, got '
-                f'{_unlike(specs)}: make them together, by `model.schedules(batches)`'
+                f'{_diff(specs)}: make them together, by `model.schedules(batches)`'
             )
         host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves(schedules))
         put = np.stack if host else jnp.stack
@@ -259,9 +259,9 @@ class Schedule:
 
     def __repr__(self) -> str:
         shards = f', {shards.count} shards' if (shards := self.spec.shards) else ''
-        return f'Schedule({self.examples} examples{shards}, {self._told()})'
+        return f'Schedule({self.examples} examples{shards}, {self._summary()})'
 
-    def _told(self) -> str:
+    def _summary(self) -> str:
         """Return text about the arrays, to print."""
         if self.stacked:
             return f'stacked {list(self.stacked)}'
@@ -388,7 +388,7 @@ def abstract(spec: Spec) -> Schedule:
     return Schedule(struct((*before, size), np.int32), constants, spec)
 
 
-def _unlike(specs: list[Spec]) -> str:
+def _diff(specs: list[Spec]) -> str:
     """Return text: in what the first two of several specs differ."""
     if not specs:
         return 'none'

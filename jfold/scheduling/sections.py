@@ -164,7 +164,7 @@ RESULTS = operator.attrgetter('results')
 TYPES = operator.attrgetter('computed')
 
 
-def _each(
+def _per(
     owners: Callable[[Room], Sized],
     shapes: Callable[[Room, int], Shape | list[Shape]],
 ) -> Any:
@@ -279,17 +279,17 @@ class Sections:
 
     header: Header
     size: int
-    tiles: tuple[Section, ...] = _each(COMPONENTS, lambda room, c: room.tables[c])
-    summands: tuple[Section, ...] = _each(COMPONENTS, _summands)
-    sums_of: tuple[Section, ...] = _each(COMPONENTS, _summands)
-    inputs: tuple[tuple[Section, ...], ...] = _each(OPERATIONS, _inputs)
-    input_sums: tuple[tuple[Section, ...], ...] = _each(OPERATIONS, _input_sums)
-    owners: tuple[Section, ...] = _each(RESULTS, _owners)
-    results: tuple[tuple[Section, ...], ...] = _each(RESULTS, _results)
-    result_sums: tuple[tuple[Section, ...], ...] = _each(RESULTS, _result_sums)
-    consumers: tuple[Section, ...] = _each(TYPES, _consumers)
-    steps: tuple[Section, ...] = _each(TYPES, _steps)
-    sums: tuple[Section, ...] = _each(TYPES, _sums)
+    tiles: tuple[Section, ...] = _per(COMPONENTS, lambda room, c: room.tables[c])
+    summands: tuple[Section, ...] = _per(COMPONENTS, _summands)
+    sums_of: tuple[Section, ...] = _per(COMPONENTS, _summands)
+    inputs: tuple[tuple[Section, ...], ...] = _per(OPERATIONS, _inputs)
+    input_sums: tuple[tuple[Section, ...], ...] = _per(OPERATIONS, _input_sums)
+    owners: tuple[Section, ...] = _per(RESULTS, _owners)
+    results: tuple[tuple[Section, ...], ...] = _per(RESULTS, _results)
+    result_sums: tuple[tuple[Section, ...], ...] = _per(RESULTS, _result_sums)
+    consumers: tuple[Section, ...] = _per(TYPES, _consumers)
+    steps: tuple[Section, ...] = _per(TYPES, _steps)
+    sums: tuple[Section, ...] = _per(TYPES, _sums)
 
 
 # ---- layout --------------------------------------------------------------------------

@@ -154,7 +154,10 @@ def _blocks(levels: Array) -> tuple[Array, Array]:
 def _prices(
     counts: Array, blocks: Array, step: float, row: Array, limit: Array
 ) -> tuple[Array, Array, Array]:
-    """Return price, steps and widths of the segment from each block to each other."""
+    """Return price, steps and widths of the segment from each block to each other.
+
+    All are [blocks, blocks]; widths have a further axis, [operations].
+    """
     number, operations = blocks.shape
     price = np.full((number, number), np.inf)
     trips = np.zeros((number, number), np.int64)

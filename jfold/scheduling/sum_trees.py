@@ -55,13 +55,13 @@ def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
     rows = np.zeros(examples, np.int64)
     rounds = np.zeros(examples, np.int64)
     while (wide := np.flatnonzero(counts > most)).size:
-        counts, most, owner = _after_sums(counts[wide]), most[wide], owner[wide]
+        counts, most, owner = _sum_counts(counts[wide]), most[wide], owner[wide]
         rows += np.bincount(owner, counts, examples).astype(np.int64)
         rounds[owner] += 1
     return rows, rounds
 
 
-def _after_sums(counts: Array) -> Array:
+def _sum_counts(counts: Array) -> Array:
     """Return the number of sums over uses [n], each of `SUM_ARITY` at most."""
     return -(-counts // SUM_ARITY)
 
@@ -188,7 +188,7 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
     group = np.cumsum(begins) - 1
     table = np.full((int(begins.sum()), SUM_ARITY), zero, np.int32)
     table[group, within % SUM_ARITY] = edges
-    groups = _after_sums(uses)
+    groups = _sum_counts(uses)
     return table, rows[begins], np.repeat(groups, groups)
 
 

@@ -119,12 +119,12 @@ def summed(selection: Selection) -> tuple[Pairs, ...]:
 def _leaves(selection: Selection, sums: list[int]) -> Pairs:
     """Return the leaves of sums with their roots, where sums have no rows."""
     # Without the zeros that fill up groups.
-    values, roots = _end_pairs(selection, sums, ~_have_rows(selection))
-    counted = ~_neutral(selection)[values]
+    values, roots = _leaf_pairs(selection, sums, ~_have_rows(selection))
+    counted = ~_is_neutral(selection)[values]
     return Pairs(values[counted], roots[counted])
 
 
-def _end_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
+def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
     """Return the leaves of sums with their roots, of chosen examples [examples]."""
     columns, types = [NO_PAIRS], len(selection.program.types)
     for o in sums:
@@ -135,18 +135,18 @@ def _end_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
     return Pairs(*end_summands(*map(np.concatenate, zip(*columns, strict=True))))
 
 
-def _neutral(selection: Selection) -> Array:
+def _is_neutral(selection: Selection) -> Array:
     """Return whether each value is a neutral constant of the program [values] bool."""
     result = np.zeros(selection.numbers.ends[-1], bool)
     before: dict[int, int] = {}
     for t, value in selection.program.constants:
         k = before[t] = before.get(t, -1) + 1
-        if _is_neutral(value):
+        if _is_identity(value):
             result[selection.numbers.first[t] + k] = True
     return result
 
 
-def _is_neutral(value: Array) -> bool:
+def _is_identity(value: Array) -> bool:
     """Return whether a constant is the additive identity: for floats it is -0.0."""
     if (value != 0).any():
         return False
@@ -232,7 +232,7 @@ def _of_slot(selection: Selection, slot: Slot, pairs: Pairs) -> Table:
 
 def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
     """Return the table of the leaves of a component of sums, and their roots."""
-    pairs = _end_pairs(selection, [*operations], np.ones(len(selection), bool))
+    pairs = _leaf_pairs(selection, [*operations], np.ones(len(selection), bool))
     order = pairs.rows.argsort(kind='stable')
     values, sums = pairs.values[order], pairs.rows[order]
     (t,) = selection.program.operations[operations[0]].outputs

@@ -41,16 +41,16 @@ def lay_out(
         converted = convert_to_type(type_)
         item = converted if isinstance(converted, TensorType) else None
         expect('type', type_, item is not None, 'that of a tensor')
-    targets = _for_rows(spec, parts, [*map(_listed, lists)])
-    return laid_out(targets, _rows_of_fitting(spec, parts, targets), item)
+    targets = _lists_by_row(spec, parts, [*map(_as_list, lists)])
+    return laid_out(targets, _rows_of_levels(spec, parts, targets), item)
 
 
-def _listed(items: Iterable[Any]) -> Sequence[Any]:
+def _as_list(items: Iterable[Any]) -> Sequence[Any]:
     expect('lists', items, isinstance(items, Iterable), 'a list for each example')
     return items if isinstance(items, list) else list(items)
 
 
-def _for_rows(
+def _lists_by_row(
     spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
 ) -> list[Sequence[Any]]:
     """Return a list for each row of the results, empty ones for spare rows."""
@@ -66,7 +66,7 @@ def _for_rows(
     )
 
 
-def _rows_of_fitting(
+def _rows_of_levels(
     spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
 ) -> list[int]:
     """Return the rows of items of the first sequence in the result with such lengths.
@@ -82,14 +82,14 @@ def _rows_of_fitting(
     counts = [sum(isinstance(x, SequenceType) for x in leaf_types(t)) for t in types]
     first = 1 + np.cumsum([0, *counts])
     lengths = np.array([*map(len, lists)])
-    outer = _fitting(spec, parts, [*results[1 : first[1]]], lengths)
+    outer = _find_result(spec, parts, [*results[1 : first[1]]], lengths)
     levels, items = [results.index(outer)], [*itertools.chain.from_iterable(lists)]
     while isinstance(types[levels[-1]], SequenceType) and _are_lists(items):
         levels.append(int(first[levels[-1]]))
         example = np.arange(len(lists)).repeat(lengths)
         inner = np.array([*map(len, items)], int)
         lengths = np.bincount(example, inner, len(lists)).astype(int)
-        _fitting(spec, parts, [results[levels[-1]]], lengths)
+        _find_result(spec, parts, [results[levels[-1]]], lengths)
         items = [*itertools.chain.from_iterable(items)]
     return [layout(spec).results[results[k]] * len(parts) for k in levels]
 
@@ -98,7 +98,7 @@ def _are_lists(items: list[Any]) -> bool:
     return all(isinstance(x, list | tuple) for x in items)
 
 
-def _fitting(
+def _find_result(
     spec: Spec, parts: Sequence[Array], results: list[int], lengths: Array
 ) -> int:
     """Return the first of some results whose items have such lengths [examples]."""

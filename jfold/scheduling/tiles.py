@@ -404,7 +404,7 @@ class FixedAlike(Fixed):
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
         """Return the capacity with as many steps of one width as its profiles take."""
         pairs = zip(capacity.profiles, components(program), strict=False)
-        stairs = (_alike(profile, len(part.operations)) for profile, part in pairs)
+        stairs = (_same_width(profile, len(part.operations)) for profile, part in pairs)
         return replace(capacity, profiles=tuple(stairs))
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
@@ -427,7 +427,7 @@ class FixedAlike(Fixed):
         return (max(sum(count for count, _ in profile), 2),)
 
 
-def _alike(profile: Profile, operations: int) -> Profile:
+def _same_width(profile: Profile, operations: int) -> Profile:
     """Return as many steps of one width as the levels of a profile take."""
     if not profile:
         return ()
