@@ -104,7 +104,7 @@ class Graph:
 
     @property
     def levels(self) -> tuple[Array, ...]:
-        """Per operation, the level of each node [nodes]."""
+        """The level of each node [nodes], per operation."""
         return tuple(table.columns[0] for table in self.operations)
 
     @property

@@ -83,7 +83,7 @@ def _closure(reads: list[ProducerSet]) -> list[ProducerSet]:
     return reads
 
 
-# ---- who reads what ------------------------------------------------------------------
+# ---- reads and producers -------------------------------------------------------------
 
 
 def first_results(operations: Operations) -> list[int]:

@@ -131,7 +131,7 @@ class Result:
 
 
 def in_row(type_: Type) -> tuple[TensorType, ...]:
-    """Return the tensor types in a row of a type; for a sequence, of its length."""
+    """Return the tensor types in a row of a type; of sequences, lengths."""
     return tuple(
         LENGTH if isinstance(leaf, SequenceType) else leaf
         for leaf in leaf_types(type_)
@@ -156,7 +156,7 @@ def rows_of(
     )
 
 
-# ---- which of them -------------------------------------------------------------------
+# ---- selectors -----------------------------------------------------------------------
 
 
 def counted(results: Sequence[Result]) -> tuple[int, ...]:
@@ -202,7 +202,7 @@ def check_classes(results: Iterable[Result]) -> None:
         waiting += type_.parts if isinstance(type_, Nested) else ()
 
 
-# ---- what a user gets ----------------------------------------------------------------
+# ---- returned values -----------------------------------------------------------------
 
 
 def handed_out(

@@ -64,14 +64,14 @@ class Budget:
     """The specs of a model's schedules.
 
     Attributes:
-      limit: the most specs; `None`: any number, of which a user is told.
+      limit: the most specs; `None`: any number, with a warning if there are many.
       strategy: of every spec, as are `program`, `residuals` and `reproducible`; `None`:
         as suits the backend.
       chains: the specs in use.
       reserved: those of them that are never replaced; and whether a user said so.
       specs: all there were, in order, and whether they count against the limit.
       is_hard: whether the limit is enforced; see `without_limit`.
-      has_warned: whether a user was told that there are many.
+      has_warned: whether the user was warned that there are many.
     """
 
     program: Program
@@ -95,7 +95,10 @@ class Budget:
         return FINE if self.strategy == ONCE else COARSE
 
     def without_limit(self) -> Budget:
-        """Return a budget with the same specs that may add any number to them."""
+        """Return a budget that shares the specs and may add any number to them.
+
+        Added ones do not count against the limit.
+        """
         return self if self.limit is None else replace(self, is_hard=False)
 
     def reserve(self, need: Capacity, chance: Callable[[], Headroom]) -> Spec:

@@ -80,12 +80,13 @@ def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> N
         if f + 1 == len(table):
             column[rows] = edges  # all others are in the columns before
             return
-        # A sum may use a value twice with one edge row: so uses are told by number.
+        # A sum may use a value twice with one edge row: so uses are compared by number.
         numbers = edges if unique else np.arange(len(rows), dtype=np.int32)
         column[rows] = numbers
         written = column[rows]
         if not unique:
             column[rows] = edges[written]
+        # Of several writes to a row the last one stays: the others are left.
         left = (written != numbers).nonzero()[0]
         rows, edges = rows[left], edges[left]
 

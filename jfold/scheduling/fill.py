@@ -64,7 +64,7 @@ def fill(
     return indices, _constants(selection, spec)
 
 
-# ---- how much there is ---------------------------------------------------------------
+# ---- counts and constants ------------------------------------------------------------
 
 
 def _write_counts(batch: Batch, devices: int) -> None:
@@ -181,7 +181,7 @@ def _value_rows(batch: Batch) -> Array:
     return rows
 
 
-# ---- what is read --------------------------------------------------------------------
+# ---- reads ---------------------------------------------------------------------------
 
 
 class _Target(NamedTuple):
@@ -309,6 +309,7 @@ def _write_rows(batch: Batch) -> None:
 
 def _edges(reads: _Reads, merged: Merged) -> Array:
     """Return the edge row of each use of a value [uses] int32."""
+    # Row i of a column has the edge row `edge + step * i`.
     begin = np.array(merged.ends[:-1], np.int32)
     places = np.arange(merged.ends[-1], dtype=np.int32)
     edges: Array = (reads.edges - reads.steps * begin).repeat(merged.lengths)

@@ -30,7 +30,7 @@ from jfold.scheduling.sections import Allocator, Room, Sections, lay_out
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.tiles import chunk_rows, strategy_of, tile_widths
 
-# ---- what runs, and what is trained --------------------------------------------------
+# ---- components and active types -----------------------------------------------------
 
 
 def has_gradient(operation: Operation) -> bool:

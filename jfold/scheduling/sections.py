@@ -110,7 +110,7 @@ class Header:
     examples: Section
 
 
-# ---- what shapes follow from ---------------------------------------------------------
+# ---- inputs of shapes ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from jfold.scheduling.spec import ONCE, Capacity, Spec
 
 
 class ReadMode(enum.Enum):
-    """The way in which a slot is read."""
+    """The mode in which a slot is read."""
 
     IN_PLACE = enum.auto()
     SUMMED = enum.auto()
@@ -119,7 +119,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 @memoized
 def ways(spec: Spec) -> tuple[ReadMode, ...]:
-    """Return the way in which each slot is read."""
+    """Return the mode in which each slot is read."""
     program, capacity = spec.program, spec.capacity
     if spec.strategy != ONCE or not capacity.indexed:
         return tuple(ReadMode.INDEXED for _ in slots(program))
@@ -139,7 +139,7 @@ def sums_have_rows(spec: Spec) -> bool:
 
 
 def read_ways(spec: Spec, table: int, count: int) -> list[ReadMode]:
-    """Return the way in which each of a table's columns is read; indexed with loops."""
+    """Return the mode in which each column of a table is read; indexed with loops."""
     numbers, modes = slot_numbers(spec.program), ways(spec)
     columns = [numbers.get((table, a)) for a in range(count)]
     return [ReadMode.INDEXED if s is None else modes[s] for s in columns]

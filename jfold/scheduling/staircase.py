@@ -70,6 +70,7 @@ def last_steps(levels: Array, profile: Profile) -> Array | None:
     for trips, rows in profile:
         if not len(left):
             break
+        # The steps that each level would take here; those that end in time are done.
         taken = np.maximum(_tiles(left, np.array(rows)).max(1, initial=0), 1)
         ends = taken.cumsum()
         done = int(np.searchsorted(ends, trips, side='right'))

@@ -24,7 +24,7 @@ from jfold.scheduling.slots import ReadMode, Slot, slots, sum_operations
 Modes: TypeAlias = tuple[ReadMode, ...]
 
 
-# ---- what examples need --------------------------------------------------------------
+# ---- needs of examples ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,7 +119,7 @@ class Counted:
         return replace(capacity, profiles=())
 
     def widths(self, spec: Spec, o: int, component: Component) -> Widths:
-        """Return widths by the size of an operation's parameters, as measured.
+        """Return widths by the size of an operation's parameters.
 
         Large weights want wide tiles, since a tile reads them once; much beyond 256
         rows a tile no longer stays in cache. So do small ones, where a narrow tile
@@ -436,7 +436,7 @@ def _same_width(profile: Profile, operations: int) -> Profile:
     return ((count, (SAME_STEP,) * operations),)
 
 
-# ---- which there are -----------------------------------------------------------------
+# ---- all strategies ------------------------------------------------------------------
 
 InLoops: TypeAlias = Counted | Fixed
 Strategy: TypeAlias = InLoops | Once
