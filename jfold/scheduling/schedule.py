@@ -225,7 +225,7 @@ class Schedule:
 
     @property
     def depths(self) -> Array:
-        """The most levels, or fixed steps, of each component in a shard [components]."""
+        """The most levels or steps of each component in a shard [components]."""
         of_parts = [x.sections.header.depths.of(x.indices) for x in self.parts]
         return np.asarray(np.max(of_parts, axis=0))
 
