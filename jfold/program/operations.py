@@ -114,7 +114,7 @@ class Operation(Memoized):
 
 @dataclass(frozen=True)
 class Producers:
-    """The results that may be read at each input and in each result, as bit sets.
+    """The results of operations that may be read at each place, as bit sets.
 
     Results are numbered through all operations, those of one in their order.
 
